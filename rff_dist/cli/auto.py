@@ -39,15 +39,14 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     from rff_dist.page.comparison import Comparison
 
     start = time.perf_counter()
-    with display.count_rows("ingest") as counter:
-        prepared = prepare_table(job, observer=counter)
+    prepared = prepare_table(job, observer=display.count_rows("ingest"))
     passes = display.Passes(where)
     with open_training(training_of(job, prepared), passes.runner) as run:
         records = run_steps(run.steps(), passes.runner)
     model = run.trained.model
     ours = _scores(records["evaluate"])
-    with display.at_work("a linear model and boosted trees, to compare with"):
-        others = fit_baselines(prepared.train, prepared.test, classify=prepared.classify, seed=job.seed)
+    display.at_work("a linear model and boosted trees, to compare with")
+    others = fit_baselines(prepared.train, prepared.test, classify=prepared.classify, seed=job.seed)
     scores = {_OURS: ours, **others.scores}
     seconds = time.perf_counter() - start
     following = _following(prepared)

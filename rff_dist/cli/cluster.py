@@ -70,16 +70,16 @@ def cluster(
         from rff_dist.page.clusters import clusters_page
         from rff_dist.page.html import write_page
 
-        with display.at_work("report"):
-            page = clusters_page(
-                dataset,
-                found,
-                place=job.model or job.output,
-                candidates=document.get("candidates", []),
-                times=passes.times(),
-                seed=seed,
-            )
-            write_page(page, report)
+        display.at_work("report")
+        page = clusters_page(
+            dataset,
+            found,
+            place=job.model or job.output,
+            candidates=document.get("candidates", []),
+            times=passes.times(),
+            seed=seed,
+        )
+        write_page(page, report)
     return Report(document, _view(document))
 
 

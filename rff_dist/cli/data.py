@@ -161,8 +161,7 @@ def convert(
     """Make a versioned dataset of plain Zarr, so that rows can be added, corrected and deleted."""
     from rff_dist.storage.corrections import convert_dataset
 
-    with display.count_rows("convert") as counter:
-        version = convert_dataset(data, output, observer=counter)
+    version = convert_dataset(data, output, observer=display.count_rows("convert"))
     place = output or data
     view = display.facts_view(f"{place} keeps versions from now on", version=version)
     following = display.next_step("rff-dist", "ingest", "FILES", place, "--append")

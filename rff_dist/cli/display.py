@@ -6,11 +6,12 @@ import contextlib
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rff_dist.costs.clock import Times
-    from rff_dist.engines.progress import Observer
+    from rff_dist.engines.progress import RichProgress
     from rff_dist.engines.protocol import Engine
     from rff_dist.jobs.fits import JobData
     from rff_dist.jobs.options import Where
@@ -35,28 +36,37 @@ if TYPE_CHECKING:
     from rff_dist.typing import Summary
 
 
-@contextlib.contextmanager
-def count_rows(label: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show how many rows have been written, of how many, where standard error is a terminal."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} rows"),
-        TimeElapsedColumn(),
-        console=err,
-        transient=True,
-        disable=logs_json() or is_quiet() or not err.is_terminal,
-    ) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda n_rows, total: bar.update(task, completed=n_rows, total=total)
+_shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
 
 
 @contextlib.contextmanager
-def at_work(label: str) -> Iterator[None]:
-    """Show that the command is at work, where standard error is a terminal."""
-    show = err.is_terminal and not (logs_json() or is_quiet())
-    with err.status(label) if show else contextlib.nullcontext():
+def progress(name: str) -> Iterator[None]:
+    """Show on standard error how far a command is, unless it is to be quiet."""
+    if logs_json() or is_quiet():
         yield
+        return
+    from rff_dist.engines.progress import RichProgress
+
+    with RichProgress(err, name) as shown:
+        token = _shown.set(shown)
+        try:
+            yield
+        finally:
+            _shown.reset(token)
+
+
+def count_rows(label: str) -> Callable[[int, int | None], None]:
+    """Return what shows how many rows have been written, of how many."""
+    shown = _shown.get()
+    return (lambda *_: None) if shown is None else partial(shown.count, label)
+
+
+def at_work(label: str) -> None:
+    """Show what the command is at from now on."""
+    from rff_dist.engines.progress import Remark
+
+    if (shown := _shown.get()) is not None:
+        shown(Remark(label, ""))
 
 
 def write_page(
@@ -67,8 +77,8 @@ def write_page(
         from rff_dist.page import html
         from rff_dist.page.model import model_page
 
-        with at_work("report"):
-            html.write_page(model_page(data, model, place=place, times=times, **found), report)
+        at_work("report")
+        html.write_page(model_page(data, model, place=place, times=times, **found), report)
 
 
 class Passes:
@@ -87,7 +97,8 @@ class Passes:
         """What takes the steps of a job."""
         from rff_dist.jobs.steps import Runner
 
-        return Runner(self.open, self._take, holder="rff-dist")
+        elsewhere = self.where.cluster.in_environment().elsewhere
+        return Runner(self.open, self._take, "rff-dist", elsewhere, count_rows("read"))
 
     def times(self) -> Times:
         """Return where the time went until the job's result was published."""
@@ -103,27 +114,23 @@ class Passes:
         """Start what runs the passes, with progress on standard error; close it in any case."""
         from rff_dist.costs.clock import Clock
         from rff_dist.engines.cluster import open_engine
-        from rff_dist.engines.progress import Remark, RichProgress
+        from rff_dist.engines.progress import Remark
 
         where, cluster = self.where, self.where.cluster.in_environment()
         self._clock = clock = Clock()
-        with contextlib.ExitStack() as shown:
-            # Lines for machines tell of the passes by themselves.
-            observers: tuple[Observer, ...] = ()
-            if not (logs_json() or is_quiet()):
-                progress = shown.enter_context(RichProgress(err))
-                observers = (progress,)
-                if cluster.kind in ("embedded", "adaptive"):
-                    size = " × ".join(map(str, cluster.size()))
-                    progress(Remark("cluster", f"starting here, workers × threads = {size}"))
-            with open_engine(cluster, observers=observers) as engine, clock.watching(engine):
-                if not where.serial:
-                    clock.add("cluster", clock.total())
-                kind = "serial" if where.serial else "dask" if cluster.scheduler else "embedded dask"
-                if observers and cluster.scheduler and (address := dashboard_of(engine)):
-                    err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)
-                self._engine = {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
-                yield engine
+        shown = _shown.get()  # lines for machines tell of the passes by themselves
+        if shown is not None and cluster.kind in ("embedded", "adaptive"):
+            size = " × ".join(map(str, cluster.size()))
+            shown(Remark("cluster", f"starting here, workers × threads = {size}"))
+        observers = () if shown is None else (shown,)
+        with open_engine(cluster, observers=observers) as engine, clock.watching(engine):
+            if not where.serial:
+                clock.add("cluster", clock.total())
+            kind = "serial" if where.serial else "dask" if cluster.scheduler else "embedded dask"
+            if shown is not None and cluster.scheduler and (address := dashboard_of(engine)):
+                err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)
+            self._engine = {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
+            yield engine
 
     def _take(self, step: Step) -> Summary | None:
         from rff_dist.jobs.steps import take

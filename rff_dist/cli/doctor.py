@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import ipaddress
 import os
 import shutil
 import time
@@ -20,6 +19,7 @@ from rich.text import Text
 
 from rff_dist.cli import display
 from rff_dist.cli.shell import FAILED, Report, command
+from rff_dist.engines.cluster import is_loopback
 from rff_dist.jobs.options import Where
 from rff_dist.text import human_bytes, redact
 
@@ -162,7 +162,7 @@ def check_ports() -> Iterator[Finding]:
         return
     seen = set()
     for one in listening:
-        if one.pid is None or _is_loopback(one.laddr.ip):
+        if one.pid is None or is_loopback(one.laddr.ip):
             continue
         try:
             words = " ".join(psutil.Process(one.pid).cmdline())
@@ -183,19 +183,12 @@ def check_ports() -> Iterator[Finding]:
         yield Finding("ports", "ok", "no port of Dask or Prefect is open beyond this machine")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def check_tls(cluster: Cluster) -> Iterator[Finding]:
     """Look at the TLS files, and at whether a scheduler beyond this machine is used without."""
     from rff_dist.errors import RFFDistError
 
     address = cluster.scheduler or ""
-    if address.startswith("tcp://") and not _is_loopback(urlsplit(address).hostname or ""):
+    if address.startswith("tcp://") and not is_loopback(urlsplit(address).hostname or ""):
         todo = "use tls:// with RFF_DIST_TLS_CA, _CERT and _KEY: who reaches the port runs code"
         yield Finding("TLS", "fail", f"{redact(address)} is beyond this machine and not encrypted", todo)
     if cluster.tls is None:
@@ -232,7 +225,7 @@ def check_prefect(environment: Mapping[str, str]) -> Iterator[Finding]:
         return
     parts = urlsplit(url)
     known = any(environment.get(f"PREFECT_API_{name}") for name in ("AUTH_STRING", "KEY"))
-    near = _is_loopback(parts.hostname or "")
+    near = is_loopback(parts.hostname or "")
     if parts.scheme != "https" and not near:
         todo = "use https: passwords and parameters can be read on the way"
         yield Finding("Prefect", "fail" if known else "warn", f"{redact(url)} is not encrypted", todo)

@@ -69,12 +69,12 @@ def generate(
     function = draw_function(chosen, n_features=n_columns, n_components=features.n_components, seed=seed)
     start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
-    with using_threads(len(os.sched_getaffinity(0))), display.count_rows("generate") as counter:
+    with using_threads(len(os.sched_getaffinity(0))):
         dataset = generate_module.generate_dataset(
             output,
             function,
             generate_module.RandomRows(n_samples, n_columns, noise, seed, first_row),
-            Writing(chunk, overwrite, counter),
+            Writing(chunk, overwrite, display.count_rows("generate")),
         )
     seconds = time.perf_counter() - start
     document = {

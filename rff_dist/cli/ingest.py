@@ -43,8 +43,7 @@ def ingest(job: Ingest) -> Report:
             "give it as env:NAME or file:PATH, or by RFF_DIST_SQL in the environment"
         )
     start = time.perf_counter()
-    with display.count_rows("ingest") as counter:
-        found = ingest(job, observer=counter)
+    found = ingest(job, observer=display.count_rows("ingest"))
     seconds = time.perf_counter() - start
     if isinstance(found, Ingested):
         return _appended_report(job.data, found, seconds)

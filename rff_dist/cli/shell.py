@@ -120,9 +120,12 @@ def command(
             _quiet.set(quiet)
             if "as_json" in own:
                 given["as_json"] = as_json
+            # A command with `--json` of its own shows itself what it is at.
+            words = " ".join(_words(context))
+            shown = contextlib.nullcontext() if "as_json" in own else _progress(words)
             with _run_in_log():
                 try:
-                    with _signals(), _messages(names, debug=debug), _stdout_free(as_json):
+                    with _signals(), _messages(names, debug=debug), _stdout_free(as_json), shown:
                         values = {name: spec.read(given) for name, spec in specs.items()}
                         report = function(**values, **given)
                 except (UsageError, typer.Exit):
@@ -132,7 +135,7 @@ def command(
                     code = exit_code(error, outputs=[place for place in places if place is not None])
                     _report_error(error, context, code, names, as_json=as_json, debug=debug)
                     raise typer.Exit(code) from None
-            show(report, " ".join(_words(context)), as_json=as_json)
+            show(report, words, as_json=as_json)
             if report.code:
                 raise typer.Exit(report.code)
 
@@ -324,6 +327,12 @@ class _LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         style = "yellow" if record.levelno >= logging.WARNING else "dim"
         say(record.levelname.lower(), self._names.translated(record.getMessage()), style)
+
+
+def _progress(name: str) -> contextlib.AbstractContextManager[None]:
+    from rff_dist.cli.display import progress  # which imports this module
+
+    return progress(name)
 
 
 def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:

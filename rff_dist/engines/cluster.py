@@ -18,6 +18,7 @@ configuration (`distributed.comm.tls`) holds.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from rff_dist.engines.logs import are_json
 from rff_dist.engines.progress import LogObserver, Observer
@@ -133,6 +135,14 @@ class Cluster:
         if self.scheduler is not None:
             return "scheduler file" if self.scheduler.endswith(".json") else "address"
         return "embedded" if self.min_workers is None else "adaptive"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether workers may be on other machines, which do not see what this process writes on its own."""
+        if self.kind != "address":
+            return self.kind == "scheduler file"
+        _, _, rest = str(self.scheduler).rpartition("://")
+        return not is_loopback(urlsplit(f"//{rest}").hostname or "")
 
     def size(self) -> tuple[int, int]:
         """Return workers and threads of each, for this process or for a cluster of its own."""
@@ -247,6 +257,14 @@ def read_scheduler_file(path: str | os.PathLike[str], *, patience: float | None 
     if not isinstance(address, str):
         raise ClusterError(f"the `address` in {path} is {address!r}; expected tcp://host:port or tls://…")
     return address
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 # ------------------------------------------------------------------------------------------------ advice

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from distributed import rpc
 from distributed.comm.addressing import parse_host_port
 from distributed.deploy.utils import nprocesses_nthreads
 
+from rff_dist.engines.cluster import is_loopback
 from rff_dist.engines.serial import check_optional_count
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
 
@@ -115,22 +115,13 @@ def checked_address(address: str, *, insecure: bool) -> str:
             f"`scheduler`={address!r} is no address: host {host!r} and port {port}; "
             "expected a host and a port in [1, 65535]"
         )
-    if scheme in ("tcp", "ws") and not _is_loopback(host) and not insecure:
+    if scheme in ("tcp", "ws") and not is_loopback(host) and not insecure:
         raise ClusterError(
             f"the scheduler {address} is reached over the network without TLS, and anyone who reaches it "
             "can run code there and here; use tls:// with `security`, "
             "or `insecure=True` on a network that you trust"
         )
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def connect(address: str, security: distributed.Security | None) -> distributed.Client:

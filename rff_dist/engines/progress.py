@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -298,19 +299,21 @@ class RichProgress:
     """Show one bar for a whole job on standard error; few plain lines where that is no terminal.
 
     The bar has the phase, which of how many passes it is, rows a second, the job's time and the time left of
-    the phase. Plain lines come when the phase changes, and every `EVERY` seconds.
+    the phase. It comes with the first event, or after a second without one. Plain lines come when the phase
+    changes, and every `EVERY` seconds.
     Use as a context manager around the work.
 
     `console`: where to show; standard error by default, so that standard output stays free for results.
+    `name`: of the job, shown until it tells of a phase.
 
     >>> from rff_dist.engines.serial import SerialEngine
     >>> with RichProgress() as progress:
     ...     engine = SerialEngine(observers=(progress,))
     """
 
-    EVERY = 10.0
+    EVERY, TICK = 10.0, 1.0
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, name: str = "start") -> None:
         self._console = console or Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}", table_column=Column(max_width=40, no_wrap=True)),
@@ -324,19 +327,40 @@ class RichProgress:
             transient=True,
             expand=True,
         )
-        self._job = self._bar.add_task("start", total=None, rate=None)
-        self._phase = _Phase("")
+        self._job = self._bar.add_task(name, total=None, rate=None)
+        self._phase = _Phase(name)
         self._said, self._told = time.perf_counter(), ""
         self._resumed = False
+        self._ended = threading.Event()
+        self._ticking = threading.Thread(target=self._tick, name="rff-dist-progress", daemon=True)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._ticking.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._ended.set()
+        self._ticking.join()
         self._bar.stop()
+
+    def _tick(self) -> None:
+        """Show that the job is at work where nothing tells of it."""
+        while not self._ended.wait(self.TICK):
+            self._bar.start()
+            seconds = time.perf_counter() - self._phase.begun
+            self._line(f"{self._phase.line()}, for {seconds:.0f} s", at_once=False)
+
+    def count(self, label: str, done: int, total: int | None) -> None:
+        """Show how many rows are done of a phase that is no pass, of how many if that is known."""
+        if self._phase.label != label:
+            self._phase = _Phase(label)
+        phase = self._phase
+        phase.n_samples, phase.seen, phase.rows = total or 0, done, done
+        if total is None:
+            phase.text, phase.busy = f"{done:,} rows", time.perf_counter() - phase.begun
+        self._show(phase)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Work):
@@ -370,6 +394,7 @@ class RichProgress:
             self._line(phase.line(), at_once=event.label != self._told and not isinstance(event, Rounds))
 
     def _show(self, phase: _Phase) -> None:
+        self._bar.start()
         running = time.perf_counter() - phase.since if phase.seen < phase.n_samples else 0.0
         seconds = phase.busy + running
         total, done = phase.n_samples, phase.seen

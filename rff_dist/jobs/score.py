@@ -35,6 +35,7 @@ from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import check_output, discard, holds_versions, parse_location
+from rff_dist.storage.writing import Progress
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
@@ -261,8 +262,10 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
         names = {"x": source.x, "missing_chunks": source.missing_chunks, "version": source.version}
         if tables.is_table(url):
             staged = tables.hidden_beside(parse_location(job.output), "rows")
-            card = model.model.card
-            url = stack.enter_context(tables.table_rows(url, source, card, model=job.model, staged=staged))
+            made = tables.table_rows(
+                source, model.model.card, model=job.model, staged=staged, observer=runner.observer
+            )
+            url = stack.enter_context(made)
             names = {}
         dataset = open_rows(url, model, **names)
         engine = stack.enter_context(runner.open_engine())
@@ -293,8 +296,8 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
 
     Returns `judged`, Errors, Calibration, Confusion or Contingency: of a regression, with its standard
       deviations where `std` is True; of a classifier; of clusters.
-    Raises InvalidParameterError if a model without standard deviations is to be judged by them; DataError if
-      the data do not fit the model, or have nothing to compare with.
+    Raises InvalidParameterError if a model without standard deviations is to be judged by them, or a table by
+      workers elsewhere; DataError if the data do not fit the model, or have nothing to compare with.
     """
     model, source = open_model(job.model), job.source
     check_wanted(model, Wanted(std=job.std))
@@ -302,9 +305,15 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
     with ExitStack() as stack:
         url, names = source.data, source.names()
         if tables.is_table(url):
+            if runner.elsewhere:
+                raise InvalidParameterError(
+                    f"`data` is {redact(url)}, a table, whose rows this process makes in a temporary folder: "
+                    "workers on other machines do not see it. Ingest the table first to where they can read "
+                    "it, or leave out `scheduler`"
+                )
             weight = None if source.sample_weight is None else "sample_weight"
             url, names = (
-                stack.enter_context(_table_to_judge(source, model)),
+                stack.enter_context(_table_to_judge(source, model, runner.observer)),
                 {"y": "y", "sample_weight": weight},
             )
         targets = names["y"]
@@ -324,7 +333,9 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
 
 
 @contextmanager
-def _table_to_judge(source: SupervisedSource, scoring: ScoringModel) -> Iterator[str]:
+def _table_to_judge(
+    source: SupervisedSource, scoring: ScoringModel, observer: Progress | None
+) -> Iterator[str]:
     """Make a dataset with targets of a table, in a folder that goes away afterwards."""
     card = scoring.model.card
     columns = [source.y] if source.y != "y" else card.get("target_columns") or ["y"]
@@ -332,6 +343,6 @@ def _table_to_judge(source: SupervisedSource, scoring: ScoringModel) -> Iterator
     with TemporaryDirectory(prefix="rff_dist-") as folder:
         staged = parse_location(Path(folder) / "rows")
         with tables.table_rows(
-            source.data, source, card, model=scoring.url, staged=staged, roles=roles
+            source, card, model=scoring.url, staged=staged, roles=roles, observer=observer
         ) as url:
             yield url

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.typing import Summary
+
+if TYPE_CHECKING:
+    from rff_dist.storage.writing import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,15 @@ class Runner:
       been.
     `take`: takes a step, as a task of an orchestrator say.
     `holder`: who runs the job, for the message that others get who would write to the same place.
+    `elsewhere`: whether workers may be on machines that do not see temporary files of this one.
+    `observer`: told how many rows of a table were made, which a job makes before its engine is opened.
     """
 
     open_engine: Callable[[], AbstractContextManager[Engine]]
     take: Callable[[Step], Summary | None] = take
     holder: str = "a job"
+    elsewhere: bool = False
+    observer: Progress | None = None
 
 
 def in_this_process(engine: Engine | None = None) -> Runner:

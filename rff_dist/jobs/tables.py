@@ -22,7 +22,7 @@ from rff_dist.jobs.options import Source
 from rff_dist.storage.contents import read_arrays
 from rff_dist.storage.files import has_object, upload
 from rff_dist.storage.locations import Location, discard, parse_location, store_errors
-from rff_dist.storage.writing import Writing
+from rff_dist.storage.writing import Progress, Writing
 from rff_dist.text import redact
 
 _ROWS = 2**16
@@ -52,15 +52,23 @@ def is_table(url: str) -> bool:
 
 @contextmanager
 def table_rows(
-    url: str, source: Source, card: Mapping[str, Any], *, model: str, staged: Location, roles: Roles = Roles()
+    source: Source,
+    card: Mapping[str, Any],
+    *,
+    model: str,
+    staged: Location,
+    roles: Roles = Roles(),
+    observer: Progress | None = None,
 ) -> Iterator[str]:
     """Make a dataset of a table by a model's recipe, and remove it afterwards.
 
-    `source`: what else was asked of the rows.
+    `source`: the table, and what else was asked of the rows.
     `staged`: where to make it.
+    `observer`: told of the rows that were made.
     Raises DataError if the model has no recipe, or the table not the columns that it needs;
       InvalidParameterError if a version is asked for.
     """
+    url = source.data
     if source.version is not None:
         raise InvalidParameterError(
             f"`version` is {source.version!r}, but {redact(url)} is a table, which keeps no versions; leave "
@@ -74,7 +82,8 @@ def table_rows(
         )
     made = Recipe.from_dict(recipe)
     try:
-        ingest(url, staged.url, roles, Writing(), Preparing(reading=made.reading, recipe=made))
+        how = Writing(observer=observer)
+        ingest(url, staged.url, roles, how, Preparing(reading=made.reading, recipe=made))
         yield staged.url
     finally:
         discard(staged)

@@ -42,6 +42,7 @@ LONG = (  # minutes to an hour each
     "iterating_costs_less_than_the_sums",
     "a_thousand_workers_are_busy",
     "plans_keep_to_measured_fits",
+    "nothing_is_silent_for_two_seconds",
 )
 
 

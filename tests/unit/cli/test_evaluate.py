@@ -60,6 +60,8 @@ def test_a_table_is_evaluated_by_the_models_recipe(tmp_path):
     assert "no column 'cost'" in refusal(
         2, "evaluate", tmp_path / "price", tmp_path / "new.csv", "--serial", "--y", "cost"
     )
+    words = ["evaluate", tmp_path / "price", tmp_path / "new.csv", "--scheduler", "tls://far:8786"]
+    assert "Ingest the table first" in refusal(2, *words)
 
 
 def test_a_constant_target_has_no_r2(folder, tmp_path):

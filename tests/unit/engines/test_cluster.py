@@ -40,6 +40,22 @@ def test_what_is_given_decides_the_kind(given, kind):
 
 
 @pytest.mark.parametrize(
+    ("scheduler", "elsewhere"),
+    [
+        (None, False),
+        (ADDRESS, False),
+        ("localhost:8786", False),
+        ("tls://[::1]:8786", False),
+        ("tls://far:8786", True),
+        ("10.0.0.7", True),
+        ("/shared/scheduler.json", True),
+    ],
+)
+def test_workers_are_elsewhere_unless_the_scheduler_is_of_this_machine_alone(scheduler, elsewhere):
+    assert Cluster(scheduler=scheduler).elsewhere == elsewhere
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"scheduler": ADDRESS, "n_workers": 2}, "`n_workers` size a cluster of its own, but `scheduler` is"),

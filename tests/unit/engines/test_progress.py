@@ -1,5 +1,6 @@
 import io
 import logging
+import time
 
 import pytest
 from rich.console import Console
@@ -47,6 +48,29 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     lines = text.splitlines()
     assert lines == ["features: 100 rows"]
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_job_that_tells_nothing_is_shown_to_be_at_work(monkeypatch, terminal) -> None:
+    monkeypatch.setattr(RichProgress, "TICK", 0.01)
+    monkeypatch.setattr(RichProgress, "EVERY", 0.0)
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=120, legacy_windows=False)
+    deadline = time.monotonic() + 30.0
+    with RichProgress(console, "predict"):
+        while "predict" not in file.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "predict" in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("total", "words"), [(None, ["ingest: 500 rows", "rows/s"]), (1_000, ["ingest", "50%", "rows/s"])]
+)
+def test_rows_that_are_counted_have_their_share_and_speed(total, words) -> None:
+    file = io.StringIO()
+    with RichProgress(Console(file=file, force_terminal=True, width=120, legacy_windows=False)) as progress:
+        progress.count("ingest", 500, total)
+    assert all(word in file.getvalue() for word in words)
 
 
 def test_many_passes_of_one_name_are_two_plain_lines() -> None:
