@@ -60,7 +60,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     alpha : "auto", "cv", "cv-1se", "gcv", "evidence", "press", float or sequence of float, default="auto"
         The penalty. "cv" is the one of the least error in exact k-fold cross-validation, and of alphas that
         are as good the largest; "cv-1se" is the largest within one standard error of the least. "auto" is
-        "cv", or "press" where memory does not hold the sums of any folds; of fewer than 500 rows it leaves
+        "cv", or "press" where memory does not hold the sums of any folds; of up to 500 rows it leaves
         each out in turn and takes the largest that is within one standard error of the least error, row by
         row, unless `cv` is given. "gcv" is generalised
         cross-validation, which is easily far too small where some rows are unlike the others; "evidence" is

@@ -26,7 +26,7 @@ class PenaltyOptions:
     alpha: Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | NonNegative | Positives = option(
         _ALPHA + "what chooses it: cv, the least k-fold error; cv-1se, the largest alpha within one standard "
         "error of that; gcv; evidence; or press, leave-one-out errors by one more pass. auto is cv, or press "
-        "where memory does not hold the sums of the folds; of fewer than 500 rows the largest within one "
+        "where memory does not hold the sums of the folds; of up to 500 rows the largest within one "
         "standard error of the least leave-one-out error.",
         "auto",
         unit="auto|A|A1,A2,…",

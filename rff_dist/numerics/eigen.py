@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 # Threaded OpenBLAS segfaults in large symmetric kernels (numpy issue 19685): fine at 14,000, dead at 16,000.
 MAX_THREADED_COMPONENTS = 12_000
+# Threads wait for one another in decompositions as small as this: beside other work 0.4 s for 0.03.
+MIN_THREADED_COMPONENTS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +188,8 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
 
     `equations`: left as they are; of the Gram only the upper triangle is read.
     `n_threads`: BLAS threads; all cores of the process by default, whatever the environment says. Above
-      12,000 components one thread is used, since threaded OpenBLAS crashes there. The last bits depend on
-      this number.
+      12,000 components one thread is used, since threaded OpenBLAS crashes there, and up to 512. Between,
+      the last bits depend on this number.
     Eigenvalues at or below the floor are set to 0, counted in it and logged.
     Raises SolveError if the equations hold NaN or infinity, or the eigenvalues do not converge.
     """
@@ -196,6 +198,8 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
     n_components = len(equations.gram)
     if n_components > MAX_THREADED_COMPONENTS and threads > 1:
         logger.info("eigenvalues of %d components on one thread: threaded BLAS crashes there", n_components)
+        threads = 1
+    if n_components <= MIN_THREADED_COMPONENTS:
         threads = 1
     gram = np.asarray(equations.gram, dtype=np.float64)
     with limit_blas(threads):

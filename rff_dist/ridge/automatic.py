@@ -6,8 +6,10 @@
 2. **A first round**, on up to 10,000 rows and with few components, in this process. The best kernels are
    tried with Nyström features too, and the best of all with a linear kernel added to it.
 3. **The final**: the best, and the best with the other kind of features, on all rows and with all components,
-   in one reading. The model comes from the winner's sums: nothing is fitted twice. Of few rows each is then
-   left out in turn to choose the winner's alpha; see `selection.few_rows`.
+   in one reading. The model comes from the winner's sums: nothing is fitted twice.
+
+Errors of few rows are found without any sums, see `selection.row_folds`, those of the final too; only the
+winner's sums are made. Then each row is left out in turn to choose its alpha; see `selection.few_rows`.
 
 All errors are of rows that were held out, from the same folds. Length scales are tuned by rows that no fold
 validates on; see `data.folds.hold_in`. What is given is kept, and where all is given there is no first round.
@@ -57,6 +59,7 @@ from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.ridge.prepare import Prepared, prepare
 from rff_dist.ridge.search import Row, describe_candidate, plan_readings
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
+from rff_dist.selection.row_folds import cross_validate_rows
 from rff_dist.statistics import passes
 from rff_dist.storage.columns import as_column
 from rff_dist.typing import FloatArray
@@ -71,9 +74,7 @@ TRIED_WITH_NYSTROM = 3
 WITHIN_REACH = 1.3  # times the best score of the first round: what more components and rows may make up for
 TUNED_ON = 2000  # rows by which length scales are tuned, and of which half at most
 TUNING_STARTS = 4
-FEW_ROWS = (
-    500  # of fewer each is left out to choose alpha, and half tune length scales in half the components
-)
+FEW_ROWS = 500  # of up to these each is left out to choose alpha, and length scales are tuned more quickly
 MIN_TUNED_SAMPLES = (
     40  # half of fewer rows are too few to tune length scales by, and so is less than one a column
 )
@@ -227,12 +228,18 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         engine=engine,
     )
     draws = Draws(prepared, options, folds=by, **(_tuning(dataset.n_samples) if choosing else {}))
-    tries = []
+    rows: list[Row] = []
+    losers: list[Row] = []
+    table = None
     if choosing:
         assert by is not None
-        tries = _FirstRound(prepared, options, draws, by, widths[-1]).run(candidates)
+        first = _FirstRound(prepared, options, draws, by, widths[-1])
+        tries = first.run(candidates)
+        rows = [one.row for one in tries]
         candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
-    rows = [one.row for one in tries]
+        if dataset.n_samples <= FEW_ROWS and folds is not None and len(widths) == 1:
+            best, *others = first.final(candidates)
+            candidates, table, losers = [best.candidate], best.table, [one.row for one in others]
     if folds is None or options.solver == "pcg":
         feature_map = draws.feature_map(candidates[0], widths[-1])
         planned = check_solver_plan(dataset, feature_map.n_components, options, engine=engine)
@@ -265,13 +272,14 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         conformal=options.conformal,
         n_parts=n_parts,
         by_rows=_chooses_by_rows(options, dataset, widths[-1]),
+        table=table,
     )
     trained = on_all_rows([[maps[i] for i in reading] for reading in readings])
     if _wants_high_precision(trained, options):
         best_index, compared = trained.best_index, list(trained.compared)
         del trained  # its sums, before those of another pass are made
         best_map = [maps[i] for reading in readings for i in reading][best_index]
-        again = on_all_rows([[in_high_precision(best_map)]])
+        again = on_all_rows([[in_high_precision(best_map)]], table=None)
         compared[best_index] = again.compared[0]
         trained = replace(again, compared=tuple(compared), best_index=best_index)
     trained.warn()
@@ -282,13 +290,14 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         for one in trained.compared
     ]
     prepared.say("choose", f"of {len(rows)} candidates: {_words(final[trained.best_index])}")
+    final += losers
     return replace(trained, model=trained.model.with_card(candidates=[*final, *rows]))
 
 
 def _chooses_by_rows(options: RidgeOptions, dataset: Dataset, n_components: int) -> bool:
     """Return whether each of the rows can be left out to choose alpha: few, and nothing else is asked for."""
     free = options.penalty.named == "auto" and options.penalty.grid is None and options.cv is None
-    return free and dataset.n_samples < FEW_ROWS and n_components <= AUTO_COMPONENTS
+    return free and dataset.n_samples <= FEW_ROWS and n_components <= AUTO_COMPONENTS
 
 
 def _wants_high_precision(trained: Trained, options: RidgeOptions) -> bool:
@@ -310,7 +319,7 @@ def _trusted_samples(dataset: Dataset) -> int:
 
 def _tuning(n_samples: int) -> dict[str, int]:
     """Return the members of `EvidenceSearch` for candidates: quicker than what is asked for by name."""
-    n_components = 128 if n_samples < FEW_ROWS else 256
+    n_components = 128 if n_samples <= FEW_ROWS else 256
     return {"n_samples": TUNED_ON, "n_starts": TUNING_STARTS, "n_components": n_components}
 
 
@@ -352,6 +361,7 @@ class _Try:
 
     candidate: Candidate
     row: Row
+    table: CrossValidation
     split_scores: FloatArray
 
 
@@ -367,11 +377,10 @@ class _FirstRound:
 
     def run(self, candidates: Sequence[Candidate]) -> list[_Try]:
         """Cross-validate candidates, and more that follow from the best of them; the best comes first."""
-        options = self.options
+        options, sample = self.options, self._sample()
         n_samples = self.prepared.dataset.n_samples
         n_rows, width = min(ROUND_ROWS, n_samples), min(round_components(n_samples), self.n_components)
         self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
-        sample = samples.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
         tries = []
         for candidate in candidates:
             try:
@@ -391,6 +400,15 @@ class _FirstRound:
             kernel = self.draws.kernel(best) + Linear()
             tries.append(self._try(Candidate(kernel, None, best.features), sample))
         return self._best_first(tries)
+
+    def final(self, finalists: Sequence[Candidate]) -> list[_Try]:
+        """Cross-validate finalists of few rows with all components; the least error comes first."""
+        sample = self._sample()
+        tries = [self._try(one, sample, n_components=self.n_components) for one in finalists]
+        return sorted(tries, key=lambda one: float(one.row["score"]))
+
+    def _sample(self) -> samples.FoldSample:
+        return samples.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
 
     def _best_first(self, tries: Sequence[_Try]) -> list[_Try]:
         """Sort by error, but let the first be what is preferred among those that may be as good.
@@ -420,26 +438,45 @@ class _FirstRound:
         room = 2 * self.prepared.dataset.n_features <= width
         return room and not are_several(self.options.n_components) and isinstance(best.kernel, Stationary)
 
-    def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Try:
-        options, serial = self.options, SerialEngine()
+    def _try(
+        self, candidate: Candidate, sample: samples.FoldSample, *, n_components: int | None = None
+    ) -> _Try:
         width = round_components(self.prepared.dataset.n_samples)
         if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
             width = max(width, 2 * self.prepared.dataset.n_features)
-        width = min(width, self.n_components)
-        feature_map = self.draws.feature_map(candidate, width)
+        feature_map = self.draws.feature_map(candidate, n_components or min(width, self.n_components))
+        table = self._table(feature_map, sample)
+        row = _describe(feature_map, table, len(sample.X), "first" if n_components is None else "final")
+        if n_components is None:
+            self.prepared.say("choose", _words(row))
+        at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
+        return _Try(candidate, row, table, table.split_scores()[:, 0, at])
+
+    def _table(self, feature_map: FeatureMap, sample: samples.FoldSample) -> CrossValidation:
+        """Cross-validate on a sample: few rows by themselves, others from the sums of their folds."""
+        options, serial = self.options, SerialEngine()
+        grid = options.penalty.grid
+        grid = grid if grid is None or np.all(grid > 0) else None
+        folds = SampledFolds(self.folds.n_folds, self.folds)
+        if len(sample.X) <= FEW_ROWS:
+            table = cross_validate_rows(
+                feature_map.transform(sample.X),
+                sample.y,
+                sample.weights,
+                sample.fold_of_row,
+                folds,
+                alphas=grid,
+                fit_intercept=options.fit_intercept,
+                repeated=self.prepared.frequency_weights,
+            )
+            if table is not None:
+                return table
         rows = GroupedDataset(
             ArrayDataset(sample.X, sample.y, sample.weights), as_column(sample.fold_of_row, name="folds")
         )
         member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
-        folds = SampledFolds(self.folds.n_folds, self.folds)
         (parts,) = passes.accumulate_folds(rows, [member], folds=folds, engine=serial)
-        grid = options.penalty.grid
-        grid = grid if grid is None or np.all(grid > 0) else None
-        table = cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)
-        row = _describe(feature_map, table, len(sample.X))
-        self.prepared.say("choose", _words(row))
-        at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
-        return _Try(candidate, row, table.split_scores()[:, 0, at])
+        return cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)
 
 
 def _within_one_standard_error(one: _Try, best: _Try) -> bool:
@@ -449,12 +486,12 @@ def _within_one_standard_error(one: _Try, best: _Try) -> bool:
     return bool(differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences)))
 
 
-def _describe(feature_map: FeatureMap, table: CrossValidation, n_samples: int) -> Row:
+def _describe(feature_map: FeatureMap, table: CrossValidation, n_samples: int, when: str) -> Row:
     kernel, best = kernel_of(feature_map), table.best
     assert kernel is not None  # the map was drawn just now
     length_scale = getattr(kernel, "length_scale", None)
     return {
-        "round": "first",
+        "round": when,
         "n_samples": n_samples,
         "kernel": kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,

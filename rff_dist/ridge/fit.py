@@ -26,6 +26,7 @@ from rff_dist.ridge.pcg import solve_pcg, validate_alphas
 from rff_dist.ridge.prepare import Prepared
 from rff_dist.ridge.solve import Solved, solve, solve_by_rows, solve_folds, solve_with
 from rff_dist.selection.alphas import PerTarget
+from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.selection.leave_one_out import select_by_press
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.inspection import check_same_rows
@@ -137,6 +138,7 @@ def train_folds(
     conformal: bool | str = False,
     n_parts: int = 1,
     by_rows: bool = False,
+    table: CrossValidation | None = None,
 ) -> Trained:
     """Accumulate each fold's statistics, cross-validate, and return the model of the least error.
 
@@ -146,6 +148,7 @@ def train_folds(
     `n_parts`: passes of a reading that each sum up a part of Z'Z.
     `by_rows`: whether the rows are so few that alpha is chosen by the leave-one-out error of each; see
       `solve_by_rows`.
+    `table`: of the errors on the folds, where it is known and there is one map of one width.
     """
     dataset, engine = prepared.dataset, prepared.engine
     compared: list[tuple[FeatureMap, Solved]] = []
@@ -158,7 +161,7 @@ def train_folds(
         for feature_map in reading:  # folds' sums are let go before the next table is made
             parts = summed.popleft()
             prepared.say("solve", _words_of_a_table(feature_map, folds, widths))
-            chosen, statistics, solved = solve_folds(parts, feature_map, penalty, widths)
+            chosen, statistics, solved = solve_folds(parts, feature_map, penalty, widths, table)
             assert solved.cross_validation is not None
             score = solved.cross_validation.best.score
             if best is None or score < least:

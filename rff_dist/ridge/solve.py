@@ -66,7 +66,11 @@ class Solved:
 
 
 def solve_folds(
-    statistics: FoldStatistics, feature_map: FeatureMap, penalty: Penalty, n_components: Sequence[int] = ()
+    statistics: FoldStatistics,
+    feature_map: FeatureMap,
+    penalty: Penalty,
+    n_components: Sequence[int] = (),
+    table: CrossValidation | None = None,
 ) -> tuple[FeatureMap, RidgeStatistics, Solved]:
     """Choose alpha and the number of components by k-fold cross-validation, and solve on all rows.
 
@@ -79,6 +83,7 @@ def solve_folds(
       `CrossValidation.with_own_alphas`.
     `n_components`: widths to look at, at most the map's own, which they are completed by. Of several, the
       smallest is taken whose least error lies within one standard error of the least of all.
+    `table`: of the errors on the folds, where it is known.
     Returns `feature_map`: of the width that was chosen; `statistics`: of all rows, in it.
     Raises InvalidParameterError if alpha is not above 0, or the map has no smaller draws; StatisticsError if
       a fold has no rows.
@@ -86,7 +91,11 @@ def solve_folds(
     whole, fit_intercept = feature_map.n_components, penalty.fit_intercept
     widths = sorted({*(n for n in n_components if n < whole), whole})
     maps = [shortened(feature_map, width) for width in widths]
-    table = cross_validate(statistics, alphas=penalty.grid, feature_maps=maps, fit_intercept=fit_intercept)
+    if table is None:
+        table = cross_validate(
+            statistics, alphas=penalty.grid, feature_maps=maps, fit_intercept=fit_intercept
+        )
+    table = replace(table, folds=statistics.folds)
     one_standard_error = penalty.named == "cv-1se"
     choice = table.fewest_components() if len(widths) > 1 else table.best
     find = table.one_standard_error if one_standard_error else table.safest

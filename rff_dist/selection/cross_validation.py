@@ -475,12 +475,13 @@ def _default_alphas(statistics: RidgeStatistics, fit_intercept: bool, n_threads:
     """Return `default_alphas`, whose largest eigenvalue takes some 20 readings of the Gram by Lanczos."""
     with tile_pool(n_threads):
         equations = statistics.normal_equations(fit_intercept=fit_intercept)
-        largest = _largest_eigenvalue(equations.gram)
+        largest = largest_eigenvalue(equations.gram)
     floor = max(len(equations.gram) * _EPS * largest, equations.gram_error)
     return alpha_grid(largest, floor)
 
 
-def _largest_eigenvalue(gram: FloatArray) -> float:
+def largest_eigenvalue(gram: FloatArray) -> float:
+    """Return the largest eigenvalue of a Gram, from 64 components on by Lanczos."""
     if len(gram) < 64:
         return float(np.linalg.eigvalsh(gram)[-1])
     if not gram.any():

@@ -1,4 +1,4 @@
-"""Cross-validation against refits by scikit-learn on an explicit Z; its standard errors and choices."""
+"""Cross-validation, by sums and by rows, against scikit-learn on an explicit Z; its errors and choices."""
 
 from dataclasses import dataclass, replace
 
@@ -24,6 +24,7 @@ from rff_dist.selection.cross_validation import (
     cross_validate,
     cross_validation_bytes,
 )
+from rff_dist.selection.row_folds import cross_validate_rows
 from rff_dist.statistics.accumulate import Accumulation, Accumulations, accumulate_fold_rows
 from rff_dist.statistics.spec import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
 
@@ -103,6 +104,13 @@ def brute_force(Z, y, fold_of_row, folds, *, alphas=ALPHAS, weights=None, fit_in
     return np.reshape(table, (len(folds.splits), len(alphas), y.shape[1]))
 
 
+def table_by_rows(Z, y, fold_of_row, folds, *, weights=None, alphas=ALPHAS, **options):
+    counted = np.ones(len(Z), bool) if weights is None else weights > 0
+    weights = None if weights is None else weights[counted]
+    rows = Z[counted], y[counted], weights, fold_of_row[counted]
+    return cross_validate_rows(*rows, folds, alphas=alphas, **options)
+
+
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("folds", [HashFolds(4), GroupFolds(3, seed=1), TimeFolds(4), SlidingFolds(4)])
 @pytest.mark.parametrize("data", DATA)
@@ -122,11 +130,42 @@ def test_every_cell_is_the_error_of_a_refit_by_scikit_learn(data, folds, fit_int
         expected = brute_force(Z, y, fold_of_row, folds, weights=weights, fit_intercept=fit_intercept)
         # scikit-learn's own solvers differ by some 1e-10 at the smallest alpha here
         assert_allclose(table.errors[:, width], expected, rtol=1e-8)
+        by_rows = table_by_rows(
+            Z, y, fold_of_row, folds, weights=weights, fit_intercept=fit_intercept, repeated=whole
+        )
+        assert_allclose(by_rows.errors[:, 0], expected, rtol=1e-8)
+        assert_allclose(by_rows.leverages[:, 0], table.leverages[:, width], rtol=1e-8)
+        assert_allclose(by_rows.weights, table.weights, rtol=1e-12)
+        assert_allclose(by_rows.target_variance, table.target_variance, rtol=1e-9)
     held = np.ones(len(X)) if weights is None else weights
     assert_allclose(table.weights, [held[fold_of_row == fold].sum() for _, fold in folds.splits], rtol=1e-12)
     if fit_intercept:
         centre = np.average(y, axis=0, weights=weights)
         assert_allclose(table.target_variance, np.average((y - centre) ** 2, axis=0, weights=weights))
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("data", DATA)
+def test_errors_of_fewer_rows_than_components_are_those_of_refits_too(data, fit_intercept):
+    X, y, weights = data(np.random.default_rng(0), 70)
+    folds = HashFolds(4)
+    wide = draw_feature_map(Gaussian(1.0), n_features=X.shape[1], n_components=110)
+    Z, fold_of_row = wide.transform(X), folds.assign(0, len(X), n_samples=len(X), groups=None)
+    options = {"weights": weights, "fit_intercept": fit_intercept}
+    table = table_by_rows(Z, y, fold_of_row, folds, **options)
+    assert_allclose(table.errors[:, 0], brute_force(Z, y, fold_of_row, folds, **options), rtol=1e-7)
+    # the alphas are those of the sums where none are given, but for the rounding of these
+    statistics = fold_statistics(X, y, wide, folds, weights=weights)
+    alphas = cross_validate(statistics, fit_intercept=fit_intercept).alphas
+    found = table_by_rows(Z, y, fold_of_row, folds, alphas=None, **options).alphas
+    assert_allclose(found[-20:], alphas[-20:], rtol=1e-9)
+
+
+def test_no_rows_to_train_on_or_to_hold_out_make_no_table_by_rows():
+    Z, y, folds = np.eye(6), np.ones((6, 1)), HashFolds(2)
+    assert table_by_rows(Z, y, np.zeros(6, int), folds) is None
+    assert table_by_rows(Z, y, np.full(6, 7), folds) is None
+    assert table_by_rows(Z, y, np.array([0, 1, 1, 0, 1, 0]), folds).target_variance == 0.0
 
 
 @pytest.mark.parametrize("features", ["phases", "nystrom", "sum"])

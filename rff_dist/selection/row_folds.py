@@ -1,0 +1,127 @@
+"""Exact k-fold cross-validation of few rows from the rows themselves, which no sums need be made for.
+
+Each split takes a decomposition of the smaller Gram, of the rows that it trains on or of their features. The
+table is that of `cross_validation`, whose sums of each fold suit any number of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rff_dist.data.folds import Folds
+from rff_dist.numerics.threads import limit_blas
+from rff_dist.selection.alphas import alpha_grid, check_grid
+from rff_dist.selection.cross_validation import CrossValidation, largest_eigenvalue
+from rff_dist.typing import FloatArray, IntArray
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+def cross_validate_rows(
+    Z: FloatArray,
+    y: FloatArray,
+    weights: FloatArray | None,
+    fold_of_row: IntArray,
+    folds: Folds,
+    *,
+    alphas: ArrayLike | None = None,
+    fit_intercept: bool = True,
+    repeated: bool = False,
+) -> CrossValidation | None:
+    """Return the table that `cross_validate` makes of the sums of these rows, for all components.
+
+    O(n_samples · n_components · k) for each split, k the lesser of the two. The bits do not depend on the
+    number of threads.
+
+    `Z`: float64 array of shape (n_samples, n_components).
+    `y`: float64 array of shape (n_samples, n_targets).
+    `weights`: float64 array of shape (n_samples,), or None. Above 0.
+    `fold_of_row`: int64 array of shape (n_samples,).
+    `alphas`: as in `cross_validate`.
+    `repeated`: whether weights are whole numbers that repeat their rows.
+    Returns None where a split has no row to train on, or none has any to hold out.
+    """
+    weights = np.ones(len(Z)) if weights is None else weights
+    splits = [(np.isin(fold_of_row, trained), fold_of_row == held) for trained, held in folds.splits]
+    splits = [(train, test) for train, test in splits if test.any()]
+    if not splits or not all(train.any() for train, _ in splits):
+        return None
+    with limit_blas(1):
+        whole = _Centred.of(Z, y, weights, fit_intercept=fit_intercept)
+        largest = largest_eigenvalue(whole.gram())
+        grid = alpha_grid(largest, max(Z.shape) * _EPS * largest) if alphas is None else check_grid(alphas)
+        errors, leverages = [], []
+        for train, test in splits:
+            centred = _Centred.of(Z[train], y[train], weights[train], fit_intercept=fit_intercept)
+            predicted, degrees = centred.predict(Z[test], grid)
+            errors.append(np.tensordot(weights[test], np.square(predicted - y[test]), axes=(0, 1)))
+            leverages.append(degrees / (centred.total if repeated else train.sum()))
+    held_out = np.array([weights[test].sum() for _, test in splits])
+    constant = np.ptp(y, axis=0) == 0.0 if fit_intercept else np.zeros(y.shape[1], bool)
+    return CrossValidation(
+        folds=folds,
+        n_components=np.array([Z.shape[1]], np.int64),
+        alphas=grid,
+        errors=(np.stack(errors) / held_out[:, np.newaxis, np.newaxis])[:, np.newaxis],
+        weights=held_out,
+        target_variance=np.where(constant, 0.0, np.square(whole.targets).sum(axis=0) / whole.total),
+        leverages=np.stack(leverages)[:, np.newaxis],
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Centred:
+    """Rows about their means, times the roots of their weights; without an intercept about 0.
+
+    `features`: float64 array of shape (n_samples, n_components).
+    `targets`: float64 array of shape (n_samples, n_targets).
+    `feature_means`, `target_means`: the means.
+    `total`: sum of the weights.
+    """
+
+    features: FloatArray
+    targets: FloatArray
+    feature_means: FloatArray
+    target_means: FloatArray
+    total: float
+    fit_intercept: bool
+
+    @classmethod
+    def of(cls, Z: FloatArray, y: FloatArray, weights: FloatArray, *, fit_intercept: bool) -> Self:
+        total, roots = float(weights.sum()), np.sqrt(weights)[:, np.newaxis]
+        shares = weights / total if fit_intercept else np.zeros(len(weights))
+        means = shares @ Z, shares @ y
+        return cls(roots * (Z - means[0]), roots * (y - means[1]), *means, total, fit_intercept)
+
+    @property
+    def _by_rows(self) -> bool:
+        n_samples, n_components = self.features.shape
+        return bool(n_samples <= n_components)
+
+    def gram(self) -> FloatArray:
+        """Return the smaller Gram, of the rows or of the features."""
+        A = self.features
+        return A @ A.T if self._by_rows else A.T @ A
+
+    def predict(self, Z: FloatArray, alphas: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what ridge on these rows predicts for others, and its degrees of freedom.
+
+        Returns `predicted`: float64 array of shape (n_alphas, n_samples, n_targets).
+        Returns `degrees_of_freedom`: float64 array of shape (n_alphas,).
+        """
+        A = self.features
+        eigenvalues, vectors = np.linalg.eigh(self.gram())
+        floor = max(A.shape) * _EPS * max(float(eigenvalues[-1]), 0.0)
+        kept = eigenvalues > floor
+        eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
+        # A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b
+        basis = A.T @ vectors if self._by_rows else vectors
+        moments = vectors.T @ self.targets if self._by_rows else vectors.T @ (A.T @ self.targets)
+        inverse = 1.0 / (eigenvalues + np.maximum(alphas, floor)[:, np.newaxis])
+        rotated = (Z - self.feature_means) @ basis
+        predicted = self.target_means + rotated @ (inverse[:, :, np.newaxis] * moments)
+        return predicted, float(self.fit_intercept) + inverse @ eigenvalues
