@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import operator
 import queue
@@ -16,6 +17,7 @@ from typing import Any, NoReturn, cast
 import cloudpickle  # type: ignore[import-untyped]
 import dask.config
 import distributed
+from dask.base import annotate
 from distributed.core import rpc
 from distributed.scheduler import KilledWorker
 
@@ -196,20 +198,8 @@ class Pass:
         """Have all blocks summed up, and yield each when it is done: where, and the seconds it took there."""
         while not self._is_complete():
             self._give_out()
-            news = self._next_news()
-            if isinstance(news, tuple) and isinstance(news[1], list):
-                worker, timings = news
-                self._queue.time([seconds for _, seconds in timings])
-                yield from self._untold(worker, timings)
-                continue
-            if news is None:  # a total that was lost and came back is told of once only: look at all
-                done = list(self._chains)
-                for key in [run[0].key for chain in done for run in chain.runs if run[0].done()]:
-                    self._by_key.pop(key, None)
-            else:
-                done = [chain for chain in [self._by_key.pop(news, None)] if chain is not None]
-            for share in [share for chain in done for share in self._advance(chain)]:
-                yield from self._untold("unknown", ((i, math.nan) for i in share.positions))
+            for news in self._next_news():
+                yield from self._take_in(news)
 
     def result(self) -> Any:
         """Fetch the total of all blocks."""
@@ -243,17 +233,25 @@ class Pass:
 
     def _give_out(self) -> None:
         self._look_for_lost()
-        while self._queue and (worker := self._free_worker()) is not None:
-            self._start_run(worker, self._queue.take(len(self._present)))
+        while self._queue and (free := self._free_workers()):
+            shares: list[_Share] = []
+            while self._queue and len(shares) < len(free):
+                shares.append(self._queue.take(len(self._present)))
+            self._start_runs(free[: len(shares)], shares)
         if not self._queue:
             self._merge_idle()
 
-    def _free_worker(self) -> str | None:
-        """Return the worker that may be given a run and has least to do."""
-        busy = {chain.worker: len(chain.runs) for chain in self._chains if chain.runs}
-        closed = {chain.worker for chain in self._chains if not self._may_run(chain)}
-        free = (worker for worker in self._present if worker not in closed)
-        return min(free, key=lambda worker: busy.get(worker, 0), default=None)
+    def _free_workers(self) -> list[_Chain]:
+        """Return the totals of the workers that may be given a run and have least to do."""
+        own: dict[str, _Chain] = {}
+        closed = set()
+        for chain in self._chains:
+            own.setdefault(chain.worker, chain)
+            if not self._may_run(chain):
+                closed.add(chain.worker)
+        free = [own.get(worker) or _Chain(worker) for worker in self._present if worker not in closed]
+        least = min((len(chain.runs) for chain in free), default=0)
+        return [chain for chain in free if len(chain.runs) == least]
 
     def _may_run(self, chain: _Chain) -> bool:
         if chain.is_idle:
@@ -263,53 +261,62 @@ class Pass:
         expected = len(chain.runs[0][1].positions) * self._queue.seconds_per_block
         return self._tasks.source is not None or expected < SHORT_S
 
-    def _start_run(self, worker: str, share: _Share) -> None:
-        chain = next((chain for chain in self._chains if chain.worker == worker), None)
-        if chain is None:
-            chain = _Chain(worker)
-            self._chains.append(chain)
-        tasks, first = self._tasks, share.positions.start
-        # None or one: a total may be None itself.
-        before = [chain.runs[-1][0]] if chain.runs else [chain.total] if chain.total is not None else []
-        blocks = self._blocks[first : share.positions.stop]
-        if tasks.source is None:
-            future = self._submit(chain, run_blocks, first, blocks, *before)
-        else:
-            rows = tasks.client.compute(tasks.source.lazy(blocks[0]))
-            future = self._submit(chain, run_lazy_block, first, blocks[0], *rows, *before)
-        chain.runs.append((future, share))
+    def _start_runs(self, chains: Sequence[_Chain], shares: Sequence[_Share]) -> None:
+        """Have each worker go on with a share of the blocks."""
+        tasks, arguments = self._tasks, []
+        for chain, share in zip(chains, shares, strict=True):
+            first = share.positions.start
+            blocks = self._blocks[first : share.positions.stop]
+            # None or one: a total may be None itself.
+            before = [chain.runs[-1][0]] if chain.runs else [chain.total] if chain.total is not None else []
+            if tasks.source is None:
+                arguments.append((first, blocks, before))
+            else:
+                arguments.append(
+                    (first, blocks[0], before, *tasks.client.compute(tasks.source.lazy(blocks[0])))
+                )
+        futures = self._submit(run_blocks if tasks.source is None else run_lazy_block, chains, arguments)
+        for chain, share, future in zip(chains, shares, futures, strict=True):
+            if chain.total is None and not chain.runs:  # it is new
+                self._chains.append(chain)
+            chain.runs.append((future, share))
 
-    def _submit(self, chain: _Chain, task: Any, *arguments: Any) -> Future:
-        tasks = self._tasks
-        key = (self._name, self._n_tasks)
-        self._n_tasks += 1
-        future = tasks.client.submit(
-            task,
-            tasks.job,
-            tasks.state,
-            *arguments,
-            key=key,
-            workers=[chain.worker],
-            allow_other_workers=False,
-        )
-        self._by_key[key] = chain
+    def _submit(
+        self, task: Any, chains: Sequence[_Chain], arguments: Sequence[Sequence[Any]]
+    ) -> list[Future]:
+        """Run a task on each chain's worker, with arguments of its own: one message for all of them."""
+        tasks, n_before = self._tasks, self._n_tasks
+        self._n_tasks += len(chains)
+        keys = [(self._name, number) for number in range(n_before, self._n_tasks)]
+        workers = {key: [chain.worker] for key, chain in zip(keys, chains, strict=True)}
+        given = [(tasks.job, tasks.state, *one) for one in arguments]
+        with annotate(workers=workers.__getitem__):
+            futures = tasks.client.map(task, *map(list, zip(*given, strict=True)), key=keys, pure=False)
         news = self._news
-        # No method of this object: a cycle of references would keep the futures until the next collection.
-        future.add_done_callback(lambda _: news.put(key))
-        return future
+        for key, chain, future in zip(keys, chains, futures, strict=True):
+            self._by_key[key] = chain
+            # No method of this object: a cycle of references would keep the futures until they are collected.
+            future.add_done_callback(lambda _, key=key: news.put(key))
+        return futures
 
     def _merge_idle(self) -> None:
         """Merge the totals of workers without work, two at a time."""
         idle = [chain for chain in self._chains if chain.is_idle and chain.total is not None]
         idle.sort(key=lambda chain: chain.worker in self._present)
+        pairs = []
         while len(idle) > 1:
             left, right = idle.pop(), idle.pop()
             if left.worker not in self._present:
                 if not self._present:
-                    return
+                    break
                 left.worker = next(iter(self._present))
             left.other, right.is_taken = right, True
-            left.merge = self._submit(left, add_totals, left.total, right.total)
+            pairs.append((left, right))
+        if pairs:
+            totals = [(left.total, right.total) for left, right in pairs]
+            merges = self._submit(add_totals, [left for left, _ in pairs], totals)
+            for (left, _), merge in zip(pairs, merges, strict=True):
+                left.merge = merge
 
     # -- what comes back -------------------------------------------------------------------------------
 
@@ -321,11 +328,32 @@ class Pass:
             and self._chains[0].total is not None
         )
 
-    def _next_news(self) -> Any:
+    def _next_news(self) -> list[Any]:
+        """Wait for news, and return all there are, so that free workers are looked for once for all."""
         try:
-            return self._news.get(timeout=POLL_S)
+            news = [self._news.get(timeout=POLL_S)]
         except queue.Empty:
-            return None
+            return [None]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                news.append(self._news.get_nowait())
+        return news
+
+    def _take_in(self, news: Any) -> Iterator[tuple[Block, float, str]]:
+        """Take in what a worker told, the key of a task that is done, or None for a look at all."""
+        if isinstance(news, tuple) and isinstance(news[1], list):
+            worker, timings = news
+            self._queue.time([seconds for _, seconds in timings])
+            yield from self._untold(worker, timings)
+            return
+        if news is None:  # a total that was lost and came back is told of once only
+            done = list(self._chains)
+            for key in [run[0].key for chain in done for run in chain.runs if run[0].done()]:
+                self._by_key.pop(key, None)
+        else:
+            done = [chain for chain in [self._by_key.pop(news, None)] if chain is not None]
+        for share in [share for chain in done for share in self._advance(chain)]:
+            yield from self._untold("unknown", ((i, math.nan) for i in share.positions))
 
     def _advance(self, chain: _Chain) -> Iterator[_Share]:
         """Take over the totals that are done, in their order; yields the blocks that came to them."""

@@ -188,10 +188,13 @@ def _is_said_here_only(record: logging.LogRecord) -> bool:
     return not any(f" {task.__name__}(" in message for task in _TASKS)
 
 
-def run_blocks(job: _Parcel, state: _Parcel, first: int, blocks: Sequence[Block], *before: Any) -> Any:
+def run_blocks(
+    job: _Parcel, state: _Parcel, first: int, blocks: Sequence[Block], before: Sequence[Any]
+) -> Any:
     """Return the total of the blocks before, if there were any, and of a run of blocks.
 
     `first`: the position of the first one among the blocks of the pass.
+    `before`: the total of the blocks before, or nothing.
     """
     return _run(job.value, job.value.function, state, first, blocks, before)
 
@@ -201,10 +204,10 @@ def run_lazy_block(
     state: _Parcel,
     first: int,
     block: Block,
+    before: Sequence[Any],
     X: Any,
     y: Any,
     sample_weight: Any,
-    *before: Any,
 ) -> Any:
     """Return the same where the run is one block, whose rows other tasks made."""
     rows = Rows(block, X, y, sample_weight)
@@ -217,7 +220,7 @@ def _run(
     state: _Parcel,
     first: int,
     blocks: Sequence[Block],
-    before: tuple[Any, ...],
+    before: Sequence[Any],
 ) -> Any:
     worker = distributed.get_worker()
     key, told_at = worker.get_current_task(), time.monotonic()
