@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
 import numpy as np
@@ -11,19 +11,26 @@ import numpy as np
 from rff_dist.errors import InvalidParameterError
 
 
-def find_by_name[T](table: Mapping[str, T], name: object, what: str, *, or_object: bool = True) -> T:
-    """Return the entry of that name.
+def find_by_name[T](table: Mapping[str, T], name: object, what: str, *, also: str = " or an object") -> T:
+    """Return the entry of that name; see `check_name`."""
+    check_name(name, table, what, also=also)
+    return table[str(name)]
 
-    `or_object`: whether an object may be given in the place of a name.
 
-    Raises InvalidParameterError if there is none; the message gives the nearest one.
+def check_name(name: object, known: Iterable[str], what: str, *, also: str = "") -> None:
+    """Check that a parameter's value is one of the names known.
+
+    `what`: the parameter.
+    `also`: what else may be given, for the message.
+
+    Raises InvalidParameterError if it is none of them; the message gives the nearest one.
     """
-    if isinstance(name, str) and name in table:
-        return table[name]
-    close = difflib.get_close_matches(str(name), table, n=1)
+    names = sorted(known)
+    if isinstance(name, str) and name in names:
+        return
+    close = difflib.get_close_matches(str(name), names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    also = " or an object" if or_object else ""
-    raise InvalidParameterError(f"unknown `{what}` {name!r}{hint}; expected one of {sorted(table)}{also}")
+    raise InvalidParameterError(f"unknown `{what}` {name!r}{hint}; expected one of {names}{also}")
 
 
 def check_positive(value: object, name: str) -> float:

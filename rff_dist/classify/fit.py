@@ -68,7 +68,7 @@ def check_loss(loss: object) -> None:
 
     Raises InvalidParameterError otherwise.
     """
-    find_by_name(dict.fromkeys(LOSS_NAMES), loss, "loss", or_object=False)
+    find_by_name(dict.fromkeys(LOSS_NAMES), loss, "loss", also="")
 
 
 @dataclass(frozen=True, eq=False)

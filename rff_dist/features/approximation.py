@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import linalg, special
 
-from rff_dist.checks import check_count, check_positive
+from rff_dist.checks import check_count, check_name, check_positive
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.data.samples import sample_inputs
@@ -66,11 +66,7 @@ class ApproximationError:
         Raises InvalidParameterError if the error is not above 0, or there is no such measure.
         """
         wanted = check_positive(error, "error")
-        if measure not in ("mean", "max", "operator_norm", "relative_operator_norm"):
-            raise InvalidParameterError(
-                f"unknown `measure` {measure!r}; expected 'mean', 'max', 'operator_norm' or "
-                "'relative_operator_norm'"
-            )
+        check_name(measure, ("mean", "max", "operator_norm", "relative_operator_norm"), "measure")
         found: Estimate = getattr(self, measure)
         return 2 * max(1, math.ceil(self.n_components * (found.value / wanted) ** 2 / 2))
 

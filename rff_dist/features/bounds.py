@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from rff_dist.checks import check_count, check_positive
+from rff_dist.checks import check_count, check_name, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels.algebra import OnColumns, ShiftInvariantProduct, product_of
 from rff_dist.kernels.base import Kernel, ShiftInvariant, Stationary, Term
@@ -253,8 +253,7 @@ def feature_variance(
     array([[0.  , 0.01],
            [0.01, 0.  ]])
     """
-    if map not in (*_REAL_MAPS, "complex"):
-        raise InvalidParameterError(f"unknown `map` {map!r}; expected 'pairs', 'phases' or 'complex'")
+    check_name(map, (*_REAL_MAPS, "complex"), "map")
     D = check_count(n_components, "n_components")
     return _unit_variance(*_once_and_twice(shift_invariant_form(kernel), X, Y), map) / D
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from rff_dist.checks import check_count
+from rff_dist.checks import check_count, check_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.complex import ComplexFeatureMap
 from rff_dist.features.concatenated import ConcatenatedFeatureMap
@@ -31,24 +30,6 @@ from rff_dist.kernels.find import find_kernel
 
 MAPS = ("pairs", "phases", "complex")
 PRECISIONS = ("standard", "high")
-
-
-def check_map(map: object, *, known: Sequence[str] = MAPS) -> None:
-    """Check that `map` is one of those known.
-
-    Raises InvalidParameterError otherwise.
-    """
-    if map not in known:
-        raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(known)}")
-
-
-def check_precision(precision: object, *, known: Sequence[str] = PRECISIONS) -> None:
-    """Check that `precision` is one of those known.
-
-    Raises InvalidParameterError otherwise.
-    """
-    if precision not in known:
-        raise InvalidParameterError(f"`precision` is {precision!r}; expected one of {list(known)}")
 
 
 def check_n_components(n_components: object, map: str) -> int:
@@ -135,8 +116,8 @@ def draw_feature_map(
     >>> float(abs(Z @ Z.T - kernel(X)).max()) < 0.05
     True
     """
-    check_map(map)
-    check_precision(precision)
+    check_name(map, MAPS, "map")
+    check_name(precision, PRECISIONS, "precision")
     found = find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
     spec = FeatureSpec(
         kernel=found,

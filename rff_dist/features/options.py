@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
+from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.draw import check_map, check_n_components, check_precision
+from rff_dist.features.draw import PRECISIONS, check_n_components
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, LengthScale, find_design
@@ -41,8 +42,8 @@ class Recipe:
     precision: str = "standard"
 
     def __post_init__(self) -> None:
-        check_map(self.map, known=DATASET_MAPS)
-        check_precision(self.precision)
+        check_name(self.map, DATASET_MAPS, "map")
+        check_name(self.precision, PRECISIONS, "precision")
         check_width(self.n_components, self.map, self.features)
         find_design(self.design)
 
@@ -67,10 +68,7 @@ def find_features(features: str | Nystrom) -> Nystrom | None:
     """
     if isinstance(features, Nystrom):
         return features
-    if features not in FEATURES:
-        raise InvalidParameterError(
-            f"unknown `features` {features!r}; expected one of {sorted(FEATURES)}, or Nystrom(…)"
-        )
+    check_name(features, FEATURES, "features", also=", or Nystrom(…)")
     return Nystrom() if features == "nystrom" else None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist.checks import check_name
 from rff_dist.classify import fit as classification
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.columns import Column
@@ -15,7 +16,6 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features.draw import check_map
 from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.features.options import DATASET_MAPS
 from rff_dist.jobs.options import SupervisedSource
@@ -109,7 +109,7 @@ class Fit:
           folds are of groups and there are none.
         """
         options = self.options
-        check_map(options.map, known=DATASET_MAPS)
+        check_name(options.map, DATASET_MAPS, "map")
         if self.loss is not None:
             classification.check_loss(self.loss)
             if options.solver == "pcg":

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist.checks import check_name
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.samples import sample_inputs
 from rff_dist.errors import InvalidParameterError, PlanError
@@ -101,8 +102,7 @@ def check_numbers(n_clusters: Sequence[int], criterion: str) -> list[int]:
 
     Raises InvalidParameterError if there are none, one is given twice or the criterion is unknown.
     """
-    if criterion not in CRITERIA:
-        raise InvalidParameterError(f"unknown `criterion` {criterion!r}; expected one of {list(CRITERIA)}")
+    check_name(criterion, CRITERIA, "criterion")
     numbers = sorted(n_clusters)
     if not numbers or len(set(numbers)) < len(numbers) or numbers[0] < 1:
         raise InvalidParameterError(

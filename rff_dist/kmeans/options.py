@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.checks import check_count, is_number
+from rff_dist.checks import check_count, check_name, is_number
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.pca.fit import check_normalize
@@ -96,15 +96,9 @@ class LloydOptions:
             check_count(getattr(self, name), name)
         if not is_number(self.tol) or not 0 <= self.tol < np.inf:
             raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number of at least 0")
-        if self.algorithm not in ALGORITHMS:
-            raise InvalidParameterError(
-                f"unknown `algorithm` {self.algorithm!r}; expected one of {sorted(ALGORITHMS)}"
-            )
+        check_name(self.algorithm, ALGORITHMS, "algorithm")
         if isinstance(self.init, str):
-            if self.init not in INITS:
-                raise InvalidParameterError(
-                    f"unknown `init` {self.init!r}; expected one of {sorted(INITS)}, or an array of centres"
-                )
+            check_name(self.init, INITS, "init", also=", or an array of centres")
         elif self.n_init != 1:
             raise InvalidParameterError(
                 f"`n_init` is {self.n_init} beside given centres, which are one start; leave it out"

@@ -10,9 +10,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist.checks import check_name
 from rff_dist.data.folds import Folds
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.draw import PRECISIONS, check_precision
+from rff_dist.features.draw import PRECISIONS
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import check_width, find_features
 from rff_dist.frequencies.designs import Design
@@ -186,7 +187,7 @@ class RidgeOptions:
 
     def __post_init__(self) -> None:
         _ = self.penalty  # checks itself
-        check_precision(self.precision, known=("auto", *PRECISIONS))
+        check_name(self.precision, ("auto", *PRECISIONS), "precision")
         check_standardize(self.standardize)
         check_weight_kind(self.sample_weight_kind)
         check_solver(self.solver)

@@ -73,7 +73,7 @@ def test_models_keep_their_precision(tmp_path, precision):
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(InvalidParameterError, match="`precision` is 'low'"):
+    with pytest.raises(InvalidParameterError, match="unknown `precision` 'low'"):
         plain_ridge(precision="low").fit(X, Y)
 
 
