@@ -408,7 +408,7 @@ def _report_error(
         message = f"stopped by {how}; {'; '.join(notes) or 'no unfinished output is left'}"
         hint = "to start over: the same command again"
         if notes:
-            hint = f"to go on: {shlex.join(map(redact, ['rff-dist', *sys.argv[1:]]))}"
+            hint = _again()
     elif isinstance(error, MemoryError):
         message = "this machine's memory is not enough"
         hint = "see what a fit needs: rff-dist plan --help"
@@ -417,6 +417,8 @@ def _report_error(
         message = names.translated(str(error) + (f" ({'; '.join(notes)})" if notes else ""))
         if code == USAGE:
             hint = f"see: {context.command_path} --help"
+        elif isinstance(error, ClusterError) and any("goes on from there" in note for note in notes):
+            hint = _again()
         elif near := _near_path(message, context.params.values()):
             hint = f"did you mean {near}?"
     else:
@@ -427,6 +429,11 @@ def _report_error(
         hint_line(hint)
     if as_json:
         _write_json(_error_document(context, type(error).__name__, message, code))
+
+
+def _again() -> str:
+    """Return the command that goes on where this one was stopped."""
+    return f"to go on: {shlex.join(map(redact, ['rff-dist', *sys.argv[1:]]))}"
 
 
 def _near_path(message: str, given: Iterable[Any]) -> str:

@@ -26,6 +26,7 @@ REFUSED = 3
 @command(
     "rff-dist update model data.zarr",
     "rff-dist update models/sales data.zarr --test test.zarr --tolerance 0.02",
+    "rff-dist update models/sales data.zarr --window 30d",
     "rff-dist update model data.zarr --dry-run --json",
     "rff-dist update model data.zarr --backfill 0 --force",
 )
@@ -64,6 +65,8 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
         again = ["rff-dist", "update", found["model"], found["data"], "--backfill", found["left_out"][0][0]]
         facts["to judge them"] = shlex.join(map(str, again))
     facts["holds"] = display.plural(found["n_samples"], "row")
+    if found["window"] != "all":
+        facts["holds"] += f", of the window {found['window']}: from row {found['first_row']:,} on"
     if found["n_gone"]:
         facts["gone"] = display.plural(found["n_gone"], "row")
     if not found["n_new"]:

@@ -136,7 +136,7 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
             raise StorageError(f"{location} holds Zarr data, if anything; expected files of rows")
         files = _find_local(location, may_be_none) if location.is_local else _find_remote(location)
         if not files and not may_be_none:
-            raise StorageError(f"nothing to ingest at {location}: no file is there")
+            raise StorageError(f"there is no file at {location}; expected one with rows, or more")
         found.update({file.name: file for file in files})
     return list(found.values())
 
@@ -154,7 +154,7 @@ def _find_local(location: Location, may_be_none: bool) -> list[File]:
         matches = [Path(name) for name in sorted(glob.glob(location.path, recursive=True))]
         return [_local_file(match) for match in matches if match.is_file()]
     if not path.exists():
-        raise StorageError(f"nothing to ingest at {path}: it does not exist")
+        raise StorageError(f"there is no file at {path}; expected one with rows, a folder or a pattern")
     return [_local_file(path)]
 
 
@@ -202,7 +202,7 @@ def _find_remote(location: Location) -> list[File]:
     pattern = parts[n_plain:]
     chosen = {one["path"]: one for one in listed if _is_chosen(one["path"].split("/"), pattern, has_pattern)}
     if not chosen and not has_pattern:
-        raise StorageError(f"nothing to ingest at {location}: no such file, and no *.parquet in it")
+        raise StorageError(f"there is no file at {location}, and no *.parquet in it; expected one with rows")
     return [
         replace(_remote_file(folder.child(name), chosen[name]), partitions=_partitions(name.split("/")[:-1]))
         for name in sorted(chosen)

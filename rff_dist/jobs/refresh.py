@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data.blocks import Block, Dataset
+from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.features.nystrom import NystromFeatureMap
@@ -35,7 +35,7 @@ from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import Runner, Step, in_this_process, run_steps
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.ridge.drift import LEVEL, Batch, Drift, ErrorSums, check_level, judge_drift
+from rff_dist.ridge.drift import LEVEL, Batch, Drift, ErrorSums, Gone, check_level, judge_drift
 from rff_dist.ridge.gate import TOLERANCE, Gate, HeldOut, check_tolerance, hold_out, judge
 from rff_dist.ridge.model import KIND, RidgeModel, model_from, write_model
 from rff_dist.ridge.plan import check_plan
@@ -46,11 +46,11 @@ from rff_dist.ridge.update import (
     accumulate_new_rows,
     check_updatable,
     find_new_rows,
+    measure_gone_rows,
     refuse,
     score_new_rows,
     solve_update,
 )
-from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import ColumnMoments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.datasets import open_dataset
@@ -150,12 +150,12 @@ class Refresh:
     `test`: what models are compared on; None holds out rows that the champion was trained on.
     `tolerance`: see `judge`.
     `level`: probability of a drift alarm without drift.
-    `backfill`: see `find_new_rows`.
+    `backfill`, `window`: see `find_new_rows`.
     `force`: whether the challenger is published whatever the gate says.
     `dry_run`: whether nothing is written.
     `runner`: by what the steps are driven.
-    `rows`, `batch`, `held_out`, `statistics`, `drift`, `challenger`, `gate`: what the steps have found; None
-      before.
+    `rows`, `batch`, `held_out`, `statistics`, `gone`, `drift`, `challenger`, `gate`: what the steps have
+      found; None before.
     """
 
     location: Location
@@ -168,12 +168,14 @@ class Refresh:
     tolerance: float = TOLERANCE
     level: float = LEVEL
     backfill: int | None = None
+    window: str | None = None
     force: bool = False
     dry_run: bool = False
     rows: NewRows | None = None
     batch: Batch | None = None
     held_out: HeldOut | None = None
     statistics: RidgeStatistics | None = None
+    gone: Gone | None = None
     drift: Drift | None = None
     challenger: RidgeModel | None = None
     gate: Gate | None = None
@@ -214,6 +216,7 @@ def open_update(job: Update, runner: Runner) -> Iterator[Refresh]:
         tolerance=job.tolerance,
         level=job.drift_level,
         backfill=job.backfill,
+        window=job.window,
         force=job.force,
         dry_run=job.dry_run,
         runner=runner,
@@ -229,7 +232,7 @@ def open_refresh(
 
     `url`: a model's folder, or that of a registered model, whose next version is published.
     `runner`: by what the steps are driven; in this process if left out.
-    `**options`: `test`, `tolerance`, `level`, `backfill`, `force` and `dry_run`; see `Refresh`.
+    `**options`: `test`, `tolerance`, `level`, `backfill`, `window`, `force` and `dry_run`; see `Refresh`.
     Raises OutputBusyError if another run writes it; StorageError if there is no ridge model.
     """
     runner = in_this_process() if runner is None else runner
@@ -275,12 +278,14 @@ def _check_kind(record: Record, url: str) -> None:
 def find_rows(job: Refresh) -> Summary:
     """Find the new rows; nothing new is an answer.
 
-    Returns `summary`: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows; and in
-      `left_out_because` why each of the last is left out.
+    Returns `summary`: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows; in
+      `left_out_because` why each of the last is left out; the `window` and its `first_row`.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError, DataError as `find_new_rows`.
     """
-    job.rows = find_new_rows(job.champion, job.dataset, refusals=job.refusals, backfill=job.backfill)
+    job.rows = find_new_rows(
+        job.champion, job.dataset, refusals=job.refusals, backfill=job.backfill, window=job.window
+    )
     job.dataset = job.rows.read_once(job.dataset)
     return {
         "n_before": job.rows.n_before,
@@ -291,6 +296,8 @@ def find_rows(job: Refresh) -> Summary:
         "new": [list(one) for one in job.rows.ranges],
         "left_out": [list(one) for one in job.rows.left_out],
         "left_out_because": [_why(job, start, stop) for start, stop in job.rows.left_out],
+        "window": job.rows.window,
+        "first_row": job.rows.start,
     }
 
 
@@ -333,9 +340,8 @@ def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
     Returns `summary`: what is held out in words, and as `score_rows`.
     Raises DataError if test data do not fit the champion.
     """
-    job.held_out = hold_out(
-        job.champion, job.dataset, engine=engine, test=job.test, changed=_found(job.rows).changed
-    )
+    shared = _found(job.rows).shared(job.champion)
+    job.held_out = hold_out(job.champion, job.dataset, shared, engine=engine, test=job.test)
     return {"held_out": job.held_out.words, **_describe_errors(job.held_out.errors)}
 
 
@@ -346,7 +352,9 @@ def sum_rows(job: Refresh, engine: Engine) -> Summary:
     Raises DataError, StatisticsError as `accumulate_new_rows`.
     """
     start = time.perf_counter()
-    job.statistics = accumulate_new_rows(job.champion, job.dataset, _found(job.rows), engine=engine)
+    rows = _found(job.rows)
+    job.statistics = accumulate_new_rows(job.champion, job.dataset, rows, engine=engine)
+    job.gone = measure_gone_rows(job.champion, job.dataset, rows, engine=engine)
     seconds = round(time.perf_counter() - start, 3)
     return {"digest": job.statistics.digest(), "n_samples": job.statistics.n_samples, "seconds": seconds}
 
@@ -358,14 +366,11 @@ def check_drift(job: Refresh) -> Summary:
     """
     assert job.champion.statistics is not None
     batch, held_out, statistics = _found(job.batch), _found(job.held_out), _found(job.statistics)
-    came = statistics
-    if (gone := _found(job.rows).gone) is not None:
-        state = Accumulation(job.champion.feature_map, job.champion.statistics.spec)
-        whole = accumulate_rows(gone.read(Block(0, 0, gone.n_samples)), state)
-        came = came + whole.with_whitener(job.champion.feature_map.whitener)
+    new = statistics if job.gone is None else statistics + job.gone.statistics
     job.drift = judge_drift(
         job.champion.statistics,
-        came - job.champion.statistics,
+        new - job.champion.statistics,
+        statistics,
         held_columns=job.champion.columns,
         new_columns=ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights),
         held_errors=held_out.errors,
@@ -381,7 +386,9 @@ def solve_model(job: Refresh) -> Summary:
     Returns `summary`: alpha before and now, and the solver's status.
     """
     statistics, rows = _found(job.statistics), _found(job.rows)
-    job.challenger = solve_update(job.champion, job.dataset, rows, statistics=statistics, batch=job.batch)
+    job.challenger = solve_update(
+        job.champion, job.dataset, rows, statistics=statistics, batch=job.batch, gone=job.gone
+    )
     status = job.challenger.card["solver"]
     return {
         "alpha_before": job.champion.plain_alpha,
@@ -415,7 +422,8 @@ def publish_update(job: Refresh) -> Summary:
     """
     rows = _found(job.rows)
     if rows.is_nothing:
-        reason = f"the model holds all {rows.n_after:,} rows of the data"
+        which = "rows of the data" if rows.window == "all" else f"rows of the window {rows.window}"
+        reason = f"the model holds all {rows.n_after - rows.start:,} {which}"
         if rows.left_out:
             why = "; ".join(f"rows {a:,} to {b - 1:,}: {_why(job, a, b)}" for a, b in rows.left_out)
             first = rows.left_out[0][0]
@@ -440,6 +448,7 @@ def publish_update(job: Refresh) -> Summary:
         facts: Summary = {
             "added": [list(one) for one in rows.ranges],
             "n_seen": rows.n_after,
+            **({} if rows.window == "all" else {"window": rows.window}),
             "drifted": job.drift is not None and job.drift.drifted,
         }
         version = publish(

@@ -269,7 +269,7 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
             names = {}
         dataset = open_rows(url, model, **names)
         engine = stack.enter_context(runner.open_engine())
-        if tables.file_kind(job.output) is None:  # rows of a table are ingested anew each time
+        if url == source.data:  # rows of a table are ingested anew each time
             stack.enter_context(resumable(engine, parse_location(job.output)))
         yield Scoring(job, model, dataset, engine)
 

@@ -205,7 +205,8 @@ class Predict:
     source: Source
     output: str = option(
         "Path or URL of the Zarr group that is written: `predictions` or `labels`, and what else is wanted. "
-        "Of a name that ends in .parquet, .csv or .csv.gz a table.",
+        "Of a name that ends in .parquet, .csv or .csv.gz a table. A job that was stopped goes on when it is "
+        "repeated; from tables, and into object stores, it begins again.",
         argument=True,
         unit="OUT",
         writes=True,
@@ -274,8 +275,20 @@ class Update:
         None,
         unit="ROW",
     )
+    window: str | None = option(
+        "Which rows of versioned data the model is to hold: those of the last 12 loads, say; 30d, those of "
+        "the last 30 days before the newest load; or all. If left out, as before.",
+        None,
+        unit="12|30d|all",
+    )
     force: bool = option("Whether the challenger is published even if it is worse than tolerated.", False)
     dry_run: bool = option("Whether to say only what would be done, and write nothing.", False)
+
+    def __post_init__(self) -> None:
+        if self.window is not None:
+            from rff_dist.storage.loads import Window
+
+            Window.parse(self.window)
 
 
 @group

@@ -12,7 +12,7 @@ import numpy as np
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import NoSuchVersionError, StatisticsError
-from rff_dist.ridge.row_ranges import Range, count_rows, merge_ranges, without_rows
+from rff_dist.ridge.row_ranges import Range, count_rows, merge_ranges
 from rff_dist.storage.datasets import ZarrDataset, changed_rows
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Differences:
     `came`: rows that replaced others; None where none did. Appended ones are not among them.
     `gone`: rows that the model holds and the data do not any more, likewise. Rows that only moved are in
       neither.
-    `left_out`: rows that the model does without and that are as they were.
+    `moved`: where such rows are now.
     """
 
     before: Dataset
@@ -39,19 +39,28 @@ class Differences:
     became: _Compared
     came: ArrayDataset | None
     gone: ArrayDataset | None
-    left_out: tuple[Range, ...]
+    moved: tuple[Range, ...]
 
     @property
     def changed(self) -> tuple[Range, ...]:
         """Numbers of rows of `before` that are others now, or are not there."""
-        return tuple(merge_ranges((row, row + 1) for row in self.was.numbers.tolist()))
+        return _as_ranges(self.was)
 
 
-def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[Range]) -> Differences | None:
+def find_differences(
+    dataset: Dataset,
+    version: str | None,
+    left_out: Sequence[Range],
+    *,
+    start: int = 0,
+    only_appended: bool = False,
+) -> Differences | None:
     """Compare a versioned dataset with the version of it that a model was made of.
 
     `version`: what the model's card says.
     `left_out`: rows of that version that the model does without.
+    `start`: the first row that the model is to hold.
+    `only_appended`: whether all rows of that version are known to be as they were, so that none is read.
     Returns None where one of the two keeps no versions, or that version has expired.
     Raises StatisticsError if more rows differ than can be compared.
     """
@@ -62,6 +71,8 @@ def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[R
     except NoSuchVersionError as error:
         logger.info("the rows are compared by fingerprints: %s", error)
         return None
+    if only_appended:
+        before, spans = after, []
     if count_rows(spans) > MAX_COMPARED_ROWS:
         raise StatisticsError(
             f"{count_rows(spans):_} rows lie in chunks that differ from version {version} of the data, which "
@@ -72,19 +83,19 @@ def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[R
     differs = np.ones(len(old.numbers), bool)
     differs[:n_both] = (old.as_bytes[:n_both] != new.as_bytes).any(axis=1)
     out = _inside(old.numbers, left_out)
-    went, entered = np.flatnonzero(differs & ~out).tolist(), np.flatnonzero(differs[:n_both]).tolist()
+    went = np.flatnonzero(differs & ~out).tolist()
+    entered = np.flatnonzero(differs[:n_both] & (new.numbers >= start)).tolist()
     held = Counter(old.as_bytes[i].tobytes() for i in went)
-    came, gone = np.zeros(n_both, bool), np.zeros(len(old.numbers), bool)
+    came, moved, gone = np.zeros(n_both, bool), np.zeros(n_both, bool), np.zeros(len(old.numbers), bool)
     for i in entered:
         key = new.as_bytes[i].tobytes()
-        came[i] = not held[key]
+        came[i], moved[i] = not held[key], held[key] > 0
         held[key] -= not came[i]
     for i in went:
         key = old.as_bytes[i].tobytes()
         gone[i] = held[key] > 0
         held[key] -= bool(gone[i])
     was, became = old.only(differs), new.only(differs[:n_both])
-    changed = [(row, row + 1) for row in was.numbers.tolist()]
     return Differences(
         before,
         after,
@@ -92,7 +103,7 @@ def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[R
         became,
         new.only(came).as_dataset(),
         old.only(gone).as_dataset(),
-        tuple(merge_ranges(without_rows(left_out, changed))),
+        _as_ranges(new.only(moved)),
     )
 
 
@@ -141,6 +152,10 @@ class _Compared:
     def as_dataset(self) -> ArrayDataset | None:
         """Return the rows; None where there are none."""
         return ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
+
+
+def _as_ranges(rows: _Compared) -> tuple[Range, ...]:
+    return tuple(merge_ranges((row, row + 1) for row in rows.numbers.tolist()))
 
 
 def _read(dataset: ZarrDataset, ranges: Sequence[Range]) -> _Compared:

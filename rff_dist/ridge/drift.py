@@ -37,6 +37,7 @@ from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.evaluation import Errors, check_evaluation, errors_of
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import ColumnMoments, Moments, _about, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import OUTPUT_TILE
@@ -141,13 +142,57 @@ def measure_batch(rows: Rows, state: BatchState) -> Batch:
     return Batch(measure_errors(rows, state.model), measure_moments(rows, state.pivot))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GoneState:
+    """The state of a pass over rows that a model is to hold no longer; see `Gone`.
+
+    `sums`: features and grids, without Z'Z.
+    `pivot`: as of `BatchState`.
+    """
+
+    sums: Accumulation
+    pivot: FloatArray
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.sums.digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gone:
+    """What is known of rows that a model is to hold no longer; `+` joins two sets of rows.
+
+    `statistics`: their sums, without Z'Z.
+    `moments`: of their columns.
+    """
+
+    statistics: RidgeStatistics
+    moments: Moments
+
+    def __add__(self, other: Gone) -> Gone:
+        return Gone(self.statistics + other.statistics, self.moments + other.moments)
+
+
+def measure_gone(rows: Rows, state: GoneState, total: Gone | None = None) -> Gone:
+    """Sum a block that goes; adds to `total` in place.
+
+    Raises DataError as `accumulate_rows`.
+    """
+    statistics = accumulate_rows(rows, state.sums, None if total is None else total.statistics)
+    moments = measure_moments(rows, state.pivot)
+    return Gone(statistics, moments if total is None else total.moments + moments)
+
+
 # -- the tests -----------------------------------------------------------------------------------------
 
 
-def embedding_drift(held: RidgeStatistics, new: RidgeStatistics) -> tuple[float, float]:
+def embedding_drift(
+    held: RidgeStatistics, new: RidgeStatistics, together: RidgeStatistics
+) -> tuple[float, float]:
     """Return MMD² between two sets of rows, and its p-value without drift: O(n_components³).
 
-    `held`, `new`: of the rows that the model holds, and of those to be added.
+    `held`, `new`: of the rows that the model holds, and of those to be added; Z'Z is not looked at.
+    `together`: of both, less those that go: what the covariance is of.
     Returns `squared_distance`: ‖Z₁'1/n₁ − Z₂'1/n₂‖², the biased estimate of MMD².
     Raises StatisticsError if they are of different features, or one counts no rows.
     """
@@ -155,7 +200,6 @@ def embedding_drift(held: RidgeStatistics, new: RidgeStatistics) -> tuple[float,
         if not statistics.sum_of_weights > 0:
             raise StatisticsError(f"the {which} rows have no weight; there is nothing to compare")
     difference = held.Zt1() / held.sum_of_weights - new.Zt1() / new.sum_of_weights
-    together = held + new
     covariance = together.normal_equations().gram
     covariance /= together.sum_of_weights
     scale = 1 / _n_alike(held) + 1 / _n_alike(new)
@@ -345,6 +389,7 @@ def check_level(level: float) -> None:
 def judge_drift(
     held: RidgeStatistics,
     new: RidgeStatistics,
+    together: RidgeStatistics,
     *,
     held_columns: ColumnMoments | None,
     new_columns: ColumnMoments,
@@ -354,7 +399,7 @@ def judge_drift(
 ) -> Drift:
     """Test the inputs as a whole, each column, and the errors.
 
-    `held`, `new`: see `embedding_drift`.
+    `held`, `new`, `together`: see `embedding_drift`.
     `held_columns`, `new_columns`: see `column_shifts`; without those of the rows that the model holds columns
       are not tested.
     `held_errors`, `new_errors`: see `error_drift`.
@@ -362,7 +407,7 @@ def judge_drift(
     Raises InvalidParameterError if `level` is not in (0, 1).
     """
     check_level(level)
-    distance, p_embedding = embedding_drift(held, new)
+    distance, p_embedding = embedding_drift(held, new, together)
     p_values = {"embedding": p_embedding}
     shifts = None if held_columns is None else column_shifts(held_columns, new_columns)
     if shifts is not None:

@@ -20,15 +20,15 @@ from scipy.special import ndtri
 from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.numerics.cholesky import rounding_floor, solve_cholesky
 from rff_dist.numerics.eigen import decompose
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.drift import ErrorSums, measure_errors
 from rff_dist.ridge.evaluation import check_evaluation
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges, without_rows
-from rff_dist.ridge.update import check_columns, held_ranges, rows_at_once, sum_ranges
+from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges
+from rff_dist.ridge.update import check_columns, rows_at_once, sum_ranges
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
@@ -38,6 +38,7 @@ HELD_OUT_SHARE = 5  # one row of so many
 HELD_OUT_ROWS = 10_000
 _DOUBT = 0.01  # probability of a failure by chance alone
 _LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
+_FAR = 1e4  # of alpha, times the floor: what lies below that counts by a ten-thousandth
 _NEGLIGIBLE = 1e-6  # of a target's variance: errors below it are not told apart
 
 
@@ -68,16 +69,16 @@ class HeldOut:
 def hold_out(
     champion: RidgeModel,
     dataset: Dataset,
+    shared: Sequence[Range],
     *,
     engine: Engine,
     test: Dataset | None = None,
-    changed: Sequence[Range] = (),
 ) -> HeldOut:
     """Choose the rows to hold out, and measure the champion's errors on them, solved without them.
 
-    `changed`: rows that are not what the champion holds any more.
-    Raises DataError if test data do not fit the model, or have no targets; StatisticsError if the champion
-      holds a single row.
+    `shared`: rows that both models hold.
+    Raises DataError if test data do not fit the model, or have no targets; StatisticsError if no row is
+      shared.
     """
     assert champion.statistics is not None
     if test is not None:
@@ -85,10 +86,10 @@ def hold_out(
         blocks = inspection.blocks_of(test)
         linear = champion.linear
         return HeldOut(test, blocks, None, linear, _errors(test, blocks, linear, engine=engine))
-    spec, ranges = champion.statistics.spec, _newest(without_rows(held_ranges(champion), changed))
+    spec, ranges = champion.statistics.spec, _newest(shared)
     if not ranges:
         raise StatisticsError(
-            "no row is as the champion holds it, so none can be held out to compare models on; give test "
+            "no row that the champion holds stays, so none can be held out to compare models on; give test "
             "data (`--test`), or fit anew"
         )
     blocks = as_blocks(cut_ranges(ranges, rows_at_once(dataset, spec.limb_rows)))
@@ -124,11 +125,12 @@ def _linear_without(model: RidgeModel, part: RidgeStatistics | None) -> LinearMo
     equations = rest.normal_equations(fit_intercept=model.card["fit_intercept"])
     # As `ridge.solve` does: directions below the floor count by Cholesky and not by eigenvalues, and
     # where alpha is near the floor the errors of the two are far apart (0.244 and 0.273 for D = 512 in 3
-    # columns).
-    if model.card.get("chosen_by") in ("gcv", "evidence"):
+    # columns). Far above it they are the same, and eigenvalues take twenty times as long.
+    alpha, by_eigenvalues = np.asarray(model.alpha), model.card.get("chosen_by") in ("gcv", "evidence")
+    if by_eigenvalues and alpha.min() < _FAR * rounding_floor(equations.gram):
         solution = decompose(equations).solve(model.alpha)
     else:
-        solution = solve_cholesky(equations, np.asarray(model.alpha), overwrite_gram=True)
+        solution = solve_cholesky(equations, alpha, overwrite_gram=True)
     return LinearModel(model.feature_map, solution.coefficients, solution.intercept)
 
 

@@ -5,9 +5,9 @@ the data begin with these rows, sums what is new, and solves again; `update_mode
 sums are rounded tile by tile, and tiles are cut from blocks: of the old rows those of the last, unfinished
 block are read again, subtracted as they were cut then and added as they are cut now. `-` is exact, so that
 the result has the bits of one pass over all rows. Of versioned data, tiles with rows that were corrected,
-deleted or rolled back are subtracted as they were, and added as they are. Where the model does not say how
-its rows were cut, where they were cut by folds of groups or of time, or where most blocks have changed, all
-rows are summed anew.
+deleted or rolled back are subtracted as they were, and added as they are; rows that leave a window of the
+newest ones are subtracted likewise. Where the model does not say how its rows were cut, where they were cut
+by folds of groups or of time, or where most blocks have changed, all rows are summed anew.
 
 The result is the challenger: `ridge.gate` says whether it may replace the champion, the current model, and
 `jobs.refresh` makes a run of it.
@@ -31,20 +31,22 @@ from rff_dist.data.cut import MIN_BLOCK_ROWS
 from rff_dist.data.folds import Folds, HashFolds, HeldInFolds, folds_from_dict
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Broadcast, Engine
-from rff_dist.errors import DataError, FingerprintMismatchError, StatisticsError
+from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.describe import describe_cut, describe_dataset
+from rff_dist.ridge.describe import attributes_of, describe_cut, describe_dataset
 from rff_dist.ridge.differences import Differences, find_differences, has_rows_of
-from rff_dist.ridge.drift import Batch, BatchState, measure_batch
+from rff_dist.ridge.drift import Batch, BatchState, Gone, GoneState, measure_batch, measure_gone
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges, merge_ranges, without_rows
 from rff_dist.statistics import inspection
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from rff_dist.statistics.moments import ColumnMoments, measure_moments
+from rff_dist.statistics.moments import ColumnMoments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import tile_rows
+from rff_dist.storage.loads import Window, read_loads
 from rff_dist.text import redact
+from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +88,11 @@ class NewRows:
     `n_after`: rows of the data now.
     `ranges`: rows to add.
     `left_out`: rows that stay out.
-    `differences`: how versioned data differ from those that the model was made of; None where rows were only
-      appended.
+    `differences`: how versioned data differ from those that the model was made of; None of others.
+    `window`: which rows the model is to hold, as `Window.parse` reads it.
+    `is_new_window`: whether the model had another.
+    `start`: the first row of the window.
+    `left`: rows that the model holds and that are before it.
     """
 
     n_before: int
@@ -95,11 +100,25 @@ class NewRows:
     ranges: tuple[Range, ...]
     left_out: tuple[Range, ...]
     differences: Differences | None = None
+    window: str = "all"
+    is_new_window: bool = False
+    start: int = 0
+    left: tuple[Range, ...] = ()
+
+    @property
+    def out(self) -> list[Range]:
+        """All rows of the data that the model is to do without."""
+        return merge_ranges([(0, self.start), *self.left_out])
 
     @property
     def changed(self) -> tuple[Range, ...]:
         """Rows that the model was made of and that are others now, or gone."""
         return () if self.differences is None else self.differences.changed
+
+    def shared(self, model: RidgeModel) -> list[Range]:
+        """Return the rows, by their numbers now, that a model holds and is to hold."""
+        stay = without_rows(held_ranges(model), [*self.changed, *self.left])
+        return merge_ranges([*stay, *(() if self.differences is None else self.differences.moved)])
 
     @property
     def came(self) -> ArrayDataset | None:
@@ -123,16 +142,21 @@ class NewRows:
     @property
     def n_gone(self) -> int:
         """How many rows there are to take out."""
-        return 0 if self.gone is None else self.gone.n_samples
+        return count_rows(self.left) + (0 if self.gone is None else self.gone.n_samples)
 
     @property
     def is_nothing(self) -> bool:
         """Whether the model holds the data as they are."""
-        return not (self.n_samples or self.changed)
+        return not (self.n_samples or self.changed or self.left or self.is_new_window)
 
 
 def find_new_rows(
-    model: RidgeModel, dataset: Dataset, *, refusals: Sequence[Refusal] = (), backfill: int | None = None
+    model: RidgeModel,
+    dataset: Dataset,
+    *,
+    refusals: Sequence[Refusal] = (),
+    backfill: int | None = None,
+    window: str | None = None,
 ) -> NewRows:
     """Find the rows that came, and those that went, since a model was trained on the data.
 
@@ -142,46 +166,78 @@ def find_new_rows(
     `dataset`: the data that it was trained on, perhaps with more rows at their end.
     `refusals`: rows to pass over.
     `backfill`: from this row on, rows that were left out or refused before are new again.
+    `window`: which rows the model is to hold, see `Window.parse`; if left out, as before.
     Returns `rows`: of no ranges where there is nothing new.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError if the model cannot be updated exactly; the message says why; DataError if columns or
-      targets are others.
+      targets are others; InvalidParameterError if there is no such window.
     """
     check_updatable(model)
     check_columns(model, dataset)
     seen, n_samples = _n_seen(model), dataset.n_samples
-    differences = find_differences(dataset, model.card.get("data_version"), _left_out(model))
-    if differences is not None and len(differences.was.numbers):
-        refused = [
-            (one.start, one.stop)
-            for one in refusals
-            if not one.is_change
-            and seen < one.stop
-            and has_rows_of(dataset, one.data_version, one.start, one.stop)
-        ]
-        out = merge_ranges([*differences.left_out, *without_rows(refused, [(0, seen)])])
-        again = [] if backfill is None else without_rows(out, [(0, backfill)])
-        added = merge_ranges([*again, *without_rows([(seen, max(seen, n_samples))], out)])
-        return NewRows(seen, n_samples, tuple(added), tuple(without_rows(out, again)), differences)
-    same = differences is not None  # and nothing was changed
-    if not same and not _begins_with(dataset, seen, model.card["prefix_fingerprint"]):
+    before = _window(model)
+    window = before.of if window is None else window
+    start = _first_row(dataset, window)
+    version = model.card.get("data_version")
+    missing = without_rows([(0, seen)], held_ranges(model))
+    fingerprint = model.card["prefix_fingerprint"]
+    differences = find_differences(
+        dataset,
+        version,
+        missing,
+        start=start,
+        only_appended=fingerprint == dataset.recorded_prefix(seen),
+    )
+    if differences is None and not _begins_with(dataset, seen, fingerprint):
         has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
         raise FingerprintMismatchError(
             f"the model was trained on {seen:_} rows, and {_name(dataset)} {has} (fingerprint "
             f"{_prefix(dataset, min(seen, n_samples))[:16]}…, expected "
-            f"{str(model.card['prefix_fingerprint'])[:16]}…); only appended rows can be added. Give the data "
+            f"{str(fingerprint)[:16]}…); only appended rows can be added. Give the data "
             "that it was trained on, with the same arrays of X, y and weights, or fit anew"
         )
+    changed = () if differences is None else differences.changed
     held_back = [
         (one.start, one.stop)
         for one in refusals
-        if not one.is_change and seen < one.stop and _begins_with(dataset, one.n_samples, one.fingerprint)
+        if not one.is_change
+        and seen < one.stop
+        and (
+            has_rows_of(dataset, one.data_version, one.start, one.stop)
+            if changed
+            else _begins_with(dataset, one.n_samples, one.fingerprint)
+        )
     ]
-    out = merge_ranges([*_left_out(model), *without_rows(held_back, [(0, seen)])])
+    out = merge_ranges([*without_rows(_left_out(model), changed), *without_rows(held_back, [(0, seen)])])
     again = [] if backfill is None else without_rows(out, [(0, backfill)])
-    left_out = without_rows(out, again)
-    added = merge_ranges([*again, *without_rows([(seen, n_samples)], out)])
-    return NewRows(seen, n_samples, tuple(added), tuple(left_out))
+    out = without_rows(out, [*again, (0, start)])
+    again += without_rows([(start, before.start)], changed)  # by a longer window
+    added = without_rows([*again, (seen, max(seen, n_samples))], [*out, (0, start)])
+    left = without_rows(held_ranges(model), [*changed, (start, max(start, seen))])
+    return NewRows(
+        seen,
+        n_samples,
+        tuple(merge_ranges(added)),
+        tuple(out),
+        differences,
+        window,
+        window != before.of,
+        start,
+        tuple(left),
+    )
+
+
+def _first_row(dataset: Dataset, window: str) -> int:
+    """Return the first row of a window; raises InvalidParameterError where there is none."""
+    wanted = Window.parse(window)
+    if wanted == Window():
+        return 0
+    if getattr(dataset, "version", None) is None:
+        raise InvalidParameterError(
+            f"`window` is {window!r}, but {_name(dataset)} keeps no versions, so that nobody knows which "
+            "rows came together; expected a versioned dataset. `rff-dist data convert` makes one"
+        )
+    return wanted.first_row(read_loads(attributes_of(dataset), dataset.n_samples))
 
 
 def refuse(dataset: Dataset, rows: NewRows, reason: str) -> list[Refusal]:
@@ -236,9 +292,21 @@ def _left_out(model: RidgeModel) -> list[Range]:
     return [(int(start), int(stop)) for start, stop in model.card.get("left_out", ())]
 
 
+@dataclass(frozen=True, slots=True)
+class _KeptWindow:
+    """What a model's card says of its window; see `NewRows`."""
+
+    of: str = "all"
+    start: int = 0
+
+
+def _window(model: RidgeModel) -> _KeptWindow:
+    return _KeptWindow(**model.card.get("window", {}))
+
+
 def held_ranges(model: RidgeModel) -> list[Range]:
     """Return the rows that a model holds."""
-    return without_rows([(0, _n_seen(model))], _left_out(model))
+    return without_rows([(_window(model).start, _n_seen(model))], _left_out(model))
 
 
 def _begins_with(dataset: Dataset, n_samples: int, fingerprint: str) -> bool:
@@ -262,7 +330,9 @@ def _name(dataset: Dataset) -> str:
     return "the data" if dataset.url is None else redact(dataset.url)
 
 
-def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> RidgeModel:
+def update_model(
+    model: RidgeModel, dataset: Dataset, *, window: str | None = None, engine: Engine
+) -> RidgeModel:
     """Follow the data since a model was trained, whatever became of its rows, and solve again.
 
     The statistics have the bits of one pass over all rows with the same features and grids. Alpha is chosen
@@ -270,18 +340,20 @@ def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> Ridg
     stays.
 
     `dataset`: the data that it was trained on, with more rows at their end.
+    `window`: see `find_new_rows`.
     Returns `model`: the same one where there is nothing new.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError if the model cannot be updated exactly; DataError if new values cannot be used, or lie
-      beyond what the sums were laid out for.
+      beyond what the sums were laid out for; InvalidParameterError if there is no such window.
     """
-    rows = find_new_rows(model, dataset)
+    rows = find_new_rows(model, dataset, window=window)
     if rows.is_nothing:
         return model
     dataset = rows.read_once(dataset)
     batch = score_new_rows(model, dataset, rows, engine=engine) if rows.n_samples else None
     statistics = accumulate_new_rows(model, dataset, rows, engine=engine)
-    return solve_update(model, dataset, rows, statistics=statistics, batch=batch)
+    gone = measure_gone_rows(model, dataset, rows, engine=engine)
+    return solve_update(model, dataset, rows, statistics=statistics, batch=batch, gone=gone)
 
 
 def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine) -> Batch:
@@ -291,9 +363,7 @@ def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine
 
     Raises DataError if values cannot be used; names row and column.
     """
-    assert model.statistics is not None
-    center = model.columns.mean if model.columns is not None else np.zeros(model.n_features)
-    state = BatchState(model.linear, np.concatenate([center, model.statistics.target_means()]))
+    state = BatchState(model.linear, _pivot(model))
     sources: list[tuple[Dataset, list[Block]]] = [
         (dataset, as_blocks(cut_ranges(rows.ranges, rows_at_once(dataset, MIN_BLOCK_ROWS))))
     ]
@@ -310,6 +380,35 @@ def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine
     if not batch.moments.weight.value() > 0:
         raise DataError(f"all {rows.n_samples:_} new rows have weight 0; at least one must count")
     return batch
+
+
+def _pivot(model: RidgeModel) -> FloatArray:
+    """Return what moments of rows are taken about that come or go."""
+    assert model.statistics is not None
+    center = model.columns.mean if model.columns is not None else np.zeros(model.n_features)
+    return np.concatenate([center, model.statistics.target_means()])
+
+
+def measure_gone_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine) -> Gone | None:
+    """Sum the rows that a model is to hold no longer, without Z'Z; None where all stay."""
+    assert model.statistics is not None
+    before = dataset if rows.differences is None else rows.differences.before
+    sources = [(before, as_blocks(cut_ranges(rows.left, rows_at_once(before, MIN_BLOCK_ROWS))))]
+    if rows.gone is not None:
+        sources.append((rows.gone, inspection.blocks_of(rows.gone)))
+    sums = Accumulation(model.feature_map, model.statistics.spec, sums="moments")
+    found: list[Gone] = [
+        engine.map_reduce(
+            BlockTask(source, measure_gone, adds=True),
+            blocks,
+            GoneState(sums, _pivot(model)),
+            combine=operator.add,
+            label="measure",
+        )
+        for source, blocks in sources
+        if blocks
+    ]
+    return functools.reduce(operator.add, found) if found else None
 
 
 def rows_at_once(dataset: Dataset, at_most: int) -> int:
@@ -331,7 +430,7 @@ def accumulate_new_rows(
     blocks = inspection.blocks_of(
         dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
     )
-    wanted = set(without_rows([(block.start, block.stop) for block in blocks], rows.left_out))
+    wanted = set(without_rows([(block.start, block.stop) for block in blocks], rows.out))
     gone, come = _changed(model, wanted, rows.changed)
     before = dataset if rows.differences is None else rows.differences.before
     if gone is None:
@@ -388,7 +487,8 @@ def _changed(
     per_block, by_folds = model.card.get("rows_per_block"), model.card.get("summed_by_folds", False)
     if per_block is None or (by_folds and _folds(model) is None):
         return None, wanted
-    held = set(without_rows(cut_ranges([(0, _n_seen(model))], int(per_block)), _left_out(model)))
+    cut = cut_ranges([(0, _n_seen(model))], int(per_block))
+    held = set(without_rows(cut, [*_left_out(model), (0, _window(model).start)]))
     # Sums are rounded tile by tile; with folds a block's tiles are cut from its rows in another order.
     height = tile_rows(model.feature_map.n_components)
     again = set[Range]()
@@ -440,7 +540,13 @@ def sum_ranges(
 
 
 def solve_update(
-    model: RidgeModel, dataset: Dataset, rows: NewRows, *, statistics: RidgeStatistics, batch: Batch | None
+    model: RidgeModel,
+    dataset: Dataset,
+    rows: NewRows,
+    *,
+    statistics: RidgeStatistics,
+    batch: Batch | None,
+    gone: Gone | None = None,
 ) -> RidgeModel:
     """Solve a model again from the statistics of all rows, with alpha chosen as before."""
     again = solve_as_before(model, statistics).with_card(
@@ -448,8 +554,9 @@ def solve_update(
         **describe_cut(dataset, statistics, _folds(model)),
         n_seen=rows.n_after,
         left_out=[list(one) for one in rows.left_out],
+        **({"window": {"of": rows.window, "start": rows.start}} if rows.window != "all" else {}),
     )
-    return replace(again, columns=_columns(model, rows, batch))
+    return replace(again, columns=_columns(model, batch, gone))
 
 
 def solve_as_before(model: RidgeModel, statistics: RidgeStatistics) -> RidgeModel:
@@ -466,16 +573,14 @@ def solve_as_before(model: RidgeModel, statistics: RidgeStatistics) -> RidgeMode
     return again.with_card(**{name: card[name] for name in ("alpha_given", "alphas") if name in card})
 
 
-def _columns(model: RidgeModel, rows: NewRows, batch: Batch | None) -> ColumnMoments | None:
+def _columns(model: RidgeModel, batch: Batch | None, gone: Gone | None) -> ColumnMoments | None:
     """Return the moments of the columns of all rows, from a model's own."""
     if model.columns is None or model.statistics is None:
         return None
     columns, frequency = model.columns, model.statistics.spec.frequency_weights
     if batch is not None:
         columns = columns + ColumnMoments.of(batch.moments, frequency_weights=frequency)
-    if rows.gone is not None:
-        center = np.concatenate([model.columns.mean, model.statistics.target_means()])
-        whole = rows.gone.read(Block(0, 0, rows.gone.n_samples))
-        gone = ColumnMoments.of(measure_moments(whole, center), frequency_weights=frequency)
-        columns = columns + replace(gone, n_samples=-gone.n_samples, weight=-gone.weight)
+    if gone is not None:
+        went = ColumnMoments.of(gone.moments, frequency_weights=frequency)
+        columns = columns + replace(went, n_samples=-went.n_samples, weight=-went.weight)
     return columns

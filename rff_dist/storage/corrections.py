@@ -19,6 +19,7 @@ from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.editing import ROLES, TEXT_ROLES, Editing, digest_rows, editing
 from rff_dist.storage.generations import MANIFEST
 from rff_dist.storage.groups import StoredGroup, committed_rows, find_group
+from rff_dist.storage.loads import without_deleted
 from rff_dist.storage.locations import Location, check_output, parse_location, store_errors
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.storage.sources import RowBatch, column_names, read_source
@@ -173,6 +174,7 @@ def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message:
             attributes={},
             message=message or f"delete {len(gone):,} row{'s' * (len(gone) != 1)}",
             facts={"n_rows": len(gone), "order_kept": keep_order},
+            loads=without_deleted(dataset.loads(), gone, keep_order=keep_order),
         )
     return Corrected(len(gone), n_before, n_after, version)
 

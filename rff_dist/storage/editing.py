@@ -19,8 +19,9 @@ from rff_dist.storage.arrays import Header, read_header, require_chunks
 from rff_dist.storage.binding import check_array, complete
 from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import FORMAT_VERSION
-from rff_dist.storage.generations import LINE, MANIFEST
+from rff_dist.storage.generations import LINE, LOADS, MANIFEST
 from rff_dist.storage.groups import committed_rows, open_complete_group, require_versions
+from rff_dist.storage.loads import Load, describe_loads, read_loads, with_load
 from rff_dist.storage.locations import Location
 from rff_dist.storage.repositories import Change, changing
 from rff_dist.storage.sources import RowBatch
@@ -50,6 +51,10 @@ class Editing:
         """Return the names of the columns of X or y (`feature_names`, `target_names`), if it has any."""
         found = self.attributes.get(key)
         return tuple(map(str, found)) if isinstance(found, list) else None
+
+    def loads(self) -> list[Load]:
+        """Return which rows came together before the change."""
+        return read_loads(self.attributes, self.n_before)
 
     def check_names(self, features: Sequence[str] | None, targets: Sequence[str] | None) -> None:
         """Refuse columns of X or y that have other names than the dataset's; raises DataError."""
@@ -108,12 +113,14 @@ class Editing:
         attributes: Mapping[str, Any],
         message: str,
         facts: Mapping[str, Any],
+        loads: Sequence[Load] | None = None,
     ) -> str:
         """Make the change the current version, and return its name.
 
         `what`: the kind of change, such as "append".
         `digest`: of what was changed.
         `attributes`: those of the group that are others now.
+        `loads`: which rows came together; if left out, as before, and those that are new.
         """
         manifest: Any = self.attributes.get(MANIFEST)
         chain = hashlib.sha256(f"{manifest.get('sha256')}|{digest}".encode()).hexdigest()
@@ -124,6 +131,7 @@ class Editing:
             "n_samples": n_after,
             "sha256": chain,
             LINE: [*line, [n_after, chain]],
+            LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
         }
         found = {**attributes, MANIFEST: {**manifest, **state}}
         complete(self._change.store, self.headers, found, changed=self._change.changed_chunks())

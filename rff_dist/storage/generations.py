@@ -43,6 +43,7 @@ from rff_dist.storage.locations import (
 
 MANIFEST = "rff_dist"
 NAME = "id"  # its member: what all versions of a dataset are known by, and no other dataset
+LOADS = "loads"  # its member: where the rows of each append end, and when they came; see `storage.loads`
 LINE = "line"  # its member: rows and digest of each version since rows were last changed, then of appends
 _FILE = "zarr.json"
 _GENERATION = re.compile(r"generation-[0-9a-f]{32}")

@@ -1,7 +1,7 @@
 """One writer at a time: a lease beside an output says who writes it, and nobody else begins meanwhile.
 
 In a folder it is a lock of the operating system on the file `.NAME.lock` beside the output. It ends with its
-process, and no clock is asked.
+process, and no clock is asked. Who gets it removes what writers left there that were killed.
 
 In an object store it is an object in `.NAME.lease` beside the output. It is created where there is none, or
 replaced where nobody else has replaced it, and its holder renews it every `BEAT_S` seconds. The lease of a
@@ -30,6 +30,7 @@ from rff_dist.errors import OutputBusyError, RFFDistError, StorageError
 from rff_dist.storage.conditional import Tagged, read_tagged, replace_bytes
 from rff_dist.storage.locations import (
     Location,
+    beside,
     delete_bytes,
     discard,
     is_unfinished,
@@ -126,6 +127,10 @@ def _in_folder(location: Location, holder: str) -> Iterator[Lease]:
                 f"no lease can be kept beside {location}: {error.strerror or error}; choose a place that you "
                 "may write to"
             ) from error
+
+        for place in (*beside(location, "partial-"), *beside(location, "rows-")):
+            logger.info("removing what a writer left that did not end: %s", place)
+            discard(place)
 
         def check() -> None:
             if not is_at(file, path):  # somebody has removed it

@@ -7,7 +7,7 @@ import math
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, 
 from rff_dist.storage.binding import complete
 from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
-from rff_dist.storage.generations import LINE, MANIFEST, NAME, begin, put_in_place
+from rff_dist.storage.generations import LINE, LOADS, MANIFEST, NAME, begin, put_in_place
 from rff_dist.storage.leases import hold, remove_unfinished
+from rff_dist.storage.loads import describe_loads, with_load
 from rff_dist.storage.locations import (
     DATASET_FILES,
     Location,
@@ -182,11 +183,13 @@ def write_batches(
     def fill(group: zarr.Group) -> tuple[RowBuffer, str]:
         return _write(group, batches, n_samples, names, attributes, how, versioned=kept or how.versioned)
 
-    # A folder is put in place as a whole.
-    lease = hold(location, holder="a writer") if location.is_remote else nullcontext()
-    with lease, store_errors(f"{location} could not be written", "; nothing is left of it"):
+    with ExitStack() as stack, store_errors(f"{location} could not be written", "; nothing is left of it"):
+        if location.is_remote:
+            stack.enter_context(hold(location, holder="a writer"))
         remove_unfinished(location)
         check_output(location, overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
+        if location.is_local:
+            stack.enter_context(hold(location, holder="a writer"))
         if kept := is_versioned(location):
             with changing(location) as change:
                 written = _commit(change, fill, how)
@@ -279,8 +282,10 @@ def _write(
         "chunk_rows": buffer.chunk_rows,
         "sha256": digest,
         LINE: [[buffer.n_samples, digest]],
-        **({NAME: uuid.uuid4().hex} if versioned else {}),
     }
+    if versioned:
+        loads = describe_loads(with_load([], buffer.n_samples))
+        manifest |= {NAME: uuid.uuid4().hex, LOADS: loads}
     complete(group.store, buffer.arrays, {**found, MANIFEST: manifest})
     return buffer, digest
 

@@ -27,9 +27,11 @@ CLAIMS = (
     "nystrom_pass_keeps_near_the_dsyrk_limit",
     "a_table_costs_less_than_three_fits",
     "empty_blocks_cost_the_client_little",
+    "each_command_of_a_night_takes_seconds",
 )
 LONG = (  # minutes to an hour each
     "a_killed_pass_repeats_little",
+    "an_update_takes_what_changed",
     "falkons_errors_in_half_its_time",
     "lloyd_pass_keeps_up_with_stored_features",
     "one_pass_beats_grid_search",

@@ -147,6 +147,18 @@ def test_a_model_in_a_folder_is_replaced_and_test_data_decide(parameters, tmp_pa
     assert read_model(folder).digest() == result["digest"]
 
 
+def test_a_window_moves_with_the_nights(parameters):
+    append_dataset(parameters.data, *batch(1, 300))
+    first = run(parameters, window="2").result()
+    append_dataset(parameters.data, *batch(2, 300))
+    second = run(parameters).result()
+    facts = ("decision", "window", "first_row", "n_samples")
+    assert [first[name] for name in facts] == ["published", "2", 0, 1200]
+    assert [second[name] for name in facts] == ["published", "2", 900, 600]
+    assert "2, from row 900 on" in Artifact.get("rff-refresh-report-main").data
+    assert RegisteredModel(parameters.model).current().lineage["window"] == "2"
+
+
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):
     monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
     write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
@@ -169,6 +181,7 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"drift_level": 1.0}, "less than 1"),
         ({"backfill": -1}, "greater than or equal to 0"),
         ({"backfill": "all"}, "valid integer"),
+        ({"window": "2 weeks"}, "expected a number of loads"),
         ({"data": "ftp://host/data.zarr"}, "ftp"),
         ({"test": "s3://key:secret@bucket/test"}, "credentials do not belong in a URL"),
         ({"workers": 2, "scheduler": "tcp://127.0.0.1:8786"}, "names an existing one"),

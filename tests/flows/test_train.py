@@ -26,11 +26,15 @@ from pydantic import ValidationError
 
 from rff_dist import flows
 from rff_dist.classify import fit as classification
+from rff_dist.data import cut
 from rff_dist.data.folds import GroupFolds
 from rff_dist.data.labelled import GroupedDataset
+from rff_dist.engines import kept
+from rff_dist.engines.progress import BlockDone, PassResumed
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
+from rff_dist.errors import ClusterLostError, DataError, InvalidParameterError, OutputExistsError
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.flows import running
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.train import TrainParameters, train
 from rff_dist.jobs.fits import Fit
@@ -44,8 +48,10 @@ from rff_dist.ridge.model import RidgeModel, read_model
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.ledger import Ledger
 from rff_dist.storage.writing import write_dataset
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+from tests.stopped_jobs import Eager
 
 pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
 
@@ -314,6 +320,34 @@ def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(t
     with pytest.raises(DataError, match=r"Input X contains NaN: row 1_234, column 1"):
         state.result()
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
+
+
+def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "RETRY_DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr(cut, "MIN_BLOCK_ROWS", 500)
+    monkeypatch.setattr(kept, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(Ledger, "seconds", Eager.seconds)
+    n_done, resumed = 0, []
+
+    def lose(event):
+        nonlocal n_done
+        if getattr(event, "label", "") != "accumulate":
+            return
+        if isinstance(event, PassResumed):
+            resumed.append(event.n_kept)
+        n_done += isinstance(event, BlockDone)
+        if n_done == 4 and isinstance(event, BlockDone):
+            raise ClusterLostError("the scheduler went away")
+
+    parameters = TrainParameters(
+        data=write_problem(tmp_path), model=str(tmp_path / "model"), alpha=0.1, seed=7, **PLAIN
+    )
+    with lend_engine(SerialEngine(1, observers=[lose])):
+        state = train(**parameters.model_dump(), return_state=True)
+    assert [task.run_count for task in task_runs(state)] == [1, 2, 1, 1]
+    assert resumed == [3 * 500]
+    options = {name: value for name, value in PLAIN.items() if name != "n_components"}
+    assert state.result()["digest"] == fit_serially(parameters, alpha=0.1, **options).digest()
 
 
 def test_model_that_exists_is_refused_before_the_data_are_read(run):

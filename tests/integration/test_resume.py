@@ -21,12 +21,14 @@ from rff_dist.engines import kept as kept_module
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event, PassResumed
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import ClusterLostError
 from rff_dist.jobs import train as training
 from rff_dist.jobs.fits import Fit, JobData
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import document, run
+from tests.dask_processes import once_after, run_dask
 from tests.stopped_jobs import Eager, eager_ledger, run_killed, sum_slowly, sum_up
 
 pytestmark = pytest.mark.faults("F5")
@@ -186,6 +188,18 @@ def test_a_pass_stopped_in_one_process_goes_on_on_a_cluster_and_back(
 
 
 @pytest.mark.distributed
+def test_a_pass_goes_on_where_its_scheduler_was_killed(folder: Path, expected: str, tmp_path: Path) -> None:
+    with run_dask(tmp_path, n_workers=2) as (address, [scheduler, *_]), DaskEngine(address) as engine:
+        engine.observers = (once_after(5, scheduler.kill),)
+        with pytest.raises(ClusterLostError, match="went away"):
+            sum_up(folder, engine)
+    digest, kept, again = resumed(folder)
+    assert digest == expected
+    assert kept[0] >= 4 * ROWS
+    assert len(again) == 8 - kept[0] // ROWS
+
+
+@pytest.mark.distributed
 def test_what_a_dead_worker_had_kept_is_not_summed_up_again(folder: Path, cluster: DaskEngine) -> None:
     dataset, killed = open_dataset(folder / "data.zarr"), []
     blocks = cut_blocks(N_SAMPLES, ROWS // 4, rows_per_block=ROWS // 4)
@@ -282,24 +296,27 @@ def test_a_killed_job_goes_on_when_it_is_repeated(
     assert not list(folder.glob(".*.run-*"))
 
 
+@pytest.mark.parametrize("kind", ["zarr", "csv"])
 def test_a_killed_prediction_keeps_the_rows_that_it_wrote(
-    folder: Path, undisturbed: dict[str, str], rows: Path
+    folder: Path, undisturbed: dict[str, str], rows: Path, kind: str
 ) -> None:
-    words = ["predict", str(rows / "fit"), str(folder / "data.zarr"), str(folder / "out.zarr"), "--serial"]
-    whole = document(*words[:3], str(folder / "whole.zarr"), "--serial")
+    out, expected = folder / f"out.{kind}", folder / f"whole.{kind}"
+    words = ["predict", str(rows / "fit"), str(folder / "data.zarr"), str(out), "--serial"]
+    whole = document(*words[:3], str(expected), "--serial")
     ended = run_killed("predict", 6, *words)
     assert ended.returncode == -9, ended.stderr
-    [staged] = folder.glob(".out.zarr.ledger/output-*")
+    [staged] = folder.glob(f".out.{kind}.ledger/output-*")
     damaged = staged / "predictions" / "c" / "1"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     again = run(*words)
     assert "predict: goes on where a job was stopped: 62 % of the rows are there" in again.stderr
-    found, expected = (
-        zarr.open_array(folder / name, path="predictions")[:] for name in ("out.zarr", "whole.zarr")
-    )
-    assert np.array_equal(found, expected)
+    if kind == "csv":
+        assert out.read_bytes() == expected.read_bytes()
+    else:
+        found = (zarr.open_array(one, path="predictions")[:] for one in (out, expected))
+        assert np.array_equal(*found)
     assert whole["n_samples"] == N_SAMPLES
-    assert not list(folder.glob(".*.ledger"))
+    assert not list(folder.glob(".*"))
 
 
 def test_an_interrupted_command_says_where_it_goes_on(folder: Path, undisturbed: dict[str, str]) -> None:

@@ -296,7 +296,7 @@ def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(server
     assert third["skipped"] == [server.url("incoming/1.csv"), server.url("incoming/2.csv")]
     whole = document("ingest", table, tmp_path / "here.zarr", "--target", "price")
     np.testing.assert_array_equal(rows_of(url), rows_of(whole["path"]))
-    assert "nothing to ingest at" in refusal(65, "ingest", server.url("incoming/none.csv"), server.url("new"))
+    assert "there is no file at" in refusal(65, "ingest", server.url("incoming/none.csv"), server.url("new"))
     folder = document("ingest", server.url("incoming/deeper/3.csv"), server.url("one.zarr"))
     assert folder["n_samples"] == 1
 

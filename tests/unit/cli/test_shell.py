@@ -305,6 +305,20 @@ def test_an_unexpected_error_is_one_line_and_debug_adds_the_traceback(folder, mo
     assert 'raise ZeroDivisionError("a fault")' in with_debug.stderr
 
 
+def test_a_lost_cluster_is_told_with_the_command_that_goes_on(folder, monkeypatch):
+    def fail(*_args, **_options):
+        lost = errors.ClusterLostError("the scheduler went away")
+        lost.add_note("what it has done is kept in .model.ledger (3 B): the same job goes on from there")
+        raise lost
+
+    monkeypatch.setattr("rff_dist.jobs.fits.Fit.run", fail)
+    monkeypatch.setattr("sys.argv", ["rff-dist", "fit", "a file", "model"])
+    result = run("fit", folder / "data.zarr", folder / "lost", "--serial")
+    assert result.exit_code == 75
+    assert "went away (what it has done is kept in .model.ledger" in result.stderr
+    assert result.stderr.endswith("to go on: rff-dist fit 'a file' model\n")
+
+
 def test_an_error_with_json_is_one_document_with_its_type_and_code(tmp_path):
     result = run("fit", tmp_path / "data", tmp_path / "model", "--json")
     assert result.exit_code == 65

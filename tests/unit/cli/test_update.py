@@ -68,6 +68,46 @@ def test_rows_that_went_are_subtracted_and_the_page_is_written(job, tmp_path):
     assert (tmp_path / "page.html").stat().st_size > 10_000
 
 
+def test_a_model_of_the_last_loads_keeps_its_window(job, tmp_path):
+    data, model, _ = job
+    append_dataset(data, *batch(1, 300))
+    shown = run(model, data, "--window", "2")
+    assert shown.exit_code == 0, shown.output
+    assert "1,100 rows, of the window 2: from row 0 on" in " ".join(shown.stdout.split())
+    described = CliRunner().invoke(app, ["info", model]).stdout
+    assert "2: from row 0 of the data on" in " ".join(described.split())
+    append_dataset(data, *batch(2, 400))
+    (tmp_path / "rows.csv").write_text("row\n3\n1200\n")
+    forgot = CliRunner().invoke(
+        app,
+        [
+            "forget",
+            data,
+            "--rows",
+            str(tmp_path / "rows.csv"),
+            "--keep-order",
+            "--model",
+            model,
+            "--json",
+            "--serial",
+        ],
+    )
+    assert json.loads(forgot.stdout)["updates"][0]["n_samples"] == 300 + 399
+    assert read_model(model).card["window"] == {"of": "2", "start": 799}
+
+
+def test_what_is_no_window_is_refused(job, tmp_path):
+    data, model, _ = job
+    wrong = run(model, data, "--window", "2 weeks")
+    assert wrong.exit_code == 2
+    assert "--window is '2 weeks'; expected a number of loads" in wrong.stderr
+    plain = tmp_path / "plain.zarr"
+    write_dataset(plain, *batch(0, 800), chunk_rows=200, feature_names=["depth", "heat"])
+    unknown = run(model, plain, "--window", "30d")
+    assert unknown.exit_code == 2
+    assert "keeps no versions" in unknown.stderr
+
+
 def test_a_bad_batch_is_kept_out_and_listed(job):
     data, model, _ = job
     append_dataset(data, *batch(1, 300, bad=True))

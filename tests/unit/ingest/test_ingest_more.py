@@ -103,7 +103,7 @@ class TestASecondRun:
 
     def test_finds_no_file_yet_and_does_nothing(self, folder):
         assert rows_of(ingest_more(folder / "new-*.csv", folder / "data.zarr")) == (50, 50)
-        with pytest.raises(StorageError, match="nothing to ingest"):
+        with pytest.raises(StorageError, match="there is no file at"):
             ingest(folder / "new-*.csv", folder / "other.zarr")
 
     def test_of_a_dataset_that_is_not_there_does_not_guess_what_it_is_to_hold(self, folder):

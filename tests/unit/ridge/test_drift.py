@@ -68,9 +68,11 @@ def judge(held, new):
         return LinearModel(features(), solution.coefficients, solution.intercept)
 
     rest, part = statistics_of(X[:cut], y[:cut]), statistics_of(X[cut:], y[cut:])
+    new = statistics_of(X_new, y_new)
     return judge_drift(
         rest + part,
-        statistics_of(X_new, y_new),
+        new,
+        rest + part + new,
         held_columns=moments_of(X),
         new_columns=moments_of(X_new),
         held_errors=measure_errors(rows_of(X[cut:], y[cut:]), model_of(rest)),
@@ -98,10 +100,14 @@ def test_a_shift_of_a_fifth_of_a_deviation_in_one_of_ten_columns_is_found():
 # -- the mean embedding --------------------------------------------------------------------------------
 
 
+def compare(held, new):
+    return embedding_drift(held, new, held + new)
+
+
 def test_the_distance_is_that_of_the_means_of_explicit_features():
     rng = np.random.default_rng(0)
     (X, y), (X_new, y_new) = draw(rng, 300), draw(rng, 100, shift=0.5)
-    distance, _ = embedding_drift(statistics_of(X, y), statistics_of(X_new, y_new))
+    distance, _ = compare(statistics_of(X, y), statistics_of(X_new, y_new))
     Z, Z_new = features().transform(X), features().transform(X_new)
     expected = np.sum((Z.mean(axis=0) - Z_new.mean(axis=0)) ** 2)
     assert distance == pytest.approx(expected, rel=1e-9)  # sums are rounded to 2**-39
@@ -109,9 +115,7 @@ def test_the_distance_is_that_of_the_means_of_explicit_features():
 
 def test_the_mean_embedding_alone_alarms_as_often_as_its_level_says():
     rng = np.random.default_rng(2)
-    p_values = [
-        embedding_drift(statistics_of(*draw(rng, 600)), statistics_of(*draw(rng, 200)))[1] for _ in range(200)
-    ]
+    p_values = [compare(*(statistics_of(*draw(rng, n)) for n in (600, 200)))[1] for _ in range(200)]
     assert stats.kstest(p_values, "uniform").pvalue > 0.01
 
 
@@ -137,14 +141,14 @@ def test_precision_weights_raise_no_more_alarms_than_rows_that_count_alike():
     def weighted(n_samples):
         return statistics_of(*draw(rng, n_samples), rng.random(n_samples))
 
-    p_values = [embedding_drift(weighted(600), weighted(200))[1] for _ in range(100)]
+    p_values = [compare(weighted(600), weighted(200))[1] for _ in range(100)]
     assert np.mean(np.array(p_values) < 0.05) <= 0.05 + 2 * 0.022
 
 
 def test_no_rows_cannot_be_compared():
     statistics = statistics_of(*draw(np.random.default_rng(0), 10))
     with pytest.raises(StatisticsError, match="new rows have no weight"):
-        embedding_drift(statistics, statistics - statistics)
+        compare(statistics, statistics - statistics)
 
 
 # -- columns -------------------------------------------------------------------------------------------
@@ -269,7 +273,7 @@ def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_ar
         "new_errors": measure_errors(rows_of(X_new, y_new), model),
         "new_columns": moments_of(X_new),
     }
-    sums = statistics_of(X, y), statistics_of(X_new, y_new)
+    sums = statistics_of(X, y), statistics_of(X_new, y_new), statistics_of(X, y)
     drift = judge_drift(*sums, held_columns=None, **parts)
     assert sorted(drift.p_values) == ["embedding", "errors"]
     assert drift.p_value == pytest.approx(min(1.0, 2 * min(drift.p_values.values())))

@@ -27,7 +27,7 @@ from rff_dist.ridge.fit import refit
 from rff_dist.ridge.gate import hold_out, judge
 from rff_dist.ridge.options import Penalty, RidgeOptions
 from rff_dist.ridge.solve import solve
-from rff_dist.ridge.update import NewRows, Refusal, find_new_rows, refuse, update_model
+from rff_dist.ridge.update import NewRows, Refusal, find_new_rows, held_ranges, refuse, update_model
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.storage.appending import append_dataset
@@ -386,7 +386,7 @@ def test_new_rows_are_scored_before_they_are_added():
 def test_the_gate_compares_models_that_have_not_seen_the_held_out_rows():
     model, dataset = fit(first_rows(1000)), first_rows(1400)
     challenger = update_model(model, dataset, engine=ENGINE)
-    held_out = hold_out(model, dataset, engine=ENGINE)
+    held_out = hold_out(model, dataset, held_ranges(model), engine=ENGINE)
     gate = judge(challenger, held_out, engine=ENGINE)
     X, y, *_ = arrays()
     expected = []
@@ -405,7 +405,11 @@ def test_the_gate_allows_for_what_chance_may_add():
     """The standard error of the paired differences, against NumPy's."""
     model, dataset = fit(first_rows(1000)), first_rows(1400)
     worse = refit(model, model.statistics, alpha=30.0)
-    gate = judge(worse, hold_out(model, dataset, engine=ENGINE, test=first_rows(300)), engine=ENGINE)
+    gate = judge(
+        worse,
+        hold_out(model, dataset, held_ranges(model), engine=ENGINE, test=first_rows(300)),
+        engine=ENGINE,
+    )
     X, y, *_ = arrays()
     old, new = (
         (y[:300] - prediction.predict_in_memory(ArrayDataset(X[:300]), one, engine=ENGINE)) ** 2
@@ -428,7 +432,11 @@ def test_good_batches_pass_the_gate():
         model = fit(ArrayDataset(X[:500], y[:500]), n_components=64, alpha=1e-3, length_scale=3.0)
         dataset = ArrayDataset(X, y)
         challenger = update_model(model, dataset, engine=ENGINE)
-        passed.append(judge(challenger, hold_out(model, dataset, engine=ENGINE), engine=ENGINE).passed)
+        passed.append(
+            judge(
+                challenger, hold_out(model, dataset, held_ranges(model), engine=ENGINE), engine=ENGINE
+            ).passed
+        )
     assert np.mean(passed) >= 0.95
 
 
@@ -437,20 +445,22 @@ def test_test_data_are_held_out_where_there_are_some():
     test = ArrayDataset(X[5000:5500], y[5000:5500])
     model, dataset = fit(first_rows(1000)), first_rows(1400)
     challenger = update_model(model, dataset, engine=ENGINE)
-    gate = judge(challenger, hold_out(model, dataset, engine=ENGINE, test=test), engine=ENGINE)
+    gate = judge(
+        challenger, hold_out(model, dataset, held_ranges(model), engine=ENGINE, test=test), engine=ENGINE
+    )
     for one, rmse in ((model, gate.champion), (challenger, gate.challenger)):
         errors = prediction.evaluate(test, one, engine=ENGINE)
         np.testing.assert_allclose(rmse, np.sqrt(errors.mean_squared_error), rtol=1e-12)
     assert "500 rows of test data" in gate.reason
     with pytest.raises(DataError, match="the model was trained on 2"):
-        hold_out(model, dataset, engine=ENGINE, test=ArrayDataset(X[:10], y[:10, 0]))
+        hold_out(model, dataset, held_ranges(model), engine=ENGINE, test=ArrayDataset(X[:10], y[:10, 0]))
 
 
 def test_held_out_rows_are_the_newest_that_the_model_holds():
     model = with_rows(
         fit(first_rows(500)), first_rows(800), NewRows(500, 800, ((600, 700),), ((500, 600), (700, 800)))
     )
-    held_out = hold_out(model, first_rows(900), engine=ENGINE)
+    held_out = hold_out(model, first_rows(900), held_ranges(model), engine=ENGINE)
     assert [(block.start, block.stop) for block in held_out.blocks] == [(480, 500), (600, 700)]
 
 
@@ -461,12 +471,19 @@ def test_one_corrupted_target_of_two_is_enough_to_fail():
     dataset = ArrayDataset(X[:1400], bad)
     model = fit(ArrayDataset(X[:1000], bad[:1000]), n_components=64)
     challenger = update_model(model, dataset, engine=ENGINE)
-    gate = judge(challenger, hold_out(model, dataset, engine=ENGINE), engine=ENGINE)
+    gate = judge(challenger, hold_out(model, dataset, held_ranges(model), engine=ENGINE), engine=ENGINE)
     assert not gate.passed
     assert "of target 1" in gate.reason
-    assert judge(challenger, hold_out(model, dataset, engine=ENGINE), tolerance=1e3, engine=ENGINE).passed
+    assert judge(
+        challenger, hold_out(model, dataset, held_ranges(model), engine=ENGINE), tolerance=1e3, engine=ENGINE
+    ).passed
     with pytest.raises(InvalidParameterError, match="tolerance"):
-        judge(challenger, hold_out(model, dataset, engine=ENGINE), tolerance=-0.1, engine=ENGINE)
+        judge(
+            challenger,
+            hold_out(model, dataset, held_ranges(model), engine=ENGINE),
+            tolerance=-0.1,
+            engine=ENGINE,
+        )
 
 
 def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
@@ -476,7 +493,7 @@ def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
         ArrayDataset(X[:1000], X[:1000, 0]), kernel=Linear(), length_scale=None, n_components=4, alpha=1e-8
     )
     worse = refit(model, model.statistics, alpha=1e-3)
-    gate = judge(worse, hold_out(model, dataset, engine=ENGINE), engine=ENGINE)
+    gate = judge(worse, hold_out(model, dataset, held_ranges(model), engine=ENGINE), engine=ENGINE)
     assert gate.challenger[0] > 10 * gate.champion[0]
     assert gate.passed
 

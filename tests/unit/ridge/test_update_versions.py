@@ -14,13 +14,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rff_dist.data import cut
 from rff_dist.data.blocks import Block
 from rff_dist.data.folds import HashFolds
+from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import InvalidParameterError
 from rff_dist.jobs.refresh import find_lacking, open_refresh, outcome
 from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import update
 from rff_dist.ridge.differences import find_differences
+from rff_dist.ridge.merge import refit_on
 from rff_dist.ridge.model import read_model, write_model
+from rff_dist.ridge.row_ranges import merge_ranges
 from rff_dist.ridge.update import find_new_rows, update_model
 from rff_dist.statistics import accumulate, passes
 from rff_dist.statistics.accumulate import Accumulation
@@ -60,14 +64,25 @@ def fit(dataset, **options):
     return fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)[0]
 
 
-def assert_follows(model, begun, dataset):
-    """One pass over all rows of this version, with the first model's features and grids, is the oracle."""
-    expected = passes.accumulate(dataset, begun.feature_map, engine=ENGINE, spec=begun.statistics.spec)
-    assert model.statistics == expected
-    assert model.statistics.digest() == expected.digest()
-    assert model.statistics.n_tiles == expected.n_tiles
+def assert_follows(model, begun, dataset, start=0):
+    """One pass over the rows of this version, with the first model's features and grids, is the oracle.
+
+    `start`: the first row of a window, whose rows are a dataset of their own.
+    """
+    rows = dataset.read(Block(0, start, dataset.n_samples))
+    held = ArrayDataset(rows.X, rows.y[:, 0], chunk_rows=CHUNK) if start else dataset
+    expected = passes.accumulate(held, begun.feature_map, engine=ENGINE, spec=begun.statistics.spec)
+    if start % BLOCK == 0:
+        assert model.statistics == expected
+        assert model.statistics.digest() == expected.digest()
+        assert model.statistics.n_tiles == expected.n_tiles
+    else:  # rows lie in other tiles, in which Z'y and products without a fixed point are rounded
+        assert model.statistics.n_samples == expected.n_samples
+        if begun.statistics.spec.fixed_point:
+            assert np.array_equal(model.statistics.ZtZ(), expected.ZtZ())
+        np.testing.assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
     assert model.card["data_version"] == dataset.version
-    rows = dataset.read(Block(0, 0, dataset.n_samples))
     columns = ColumnMoments.of(measure_moments(rows, np.zeros(3)))
     assert model.columns.n_samples == pytest.approx(columns.n_samples)
     # sums of a thousand terms, in another order
@@ -88,7 +103,8 @@ class Versions(RuleBasedStateMachine):
         self.url, self.seed = f"{self.folder.name}/data", 1
         dataset = write_dataset(self.url, *draw(1500, 0), chunk_rows=CHUNK, versioned=True)
         self.model = self.begun = fit(dataset, precision=self.precision)
-        self.versions = [dataset.version]
+        self.version, self.window = dataset.version, None
+        self.loads = {self.version: np.zeros(1500, int)}  # of each version, which load each row is of
 
     def teardown(self):
         if hasattr(self, "folder"):
@@ -101,39 +117,55 @@ class Versions(RuleBasedStateMachine):
 
     @property
     def n_samples(self):
-        return open_dataset(self.url).n_samples
+        return len(self.loads[self.version])
 
-    @rule(n=st.sampled_from([1, 60, 128, 700]))
+    def changed(self, version, loads):
+        self.version, self.loads[version] = version, loads
+
+    @rule(n=st.sampled_from([1, 60, 128, 512, 700]))
     def append(self, n):
-        self.versions.append(append_dataset(self.url, *self.rows(n)).version)
+        loads = self.loads[self.version]
+        self.changed(append_dataset(self.url, *self.rows(n)).version, [*loads, *[max(loads) + 1] * n])
 
     @rule(data=st.data())
     def correct(self, data):
         n = self.n_samples
         which = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=6, unique=True))
-        self.versions.append(replace_rows(self.url, which, *self.rows(len(which))).version)
+        loads = self.loads[self.version]
+        self.changed(replace_rows(self.url, which, *self.rows(len(which))).version, loads)
 
     @rule(data=st.data(), keep_order=st.booleans())
     def delete(self, data, keep_order):
         n = self.n_samples
         which = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=40, unique=True))
         if len(which) < n:
-            self.versions.append(delete_rows(self.url, which, keep_order=keep_order).version)
+            loads = self.loads[self.version]
+            # the last rows take the places, and belong to the loads that these are of
+            left = np.delete(loads, which) if keep_order else loads[: n - len(which)]
+            self.changed(delete_rows(self.url, which, keep_order=keep_order).version, left)
 
     @rule(data=st.data())
     def go_back(self, data):
-        version = data.draw(st.sampled_from(self.versions))
-        roll_back(parse_location(self.url), version)
+        self.version = data.draw(st.sampled_from(list(self.loads)))
+        roll_back(parse_location(self.url), self.version)
 
-    @rule()
-    def follow(self):
+    def first_row(self, window):
+        """Return the first row of the last loads."""
+        loads = self.loads[self.version]
+        if window in (None, "all"):
+            return 0
+        return int(np.searchsorted(loads, np.unique(loads)[-int(window) :][0]))
+
+    @rule(window=st.sampled_from([None, None, "1", "2", "3", "all"]))
+    def follow(self, window):
         dataset = open_dataset(self.url)
-        self.model = update_model(self.model, dataset, engine=ENGINE)
-        assert_follows(self.model, self.begun, dataset)
+        self.model = update_model(self.model, dataset, window=window, engine=ENGINE)
+        self.window = window or self.window
+        assert_follows(self.model, self.begun, dataset, self.first_row(self.window))
 
     @invariant()
     def rows_that_only_moved_are_not_new(self):
-        if not hasattr(self, "versions"):
+        if not hasattr(self, "loads") or self.window not in (None, "all"):
             return
         dataset = open_dataset(self.url)
         before = open_dataset(self.url, version=self.model.card["data_version"])
@@ -201,15 +233,20 @@ def test_chunks_that_differ_are_read_once_in_either_version_and_no_others(tmp_pa
     chunk = rows * 8 * 3
     dataset = write_dataset(url, *draw(n * rows - 5, 0), chunk_rows=rows, versioned=True)
     model = fit(dataset, alpha="gcv")
+
+    def chunks_read():
+        before, dataset = bytes_read(), open_dataset(url)
+        found = update_model(model, dataset, engine=ENGINE)
+        assert found.card["data_version"] == dataset.version
+        return (bytes_read() - before) / chunk
+
+    append_dataset(url, *draw(rows, 2))
+    # the last chunk and a new one as they are, and what is small
+    assert 1.9 < chunks_read() < 2.6
     replace_rows(url, [5 * rows, 5 * rows + 9], *draw(2, 1))
     delete_rows(url, [5 * rows + 3])
-    append_dataset(url, *draw(rows, 2))
-    before, dataset = bytes_read(), open_dataset(url)
-    found = update_model(model, dataset, engine=ENGINE)
-    n_read = (bytes_read() - before) / chunk
-    assert found.card["data_version"] == dataset.version
-    # two chunks as they were; these two and a new one as they are; and what is small
-    assert 4.9 < n_read < 5.6
+    # two chunks as they were; these two and a new one as they are
+    assert 4.9 < chunks_read() < 5.6
 
 
 def test_sums_by_hash_folds_follow_too(url):
@@ -240,6 +277,99 @@ def refresh(model, url, **options):
         return outcome(run_steps(run.steps(), runner))
 
 
+class TestAWindow:
+    """A model of the last loads: what leaves is subtracted."""
+
+    def test_has_the_bits_of_a_fit_on_its_rows(self, url, tmp_path):
+        model = fit(open_dataset(url), alpha="gcv")
+        append_dataset(url, *draw(96, 1))  # to a whole number of blocks: the tiles are then the same
+        append_dataset(url, *draw(3 * BLOCK, 2))
+        found = update_model(model, open_dataset(url), window="1", engine=ENGINE)
+        rows = write_dataset(tmp_path / "window", *draw(3 * BLOCK, 2), chunk_rows=CHUNK)
+        fresh = refit_on(model, rows, engine=ENGINE)
+        assert found.statistics.digest() == fresh.statistics.digest()
+        assert found.digest() == fresh.digest()
+        assert found.card["window"] == {"of": "1", "start": 4096}
+
+    def test_moves_with_each_load_and_is_left_by_all(self, url, tmp_path):
+        begun = fit(open_dataset(url))
+        write_model(begun, tmp_path / "model")
+        starts = []
+        for night, window in enumerate(["2", None, None, "3", "all"]):
+            append_dataset(url, *draw(256, night + 1))
+            found = refresh(tmp_path / "model", url, window=window)
+            assert (found["decision"], found["n_new"] >= 256) == ("published", True)
+            starts.append(found["first_row"])
+            assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url), starts[-1])
+        assert starts == [0, 4000, 4256, 4256, 0]
+        assert found["n_new"] == 256 + 4256
+
+    def test_that_is_shorter_subtracts_where_nothing_is_new(self, url, tmp_path):
+        begun = fit(open_dataset(url))
+        append_dataset(url, *draw(256, 1))
+        write_model(update_model(begun, open_dataset(url), engine=ENGINE), tmp_path / "model")
+        found = refresh(tmp_path / "model", url, window="1")
+        facts = ("decision", "n_new", "n_gone", "n_samples")
+        assert [found[name] for name in facts] == ["published", 0, 4000, 256]
+        again = refresh(tmp_path / "model", url)
+        assert (again["decision"], again["window"]) == ("nothing new", "1")
+        assert again["reason"] == "the model holds all 256 rows of the window 1"
+
+    def test_is_remembered_where_it_holds_all_rows_yet(self, url, tmp_path):
+        begun = fit(open_dataset(url))
+        write_model(begun, tmp_path / "model")
+        found = refresh(tmp_path / "model", url, window="2")
+        assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 0, 0)
+        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
+        for seed in (1, 2):
+            append_dataset(url, *draw(300, seed))
+            found = refresh(tmp_path / "model", url)
+        assert (found["window"], found["first_row"], found["n_samples"]) == ("2", 4000, 600)
+
+    def test_sums_what_comes_and_what_leaves(self, tmp_path, monkeypatch):
+        url = tmp_path / "d"
+        write_dataset(url, *draw(BLOCK, 0), chunk_rows=CHUNK, versioned=True)
+        for seed in range(1, 5):
+            append_dataset(url, *draw(BLOCK, seed))
+        begun = model = fit(open_dataset(url))
+        summed, original = [], update.sum_ranges
+
+        def counted(dataset, ranges, state, *, engine):
+            summed.append((state.state.sums, merge_ranges(ranges)))
+            return original(dataset, ranges, state, engine=engine)
+
+        monkeypatch.setattr(update, "sum_ranges", counted)
+        for i in range(3):
+            append_dataset(url, *draw(BLOCK, 9 + i))
+            model = update_model(model, open_dataset(url), window="5", engine=ENGINE)
+            assert_follows(model, begun, open_dataset(url), (i + 1) * BLOCK)
+        parts = [[(j * BLOCK, (j + 1) * BLOCK)] for i in range(3) for j in (5 + i, i)]
+        assert summed == [("all", part) for part in parts]
+
+    def test_needs_data_that_know_their_loads(self, url, tmp_path):
+        plain = write_dataset(tmp_path / "plain", *draw(500, 0))
+        with pytest.raises(InvalidParameterError, match="keeps no versions"):
+            update_model(fit(plain), plain, window="2", engine=ENGINE)
+        with pytest.raises(InvalidParameterError, match="expected a number of loads"):
+            update_model(fit(open_dataset(url)), open_dataset(url), window="2 weeks", engine=ENGINE)
+
+    def test_keeps_refused_rows_out_until_they_leave(self, url, tmp_path):
+        begun = fit(open_dataset(url))
+        write_model(begun, tmp_path / "model")
+        X, y = draw(500, 1)
+        append_dataset(url, X, 20 * y[::-1])
+        assert refresh(tmp_path / "model", url, window="3")["decision"] == "kept"
+        append_dataset(url, *draw(300, 2))
+        found = refresh(tmp_path / "model", url, window="3")
+        assert (found["decision"], found["left_out"]) == ("published", [[4000, 4500]])
+        append_dataset(url, *draw(300, 3))
+        append_dataset(url, *draw(300, 4))
+        found = refresh(tmp_path / "model", url)
+        assert (found["decision"], found["left_out"], found["n_samples"]) == ("published", [], 900)
+        assert find_lacking(parse_location(tmp_path / "model")) == []
+        assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url), 4500)
+
+
 class TestARun:
     def test_publishes_what_corrections_and_deletions_make(self, url, tmp_path):
         begun = fit(open_dataset(url))
@@ -259,6 +389,16 @@ class TestARun:
         found = refresh(tmp_path / "model", url)
         assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 0, 2)
         assert "drift" not in found
+        assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
+
+    def test_holds_out_rows_that_only_moved(self, url, tmp_path):
+        begun = fit(open_dataset(url))
+        write_model(begun, tmp_path / "model")
+        delete_rows(url, [0], keep_order=True)
+        append_dataset(url, *draw(300, 1))
+        found = refresh(tmp_path / "model", url)
+        assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 300, 1)
+        assert found["held_out"]["held_out"] == "the newest 799 rows that the champion holds"
         assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
 
     def test_keeps_the_champion_of_corrections_that_are_bad(self, url, tmp_path):

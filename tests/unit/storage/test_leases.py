@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from zarr.storage import ObjectStore
 
@@ -20,6 +21,7 @@ from rff_dist.errors import OutputBusyError, StorageError
 from rff_dist.storage import leases
 from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import parse_location
+from rff_dist.storage.writing import write_dataset
 
 
 def make_place(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -133,6 +135,18 @@ def test_nothing_is_left_beside_a_local_output(tmp_path):
     with hold(tmp_path / "model", holder="one"):
         assert [path.name for path in tmp_path.iterdir()] == [".model.lock"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_gets_a_local_lease_removes_what_killed_writers_left(tmp_path):
+    for name in (".model.partial-0123", ".model.rows-0123", ".model2.partial-0123", ".model.run-0123"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("half")
+    with hold(tmp_path / "model", holder="one"):
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {".model.lock", ".model2.partial-0123", ".model.run-0123"}
+    (tmp_path / ".data.partial-0123").mkdir()
+    write_dataset(tmp_path / "data", np.zeros((3, 1)))
+    assert not (tmp_path / ".data.partial-0123").exists()
 
 
 def test_a_step_of_a_run_that_holds_a_lease_gets_the_same_one(place):

@@ -1,0 +1,122 @@
+"""Loads: which rows of a versioned dataset came together, and when; and windows of the last of them.
+
+A load is what one append brought. The manifest lists where each ends, in the order of the rows, and a window
+is the rows from the beginning of a load on. A deletion that keeps the order moves these ends up. Any other
+puts the newest rows in the places of older ones, whose loads they belong to from then on.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.storage.generations import LOADS, MANIFEST
+from rff_dist.typing import IntArray
+
+MOST_LOADS = 4096
+_LONGEST = 100_000  # days, or loads
+_WINDOW = re.compile(r"(?P<days>[0-9]*\.?[0-9]+)d|(?P<loads>[0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Rows that came together, behind those of the load before.
+
+    `stop`: the first row behind them.
+    `written`: when; None where that was not recorded.
+    """
+
+    stop: int
+    written: datetime | None
+
+
+def read_loads(attributes: Mapping[str, Any], n_samples: int) -> list[Load]:
+    """Return the loads of a dataset by its attributes; all rows are one where none were recorded."""
+    manifest = attributes.get(MANIFEST)
+    found = manifest.get(LOADS) if isinstance(manifest, Mapping) else None
+    if found is None:
+        return [Load(n_samples, None)]
+    return [Load(stop, None if when is None else datetime.fromisoformat(when)) for stop, when in found]
+
+
+def describe_loads(loads: Sequence[Load]) -> list[list[Any]]:
+    """Return what the manifest holds of loads, the newest ones if there are too many."""
+    told = [
+        [one.stop, None if one.written is None else one.written.isoformat(timespec="seconds")]
+        for one in loads
+    ]
+    return told[-MOST_LOADS:]
+
+
+def with_load(loads: Sequence[Load], n_after: int) -> list[Load]:
+    """Return loads with one more, which ends at a row, unless it is empty."""
+    new = [Load(n_after, datetime.now(UTC))] if not loads or n_after > loads[-1].stop else []
+    return [*loads, *new]
+
+
+def without_deleted(loads: Sequence[Load], gone: IntArray, *, keep_order: bool) -> list[Load]:
+    """Return loads without deleted rows, and without loads that have no row left.
+
+    `gone`: numbers of the rows, ascending.
+    """
+    left: list[Load] = []
+    n_after = loads[-1].stop - len(gone)
+    for one in loads:
+        stop = one.stop - bisect.bisect_left(gone, one.stop) if keep_order else min(one.stop, n_after)
+        if stop > (left[-1].stop if left else 0):
+            left.append(Load(stop, one.written))
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The newest rows, by loads: `Window.parse` reads "12", "30d" and "all".
+
+    `n_loads`: the last loads; None where days say which.
+    `days`: loads of so many days before the newest one; None where loads are counted. Neither is all rows.
+    """
+
+    n_loads: int | None = None
+    days: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Window:
+        """Read how a window is written; raises InvalidParameterError."""
+        found = _WINDOW.fullmatch(text)
+        days = None if found is None or found["days"] is None else float(found["days"])
+        n_loads = None if found is None or found["loads"] is None else int(found["loads"])
+        if text != "all" and not 0 < (days or n_loads or 0) <= _LONGEST:
+            raise InvalidParameterError(
+                f"`window` is {text!r}; expected a number of loads, such as 12, of days, such as 30d, or all"
+            )
+        return cls(n_loads, days)
+
+    def first_row(self, loads: Sequence[Load]) -> int:
+        """Return the first row of the window.
+
+        Raises InvalidParameterError if it begins before the first load that the dataset still knows.
+        """
+        newest = loads[-1].written
+        if self.n_loads is not None:
+            outside = len(loads) - self.n_loads
+        elif self.days is not None and newest is not None:
+            since = newest - timedelta(days=self.days)
+            # a clock that was set back must not cut a load in the middle of others
+            outside = max((i + 1 for i, one in enumerate(loads) if not _is_since(one, since)), default=0)
+        else:
+            return 0
+        if outside <= 0 and len(loads) >= MOST_LOADS:
+            raise InvalidParameterError(
+                f"`window` reaches beyond the last {MOST_LOADS:_} loads, which are all that the dataset "
+                "remembers; take a shorter one, or bring in more rows at a time"
+            )
+        return loads[outside - 1].stop if outside > 0 else 0
+
+
+def _is_since(load: Load, when: datetime) -> bool:
+    return load.written is not None and load.written >= when

@@ -1,0 +1,50 @@
+"""What each of the README's nightly commands takes where the dataset has 100,000 rows: start and all.
+
+Each is a process of its own, as a shell or cron runs it, and must end with the exit code 0.
+"""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.measure import seconds
+from tests.pages import commands_of, read_blocks
+
+N_SAMPLES, N_NEW, PROMISED_S = 100_000, 1_000, 15.0
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def run(console: Console, folder: Path) -> None:
+    [text] = [one.text for one in read_blocks(README) if one.kind == "sh" and "rff-dist update" in one.text]
+    (folder / "sales").mkdir(exist_ok=True)
+    for name, values in {"fixed": "3,0.1,0.2,0.5", "gone": "5", "asked": "7"}.items():
+        columns = "sale,area,rooms,price" if name == "fixed" else "sale"
+        (folder / f"{name}.csv").write_text(f"{columns}\n{values}\n")
+    nights = iter([("monday", 0, N_SAMPLES), ("tuesday", N_SAMPLES, N_NEW)])
+    table = Table("command", "seconds")
+    slowest = 0.0
+    for arguments in commands_of(text):
+        if arguments[0] == "ingest":
+            write_sales(folder, *next(nights))
+        command = [sys.executable, "-m", "rff_dist.cli", *arguments]
+        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        work = partial(subprocess.run, command, cwd=folder, env=environment, check=True, capture_output=True)
+        taken = seconds(work)
+        slowest = max(slowest, taken)
+        table.add_row(" ".join(["rff-dist", *arguments]), f"{taken:.1f}")
+    console.print(table)
+    console.print(f"{N_SAMPLES:,} rows: the slowest takes {slowest:.1f} s; promised are {PROMISED_S:g} s")
+
+
+def write_sales(folder: Path, name: str, first: int, n_samples: int) -> None:
+    X = np.random.default_rng(first).normal(size=(n_samples, 2))
+    price = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * np.random.default_rng(first + 1).normal(size=n_samples)
+    rows = np.c_[np.arange(first, first + n_samples), X, price]
+    header = "sale,area,rooms,price"
+    np.savetxt(folder / f"sales/{name}.csv", rows, delimiter=",", header=header, comments="", fmt="%.9g")
