@@ -31,3 +31,13 @@ def refusal(code, *arguments):
     assert len(lines) <= 2
     assert "Traceback" not in result.stderr
     return result.stderr
+
+
+def fit_small_table(folder, *choices):
+    """Return the model of a table with text, ids and a date, t.csv, which are written beside it."""
+    lines = [f"{'ab'[i % 2]},{i},k{i},2024-01-{i % 28 + 1:02},{i % 7 + 3 * (i % 2)}" for i in range(200)]
+    (folder / "t.csv").write_text("\n".join(["kind,size,id,day,y", *lines]))
+    document("ingest", folder / "t.csv", folder / "data", "--target", "y", "--id", "id")
+    words = [*PLAIN, "--components", "32", *choices, "--serial"]
+    document("fit", folder / "data", folder / "model", *words)
+    return folder / "model"

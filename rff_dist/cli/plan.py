@@ -57,7 +57,7 @@ def plan(
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
     from rff_dist.ridge.automatic import choices_of
     from rff_dist.ridge.options import is_one_alpha
-    from rff_dist.ridge.plan import Machines, Sizes, choose_solver, measure_gflops, plan_fit
+    from rff_dist.ridge.plan import Machines, Sizes, choose_solver, measure_gflops
     from rff_dist.selection.cross_validation import cross_validation_flops
     from rff_dist.storage import datasets
     from rff_dist.text import human_bytes
@@ -88,18 +88,7 @@ def plan(
         limit, solver_limit = machines.memory_limit or here, machines.client_memory_limit or here
 
     def plan_with(n_components: int, n_folds: int) -> Plan:
-        if n_folds == 1 or options.solver == "pcg":
-            whitened = find_features(options.kinds[-1]) is not None
-            return choose_solver(Sizes.of(dataset), n_components, machines, options, whitened=whitened)
-        return plan_fit(
-            Sizes.of(dataset),
-            n_components,
-            machines,
-            alpha_path=not is_one_alpha(options.alpha),
-            whitened=find_features(options.kinds[-1]) is not None,
-            n_folds=n_folds,
-            in_parts=True,
-        )
+        return choose_solver(Sizes.of(dataset), n_components, machines, options, n_folds)
 
     choices = choices_of(dataset, options, plan=plan_with)
     summed, widths = None if options.solver == "pcg" else choices.folds, choices.widths

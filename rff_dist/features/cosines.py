@@ -9,17 +9,13 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Literal, Self
+from dataclasses import fields
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.features.feature_map import (
-    FeatureMap,
-    Standardizer,
-    overflow,
-)
+from rff_dist.features.feature_map import FeatureMap, Record, overflow
 from rff_dist.numerics.runs import Runs
 from rff_dist.products.protocol import FIXED_POINT_BITS, FIXED_POINT_ONE
 from rff_dist.typing import Float32Array, FloatArray
@@ -95,8 +91,22 @@ class CosineFeatureMap(FeatureMap):
         """What `fill` writes for a cosine of 1."""
         return FIXED_POINT_ONE / 2.0**FIXED_POINT_BITS if self.fixed_point else 1.0
 
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        return replace(self, standardizer=standardizer)  # type: ignore[type-var]  # all are dataclasses
+    @abstractmethod
+    def frequency_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what the frequencies are stored as."""
+
+    def record(self) -> Record:
+        arrays = self.frequency_arrays()
+        if self.phases is not None:
+            arrays["phases"] = self.phases
+        return {"map": self.map, "precision": self.precision}, arrays
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from rff_dist.features.fourier import redraw
+
+        if self.spec is None:
+            return type(self), tuple(getattr(self, one.name) for one in fields(cast("Any", self)))
+        return redraw, (self.spec, self.standardizer, self.digest())
 
     @abstractmethod
     def angles_of_rows(self, inputs: Float32Array) -> Float32Array:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rff_dist.errors import BroadcastError, InvalidParameterError
 from rff_dist.features.cosines import CosineFeatureMap
-from rff_dist.features.feature_map import FeatureSpec, Record, Standardizer, arrays_digest
+from rff_dist.features.feature_map import FeatureSpec, Standardizer, arrays_digest
 from rff_dist.features.structured import StructuredFeatureMap, in_float32
 from rff_dist.frequencies.counter import draw_phases
 from rff_dist.frequencies.designs import Structured
@@ -72,11 +72,8 @@ class FourierFeatureMap(CosineFeatureMap):
         label = f"{self.map} {self.frequencies.shape}{' fixed point' if self.fixed_point else ''}"
         return arrays_digest(label, [self.frequencies, self.phases], self.standardizer)
 
-    def record(self) -> Record:
-        arrays: dict[str, NDArray[Any]] = {"frequencies": self.frequencies}
-        if self.phases is not None:
-            arrays["phases"] = self.phases
-        return {"map": self.map, "precision": self.precision}, arrays
+    def frequency_arrays(self) -> dict[str, NDArray[Any]]:
+        return {"frequencies": self.frequencies}
 
     @classmethod
     def from_record(
@@ -86,11 +83,6 @@ class FourierFeatureMap(CosineFeatureMap):
         return FourierFeatureMap(
             arrays["frequencies"], arrays.get("phases"), standardizer, precision=precision
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.spec is None:
-            return FourierFeatureMap, (self.frequencies, self.phases, self.standardizer, None, self.precision)
-        return redraw, (self.spec, self.standardizer, self.digest())
 
 
 type _Drawn = Float32Array | HadamardBlocks

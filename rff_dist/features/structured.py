@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.features.cosines import CosineFeatureMap
-from rff_dist.features.feature_map import STRIPE, FeatureSpec, Record, Standardizer, arrays_digest
+from rff_dist.features.feature_map import STRIPE, FeatureSpec, Standardizer, arrays_digest
 from rff_dist.frequencies.hadamard import HadamardBlocks
 from rff_dist.typing import Float32Array, FloatArray
+
+_STORED = ("rotations", "signs", "radii", "stretch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,32 +78,16 @@ class StructuredFeatureMap(CosineFeatureMap):
         arrays = [blocks.rotations, blocks.signs, blocks.radii, blocks.stretch, self.phases]
         return arrays_digest(label, arrays, self.standardizer)
 
-    def record(self) -> Record:
-        blocks = self.blocks
-        arrays: dict[str, NDArray[Any]] = {
-            "rotations": blocks.rotations,
-            "signs": blocks.signs,
-            "radii": blocks.radii,
-            "stretch": blocks.stretch,
-        }
-        if self.phases is not None:
-            arrays["phases"] = self.phases
-        return {"map": self.map, "precision": self.precision}, arrays
+    def frequency_arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: getattr(self.blocks, name) for name in _STORED}
 
     @classmethod
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> StructuredFeatureMap:
-        blocks = HadamardBlocks(*(arrays[name] for name in ("rotations", "signs", "radii", "stretch")))
+        blocks = HadamardBlocks(*(arrays[name] for name in _STORED))
         precision = facts.get("precision", "high")
         return StructuredFeatureMap(blocks, arrays.get("phases"), standardizer, precision=precision)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from rff_dist.features.fourier import redraw
-
-        if self.spec is None:
-            return StructuredFeatureMap, (self.blocks, self.phases, self.standardizer, None, self.precision)
-        return redraw, (self.spec, self.standardizer, self.digest())
 
 
 def in_float32(blocks: HadamardBlocks) -> HadamardBlocks:

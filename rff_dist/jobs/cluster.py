@@ -32,7 +32,7 @@ from rff_dist.kmeans.labels import StagedLabels
 from rff_dist.kmeans.options import LloydOptions
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.ridge.describe import describe_dataset
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage.columns import column_of
@@ -108,7 +108,7 @@ class ClusteringRun:
         kmeans_starts.check_rows(dataset, self.lloyd.n_clusters)
         kmeans_starts.check_fits(dataset, space.width, self.lloyd, n_numbers=n_numbers, engine=engine)
         if space.n_principal is not None:
-            check_plan(dataset, space.n_components, engine=engine, features=space.features)
+            check_plan(dataset, space.n_components, Sums(features=space.features), engine=engine)
         if n_numbers > 1:
             choosing_k.check_samples(dataset, space.width)
 

@@ -35,10 +35,10 @@ from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import Runner, Step, in_this_process, run_steps
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.ridge.drift import LEVEL, Batch, Drift, ErrorSums, Gone, check_level, judge_drift
+from rff_dist.ridge.drift import LEVEL, Batch, Drift, Gone, check_level, judge_drift
 from rff_dist.ridge.gate import TOLERANCE, Gate, HeldOut, check_tolerance, hold_out, judge
 from rff_dist.ridge.model import KIND, RidgeModel, model_from, write_model
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.row_ranges import count_rows
 from rff_dist.ridge.update import (
     NewRows,
@@ -316,13 +316,9 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
     Raises PlanError if memory would not do; DataError if a value cannot be used; names row and column.
     """
     feature_map = job.champion.feature_map
-    plan = check_plan(
-        job.dataset,
-        feature_map.n_components,
-        engine=engine,
-        alpha=job.champion.card["alpha_given"],
-        features="nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
-    )
+    kind = "nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier"
+    sums = Sums(alpha=job.champion.card["alpha_given"], features=kind)
+    plan = check_plan(job.dataset, feature_map.n_components, sums, engine=engine)
     # beside a fit's: the champion's sums, and those of the held-out rows
     needed, limit = plan.client_bytes + 2 * plan.statistics_bytes, plan.client_memory_limit
     if limit is not None and needed > limit:
@@ -331,7 +327,7 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
             f"process, which has {human_bytes(limit)}; give it more memory, or fit fewer components"
         )
     job.batch = score_new_rows(job.champion, job.dataset, _found(job.rows), engine=engine)
-    return _describe_errors(job.batch.errors)
+    return job.batch.errors.errors.to_dict()
 
 
 def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
@@ -342,7 +338,7 @@ def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
     """
     shared = _found(job.rows).shared(job.champion)
     job.held_out = hold_out(job.champion, job.dataset, shared, engine=engine, test=job.test)
-    return {"held_out": job.held_out.words, **_describe_errors(job.held_out.errors)}
+    return {"held_out": job.held_out.words, **job.held_out.errors.errors.to_dict()}
 
 
 def sum_rows(job: Refresh, engine: Engine) -> Summary:
@@ -509,20 +505,9 @@ def _describe_update(job: Refresh, rows: NewRows, reason: str) -> Summary:
     }
     if job.batch is not None and job.drift is not None:
         drift = job.drift
-        found["progressive"] = _describe_errors(job.batch.errors)
+        found["progressive"] = job.batch.errors.errors.to_dict()
         found["drift"] = {"drifted": drift.drifted, "parts": drift.parts, "p_values": dict(drift.p_values)}
     return found
-
-
-def _describe_errors(sums: ErrorSums) -> Summary:
-    errors = sums.errors
-    return {
-        "n_samples": errors.n_samples,
-        "rmse": np.sqrt(errors.mean_squared_error).tolist(),
-        "mae": errors.mean_absolute_error.tolist(),
-        "bias": errors.bias.tolist(),
-        "r2": [None if np.isnan(value) else value for value in errors.r2.tolist()],
-    }
 
 
 def _outcome(job: Refresh, model: RidgeModel, decision: str, reason: str, version: Version | None) -> Summary:

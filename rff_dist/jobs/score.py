@@ -112,8 +112,7 @@ def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) 
     dataset = open_dataset(url, **{"y": None, **names})
     check_recipes(dataset, scoring)
     try:
-        check: Any = kmeans_labels.check_columns if scoring.kind == "clusters" else prediction.check_dataset
-        check(dataset, scoring.model)
+        prediction.check_dataset(dataset, scoring.model)
     except DataError as error:
         raise DataError(
             f"{redact(os.fspath(url))} does not fit {redact(scoring.url)}: {error}. Give data of the columns "

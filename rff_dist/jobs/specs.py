@@ -15,7 +15,7 @@ from rff_dist.jobs.options import (
     Names,
     NonNegative,
     Probability,
-    Row,
+    RowNumber,
     Seed,
     Share,
     Source,
@@ -269,7 +269,7 @@ class Update:
     drift_level: Probability = option(
         "Probability of a drift alarm for rows that have not drifted.", 0.05, unit="P", alias="level"
     )
-    backfill: Row | None = option(
+    backfill: RowNumber | None = option(
         "Number of a row: from there on, rows that were refused before are judged again. If left out, they "
         "are passed over.",
         None,

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
@@ -29,7 +27,7 @@ from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
-from rff_dist.ridge.plan import check_plan, check_solver_plan
+from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import Location, beside, discard, list_names, parse_location
 from rff_dist.storage.records import write_record
@@ -207,18 +205,8 @@ def inspect_data(run: Training) -> Summary:
     _check_test(run)
     run.fit.check(dataset)
     choices = run.fit.choices(dataset, engine=run.engine)
-    if choices.folds is None:
-        plan = check_solver_plan(dataset, choices.widths[-1], options, engine=run.engine)
-    else:
-        plan = check_plan(
-            dataset,
-            choices.widths[-1],
-            engine=run.engine,
-            alpha=choices.penalty.alpha,
-            features=options.kinds[-1],
-            n_folds=choices.folds.n_folds,
-            in_parts=True,
-        )
+    n_folds = 1 if choices.folds is None else choices.folds.n_folds
+    plan = check_solver_plan(dataset, choices.widths[-1], options, n_folds, engine=run.engine)
     summary = {
         "data": redact(dataset.url or "in memory"),
         "fingerprint": dataset.fingerprint(),
@@ -272,14 +260,7 @@ def evaluate_model(run: Training) -> Summary | Skipped:
         run.metrics = {**about, **{name: getattr(found, name) for name in names}}
         return run.metrics
     errors = prediction.evaluate(test.rows, model, engine=run.engine)
-    run.metrics = {
-        **about,
-        "mse": errors.mean_squared_error.tolist(),
-        "rmse": np.sqrt(errors.mean_squared_error).tolist(),
-        "mae": errors.mean_absolute_error.tolist(),
-        "bias": errors.bias.tolist(),
-        "r2": [None if np.isnan(value) else value for value in errors.r2.tolist()],
-    }
+    run.metrics = {**about, "mse": errors.mean_squared_error.tolist(), **errors.to_dict()}
     return run.metrics
 
 

@@ -14,7 +14,7 @@ from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, LengthScale, ShiftInvariant, Stationary, Term
 from rff_dist.typing import FloatArray
 
-type _Fill = Callable[[Stationary, tuple[int, ...] | None], LengthScale]
+type _LengthScaleFor = Callable[[Stationary, tuple[int, ...] | None], LengthScale]
 
 
 def _check_weight(value: object, what: str) -> float:
@@ -97,7 +97,9 @@ class Scaled(Kernel):
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
         return Scaled(self.weight, self.kernel.bind(lower, upper))
 
-    def with_default_length_scales(self, fill: _Fill, columns: tuple[int, ...] | None = None) -> Kernel:
+    def with_default_length_scales(
+        self, fill: _LengthScaleFor, columns: tuple[int, ...] | None = None
+    ) -> Kernel:
         return replace(self, kernel=self.kernel.with_default_length_scales(fill, columns))
 
     @property
@@ -133,7 +135,9 @@ class _Several(Kernel):
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
         return type(self)(tuple(kernel.bind(lower, upper) for kernel in self.kernels))
 
-    def with_default_length_scales(self, fill: _Fill, columns: tuple[int, ...] | None = None) -> Kernel:
+    def with_default_length_scales(
+        self, fill: _LengthScaleFor, columns: tuple[int, ...] | None = None
+    ) -> Kernel:
         return type(self)(tuple(k.with_default_length_scales(fill, columns) for k in self.kernels))
 
     @property
@@ -304,7 +308,9 @@ class OnColumns(Kernel):
         chosen = list(self.columns)
         return self.kernel.bind(lower[chosen], upper[chosen]).on(self.columns)
 
-    def with_default_length_scales(self, fill: _Fill, columns: tuple[int, ...] | None = None) -> Kernel:
+    def with_default_length_scales(
+        self, fill: _LengthScaleFor, columns: tuple[int, ...] | None = None
+    ) -> Kernel:
         own = tuple(self.columns) if columns is None else tuple(columns[i] for i in self.columns)
         return replace(self, kernel=self.kernel.with_default_length_scales(fill, own))
 

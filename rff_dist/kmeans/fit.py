@@ -33,7 +33,7 @@ from rff_dist.kmeans.starts import (
 )
 from rff_dist.pca.fit import components_of
 from rff_dist.ridge.describe import describe_dataset
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
@@ -76,7 +76,7 @@ def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, en
       memory than there is.
     """
     if space.n_principal is not None:
-        check_plan(dataset, space.n_components, engine=engine, features=space.features)
+        check_plan(dataset, space.n_components, Sums(features=space.features), engine=engine)
     prepared = prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
     feature_map = prepared.draw(space, seed=space.seed)
     if space.n_principal is None:

@@ -15,12 +15,11 @@ from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError
 from rff_dist.kmeans.agreement import Contingency, count_agreement
 from rff_dist.kmeans.cluster_sums import Centres
 from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
 from rff_dist.kmeans.starts import Clusters, measure
-from rff_dist.ridge.predict import rows_in_memory, write_output
+from rff_dist.ridge.predict import check_dataset, rows_in_memory, write_output
 from rff_dist.statistics import inspection
 from rff_dist.storage.outputs import Output
 
@@ -30,26 +29,8 @@ def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> 
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
-    check_columns(dataset, clusters)
+    check_dataset(dataset, clusters)
     return rows_in_memory(dataset, label_rows, clusters.state, engine=engine, label="label")
-
-
-def check_columns(dataset: Dataset, clusters: Clusters) -> None:
-    """Check that a dataset has the columns that clusters were found in.
-
-    Raises DataError if it has another number of columns, or other names.
-    """
-    if dataset.n_features != clusters.feature_map.n_features:
-        raise DataError(
-            f"X has {dataset.n_features} features, but the clusters are expecting "
-            f"{clusters.feature_map.n_features} features"
-        )
-    expected, names = clusters.card.get("feature_names"), dataset.feature_names
-    if expected and names and list(names) != list(expected):
-        raise DataError(
-            f"the columns of X are {list(names)}, but the clusters were found in {list(expected)}; "
-            "give the same columns in the same order"
-        )
 
 
 def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float:
@@ -57,7 +38,7 @@ def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float
 
     Raises DataError as `label_in_memory`, and if a weight is negative.
     """
-    check_columns(dataset, clusters)
+    check_dataset(dataset, clusters)
     moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
     job = measure(dataset, clusters.feature_map, moments, engine=engine)
     values = clusters.centres[np.newaxis]
@@ -71,7 +52,7 @@ def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: En
     Raises DataError if the dataset does not fit the clusters, there are more or fewer labels than rows, or
       values are not finite.
     """
-    check_columns(dataset, clusters)
+    check_dataset(dataset, clusters)
     found: Contingency = engine.map_reduce(
         BlockTask(GroupedDataset(dataset.without_targets(), labels), _count_rows),
         inspection.blocks_of(dataset),
@@ -158,7 +139,7 @@ def stage_labels(
 
     What belongs to them, such as a model, can be stored in between: a reader finds all or none.
     """
-    check_columns(dataset, clusters)
+    check_dataset(dataset, clusters)
     dataset = dataset.without_targets()
     fields: list[Any] = [("labels", np.int32)]
     if distances:

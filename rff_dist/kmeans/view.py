@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.samples import sample_inputs
-from rff_dist.kmeans.labels import check_columns
 from rff_dist.kmeans.lloyd_pass import label_rows
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.numerics.threads import using_threads
+from rff_dist.ridge.predict import check_dataset
 from rff_dist.typing import FloatArray
 
 SAMPLE_ROWS = 2_000
@@ -51,7 +51,7 @@ def view_clusters(
     Raises DataError if the dataset has other columns than the clusters, or a sampled row holds NaN or
       infinity.
     """
-    check_columns(dataset, clusters)
+    check_dataset(dataset, clusters)
     X = sample_inputs(dataset.without_targets(), seed, n_rows=n_rows)
     labels = label_rows(Rows(Block(0, 0, len(X)), X), clusters.state)
     Z = clusters.feature_map.transform(X, dtype=np.float64)

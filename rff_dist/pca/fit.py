@@ -34,7 +34,7 @@ from rff_dist.pca.components import (
     sum_features,
 )
 from rff_dist.ridge.linear_model import LinearModel
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.predict import write_output
 from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
@@ -109,7 +109,7 @@ def fit_components(
     check_without_targets(features.length_scale)
     inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
-    check_plan(source, features.n_components, engine=engine, features=features.features)
+    check_plan(source, features.n_components, Sums(features=features.features), engine=engine)
     prepared = prepare(source, standardize=features.standardize, engine=engine)
     feature_map = prepared.draw(features, seed=features.seed)
     return components_of(

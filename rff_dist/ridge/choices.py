@@ -30,7 +30,7 @@ from rff_dist.ridge.options import (
     is_one_alpha,
     read_widths,
 )
-from rff_dist.ridge.plan import Plan, check_plan, check_solver_plan
+from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.statistics.label_counts import count_groups
 
 logger = logging.getLogger(__name__)
@@ -133,21 +133,9 @@ def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
 
 def planner(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> PlanFit:
     """Return the function that plans a fit on an engine; see `plan_choices`."""
-
-    def plan(n_components: int, n_folds: int) -> Plan:
-        if n_folds == 1 or options.solver == "pcg":
-            return check_solver_plan(dataset, n_components, options, engine=engine)
-        return check_plan(
-            dataset,
-            n_components,
-            engine=engine,
-            alpha=options.alpha,
-            features=options.kinds[-1],
-            n_folds=n_folds,
-            in_parts=True,
-        )
-
-    return plan
+    return lambda n_components, n_folds: check_solver_plan(
+        dataset, n_components, options, n_folds, engine=engine
+    )
 
 
 def plan_choices(

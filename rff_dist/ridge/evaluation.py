@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,16 @@ class Errors:
             return np.where(
                 self.target_variance > 0, 1 - self.mean_squared_error / self.target_variance, np.nan
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of each target as JSON-able values; R² is None for a constant target."""
+        return {
+            "n_samples": self.n_samples,
+            "rmse": np.sqrt(self.mean_squared_error).tolist(),
+            "mae": self.mean_absolute_error.tolist(),
+            "bias": self.bias.tolist(),
+            "r2": [None if np.isnan(value) else value for value in self.r2.tolist()],
+        }
 
 
 def evaluate_rows(rows: Rows, model: LinearModel) -> Errors:

@@ -178,58 +178,58 @@ class Machines:
         )
 
 
-def plan_fit(
-    sizes: Sizes,
-    n_components: int,
-    machines: Machines,
-    *,
-    alpha_path: bool = True,
-    whitened: bool = False,
-    n_folds: int = 1,
-    n_maps: int = 1,
-    in_parts: bool = False,
-) -> Plan:
-    """Plan one fit: O(n_samples · n_components²) operations, O(n_components²) memory.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Which sums a fit makes of the rows, and what it solves of them.
 
-    `alpha_path`: whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
-    `whitened`: whether the features are Nyström's, of which the solver's process keeps the centres' factor.
+    `alpha`: one number is solved by Cholesky, all else takes eigenvectors.
+    `features`: Nyström's have a factor of the centres, which the solver's process keeps.
     `n_folds`: folds whose rows are summed apart, for cross-validation; 1 for none.
     `n_maps`: feature maps whose statistics are accumulated in one reading.
     `in_parts`: whether sums that no worker holds as a whole may be made in several readings.
-    Raises PlanError if a worker or the solver needs more memory than it has; the message has both numbers.
     """
 
-    def plan(n_components: int) -> Plan:
-        return _plan(
-            sizes,
-            n_components,
-            machines,
-            alpha_path=alpha_path,
-            whitened=whitened,
-            n_folds=n_folds,
-            n_maps=n_maps,
-            in_parts=in_parts,
-        )
+    alpha: Alpha = "auto"
+    features: str | Nystrom = "fourier"
+    n_folds: int = 1
+    n_maps: int = 1
+    in_parts: bool = False
 
-    check_n_components(n_components, "phases")
-    planned = plan(n_components)
-    _refuse_too_large(planned, plan)
-    return planned
+    @classmethod
+    def of(cls, options: RidgeOptions, n_folds: int = 1) -> Self:
+        """Return those of a regression; of several kinds of features the one that takes most."""
+        return cls(alpha=options.alpha, features=options.kinds[-1], n_folds=n_folds, in_parts=True)
+
+    @property
+    def whitened(self) -> bool:
+        """Whether the features are Nyström's."""
+        return find_features(self.features) is not None
 
 
-def _plan(
+def plan_fit(sizes: Sizes, n_components: int, machines: Machines, sums: Sums | None = None) -> Plan:
+    """Plan one fit: O(n_samples · n_components²) operations, O(n_components²) memory.
+
+    Raises PlanError if a worker or the solver needs more memory than it has; the message has both numbers.
+    """
+    return _plan_by(_plan, sizes, n_components, machines, sums or Sums())
+
+
+def _plan_by(
+    plan: Callable[[Sizes, int, Machines, Sums], Plan],
     sizes: Sizes,
     n_components: int,
     machines: Machines,
-    *,
-    alpha_path: bool,
-    whitened: bool,
-    n_folds: int = 1,
-    n_maps: int = 1,
-    in_parts: bool = False,
+    sums: Sums,
 ) -> Plan:
+    check_n_components(n_components, "phases")
+    planned = plan(sizes, n_components, machines, sums)
+    _refuse_too_large(planned, lambda fewer: plan(sizes, fewer, machines, sums))
+    return planned
+
+
+def _plan(sizes: Sizes, n_components: int, machines: Machines, sums: Sums) -> Plan:
     n_samples, n_features, n_targets = sizes.n_samples, sizes.n_features, sizes.n_targets
-    n_threads = machines.n_threads
+    n_threads, n_folds, n_maps = machines.n_threads, sums.n_folds, sums.n_maps
     rows = sizes.block_rows(n_folds)
     n_blocks = -(-n_samples // rows)
     height = min(tile_rows(n_components), rows)
@@ -247,7 +247,7 @@ def _plan(
     beside_bytes = PROCESS_BYTES + block_bytes + tile_bytes
     limit, cell_bytes = machines.memory_limit, 8 * _limbs(n_samples) * cell_components(n_components) ** 2
     n_parts = 1
-    if in_parts and machines.separate_client and limit is not None:
+    if sums.in_parts and machines.separate_client and limit is not None:
         room = (limit - beside_bytes) // held
         n_parts = _parts_for(statistics_bytes, room, cell_bytes * n_folds * n_maps)
     part_bytes = statistics_bytes
@@ -255,8 +255,8 @@ def _plan(
         part_bytes = statistics_bytes // n_parts + cell_bytes * n_folds * n_maps
     pass_bytes = beside_bytes + part_bytes * held
     # Cholesky factors a copy of the Gram; the eigensolver needs vectors and two arrays of work
-    matrices = 5 if alpha_path else 2
-    factor_bytes = 8 * n_components**2 if whitened else 0
+    matrices = 2 if is_one_alpha(sums.alpha) else 5
+    factor_bytes = 8 * n_components**2 if sums.whitened else 0
     solve_bytes = PROCESS_BYTES + 2 * statistics_bytes + 8 * n_components**2 * matrices + factor_bytes
     if n_folds > 1:
         solve_bytes += cross_validation_bytes(
@@ -302,26 +302,19 @@ def _parts_for(n_bytes: int, room: int, cell_bytes: int) -> int:
     return n_parts if n_parts <= MAX_PARTS else 1
 
 
-def plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: bool = False) -> Plan:
+def plan_pcg(sizes: Sizes, n_components: int, machines: Machines, sums: Sums | None = None) -> Plan:
     """Plan a fit by conjugate gradients: O(n_samples · n_components) operations a step; see `plan_fit`.
 
     The steps are not known beforehand: 40 are assumed, after a sketch of rank 512.
 
     Raises PlanError as `plan_fit`.
     """
-
-    def plan(n_components: int) -> Plan:
-        return _plan_pcg(sizes, n_components, machines, whitened=whitened)
-
-    check_n_components(n_components, "phases")
-    planned = plan(n_components)
-    _refuse_too_large(planned, plan)
-    return planned
+    return _plan_by(_plan_pcg, sizes, n_components, machines, sums or Sums())
 
 
-def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: bool) -> Plan:
+def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, sums: Sums) -> Plan:
     n_samples, n_targets = sizes.n_samples, sizes.n_targets
-    direct = _plan(sizes, 1, machines, alpha_path=False, whitened=False)
+    direct = _plan(sizes, 1, machines, Sums(alpha=1.0))
     rank = min(ASSUMED_RANK, n_components)
     n_sketches = -(-rank // SKETCH_COLUMNS)
     operations = COLUMN_OPERATIONS * rank + FEATURE_OPERATIONS * n_sketches
@@ -332,7 +325,7 @@ def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: 
         8 * n_components * tile_height(n_components, width) for width in (n_targets, SKETCH_COLUMNS)
     )
     pass_bytes = direct.worker_bytes + tile_bytes + columns * (held + 1)
-    factor_bytes = 8 * n_components**2 if whitened else 0
+    factor_bytes = 8 * n_components**2 if sums.whitened else 0
     largest = 8 * n_components * largest_rank(n_components)
     solve_bytes = PROCESS_BYTES + 5 * largest + 2 * columns + factor_bytes
     together = max(pass_bytes + 2 * largest + factor_bytes, solve_bytes)
@@ -352,38 +345,32 @@ def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: 
 
 
 def choose_solver(
-    sizes: Sizes, n_components: int, machines: Machines, options: RidgeOptions, *, whitened: bool = False
+    sizes: Sizes, n_components: int, machines: Machines, options: RidgeOptions, n_folds: int = 1
 ) -> Plan:
-    """Return the plan of a fit without folds by the solver that the options ask for.
+    """Return the plan of a fit by the solver that the options ask for.
 
-    "auto" takes "pcg" for one given alpha where memory does not hold Z'Z, or where by its operations it takes
-    less than a quarter of the time of Z'Z and its factorisation. It goes by sizes and memory alone.
+    With folds "auto" is "direct". Without it takes "pcg" for one given alpha where memory does not hold Z'Z,
+    or where by its operations that takes less than a quarter of the time of Z'Z and its factorisation. It
+    goes by sizes and memory alone.
 
     Raises PlanError if memory does not do for any solver that may be taken.
     """
-
-    def direct(reason: str) -> Plan:
-        alpha_path = not is_one_alpha(options.alpha)
-        plan = plan_fit(
-            sizes, n_components, machines, alpha_path=alpha_path, whitened=whitened, in_parts=True
-        )
-        return replace(plan, reason=reason)
-
-    if options.solver != "auto":
-        asked = "it was asked for"
-        if options.solver == "direct":
-            return direct(asked)
-        return replace(plan_pcg(sizes, n_components, machines, whitened=whitened), reason=asked)
+    sums = Sums.of(options, n_folds)
+    if options.solver == "pcg":
+        return plan_pcg(sizes, n_components, machines, sums)
+    if options.solver == "direct" or n_folds > 1:
+        return plan_fit(sizes, n_components, machines, sums)
     needs = options.needs_statistics
     if needs is None and not is_one_alpha(options.alpha):
         needs = f"`alpha` is {options.alpha!r}"
     if needs is not None:
-        return direct(f"{needs}, which takes the sums of Z'Z")
-    iterating = _plan_pcg(sizes, n_components, machines, whitened=whitened)
+        direct = plan_fit(sizes, n_components, machines, sums)
+        return replace(direct, reason=f"{needs}, which takes the sums of Z'Z")
+    iterating = _plan_pcg(sizes, n_components, machines, sums)
     factoring = n_components**3 / 3
-    exact_bytes = not whitened and options.precision == "standard"
+    exact_bytes = not sums.whitened and options.precision == "standard"
     try:
-        summing = direct("")
+        summing = plan_fit(sizes, n_components, machines, sums)
     except PlanError as error:
         if not iterating.fits:
             raise
@@ -441,36 +428,18 @@ def plan_matrix_pass(
     return together, together
 
 
-def check_plan(
-    dataset: Dataset,
-    n_components: int,
-    *,
-    engine: Engine,
-    alpha: Alpha = "auto",
-    features: str | Nystrom = "fourier",
-    n_folds: int = 1,
-    n_maps: int = 1,
-    in_parts: bool = False,
-) -> Plan:
+def check_plan(dataset: Dataset, n_components: int, sums: Sums, *, engine: Engine) -> Plan:
     """Plan a fit on an engine, and refuse it where memory would not do; see `plan_fit`."""
     blocks_of(dataset)  # refuses a dataset without rows
-    return plan_fit(
-        Sizes.of(dataset),
-        n_components,
-        Machines.of(engine),
-        alpha_path=not is_one_alpha(alpha),
-        whitened=find_features(features) is not None,
-        n_folds=n_folds,
-        n_maps=n_maps,
-        in_parts=in_parts,
-    )
+    return plan_fit(Sizes.of(dataset), n_components, Machines.of(engine), sums)
 
 
-def check_solver_plan(dataset: Dataset, n_components: int, options: RidgeOptions, *, engine: Engine) -> Plan:
-    """Plan a fit without folds on an engine, by the solver that the options ask for; see `choose_solver`."""
+def check_solver_plan(
+    dataset: Dataset, n_components: int, options: RidgeOptions, n_folds: int = 1, *, engine: Engine
+) -> Plan:
+    """Plan a fit on an engine by the solver that the options ask for; see `choose_solver`."""
     blocks_of(dataset)  # refuses a dataset without rows
-    whitened = find_features(options.kinds[-1]) is not None
-    return choose_solver(Sizes.of(dataset), n_components, Machines.of(engine), options, whitened=whitened)
+    return choose_solver(Sizes.of(dataset), n_components, Machines.of(engine), options, n_folds)
 
 
 def check_matrix_pass(

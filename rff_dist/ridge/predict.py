@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -310,14 +310,25 @@ def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) ->
     return model.predictive
 
 
-def check_dataset(dataset: Dataset, model: RidgeModel) -> None:
+class ModelOfColumns(Protocol):
+    """What a model says of the columns that it was trained on: a regression, a classifier or clusters."""
+
+    @property
+    def feature_map(self) -> FeatureMap: ...
+
+    @property
+    def card(self) -> Mapping[str, Any]: ...
+
+
+def check_dataset(dataset: Dataset, model: ModelOfColumns) -> None:
     """Check that a dataset has the columns that a model was trained on.
 
     Raises DataError if it has another number of columns, or other names.
     """
-    if dataset.n_features != model.n_features:
+    n_features = model.feature_map.n_features
+    if dataset.n_features != n_features:
         raise DataError(
-            f"X has {dataset.n_features} features, but the model is expecting {model.n_features} features"
+            f"X has {dataset.n_features} features, but the model is expecting {n_features} features"
         )
     expected = model.card.get("feature_names")
     names = dataset.feature_names

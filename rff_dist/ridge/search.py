@@ -28,7 +28,7 @@ from rff_dist.ridge.choices import DEFAULT_FOLDS, folds_for, plan_choices, plann
 from rff_dist.ridge.fit import train_folds
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import RidgeOptions
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.prepare import prepare
 from rff_dist.ridge.solve import Solved
 from rff_dist.selection.alphas import RESOLUTION
@@ -151,16 +151,8 @@ def plan_readings(
     for n_readings in range(1, n_candidates + 1):
         at_once = -(-n_candidates // n_readings)
         try:
-            plan = check_plan(
-                dataset,
-                n_components,
-                engine=engine,
-                alpha="cv",
-                features=features,
-                n_folds=n_folds,
-                n_maps=at_once,
-                in_parts=at_once == 1,
-            )
+            sums = Sums(alpha="cv", features=features, n_folds=n_folds, n_maps=at_once, in_parts=at_once == 1)
+            plan = check_plan(dataset, n_components, sums, engine=engine)
         except PlanError:
             if at_once == 1:
                 raise

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from rff_dist import DaskEngine
-from rff_dist.costs.simulation import Job, simulate
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.ridge.plan import Machines, Sizes, plan_fit
+from tests.simulation import Job, simulate
 
 N_BLOCKS, BLOCK_SECONDS = 96, 0.25
 N_ROWS, N_COMPONENTS = 10**9, 8192

@@ -16,7 +16,7 @@ from rff_dist import DaskEngine, Gaussian, open_dataset, write_dataset
 from rff_dist.costs.rates import measure_rates
 from rff_dist.costs.times import predict
 from rff_dist.numerics.machine import available_cores
-from rff_dist.ridge.plan import Machines, Sizes, measure_gflops, plan_fit
+from rff_dist.ridge.plan import Machines, Sizes, Sums, measure_gflops, plan_fit
 from tests.kill_schedules import worker_processes
 from tests.plain import fit_ridge
 
@@ -34,7 +34,7 @@ def run(console: Console, folder: Path) -> None:
         for n_workers in WORKERS:
             with DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
                 for n_components in COMPONENTS:
-                    plan = plan_fit(Sizes.of(dataset), n_components, Machines.of(engine), alpha_path=False)
+                    plan = plan_fit(Sizes.of(dataset), n_components, Machines.of(engine), Sums(alpha=1.0))
                     rates = measure_rates(dataset, n_components, engine=engine)
                     solve = n_components**3 / 3 / (1e9 * measure_gflops() * available_cores())
                     planned = predict(plan, rates, solve=solve).seconds

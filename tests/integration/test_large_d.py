@@ -13,7 +13,7 @@ SCRIPT = """
 import json, time
 import numpy as np
 from rff_dist import Gaussian, RFFRidge, SerialEngine
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.data.memory import ArrayDataset
 
 n, n_components, alpha = 6_000, 16_384, 1e-2
@@ -33,7 +33,7 @@ predicted = time.perf_counter()
 # not ru_maxrss, which begins with the peak of the process that started this one
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 peak = int(status["VmHWM"].split()[0]) * 1024
-planned = check_plan(ArrayDataset(X, y), n_components, engine=engine, alpha=alpha).client_bytes
+planned = check_plan(ArrayDataset(X, y), n_components, Sums(alpha=alpha), engine=engine).client_bytes
 
 # The normal equations of 64 components, Z'(y - f) = alpha w with centred columns, and f by hand
 sample = rng.choice(n_components, 64, replace=False)

@@ -21,7 +21,7 @@ SCRIPT = """
 import json, sys
 from rff_dist import RFFRidge, SerialEngine, open_dataset
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import Sums, check_plan
 
 url, output = sys.argv[1:3]
 n_components, alpha, length_scale, cv = (json.loads(argument) for argument in sys.argv[3:])
@@ -33,7 +33,7 @@ def peak():  # not ru_maxrss, which begins with the peak of the process that sta
 engine = SerialEngine(n_threads=2)
 dataset = open_dataset(url)
 widest = max(n_components) if isinstance(n_components, list) else n_components
-plan = check_plan(dataset, widest, engine=engine, alpha=alpha, n_folds=cv or 1)
+plan = check_plan(dataset, widest, Sums(alpha=alpha, n_folds=cv or 1), engine=engine)
 model = RFFRidge(
     "gaussian", length_scale=length_scale, features="fourier", n_components=n_components, alpha=alpha, cv=cv,
     random_state=0, engine=engine

@@ -89,7 +89,7 @@ def test_the_commands_and_the_flow_run_as_printed(blocks, tmp_path, monkeypatch,
     monkeypatch.setenv(SCHEDULER_VARIABLE, scheduler)
     [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist generate" in text]
     assert text.count("50000") == 2
-    commands = commands_of(text.replace("50000", "5000"))  # rows: their number is not what is tested
+    commands = commands_of(text.replace("50000", "1000"))  # rows: their number is not what is tested
     assert len(commands) == 10
     for arguments in commands:
         succeed(arguments)

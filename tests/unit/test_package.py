@@ -127,6 +127,12 @@ def test_types_are_shipped(project_root):
     assert (project_root / "rff_dist" / "py.typed").is_file()
 
 
+def test_every_notebook_has_a_file_of_tests(project_root):
+    notebooks = {path.stem for path in (project_root / "notebooks").glob("*.ipynb")}
+    files = (project_root / "tests" / "integration" / "notebooks").glob("test_*.py")
+    assert notebooks == {path.stem.removeprefix("test_").replace("_", "-") for path in files}
+
+
 def test_constraints_pin_every_line_and_name_no_index(project_root):
     lines = (project_root / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]

@@ -10,21 +10,14 @@ import pandas as pd
 import pytest
 
 from rff_dist import load_model
-from tests.command_line import PLAIN, document
+from tests.command_line import fit_small_table
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-    lines = [f"{'ab'[i % 2]},{i},k{i},2024-01-{i % 28 + 1:02},{i % 7 + 3 * (i % 2)}" for i in range(200)]
-    (folder / "t.csv").write_text("\n".join(["kind,size,id,day,y", *lines]))
-    document("ingest", folder / "t.csv", folder / "data", "--target", "y", "--id", "id")
-    document(
-        "fit", folder / "data", folder / "model", *PLAIN, "--components", "32", "--alpha", "1", "--serial"
-    )
-    return folder / "model"
+    return fit_small_table(tmp_path_factory.mktemp("served"), "--alpha", "1")
 
 
 def load(name):

@@ -3,7 +3,7 @@
 import pytest
 
 from rff_dist.cli.options import read_bytes
-from rff_dist.ridge.plan import Machines, Sizes, plan_fit
+from rff_dist.ridge.plan import Machines, Sizes, Sums, plan_fit
 from rff_dist.storage.datasets import open_dataset
 from tests.command_line import PLAIN, document, refusal, run
 
@@ -41,7 +41,7 @@ def test_the_plan_is_the_librarys(folder):
             memory_limit=found["memory_limit"],
             client_memory_limit=found["client_memory_limit"],
         ),
-        n_folds=5,
+        Sums(n_folds=5),
     )
     assert found["memory_limit"] < found["client_memory_limit"]
     assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()

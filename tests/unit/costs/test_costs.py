@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rff_dist import SerialEngine
 from rff_dist.costs import rates as measuring
 from rff_dist.costs.rates import Rates, measure_rates
-from rff_dist.costs.simulation import Job, simulate
 from rff_dist.costs.times import predict, workers_worth_having
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge.plan import Machines, Plan, Sizes, plan_fit
+from tests.simulation import Job, simulate
 
 RATES = Rates(feature=1e-9, product=1e-11, moment=1e-7, read=2e-7, merge=1e-9, task=1e-3, begin=0.5)
 

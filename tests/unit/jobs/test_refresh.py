@@ -17,7 +17,7 @@ from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge.model import read_model, write_model
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.statistics import passes
 from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import parse_location
@@ -286,7 +286,7 @@ def test_steps_out_of_order_are_refused(place, data):
 def test_an_update_that_does_not_fit_into_memory_is_refused_with_both_numbers(place, data, monkeypatch):
     """An update holds two more sets of sums than a fit."""
     data.append(1)
-    enough_for_a_fit = check_plan(data.now, 32, engine=ENGINE, alpha=0.1).client_bytes
+    enough_for_a_fit = check_plan(data.now, 32, Sums(alpha=0.1), engine=ENGINE).client_bytes
     monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: enough_for_a_fit)
     with pytest.raises(PlanError, match=r"needs \d+\.\d MiB .* has \d+\.\d MiB"):
         run(place, data.now)

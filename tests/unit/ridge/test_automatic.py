@@ -28,7 +28,7 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import automatic_components, default_folds
 from rff_dist.ridge.fit import train, train_folds
 from rff_dist.ridge.options import Penalty, RidgeOptions
-from rff_dist.ridge.plan import Plan, check_plan
+from rff_dist.ridge.plan import Plan, Sums, check_plan
 from rff_dist.ridge.prepare import prepare
 from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
@@ -369,7 +369,7 @@ FIXED = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_co
 
 
 def plan_for(dataset, n_folds) -> Plan:
-    return check_plan(dataset, 1024, engine=ENGINE, alpha="auto", features="fourier", n_folds=n_folds)
+    return check_plan(dataset, 1024, Sums(n_folds=n_folds), engine=ENGINE)
 
 
 @pytest.mark.parametrize(

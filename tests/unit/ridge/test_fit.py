@@ -45,7 +45,7 @@ from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.options import Penalty
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -422,7 +422,7 @@ def test_a_cluster_without_workers_yet_can_be_planned_for(dataset):
     class Waiting(SerialEngine):
         n_workers = 0
 
-    assert check_plan(dataset, 32, engine=Waiting()).n_workers == 1
+    assert check_plan(dataset, 32, Sums(), engine=Waiting()).n_workers == 1
 
 
 # -- solve and refit -----------------------------------------------------------------------------------

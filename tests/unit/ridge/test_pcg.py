@@ -269,7 +269,7 @@ def test_what_takes_sums_is_refused_before_any_pass(asked, reason):
 
 def plan_of(n_samples, n_components, *, memory=None, **options):
     sizes = Sizes(n_samples=n_samples, n_features=8, n_targets=1, chunk_rows=16_384)
-    options = RidgeOptions(**{"alpha": 1.0, **options})
+    options = RidgeOptions(**{"alpha": 1.0, "features": "fourier", **options})
     return choose_solver(sizes, n_components, Machines(memory_limit=memory), options)
 
 

@@ -17,7 +17,7 @@ from rff_dist.numerics.machine import available_memory
 from rff_dist.ridge import plan as planning
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import leave_one_out
-from rff_dist.ridge.plan import PROCESS_BYTES, Machines, Sizes, measure_gflops
+from rff_dist.ridge.plan import PROCESS_BYTES, Machines, Sizes, Sums, measure_gflops
 from rff_dist.statistics.spec import OUTPUT_TILE, TileLayout
 from rff_dist.text import human_bytes
 from tests.plain import plain_ridge
@@ -113,17 +113,17 @@ def test_sizes_below_1_are_refused(n_samples, chunk_rows, message):
 JOB = {"n_samples": 100_000, "n_features": 8, "n_targets": 1, "n_components": 1024, "chunk_rows": 8192}
 
 
-def with_nouns(function, **job):
-    """Call a function of sizes and machines with their fields side by side."""
-    sizes, machines = (
+def with_nouns(function, *nouns, **job):
+    """Call a function of sizes, machines and sums with their fields side by side."""
+    sizes, *others = [
         noun(**{one.name: job.pop(one.name) for one in dataclasses.fields(noun) if one.name in job})
-        for noun in (Sizes, Machines)
-    )
-    return function(sizes, job.pop("n_components"), machines, **job)
+        for noun in nouns
+    ]
+    return function(sizes, job.pop("n_components"), *others, **job)
 
 
-plan_fit = functools.partial(with_nouns, planning.plan_fit)
-plan_matrix_pass = functools.partial(with_nouns, planning.plan_matrix_pass)
+plan_fit = functools.partial(with_nouns, planning.plan_fit, Sizes, Machines, Sums)
+plan_matrix_pass = functools.partial(with_nouns, planning.plan_matrix_pass, Sizes, Machines)
 
 
 def test_figures_of_a_job_by_hand():
@@ -157,11 +157,11 @@ def test_the_figures_are_json(capsys):
             "itemsize": st.sampled_from([2, 4]),
         }
     ),
-    alpha_path=st.booleans(),
+    alpha=st.sampled_from(["auto", 1.0]),
 )
-def test_a_larger_job_never_needs_less(name, job, alpha_path):
-    small = plan_fit(**job, chunk_rows=8192, alpha_path=alpha_path)
-    large = plan_fit(**{**job, name: 2 * job[name]}, chunk_rows=8192, alpha_path=alpha_path)
+def test_a_larger_job_never_needs_less(name, job, alpha):
+    small = plan_fit(**job, chunk_rows=8192, alpha=alpha)
+    large = plan_fit(**{**job, name: 2 * job[name]}, chunk_rows=8192, alpha=alpha)
     assert large.flops >= small.flops
     assert large.bytes_read >= small.bytes_read
     assert large.statistics_bytes >= small.statistics_bytes
@@ -170,9 +170,13 @@ def test_a_larger_job_never_needs_less(name, job, alpha_path):
     assert large.peak_bytes >= small.peak_bytes - slack
 
 
-@given(n_samples=st.integers(2 * 10**6, 10**10), n_components=st.integers(64, 8192), alpha_path=st.booleans())
-def test_memory_does_not_grow_with_the_rows(n_samples, n_components, alpha_path):
-    job = {**JOB, "n_components": n_components, "alpha_path": alpha_path}
+@given(
+    n_samples=st.integers(2 * 10**6, 10**10),
+    n_components=st.integers(64, 8192),
+    alpha=st.sampled_from(["auto", 1.0]),
+)
+def test_memory_does_not_grow_with_the_rows(n_samples, n_components, alpha):
+    job = {**JOB, "n_components": n_components, "alpha": alpha}
     million = plan_fit(**{**job, "n_samples": 10**6})
     more = plan_fit(**{**job, "n_samples": n_samples})
     # a second limb for so many rows, and blocks grow to 262,144 rows
@@ -182,7 +186,7 @@ def test_memory_does_not_grow_with_the_rows(n_samples, n_components, alpha_path)
 
 @pytest.mark.parametrize("n_samples", [10**6, 10**9])
 def test_a_worker_holds_three_results_and_a_process_of_its_own_one(n_samples):
-    job = {**JOB, "n_samples": n_samples, "n_components": 30_000, "alpha_path": False}
+    job = {**JOB, "n_samples": n_samples, "n_components": 30_000, "alpha": 1.0}
     apart, alone = plan_fit(**job, separate_client=True), plan_fit(**job)
     beside = apart.worker_bytes - 3 * apart.statistics_bytes
     assert plan_fit(**job, n_workers=1).worker_bytes == beside + apart.statistics_bytes
@@ -190,13 +194,13 @@ def test_a_worker_holds_three_results_and_a_process_of_its_own_one(n_samples):
 
 
 def test_a_million_rows_of_30_000_components_fit_in_12_gib_a_worker():
-    job = {**JOB, "n_samples": 10**6, "n_components": 30_000, "separate_client": True, "alpha_path": False}
+    job = {**JOB, "n_samples": 10**6, "n_components": 30_000, "separate_client": True, "alpha": 1.0}
     assert plan_fit(**job).worker_bytes < 12 * 2**30
 
 
 def test_a_path_of_alpha_needs_more_memory_than_one_alpha():
     job = {**JOB, "n_components": 8192}
-    assert plan_fit(**job, alpha_path=True).client_bytes > plan_fit(**job, alpha_path=False).client_bytes
+    assert plan_fit(**job, alpha="auto").client_bytes > plan_fit(**job, alpha=1.0).client_bytes
 
 
 def test_workers_of_their_own_spare_the_solver_the_pass():

@@ -123,10 +123,10 @@ def test_little_memory_takes_more_readings_and_gives_the_same(
     candidates = make_candidates(KERNELS, WIDTHS)
     whole = search_plain(dataset, candidates, engine=ENGINE, n_components=16)
 
-    def check_plan(*arguments, n_maps=1, **options) -> Plan:
-        if n_maps > at_once:
+    def check_plan(dataset, n_components, sums, **options) -> Plan:
+        if sums.n_maps > at_once:
             raise PlanError("too much")
-        return whole_plan(*arguments, n_maps=n_maps, **options)
+        return whole_plan(dataset, n_components, sums, **options)
 
     whole_plan = search_module.check_plan
     monkeypatch.setattr(search_module, "check_plan", check_plan)

@@ -41,6 +41,12 @@ def files_of(url):
     return sorted(path for path in url.rglob("*") if path.is_file() and path.name != SEAL)
 
 
+def flipped(content, rng):
+    damaged = bytearray(content)
+    damaged[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+    return bytes(damaged)
+
+
 def test_every_flipped_bit_and_cut_file_is_noticed_by_who_reads_and_by_the_check(data):
     before, found = read(data), document("seal", data)
     assert found["n_files"] == len(files_of(data))
@@ -48,13 +54,9 @@ def test_every_flipped_bit_and_cut_file_is_noticed_by_who_reads_and_by_the_check
     assert document("seal", data, "--check")["n_bytes"] == found["n_bytes"]
     assert {one.checksum for one in list_arrays(data)[1]} == {"seal"}
     rng = np.random.default_rng(0)
-    for _ in range(60):
-        files = files_of(data)
-        path = files[rng.integers(len(files))]
+    for path in files_of(data):
         content = path.read_bytes()
-        damaged = bytearray(content)
-        damaged[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
-        for other in (bytes(damaged), content[:-1], b""):
+        for other in (flipped(content, rng), content[:-1], b""):
             path.write_bytes(other)
             if path.name != ".zattrs":  # which says nothing of the rows, and is read with others only
                 with pytest.raises(IntegrityError, match="sealed"):

@@ -1,0 +1,247 @@
+"""Kernels and designs: the notebook's numbers are right."""
+
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+from sklearn.kernel_ridge import KernelRidge
+
+from tests.notebooks import NotebookContract
+
+pytestmark = pytest.mark.notebooks
+
+PROBE = """{
+    "mass": {
+        name: 2 * float(np.trapezoid(density(w) * w, np.log(w)))
+        for w in [np.exp(np.linspace(-40, np.log(1000), 200_001))]
+        for name, (_, density, _) in GALLERY.items()
+    },
+    "at_one": {
+        name: 2 * float(np.trapezoid(density(w) * np.cos(w) * w, np.log(w)))
+        for w in [np.exp(np.linspace(-40, np.log(1000), 200_001))]
+        for name, (_, density, _) in GALLERY.items()
+    },
+    "drawn": {
+        name: kernel.sample_frequencies(1, 2_000, rng=1)[0].tolist()
+        for name, (kernel, _, _) in GALLERY.items()
+    },
+    "within": within,
+    "exponents": exponents,
+    "roughness": {name: values[:3].tolist() for name, values in roughness.items()},
+    "roughness_drawn": {name: values[:3].tolist() for name, values in roughness_drawn.items()},
+    "composite_error": composite_error,
+    "rows": rows.tolist(),
+    "test_error": {f"{title}: {name}": error for (title, name), error in test_error.items()},
+    "X": X[:200].tolist(),
+    "y": (additive_truth(X[:200]) + disturbance[:200]).tolist(),
+    "X_test": X_test.tolist(),
+    "truth": additive_truth(X_test).tolist(),
+    "uneven_slopes": uneven_slopes,
+    "counts": counts.tolist(),
+    "distances": {d: np.linalg.norm(pairs[d], axis=1).tolist() for d in pairs},
+    "whole_blocks": whole_blocks,
+    "relative": {f"{design} {d}": ratio.tolist() for (design, d), ratio in relative.items()},
+    "designs": designs_by_kernel,
+    "lowest": lowest,
+    "spectra": [omega.tolist(), spectra["box"].tolist(), spectra["tent"].tolist()],
+    "passes": {f"{name} {d}": check.positive_definite for (name, d), check in found_spectra.items()},
+    "worst": [worst.worst_frequency, worst.worst_density],
+    "delta": delta.tolist(),
+    "map_ratio": {name: ratio.tolist() for name, ratio in map_ratio.items()},
+    "better": {name: [[v.better, v.pairs, v.phases] for v in found] for name, found in better.items()},
+    "spacings": spacings,
+    "pairs_of_waves": [line[::40].tolist(), (Z @ Z.T)[::40, ::40].tolist(), pair_error],
+}"""
+
+
+class TestNotebook(NotebookContract):
+    pass
+
+
+def mixture_cdf(omega):
+    return sum(w * stats.norm.cdf(omega, m, 0.3) for w, m in ((0.5, 0), (0.25, -2.5), (0.25, 2.5)))
+
+
+def bessel_cdf(omega):
+    """Return the distribution function of the density K₀(|ω|)/π, by an integral of it."""
+    return 0.5 + np.sign(omega) * special.iti0k0(np.abs(omega))[1] / np.pi
+
+
+OF_DIFFERENCE = {
+    "Gaussian": lambda d: np.exp(-(d**2) / 2),
+    "Matérn 3/2": lambda d: (1 + 3**0.5 * d) * np.exp(-(3**0.5) * d),
+    "Laplacian": lambda d: np.exp(-d),
+    "Rational quadratic": lambda d: (1 + d**2) ** -0.5,
+    "Cauchy": lambda d: 1 / (1 + d**2),
+    "Sinc": lambda d: np.sinc(d / np.pi),
+    "Spectral mixture": lambda d: np.exp(-((0.3 * d) ** 2) / 2) * (1 + np.cos(2.5 * d)) / 2,
+}
+
+
+def test_densities_integrate_to_one_and_to_their_kernels(values):
+    assert list(values["mass"]) == list(values["at_one"]) == list(OF_DIFFERENCE)
+    for name, of_difference in OF_DIFFERENCE.items():
+        # Up to ω = 1,000: the Laplacian's density has 2/1000π beyond, and the uniform one jumps.
+        assert values["mass"][name] == pytest.approx(1, abs=1e-3)
+        assert values["at_one"][name] == pytest.approx(of_difference(1.0), abs=2e-4)
+
+
+def test_drawn_frequencies_follow_the_densities(values):
+    laws = {
+        "Gaussian": stats.norm.cdf,
+        "Matérn 3/2": stats.t(3).cdf,
+        "Laplacian": stats.cauchy.cdf,
+        "Rational quadratic": bessel_cdf,
+        "Cauchy": stats.laplace.cdf,
+        "Sinc": stats.uniform(-1, 2).cdf,
+        "Spectral mixture": mixture_cdf,
+    }
+    assert set(laws) == set(values["drawn"])
+    for name, cdf in laws.items():
+        assert stats.kstest(values["drawn"][name], cdf).pvalue > 1e-3, name
+
+
+def test_reconstructions_err_as_the_closed_form_says(values):
+    # 100 draws, whose errors at neighbouring points go together: good to about a tenth.
+    assert all(0.85 < ratio < 1.15 for ratio in values["within"].values())
+
+
+def test_roughness_is_the_kernels_second_difference(values):
+    steps = np.array([1.0, 0.5, 0.25])
+    for name in ("Laplacian", "Matérn 3/2", "Gaussian"):
+        k = OF_DIFFERENCE[name]
+        expected = 6 - 8 * k(steps) + 2 * k(2 * steps)
+        np.testing.assert_allclose(values["roughness"][name], expected, rtol=1e-10)
+        np.testing.assert_allclose(values["roughness_drawn"][name], expected, rtol=0.25)
+    exponents = [values["exponents"][name] for name in ("Laplacian", "Matérn 3/2", "Gaussian")]
+    np.testing.assert_allclose(exponents, [1, 3, 4], atol=0.05)
+
+
+def test_features_of_composites_are_near_their_kernels(values):
+    assert len(values["composite_error"]) == 4
+    assert all(error < 0.06 for error in values["composite_error"].values())
+
+
+def test_additive_kernel_needs_fewer_rows_and_misses_what_columns_do_together(values):
+    whole, additive, pair = (
+        np.array(values["test_error"][f"The truth is additive: {name}"])
+        for name in ("all columns", "additive", "additive + pair (0, 1)")
+    )
+    assert (additive < 0.5 * whole).all()
+    assert (additive < pair).all()
+    assert additive[1] < whole[-1]
+    whole, additive, pair = (
+        np.array(values["test_error"][f"Columns 0 and 1 act together: {name}"])
+        for name in ("all columns", "additive", "additive + pair (0, 1)")
+    )
+    # What no sum of functions of one column sees has the variance 1.2² · (E sin²(2x))², and stays.
+    unseen = 1.2 * integrate.quad(lambda x: np.sin(2 * x) ** 2, 0, 3**0.5)[0] / 3**0.5
+    assert additive[-1] == pytest.approx(unseen, rel=0.1)
+    assert whole[-1] < additive[-1] / 2
+    assert (pair < np.minimum(whole, additive)).all()
+
+
+def test_additive_fit_is_near_exact_kernel_ridge_regression(values):
+    X, y, X_test, truth = (np.array(values[name]) for name in ("X", "y", "X_test", "truth"))
+
+    def gram(left, right):  # the large constant stands for the intercept, which is not penalised
+        return 1e4 + np.exp(-0.5 * (left[:, np.newaxis] - right) ** 2).sum(axis=2)
+
+    oracle = KernelRidge(kernel="precomputed", alpha=0.3**2).fit(gram(X, X), y)
+    exact = np.sqrt(np.mean((oracle.predict(gram(X_test, X)) - truth) ** 2))
+    at_200 = values["test_error"]["The truth is additive: additive"][values["rows"].index(200)]
+    assert at_200 == pytest.approx(exact, rel=0.2)
+
+
+def test_features_of_pairs_of_waves_are_near_their_kernels_double_sum(values):
+    line, products, largest_error = values["pairs_of_waves"]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)  # exact for what is smooth here
+    waves = np.exp(1j * np.outer(3 + nodes, line))
+    both = (waves[:, np.newaxis] + waves) / 2
+    law = np.outer(weights, weights) / weights.sum() ** 2
+    kernel = np.einsum("ij,ijx,ijy->xy", law, both, both.conj()).real
+    # 4,000 pairs: entries have a deviation below 1/√4000 = 0.016; of 40,401 the largest is about 4 of them
+    np.testing.assert_allclose(products, kernel, atol=0.06)
+    assert 0.01 < largest_error < 0.08
+
+
+def orthogonal_ratio(distances, d):
+    """Return the error of whole orthogonal blocks over that of i.i.d. draws, by numerical integration.
+
+    For orthogonal frequencies E cos a · cos b = E cos(a + b), and their sum has a length of 2d degrees of
+    freedom and a uniform direction, whose characteristic function is a Bessel function.
+    """
+
+    nodes, weights = special.roots_legendre(400)
+    radius = 10 * (nodes + 1)  # up to 20: the lengths are near √(2d), at most 8
+    z = np.outer(distances, radius)
+    direction = special.gamma(d / 2) * (2 / z) ** (d / 2 - 1) * special.jv(d / 2 - 1, z)
+    product = direction @ (10 * weights * stats.chi(2 * d).pdf(radius))
+    covariance = product - np.exp(-(distances**2))
+    single = (1 + np.exp(-2 * distances**2) - 2 * np.exp(-(distances**2))) / 2
+    return np.sqrt(1 + (d - 1) * covariance.mean() / single.mean())
+
+
+def test_designs_err_as_theory_says(values):
+    counts = np.array(values["counts"])
+    for d in (2, 8, 32):
+        ratios = {
+            design: np.array(values["relative"][f"{design} {d}"])
+            for design in ("iid", "orthogonal", "structured", "quasi-monte-carlo")
+        }
+        whole = orthogonal_ratio(np.array(values["distances"][str(d)]), d)
+        assert values["whole_blocks"][str(d)] == pytest.approx(whole, rel=1e-6)
+        # 200 draws measure a standard deviation to 5 % where all pairs err together.
+        np.testing.assert_allclose(ratios["iid"], 1, atol=0.15)
+        for design in ("orthogonal", "structured"):
+            assert (ratios[design] <= 1).all()
+            np.testing.assert_allclose(ratios[design][counts >= d], whole, rtol=0.15)
+        assert ratios["quasi-monte-carlo"][-1] < 0.7
+    assert values["relative"]["quasi-monte-carlo 2"][-1] < 0.15
+
+
+def test_points_of_quasi_monte_carlo_are_more_even(values):
+    slopes = values["uneven_slopes"]
+    assert slopes["iid"] == pytest.approx(-0.5, abs=0.1)
+    assert slopes["quasi-monte-carlo"] < -0.8
+
+
+def test_orthogonal_designs_are_refused_for_kernels_that_are_not_isotropic(values):
+    refused = {"Laplacian", "Cauchy", "Sinc", "Spectral mixture"}
+    for name, row in values["designs"].items():
+        assert row["iid"] == pytest.approx(1, abs=0.12)
+        assert row["quasi-monte-carlo"] < 1
+        for design in ("orthogonal", "structured"):
+            assert (row[design] is None) == (name in refused)
+            assert name in refused or row[design] < 1
+
+
+def test_the_box_is_no_kernel_and_the_tent_is_one_of_one_column(values):
+    assert values["lowest"]["box"][0] == pytest.approx(1 - 2**0.5, rel=1e-10)
+    assert values["lowest"]["tent"][0] == pytest.approx(1.1 - 0.73**0.5, rel=1e-10)
+    assert values["lowest"]["box"][1] < -1
+    assert values["lowest"]["tent"][1] > -1e-10
+    omega, box, tent = map(np.array, values["spectra"])
+    np.testing.assert_allclose(box, np.sinc(omega / np.pi) / np.pi, atol=1e-5)
+    np.testing.assert_allclose(tent, np.sinc(omega / np.pi) ** 2 / np.pi, atol=1e-5)
+    assert values["passes"] == {"box 1": False, "box 2": False, "tent 1": True, "tent 2": False}
+    # The lowest point of sin(ω)/ω is where tan ω = ω; the check smooths the spectrum over 1/50.
+    frequency, density = values["worst"]
+    assert frequency == pytest.approx(4.4934, abs=0.02)
+    assert density == pytest.approx(-0.21723 / np.pi, rel=0.05)
+
+
+def test_the_better_map_is_that_of_the_closed_form(values):
+    delta = np.array(values["delta"])
+    for name, k in OF_DIFFERENCE.items():
+        pairs, phases = 1 + k(2 * delta) - 2 * k(delta) ** 2, 1 + k(2 * delta) / 2 - k(delta) ** 2
+        np.testing.assert_allclose(values["map_ratio"][name], pairs / phases, rtol=1e-7, atol=1e-10)
+        for spacing, (better, by_pairs, by_phases) in zip(
+            values["spacings"], values["better"][name], strict=True
+        ):
+            apart = spacing * np.arange(1, 33)
+            weights = np.arange(32, 0, -1) / (32 * 33 / 2)
+            pairs = weights @ (1 + k(2 * apart) - 2 * k(apart) ** 2)
+            phases = weights @ (1 + k(2 * apart) / 2 - k(apart) ** 2)
+            assert [by_pairs, by_phases] == pytest.approx([pairs, phases], rel=1e-9)
+            assert better == ("pairs" if by_pairs <= by_phases else "phases")
+    assert [values["better"][name][-1][0] for name in ("Cauchy", "Rational quadratic")] == ["phases"] * 2
