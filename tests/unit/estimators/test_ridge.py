@@ -251,7 +251,7 @@ def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows)
         ({"kernel": 3}, r"unknown `kernel` 3"),
         ({"kernel": Gaussian(2.0), "length_scale": 3.0}, r"`length_scale` is 3.0 beside .* give one of them"),
         ({"design": "ortogonal"}, r"unknown `design` 'ortogonal' \(did you mean 'orthogonal'\?\)"),
-        ({"features": "nystroem"}, r"unknown `features` 'nystroem' .did you mean 'nystrom'\?.; expected one of"),
+        ({"features": "nystroem"}, r"unknown `features` 'nystroem' .did you mean 'nystrom'\?.; expected"),
         ({"standardize": "yes"}, r"`standardize` is 'yes'; expected True, False, 'rank' or 'auto'"),
         ({"fit_intercept": 1}, r"`fit_intercept` is 1; expected True or False"),
         ({"random_state": "zero"}, r"`random_state`.* 'zero'"),
