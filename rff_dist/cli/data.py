@@ -184,7 +184,7 @@ def correct(
     message: Message = None,
 ) -> Report:
     """Replace rows by those of a file, in one version."""
-    from rff_dist.ingest.ingest import correct
+    from rff_dist.ingest.corrections import correct
 
     return _corrected(data, "replaced", correct(source, data, by=by, message=message))
 
@@ -210,7 +210,7 @@ def delete(
     message: Message = None,
 ) -> Report:
     """Delete rows in one version; the versions before hold them until they expire."""
-    from rff_dist.ingest.ingest import read_rows_to_change
+    from rff_dist.ingest.corrections import read_rows_to_change
     from rff_dist.storage.corrections import delete_from
     from rff_dist.storage.editing import editing
 

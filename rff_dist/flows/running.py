@@ -55,7 +55,8 @@ from rff_dist.jobs.fields import build, group, option, options_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.steps import Runner, Skipped, Step
 from rff_dist.storage.leases import Lease, hold
-from rff_dist.storage.locations import beside, open_store, parse_location, write_bytes
+from rff_dist.storage.locations import open_store, parse_location, write_bytes
+from rff_dist.storage.output_places import beside
 from rff_dist.text import number as number_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary

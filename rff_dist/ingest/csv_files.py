@@ -14,9 +14,7 @@ from typing import Any
 import pyarrow
 from pyarrow import csv as arrow_csv
 
-from rff_dist.errors import DataError, StorageError
-from rff_dist.ingest.tables import Reading
-from rff_dist.storage.locations import explain
+from rff_dist.ingest.tables import Reading, expecting_types, opening
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
 _LONGEST_LINE = 2**26
@@ -87,11 +85,9 @@ def find_dialect(path: Path, reading: Reading) -> Dialect:
 
     Raises StorageError if it cannot be read.
     """
-    try:
+    with opening(path, "CSV"):
         encoding, is_quoted = _scan(path, reading.encoding)
         sample, is_whole = _first_lines(path)
-    except (pyarrow.ArrowException, OSError, EOFError) as error:
-        raise StorageError(f"{path} cannot be read as CSV: {explain(error)}") from error
     text = sample.decode(encoding, errors="replace").removeprefix("\ufeff")
     lines = list(io.StringIO(text, newline=""))
     lines = lines if is_whole or len(lines) < 2 else lines[:-1]
@@ -113,14 +109,8 @@ def read_csv(
 
     Raises DataError if a value is of another type.
     """
-    try:
-        with arrow_csv.open_csv(str(path), **dialect.options(types)) as reader:
-            yield from reader
-    except (pyarrow.ArrowException, OSError, UnicodeError) as error:
-        raise DataError(
-            f"{path.name}: {explain(error)}; expected one type of value in each column, as in the first "
-            "rows. Correct the value, or leave the column out with `drop`"
-        ) from error
+    with expecting_types(path), arrow_csv.open_csv(str(path), **dialect.options(types)) as reader:
+        yield from reader
 
 
 def read_schema(path: Path, dialect: Dialect) -> pyarrow.Schema:
@@ -128,11 +118,8 @@ def read_schema(path: Path, dialect: Dialect) -> pyarrow.Schema:
 
     Raises StorageError if it cannot be read.
     """
-    try:
-        with arrow_csv.open_csv(str(path), **dialect.options()) as reader:
-            return reader.schema
-    except (pyarrow.ArrowException, OSError, UnicodeError) as error:
-        raise StorageError(f"{path} cannot be read as CSV: {explain(error)}") from error
+    with opening(path, "CSV"), arrow_csv.open_csv(str(path), **dialect.options()) as reader:
+        return reader.schema
 
 
 def has_names(rows: list[list[str]]) -> bool:

@@ -18,10 +18,9 @@ from rff_dist.errors import DataError, StorageError
 from rff_dist.storage.appending import Source
 from rff_dist.storage.locations import (
     Location,
-    is_store_error,
     open_store,
     parse_location,
-    unreachable,
+    reaching,
 )
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.typing import PathLike
@@ -75,7 +74,7 @@ def fetch(file: File) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="rff_dist-") as folder:
         path = Path(folder) / PurePosixPath(file.location.path).name
-        with _reading(file.location):
+        with reaching(f"{file.location} cannot be read"):
             _download(file.location, path)
         yield path
 
@@ -187,7 +186,7 @@ def _find_remote(location: Location) -> list[File]:
         raise StorageError(
             f"{location}: `**` is not known in object stores; expected `*` within a folder's name"
         )
-    with _reading(location):
+    with reaching(f"{location} cannot be read"):
         if not has_pattern and parts:
             parent: Any = open_store(
                 Location(location.scheme, "/".join([bucket, *parts[:-1]])), read_only=True
@@ -249,13 +248,3 @@ def table_kind(path: str) -> str | None:
         if name.endswith(tuple(suffix + end for suffix in suffixes for end in ends)):
             return kind
     return None
-
-
-@contextmanager
-def _reading(location: Location) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, StorageError) or not is_store_error(error):
-            raise
-        raise unreachable(f"{location} cannot be read", error) from error

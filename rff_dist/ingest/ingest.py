@@ -36,37 +36,26 @@ from rff_dist.ingest.rows import (
 )
 from rff_dist.ingest.tables import (
     Reading,
-    Table,
     kind_of,
     listed,
     open_table,
     partition_values,
-    read_type,
     spool,
 )
 from rff_dist.storage.appending import SOURCES, Source, append_batches, known_digests, known_sources
-from rff_dist.storage.columns import ID, id_column
-from rff_dist.storage.corrections import Corrected, find_rows, replace_batches
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.editing import Editing, editing
-from rff_dist.storage.locations import (
-    DATASET_FILES,
-    Location,
-    check_output,
-    discard,
-    exists,
-    is_unfinished,
-    parse_location,
-)
+from rff_dist.storage.locations import DATASET_FILES, Location, exists, parse_location
+from rff_dist.storage.output_places import check_output, discard, is_unfinished
 from rff_dist.storage.sources import RowBatch
 from rff_dist.storage.writing import Writing, write_batches
-from rff_dist.typing import IntArray, PathLike
+from rff_dist.typing import PathLike
 
 if TYPE_CHECKING:
     import pyarrow
 
 # The attributes that tell which columns the weights and groups came from, for those who append.
-_WEIGHT_COLUMN, _GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
+_WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
 _log = logging.getLogger(__name__)
 
 
@@ -282,7 +271,7 @@ def ingest_more(
         if not opened:
             return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
         journal = Journal()
-        batches = _read_onto(dataset, opened, roles, journal, recipe)
+        batches = read_onto(dataset, opened, roles, journal, recipe)
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
             known = opened[0].is_query and (not journal.n_read or journal.digests & known_digests(attributes))
@@ -422,7 +411,7 @@ def _roles_of(recipe: Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
     return replace(roles, columns=recipe.inputs, id=recipe.id if named else roles.id)
 
 
-def _read_onto(
+def read_onto(
     dataset: Editing,
     opened: list[Input],
     roles: Roles,
@@ -485,7 +474,7 @@ def _known_roles(dataset: Editing, roles: Roles, recipe: Recipe | None, *, one_d
         roles,
         target=targets[0] if targets and one_dimensional else targets or None,
         weight=roles.weight or dataset.attributes.get(_WEIGHT_COLUMN),
-        groups=roles.groups or dataset.attributes.get(_GROUPS_COLUMN),
+        groups=roles.groups or dataset.attributes.get(GROUPS_COLUMN),
         columns=features or roles.columns,
         id=roles.id or (None if recipe is None else recipe.id),
     )
@@ -507,7 +496,7 @@ def _refuse_to_guess(source: PathLike | Sequence[PathLike] | Query, location: Lo
 def _facts(roles: Roles, journal: Journal, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a dataset that change with what was read."""
     facts: dict[str, Any] = {SOURCES: [*known_sources(before), *journal.entries]}
-    for key, name in ((_WEIGHT_COLUMN, roles.weight), (_GROUPS_COLUMN, roles.groups)):
+    for key, name in ((_WEIGHT_COLUMN, roles.weight), (GROUPS_COLUMN, roles.groups)):
         if name is not None and key not in before:
             facts[key] = name
     if roles.on_nan == "drop":
@@ -526,92 +515,3 @@ def _then(
     if not n_batches:
         raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
     finish()
-
-
-# -- corrections -----------------------------------------------------------------------------------
-
-
-def correct(source: PathLike, url: PathLike, *, by: str, message: str | None = None) -> Corrected:
-    """Replace rows of a versioned dataset by those of a table, in one commit.
-
-    `source`: one file, as `ingest` takes it, with the dataset's columns by their names.
-    `by`: the column that tells which row each replaces: a column of the dataset, a value of which one row
-      has, or else numbers of rows, counted from 0.
-    Raises DataError if a value is missing, or no row or several have it; InvalidParameterError if there is no
-      such column; and as `replace_rows`.
-    """
-    (file,) = find_files(source)
-    with fetch(file) as path, editing(parse_location(url)) as dataset:
-        recipe = recipe_of(dataset.attributes)
-        reading = Reading() if recipe is None else recipe.reading
-        table = open_table(path, file.kind, reading, {})
-        rows = _rows_of(dataset, by, [one for batch in _column(table, by) for one in batch])
-        opened = [Input(identify(file, path, []), open_table(path, file.kind, reading, {}), path)]
-        batches = _read_onto(dataset, opened, Roles(), Journal(), recipe)
-        return replace_batches(dataset, rows, batches, message=message)
-
-
-def read_rows_to_change(source: PathLike, dataset: Editing, by: str | None) -> IntArray:
-    """Return the numbers of rows that a file names.
-
-    `by`: a column of the file and of the dataset: all rows that have one of its values. None takes the file's
-      first column as numbers of rows, counted from 0.
-    Raises DataError if no row has a value, or a number is no row's.
-    """
-    (file,) = find_files(source)
-    with fetch(file) as path:
-        table = open_table(path, file.kind, Reading(), {})
-        column = by or table.schema.names[0]
-        if by == ID and ID not in table.schema.names:  # they have the name of the table's column, say
-            column = id_column(dataset.attributes) or ID
-        values = [one for batch in _column(table, column) for one in batch]
-    if by is None:
-        return _row_numbers(dataset, values)
-    found = find_rows(dataset, by, values)
-    missing = [value for value, rows in zip(values, found, strict=True) if not len(rows)]
-    if missing:
-        raise DataError(
-            f"no row of {dataset.location} has {by!r} = {listed([str(one) for one in missing])}; leave such "
-            "values out"
-        )
-    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
-
-
-def _rows_of(dataset: Editing, by: str, values: Sequence[Any]) -> IntArray:
-    known: set[Any] = {*(dataset.names("feature_names") or ()), *(dataset.names("target_names") or ())}
-    known |= {"groups", dataset.attributes.get(_GROUPS_COLUMN), ID, id_column(dataset.attributes)}
-    if by not in known:
-        return _row_numbers(dataset, values)
-    found = find_rows(dataset, by, values)
-    for value, rows in zip(values, found, strict=True):
-        if len(rows) != 1:
-            raise DataError(
-                f"{len(rows):_} rows of {dataset.location} have {by!r} = {value!r}; expected one, that is "
-                "replaced. Name the rows by their numbers, in a column that the dataset does not have"
-            )
-    return np.concatenate(found) if found else np.empty(0, np.int64)
-
-
-def _row_numbers(dataset: Editing, values: Sequence[Any]) -> IntArray:
-    for value in values:
-        if isinstance(value, str) or value != int(value) or not 0 <= value < dataset.n_before:
-            raise DataError(
-                f"{value!r} is no row of {dataset.location}; expected numbers from 0 to "
-                f"{dataset.n_before - 1:_}"
-            )
-    return np.array([int(value) for value in values], np.int64)
-
-
-def _column(table: Table, name: str) -> Iterator[Sequence[Any]]:
-    """Yield the values of one column: numbers, or text."""
-    if name not in table.schema.names:
-        known = listed(table.schema.names)
-        raise InvalidParameterError(f"{table.name} has no column {name!r}; it has {known}")
-    kind = table.schema.field(name).type
-    for batch in table.batches({name: read_type(kind, None)}):
-        values = batch.column(name)
-        if values.null_count:
-            raise DataError(
-                f"{table.name} has empty values in {name!r}; expected one that names a row in each"
-            )
-        yield values.to_pylist()

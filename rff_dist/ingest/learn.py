@@ -181,19 +181,23 @@ class _Numbers:
 
     parts: dict[str, tuple[str, ...] | None]
     given: bool
-    sample: RowSample | None = None
-    sums: FloatArray | None = None
-    counts: IntArray | None = None
-    least: FloatArray | None = None
-    most: FloatArray | None = None
-    n_missing: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    sample: RowSample
+    sums: FloatArray
+    counts: IntArray
+    n_missing: IntArray
+    least: FloatArray
+    most: FloatArray
 
     @classmethod
     def of(cls, kinds: Mapping[str, str | None], encoding: Encoding) -> _Numbers:
         automatic = ("elapsed-days", "day-of-year", "weekday", "hour")
         wanted = tuple(encoding.dates or automatic)
         parts = {name: wanted if kind == "date" else None for name, kind in kinds.items() if kind != "text"}
-        return cls(parts, encoding.dates is not None)
+        zeros = np.zeros(sum(1 if names is None else len(names) for names in parts.values()))
+        none, counts = np.empty((0, len(zeros))), zeros.astype(np.int64)
+        sample = RowSample(sample_size(max(1, len(zeros))), np.zeros(0, np.uint64), none)
+        given = encoding.dates is not None
+        return cls(parts, given, sample, zeros, counts, counts, zeros + np.inf, zeros - np.inf)
 
     def add(self, batch: pyarrow.RecordBatch, rows: IntArray, start: int) -> None:
         found: list[FloatArray] = []
@@ -203,33 +207,16 @@ class _Numbers:
         if not found:
             return
         values = np.column_stack(found)[rows]
-        there = np.isfinite(values)
-        block = Block(0, start, start + len(values))
-        taken = sample_columns(Rows(block, values), np.arange(values.shape[1]))
-        zeros = np.zeros(values.shape[1])
-        sums, counts = np.where(there, values, 0.0).sum(axis=0), there.sum(axis=0)
-        n_missing = np.isnan(values).sum(axis=0)
-        least = np.where(there, values, np.inf).min(axis=0, initial=np.inf)
-        most = np.where(there, values, -np.inf).max(axis=0, initial=-np.inf)
-        if self.sample is None:
-            empty = RowSample(sample_size(len(zeros)), np.zeros(0, np.uint64), values[:0])
-            self.sample, self.sums, self.counts = empty, zeros, np.zeros(len(zeros), np.int64)
-            self.least, self.most = zeros + np.inf, zeros - np.inf
-            self.n_missing = np.zeros(len(zeros), np.int64)
-        assert self.sums is not None
-        assert self.counts is not None
-        assert self.least is not None
-        assert self.most is not None
-        self.sample = self.sample + taken
-        self.sums, self.counts = self.sums + sums, self.counts + counts
-        self.n_missing = self.n_missing + n_missing
-        self.least, self.most = np.minimum(self.least, least), np.maximum(self.most, most)
+        there, block = np.isfinite(values), Block(0, start, start + len(values))
+        self.sample = self.sample + sample_columns(Rows(block, values), np.arange(values.shape[1]))
+        self.sums = self.sums + np.where(there, values, 0.0).sum(axis=0)
+        self.counts = self.counts + there.sum(axis=0)
+        self.n_missing = self.n_missing + np.isnan(values).sum(axis=0)
+        self.least = np.minimum(self.least, np.where(there, values, np.inf).min(axis=0, initial=np.inf))
+        self.most = np.maximum(self.most, np.where(there, values, -np.inf).max(axis=0, initial=-np.inf))
 
     def encoder(self, name: str, impute: str) -> Encoder | str:
         """Return what becomes of a column, or why it is left out."""
-        assert self.counts is not None
-        assert self.least is not None
-        assert self.most is not None
         at = 0
         for before, parts in self.parts.items():
             if before == name:
@@ -252,9 +239,6 @@ class _Numbers:
         return Date(name, tuple(parts[i - at] for i in kept), fill)
 
     def _fill(self, i: int, impute: str) -> float:
-        assert self.sample is not None
-        assert self.sums is not None
-        assert self.counts is not None
         sampled = self.sample.values[:, i]
         sampled = sampled[np.isfinite(sampled)]
         if impute == "mean" or not len(sampled):

@@ -246,18 +246,15 @@ def _csv_table(path: Path, reading: Reading) -> Table:
 
 
 def _parquet_table(path: Path) -> Table:
-    import pyarrow
     from pyarrow import parquet
 
-    try:
+    with opening(path, "Parquet"):
         metadata = parquet.read_metadata(path)
         schema = metadata.schema.to_arrow_schema()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise StorageError(f"{path} cannot be read as Parquet: {explain(error)}") from error
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         rows = max(1, BATCH_BYTES // (8 * max(1, len(types))))
-        with _reading(path), parquet.ParquetFile(path, pre_buffer=False) as reader:
+        with opening(path, "Parquet"), parquet.ParquetFile(path, pre_buffer=False) as reader:
             for batch in reader.iter_batches(batch_size=rows, columns=list(types), use_threads=False):
                 yield cast_columns(batch, types, path.name)
 
@@ -276,12 +273,12 @@ def _arrow_table(path: Path) -> Table:
             raise StorageError(f"{path} is Feather of version 1; expected version 2. Write it anew")
         return ipc.open_file(source) if begin == b"ARROW1" else ipc.open_stream(source)
 
-    with _reading(path), pyarrow.memory_map(str(path)) as source:
+    with opening(path, "Arrow"), pyarrow.memory_map(str(path)) as source:
         reader = open_it(source)
         schema, is_file = reader.schema, hasattr(reader, "num_record_batches")
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        with _reading(path), pyarrow.memory_map(str(path)) as source:
+        with opening(path, "Arrow"), pyarrow.memory_map(str(path)) as source:
             reader = open_it(source)
             parts = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
             for part in parts:
@@ -309,33 +306,41 @@ def _json_table(path: Path) -> Table:
         source = pyarrow.input_stream(str(path), compression="detect")
         return json.open_json(source, **options(types))
 
-    with _reading(path, "JSON lines"):
+    with opening(path, "JSON lines"):
         schema = open_it(None).schema
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        try:
+        with expecting_types(path):
             yield from open_it(types)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(
-                f"{path.name}: {explain(error)}; expected one type of value in each column, as in the first "
-                "rows. Correct the value, or leave the column out with `drop`"
-            ) from error
 
     return Table(path.name, schema, batches, None)
 
 
 @contextmanager
-def _reading(path: Path, kind: str = "") -> Iterator[None]:
-    """Turn errors of Arrow and the disk into ours."""
+def opening(path: Path, kind: str) -> Iterator[None]:
+    """Raise StorageError where Arrow or the disk cannot read a file of a kind."""
     import pyarrow
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, EOFError, UnicodeError) as error:
         if isinstance(error, StorageError):
             raise
-        words = f" as {kind}" if kind else ""
-        raise StorageError(f"{path} cannot be read{words}: {explain(error)}") from error
+        raise StorageError(f"{path} cannot be read as {kind}: {explain(error)}") from error
+
+
+@contextmanager
+def expecting_types(path: Path) -> Iterator[None]:
+    """Raise DataError where a text file does not go on with the types of its first rows."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeError) as error:
+        raise DataError(
+            f"{path.name}: {explain(error)}; expected one type of value in each column, as in the first "
+            "rows. Correct the value, or leave the column out with `drop`"
+        ) from error
 
 
 def cast_columns(

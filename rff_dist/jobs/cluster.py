@@ -38,7 +38,8 @@ from rff_dist.statistics.moments import Moments
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.leases import Lease, hold
-from rff_dist.storage.locations import check_output, parse_location
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.output_places import check_output
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from rff_dist.errors import InvalidParameterError, NoSuchVersionError, StatisticsError
-from rff_dist.ingest.ingest import read_rows_to_change
+from rff_dist.ingest.corrections import read_rows_to_change
 from rff_dist.jobs.refresh import open_refresh, outcome
 from rff_dist.jobs.specs import Forget
 from rff_dist.jobs.steps import Runner, Step, take
@@ -28,7 +28,8 @@ from rff_dist.storage.corrections import delete_from
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.editing import editing
 from rff_dist.storage.groups import require_versions
-from rff_dist.storage.locations import Location, holds_versions, parse_location
+from rff_dist.storage.locations import Location, parse_location
+from rff_dist.storage.output_places import holds_versions
 from rff_dist.storage.repositories import expire, find_snapshot, other_snapshots
 from rff_dist.text import redact
 from rff_dist.typing import IntArray, Summary

@@ -9,7 +9,8 @@ from typing import Any
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.kmeans.model import AnyModel, kind_of
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.storage.locations import Location, check_output, parse_location
+from rff_dist.storage.locations import Location, parse_location
+from rff_dist.storage.output_places import check_output
 
 # What a card says of the data, where it does.
 _OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")

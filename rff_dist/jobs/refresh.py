@@ -56,14 +56,8 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.leases import Lease, hold
-from rff_dist.storage.locations import (
-    Location,
-    holds_versions,
-    open_store,
-    parse_location,
-    read_bytes,
-    write_bytes,
-)
+from rff_dist.storage.locations import Location, open_store, parse_location, read_bytes, write_bytes
+from rff_dist.storage.output_places import holds_versions
 from rff_dist.storage.records import Record, peek_record, read_record
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary

@@ -34,7 +34,8 @@ from rff_dist.ridge.uncertainty import Calibration
 from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.leases import hold
-from rff_dist.storage.locations import check_output, discard, holds_versions, parse_location
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.output_places import check_output, discard, holds_versions
 from rff_dist.storage.writing import Progress
 from rff_dist.text import redact
 from rff_dist.typing import Summary

@@ -21,7 +21,8 @@ from rff_dist.storage.contents import StoredArray, list_arrays, read_arrays
 from rff_dist.storage.editing import ROLES
 from rff_dist.storage.generations import MANIFEST
 from rff_dist.storage.groups import find_group
-from rff_dist.storage.locations import DATASET_FILES, check_output, parse_location
+from rff_dist.storage.locations import DATASET_FILES, parse_location
+from rff_dist.storage.output_places import check_output
 from rff_dist.storage.sources import RowBatch
 from rff_dist.storage.writing import Writing, write_batches
 from rff_dist.text import redact

@@ -21,7 +21,8 @@ from rff_dist.ingest.roles import Roles
 from rff_dist.jobs.options import Source
 from rff_dist.storage.contents import read_arrays
 from rff_dist.storage.files import has_object, upload
-from rff_dist.storage.locations import Location, discard, parse_location, store_errors
+from rff_dist.storage.locations import Location, parse_location, store_errors
+from rff_dist.storage.output_places import discard
 from rff_dist.storage.writing import Progress, Writing
 from rff_dist.text import redact
 

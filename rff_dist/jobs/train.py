@@ -29,7 +29,8 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
 from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.storage.leases import Lease, hold
-from rff_dist.storage.locations import Location, beside, discard, list_names, parse_location
+from rff_dist.storage.locations import Location, list_names, parse_location
+from rff_dist.storage.output_places import beside, discard
 from rff_dist.storage.records import write_record
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary

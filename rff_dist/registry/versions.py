@@ -42,11 +42,8 @@ from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.locations import (
     LINEAGE_FILE,
     Location,
-    check_output,
     delete_bytes,
-    discard,
     exists,
-    holds_versions,
     list_names,
     may_hold,
     open_store,
@@ -56,6 +53,7 @@ from rff_dist.storage.locations import (
     sync_names,
     write_bytes,
 )
+from rff_dist.storage.output_places import check_output, discard, holds_versions
 from rff_dist.storage.records import peek_record
 from rff_dist.text import redact
 

@@ -165,9 +165,14 @@ def with_shape(array: zarr.Array[Any], shape: tuple[int, ...]) -> zarr.Array[Any
 def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> np.ndarray:
     """Read rows `start:stop`, in native byte order.
 
-    Raises IntegrityError if a chunk's bytes are not those that were written; StorageError if a chunk is
-      missing or the store does not answer.
+    Raises IntegrityError if a chunk's bytes are not those that were written; StorageError if the array has no
+      such rows, a chunk is missing or the store does not answer.
     """
+    if not 0 <= start <= stop <= array.shape[0]:
+        raise StorageError(
+            f"rows {start}:{stop} of {label}, which has {array.shape[0]:_} rows; cut the blocks from this "
+            "dataset"
+        )
     try:
         return _native(np.asarray(array[start:stop]))
     except MemoryError:

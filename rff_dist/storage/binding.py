@@ -41,13 +41,14 @@ def complete(
     """Write a group's attributes, with a manifest that binds its arrays; the last thing that is written.
 
     `names`: of the arrays.
-    `attributes`: those that are new or others now, the manifest among them.
+    `attributes`: those that are new or others now, what the manifest says of the rows among them.
     `changed`: numbers of the chunks that are others than those that the manifest before knows; None for all.
     """
     document = load_json(_content(store, _FILE))
     known = _manifest(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
     parts = {name: _describe(store, name, known.get(name), (changed or {}).get(name, ())) for name in names}
-    manifest: dict[str, Any] = {**attributes[MANIFEST], _PARTS: parts}
+    state = {"state": "complete", "format_version": FORMAT_VERSION}
+    manifest: dict[str, Any] = {**attributes[MANIFEST], **state, _PARTS: parts}
     document["attributes"] = {**document["attributes"], **attributes, MANIFEST: manifest}
     manifest[_COVERS] = sorted(document["attributes"])
     manifest[_DIGEST] = _digest_of(document)

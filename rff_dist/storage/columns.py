@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.storage import LocalStore
 
 from rff_dist.data.blocks import Block
 from rff_dist.data.columns import Column, MemoryColumn, check_values
@@ -77,15 +76,10 @@ class StoredColumn:
     def read(self, block: Block) -> np.ndarray:
         """Read the values of a block's rows.
 
-        Raises StorageError if a chunk is missing (unless `missing_chunks="fill"`) or the store does not
-          answer; IntegrityError if a chunk's bytes are damaged; DataError if a value is NaN, or a float that
-          is not a whole number; names the row.
+        Raises StorageError if there are no such rows, a chunk is missing (unless `missing_chunks="fill"`) or
+          the store does not answer; IntegrityError if a chunk's bytes are damaged; DataError if a value is
+          NaN, or a float that is not a whole number; names the row.
         """
-        if not 0 <= block.start <= block.stop <= self.n_samples:
-            raise StorageError(
-                f"rows {block.start}:{block.stop} of {self._label}, which has {self.n_samples:_} rows; "
-                "cut the blocks from this dataset"
-            )
         values = read_rows(self.array, block.start, block.stop, label=self._label)
         return check_values(values, self._label, np.arange(block.start, block.stop))
 
@@ -206,7 +200,7 @@ def _of_array(array: zarr.Array[Any], name: str, missing_chunks: str) -> StoredC
     if header is None:
         raise StorageError(f"{label} is no longer there")
     _check_shape(header, label)
-    reopen: _Recipe | None = None if root is None else (_reopen_array, (root, array.path, missing_chunks))
+    reopen: _Recipe | None = None if root is None else (_of_array, (array, array.path, missing_chunks))
     return StoredColumn(
         require_chunks(array, fill_missing=missing_chunks == "fill"), None, header, label, reopen
     )
@@ -219,8 +213,3 @@ def _check_shape(header: Header, label: str) -> None:
 
 def _reopen_stored(address: Address, name: str, missing_chunks: str) -> StoredColumn:
     return _open(reopen_group(address), name, missing_chunks)
-
-
-def _reopen_array(root: str, path: str, missing_chunks: str) -> StoredColumn:
-    array = zarr.open_array(LocalStore(root, read_only=True), path=path, mode="r")
-    return _of_array(array, path, missing_chunks)

@@ -19,7 +19,7 @@ from typing import Any
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
-from rff_dist.storage.locations import Location, read_bytes, unreachable, write_bytes
+from rff_dist.storage.locations import Location, reaching, read_bytes, unreachable, write_bytes
 from rff_dist.storage.locks import lock_file
 
 logger = logging.getLogger(__name__)
@@ -48,14 +48,13 @@ def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | No
         return None if content is None else Tagged(content, {})
     import obstore
 
-    try:
-        found = obstore.get(store.store, key)
+    with reaching(f"{where} cannot be read", key):
+        try:
+            found = obstore.get(store.store, key)
+        except FileNotFoundError:
+            return None
         tag = {name: found.meta[name] for name in ("e_tag", "version")}
         return Tagged(bytes(found.bytes()), {name: value for name, value in tag.items() if value})
-    except FileNotFoundError:
-        return None
-    except Exception as error:
-        raise unreachable(f"{where} cannot be read", error, key) from error
 
 
 def create_bytes(store: Store, key: str, content: bytes, *, where: Location | str) -> bool:
@@ -163,8 +162,6 @@ def _put_unguarded(
     )
     if read_bytes(store, key, where=where) != (None if expected is None else expected.content):
         return False
-    try:
+    with reaching(f"{where} cannot be written", key):
         write_bytes(store, key, content)
-    except Exception as error:
-        raise unreachable(f"{where} cannot be written", error, key) from error
     return read_bytes(store, key, where=where) == content

@@ -16,11 +16,12 @@ from rff_dist.data.memory import check_indices
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import Header, gather_rows, open_array, read_rows
 from rff_dist.storage.columns import ID, id_column
-from rff_dist.storage.editing import ROLES, TEXT_ROLES, Editing, digest_rows, editing
+from rff_dist.storage.editing import ROLES, Editing, digest_rows, editing, read_headers
 from rff_dist.storage.generations import MANIFEST
 from rff_dist.storage.groups import StoredGroup, committed_rows, find_group
 from rff_dist.storage.loads import without_deleted
-from rff_dist.storage.locations import Location, check_output, parse_location, store_errors
+from rff_dist.storage.locations import Location, parse_location, store_errors
+from rff_dist.storage.output_places import check_output
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 from rff_dist.storage.writing import Progress, Writing, write_batches
@@ -266,12 +267,11 @@ def convert_dataset(
 def _plain_arrays(
     stored: StoredGroup, group: zarr.Group, location: Location, n_samples: int
 ) -> tuple[Mapping[str, zarr.Array[Any]], Mapping[str, Header]]:
-    headers, attributes = {}, dict(group.attrs)
+    attributes = dict(group.attrs)
     store = stored.bound_store(attributes)
-    for name in ROLES:
-        header = stored.read_header(name, attributes, text=name in TEXT_ROLES)
-        if header is not None:
-            headers[name] = header.first_rows(n_samples)
+    headers = {
+        name: header.first_rows(n_samples) for name, header in read_headers(stored, attributes).items()
+    }
     if "X" not in headers:
         raise StorageError(f"{location} has no array 'X'; expected a dataset")
     others = sorted(name for name in group.array_keys() if name not in ROLES)

@@ -19,7 +19,6 @@ from typing import Any, cast
 
 import numpy as np
 import zarr
-from zarr.storage import LocalStore
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import (
@@ -49,7 +48,6 @@ from rff_dist.storage.arrays import (
     stored_rows,
     with_shape,
 )
-from rff_dist.storage.binding import FORMAT_VERSION as FORMAT_VERSION
 from rff_dist.storage.binding import WrongChunkError
 from rff_dist.storage.generations import LINE, MANIFEST
 from rff_dist.storage.groups import (
@@ -114,26 +112,21 @@ class ZarrDataset(ArraysDataset):
 
         X is in its stored dtype, y float64 of shape (rows, n_targets).
 
-        Raises StorageError if a chunk is missing (unless `missing_chunks="fill"`) or the store does not
-          answer; IntegrityError if a chunk's bytes are damaged.
+        Raises StorageError if there are no such rows, a chunk is missing (unless `missing_chunks="fill"`) or
+          the store does not answer; IntegrityError if a chunk's bytes are damaged.
         """
-        if not 0 <= block.start <= block.stop <= self.n_samples:
-            raise StorageError(
-                f"rows {block.start}:{block.stop} of {self._labels['X']}, which has {self.n_samples:_} rows; "
-                "cut the blocks from this dataset"
-            )
-        y = self._slice("y", self.y, block)
-        weight = self._slice("sample_weight", self.sample_weight, block)
+        rows = slice(block.start, block.stop)
+        y, weight = self._part("y", rows), self._part("sample_weight", rows)
         return Rows(
             block,
-            cast("np.ndarray", self._slice("X", self.X, block)),
+            cast("np.ndarray", self._part("X", rows)),
             None if y is None else as_targets(y),
             None if weight is None else weight.astype(np.float64),
             chunk_rows=self.chunk_rows,
         )
 
     def read_weight(self, block: Block) -> np.ndarray | None:
-        weight = self._slice("sample_weight", self.sample_weight, block)
+        weight = self._part("sample_weight", slice(block.start, block.stop))
         return None if weight is None else weight.astype(np.float64)
 
     def without_targets(self) -> ZarrDataset:
@@ -142,8 +135,8 @@ class ZarrDataset(ArraysDataset):
             address, (x, _, weight), missing_chunks = reopen[1]
             reopen = (_reopen_stored, (address, (x, None, weight), missing_chunks))
         elif reopen is not None:
-            (x, _, weight), *options = reopen[1]
-            reopen = (_reopen_arrays, ([x, (), weight], *options))
+            X, _, *options = reopen[1]
+            reopen = (_reopen_arrays, (X, None, *options))
         return replace(self, y=None, target_names=None, _reopen=reopen)
 
     def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
@@ -155,8 +148,8 @@ class ZarrDataset(ArraysDataset):
         wanted = check_indices(indices, self.n_samples)
         rows, places = np.unique(wanted, return_inverse=True)
         X, y, weight = (
-            None if (values := self._gather(name, array, rows)) is None else values[places]
-            for name, array in (("X", self.X), ("y", self.y), ("sample_weight", self.sample_weight))
+            None if (values := self._part(name, rows)) is None else values[places]
+            for name in ("X", "y", "sample_weight")
         )
         return Sample(
             cast("np.ndarray", X),
@@ -231,21 +224,15 @@ class ZarrDataset(ArraysDataset):
             f"{self.n_targets} targets, {self.dtype})"
         )
 
-    def _gather(
-        self, name: str, array: zarr.Array[Any] | np.ndarray | None, rows: np.ndarray
-    ) -> np.ndarray | None:
+    def _part(self, name: str, rows: slice | np.ndarray) -> np.ndarray | None:
+        """Return some rows of X, y or the weights: a stretch of them, or single ones that ascend."""
+        array = getattr(self, name)
         if array is None or isinstance(array, np.ndarray):
             return None if array is None else array[rows]
         with self._blamed_on_changes():
+            if isinstance(rows, slice):
+                return read_rows(array, rows.start, rows.stop, label=self._labels[name])
             return gather_rows(array, rows, label=self._labels[name])
-
-    def _slice(
-        self, name: str, array: zarr.Array[Any] | np.ndarray | None, block: Block
-    ) -> np.ndarray | None:
-        if array is None or isinstance(array, np.ndarray):
-            return None if array is None else array[block.start : block.stop]
-        with self._blamed_on_changes():
-            return read_rows(array, block.start, block.stop, label=self._labels[name])
 
     @contextmanager
     def _blamed_on_changes(self) -> Iterator[None]:
@@ -335,8 +322,8 @@ def dataset_from_arrays(
       their numbers of rows, or X has no column.
     """
     given = {"X": X, "y": y, "sample_weight": sample_weight}
-    recipe = [_array_recipe(array) for array in given.values()]
-    movable = all(part is not None for part in recipe)
+    stores = [array.store for array in given.values() if isinstance(array, zarr.Array)]
+    movable = all(local_root(store, "") is not None for store in stores)
     arrays: dict[str, zarr.Array[Any] | np.ndarray | None] = {}
     headers, labels = {}, {}
     for name, array in given.items():
@@ -371,7 +358,7 @@ def dataset_from_arrays(
         None,
         headers,
         labels,
-        (_reopen_arrays, (recipe, missing_chunks)) if movable else None,
+        (_reopen_arrays, (*arrays.values(), missing_chunks)) if movable else None,
     )
 
 
@@ -488,18 +475,6 @@ def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> t
     return tuple(names)
 
 
-def _array_recipe(
-    array: zarr.Array[Any] | np.ndarray | None,
-) -> tuple[str, str] | np.ndarray | tuple[()] | None:
-    """Return what another process needs to get the array: store and path, the values, or () for no array."""
-    if array is None:
-        return ()
-    if isinstance(array, zarr.Array):
-        root = local_root(array.store, "")
-        return None if root is None else (root, array.path)
-    return np.asarray(array)
-
-
 def _reopen_stored(
     address: Address,
     names: tuple[str, str | None, str | None],
@@ -508,16 +483,5 @@ def _reopen_stored(
     return _open(reopen_group(address), names, missing_chunks)
 
 
-def _reopen_arrays(
-    recipe: list[tuple[str, str] | np.ndarray | tuple[()]], missing_chunks: str
-) -> ZarrDataset:
-    arrays: list[Any] = []
-    for part in recipe:
-        if isinstance(part, np.ndarray):
-            arrays.append(part)
-        elif part:
-            root, path = part
-            arrays.append(zarr.open_array(LocalStore(root, read_only=True), path=path, mode="r"))
-        else:
-            arrays.append(None)
-    return dataset_from_arrays(*arrays, missing_chunks=missing_chunks)
+def _reopen_arrays(X: Any, y: Any, sample_weight: Any, missing_chunks: str) -> ZarrDataset:
+    return dataset_from_arrays(X, y, sample_weight, missing_chunks=missing_chunks)

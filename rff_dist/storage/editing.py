@@ -15,12 +15,11 @@ import zarr
 from rff_dist.data.columns import is_text
 from rff_dist.data.memory import canonical_bytes
 from rff_dist.errors import DataError, StorageError
-from rff_dist.storage.arrays import Header, read_header, require_chunks
-from rff_dist.storage.binding import check_array, complete
+from rff_dist.storage.arrays import Header, require_chunks
+from rff_dist.storage.binding import complete
 from rff_dist.storage.columns import ID
-from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import LINE, LOADS, MANIFEST
-from rff_dist.storage.groups import committed_rows, open_complete_group, require_versions
+from rff_dist.storage.groups import StoredGroup, committed_rows, require_versions
 from rff_dist.storage.loads import Load, describe_loads, read_loads, with_load
 from rff_dist.storage.locations import Location
 from rff_dist.storage.repositories import Change, changing
@@ -125,9 +124,7 @@ class Editing:
         manifest: Any = self.attributes.get(MANIFEST)
         chain = hashlib.sha256(f"{manifest.get('sha256')}|{digest}".encode()).hexdigest()
         line = manifest.get(LINE, [])[-_LONGEST_LINE:] if what == "append" else []
-        state: dict[str, Any] = {
-            "state": "complete",
-            "format_version": FORMAT_VERSION,
+        state = {
             "n_samples": n_after,
             "sha256": chain,
             LINE: [*line, [n_after, chain]],
@@ -148,14 +145,9 @@ def editing(location: Location) -> Iterator[Editing]:
     """
     require_versions(location)
     with changing(location) as change:
-        group = zarr.open_group(change.store, mode="r+")
-        open_complete_group(change.store, "", str(location))
-        attributes = dict(group.attrs)
-        headers = {
-            name: header
-            for name in ROLES
-            if (header := _read_header(change, name, attributes, location)) is not None
-        }
+        stored = StoredGroup(change.store, "", str(location), location.url, None)
+        attributes = dict(stored.open().attrs)
+        headers, group = read_headers(stored, attributes), zarr.open_group(change.store, mode="r+")
         _check(group, attributes, headers, location)
         yield Editing(location, headers["X"].shape[0], attributes, headers, group, change)
 
@@ -168,14 +160,10 @@ def digest_rows(*parts: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _read_header(
-    change: Change, name: str, attributes: Mapping[str, Any], location: Location
-) -> Header | None:
-    label = f"array {name!r} of {location}"
-    header = read_header(change.store, name, label=label, text=name in TEXT_ROLES)
-    if header is not None:
-        check_array(header, attributes, name, label)
-    return header
+def read_headers(stored: StoredGroup, attributes: Mapping[str, Any]) -> dict[str, Header]:
+    """Return the metadata of a dataset's arrays by their names, checked."""
+    found = {name: stored.read_header(name, attributes, text=name in TEXT_ROLES) for name in ROLES}
+    return {name: header for name, header in found.items() if header is not None}
 
 
 def _check(

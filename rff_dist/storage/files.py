@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rff_dist.errors import StorageError
-from rff_dist.storage.locations import Location, open_store, unreachable
+from rff_dist.storage.locations import Location, open_store, reaching
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, what: str) -> Path:
@@ -35,12 +35,11 @@ def has_object(location: Location) -> bool:
     import obstore
 
     store, name = _store_above(location)
-    try:
-        obstore.head(store.store, name)
-    except FileNotFoundError:
-        return False
-    except Exception as error:
-        raise unreachable(f"{location} cannot be looked at", error) from error
+    with reaching(f"{location} cannot be looked at"):
+        try:
+            obstore.head(store.store, name)
+        except FileNotFoundError:
+            return False
     return True
 
 

@@ -24,22 +24,19 @@ from typing import Any
 import zarr
 
 from rff_dist.errors import OutputExistsError, StorageError
-from rff_dist.storage import locations
+from rff_dist.storage import output_places
 from rff_dist.storage.arrays import load_json
 from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
 from rff_dist.storage.leases import remove_unfinished
 from rff_dist.storage.locations import (
     Location,
-    discard,
     exists,
-    explain,
-    is_store_error,
     list_names,
     open_store,
     read_bytes,
-    stage,
-    writing_advice,
+    store_errors,
 )
+from rff_dist.storage.output_places import discard, stage
 
 MANIFEST = "rff_dist"
 NAME = "id"  # its member: what all versions of a dataset are known by, and no other dataset
@@ -85,30 +82,31 @@ def begin(
     if staged is None:
         overwrites = location.is_remote and exists(location)
         staged = location.child(f"generation-{uuid.uuid4().hex}") if overwrites else stage(location)
-    try:
-        if staged.is_local:
-            Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
-        store = open_store(staged, read_only=False)
-        if not staged.is_remote:
-            return staged, zarr.create_group(store, attributes=dict(attributes))
-        # What is compared when an answer was lost must be unlike every other writer's.
-        manifest = {**attributes.get(MANIFEST, {}), "writer": uuid.uuid4().hex}
-        claim = _document({**attributes, MANIFEST: manifest})
-        if not create_bytes(store, _FILE, claim, where=location):
-            raise OutputExistsError(
-                f"{location} is being written by another run, or was left unfinished by one; wait for it, or "
-                "give overwrite=True (--overwrite at the command line) to replace it"
-            )
-        return staged, zarr.open_group(store, mode="r+")
-    except StorageError:
-        raise
-    except Exception as error:
-        if not is_store_error(error):
+    with store_errors(f"{location} cannot be written", ""):
+        try:
+            return staged, _create_group(staged, location, attributes)
+        except StorageError:
+            raise  # what is there may be another writer's
+        except Exception:
+            discard(staged)
             raise
-        discard(staged)
-        raise StorageError(
-            f"{location} cannot be written: {explain(error)}. {writing_advice(error)}"
-        ) from error
+
+
+def _create_group(staged: Location, location: Location, attributes: Mapping[str, Any]) -> zarr.Group:
+    if staged.is_local:
+        Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
+    store = open_store(staged, read_only=False)
+    if not staged.is_remote:
+        return zarr.create_group(store, attributes=dict(attributes))
+    # What is compared when an answer was lost must be unlike every other writer's.
+    manifest = {**attributes.get(MANIFEST, {}), "writer": uuid.uuid4().hex}
+    claim = _document({**attributes, MANIFEST: manifest})
+    if not create_bytes(store, _FILE, claim, where=location):
+        raise OutputExistsError(
+            f"{location} is being written by another run, or was left unfinished by one; wait for it, or "
+            "give overwrite=True (--overwrite at the command line) to replace it"
+        )
+    return zarr.open_group(store, mode="r+")
 
 
 def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
@@ -120,7 +118,7 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
     if staged == location:
         return
     if not location.is_remote:
-        locations.put_in_place(staged, location, overwrite=overwrite)
+        output_places.put_in_place(staged, location, overwrite=overwrite)
         return
     store = open_store(location, read_only=False)
     name = staged.path.removeprefix(f"{location.path}/")

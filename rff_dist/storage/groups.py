@@ -25,8 +25,8 @@ from rff_dist.storage.locations import (
     open_store,
     parse_location,
     read_bytes,
-    unfinished,
 )
+from rff_dist.storage.output_places import unfinished
 from rff_dist.storage.repositories import is_versioned, open_pinned, open_snapshot
 from rff_dist.storage.seal import sealed_store
 
@@ -119,8 +119,12 @@ class StoredGroup:
 
     def open(self) -> zarr.Group:
         """Open it, or say what is there instead, or that this package's writer did not finish it."""
-        group = open_complete_group(self.store, self.root, self.place)
+        group = open_group(self.store, self.root, self.place)
         manifest: Any = group.attrs.get(MANIFEST)
+        if isinstance(manifest, Mapping) and manifest.get("state") != "complete":
+            raise StorageError(
+                f"{self.place} is unfinished: its writer did not come to the end. Write it again"
+            )
         if self.sha256 is not None and (manifest or {}).get("sha256") != self.sha256:
             raise IntegrityError(
                 f"version {self.version} of {self.place} holds what another one was written with; restore it "
@@ -240,15 +244,6 @@ def require_versions(location: Location) -> None:
             f"{location} is plain Zarr, which keeps no versions and is written once; expected a versioned "
             f"dataset. Make it one by `rff-dist data convert {location}`, and repeat this"
         )
-
-
-def open_complete_group(store: Store, root: str, place: str) -> zarr.Group:
-    """Open a Zarr group, or say what is there instead, or that this package's writer did not finish it."""
-    group = open_group(store, root, place)
-    manifest = group.attrs.get(MANIFEST)
-    if isinstance(manifest, Mapping) and manifest.get("state") != "complete":
-        raise StorageError(f"{place} is unfinished: its writer did not come to the end. Write it again")
-    return group
 
 
 def committed_rows(attributes: Mapping[str, Any], place: str) -> int:

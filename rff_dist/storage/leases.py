@@ -26,18 +26,11 @@ from pathlib import Path
 
 from zarr.abc.store import Store
 
-from rff_dist.errors import OutputBusyError, RFFDistError, StorageError
+from rff_dist.errors import OutputBusyError, RFFDistError
 from rff_dist.storage.conditional import Tagged, read_tagged, replace_bytes
-from rff_dist.storage.locations import (
-    Location,
-    beside,
-    delete_bytes,
-    discard,
-    is_unfinished,
-    open_store,
-    parse_location,
-)
+from rff_dist.storage.locations import Location, delete_bytes, open_store, parse_location, store_errors
 from rff_dist.storage.locks import duration, is_at, lock_file
+from rff_dist.storage.output_places import beside, discard, is_unfinished
 from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
@@ -115,18 +108,10 @@ def _in_folder(location: Location, holder: str) -> Iterator[Lease]:
     output = Path(location.path)
     path = output.with_name(f".{output.name}.lock")
     with ExitStack() as stack:
-        try:
+        with store_errors(f"no lease can be kept beside {location}", ""):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(
-                lock_file(path, holder=holder, busy=f"another run is writing {location}")
-            )
-        except OutputBusyError:
-            raise
-        except OSError as error:
-            raise StorageError(
-                f"no lease can be kept beside {location}: {error.strerror or error}; choose a place that you "
-                "may write to"
-            ) from error
+            busy = f"another run is writing {location}"
+            file = stack.enter_context(lock_file(path, holder=holder, busy=busy))
 
         for place in (*beside(location, "partial-"), *beside(location, "rows-")):
             logger.info("removing what a writer left that did not end: %s", place)

@@ -37,7 +37,6 @@ from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.locations import (
     Location,
     delete_bytes,
-    discard,
     explain,
     list_names,
     may_hold,
@@ -47,6 +46,7 @@ from rff_dist.storage.locations import (
     write_bytes,
     write_parts,
 )
+from rff_dist.storage.output_places import discard
 
 logger = logging.getLogger(__name__)
 

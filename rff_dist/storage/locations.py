@@ -1,25 +1,19 @@
-"""Where things are stored: the URLs that are allowed, and how an output appears all at once.
+"""Where things are stored: the URLs that are allowed, their stores, and the bytes of single files in them.
 
 A location is a folder: a local path, a store in this process's memory (`memory://name`), or a prefix of an
-object store. Local outputs are written to a sibling folder and renamed, those in memory are swapped in the
-table of names; both appear complete or not at all. An object store cannot rename, so there the group's
-attributes say whether it is complete.
+object store.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import difflib
 import errno
 import hashlib
 import importlib.util
 import itertools
-import json
 import logging
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +29,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
-from rff_dist.errors import MissingDependencyError, OutputExistsError, RFFDistError, StorageError
+from rff_dist.errors import MissingDependencyError, RFFDistError, StorageError
 from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
@@ -43,16 +37,12 @@ logger = logging.getLogger(__name__)
 # Read and written through obstore, the extra `s3`: against a local server it read twice as fast as s3fs.
 REMOTE_SCHEMES = ("s3", "gs", "az", "https")
 SCHEMES = ("file", "memory", *REMOTE_SCHEMES)
-_READ_ONLY_SCHEMES = ("https",)
-_NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
+READ_ONLY_SCHEMES = ("https",)
+NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
 # What a versioned dataset begins with: its branches, tags and snapshots.
 REPOSITORY_FILE = "repo"
 # By these an output may be told to be a dataset, and be replaced.
-DATASET_FILES = (*_NODE_FILES, REPOSITORY_FILE)
-# What a writer of a model leaves that was killed, or whose store was away when it failed.
-_PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr|\.model\.json\.[0-9a-f]{32}")
-# A request to an object store is given up after so many seconds.
-_DRAINED_S = 60.0
+DATASET_FILES = (*NODE_FILES, REPOSITORY_FILE)
 # Says which version of a registered model is current; the folder that it is in holds all versions.
 POINTER_FILE = "current.json"
 # Says what a version was made of, and that it was published.
@@ -65,7 +55,7 @@ _STORE_HINTS = {
 }
 
 # `memory://name` promises one dataset per name and process, which needs one table per process.
-_MEMORY: dict[str, MemoryStore] = {}
+MEMORY: dict[str, MemoryStore] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +139,15 @@ def open_store(location: Location, *, read_only: bool) -> Store:
     if location.scheme == "file":
         return LocalStore(location.path, read_only=read_only)
     if location.scheme == "memory":
-        if location.path not in _MEMORY:
+        if location.path not in MEMORY:
             if read_only:
                 raise StorageError(
                     f"{location} is not in this process, whose stores in memory are {_names_in_memory()}; "
                     "a store in memory lives in the process that wrote it. Write to a path to share it"
                 )
-            _MEMORY[location.path] = MemoryStore()
-        return _MEMORY[location.path].with_read_only(read_only)
-    if not read_only and location.scheme in _READ_ONLY_SCHEMES:
+            MEMORY[location.path] = MemoryStore()
+        return MEMORY[location.path].with_read_only(read_only)
+    if not read_only and location.scheme in READ_ONLY_SCHEMES:
         raise StorageError(f"{location} can only be read; write to a path or an object store")
     if importlib.util.find_spec("obstore") is None:
         raise MissingDependencyError(
@@ -216,12 +206,23 @@ def unreachable(what: str, error: BaseException, key: str = "") -> StorageError:
     )
 
 
+@contextmanager
+def reaching(what: str, key: str = "") -> Iterator[None]:
+    """Say that `what` cannot be done where a store does not answer; as `unreachable`."""
+    try:
+        yield
+    except RFFDistError:
+        raise
+    except Exception as error:
+        raise unreachable(what, error, key) from error
+
+
 def exists(location: Location) -> bool:
     """Say whether anything is stored at `location`."""
     if location.scheme == "file":
         return os.path.lexists(location.path)
     if location.scheme == "memory":
-        return location.path in _MEMORY
+        return location.path in MEMORY
     store = open_store(location, read_only=True)
     names = (*DATASET_FILES, "model.json", POINTER_FILE)
     return any(read_bytes(store, name, where=location) is not None for name in names)
@@ -239,8 +240,8 @@ def list_names(location: Location) -> list[str]:
     """
     if location.scheme == "memory":
         start = f"{location.path}/" if location.path else ""
-        names = {name.removeprefix(start).partition("/")[0] for name in _MEMORY if name.startswith(start)}
-        if location.path not in _MEMORY:
+        names = {name.removeprefix(start).partition("/")[0] for name in MEMORY if name.startswith(start)}
+        if location.path not in MEMORY:
             return sorted(names)
     else:
         names = set()
@@ -254,10 +255,8 @@ def names_in(store: Store, *, where: Location) -> list[str]:
     async def gather() -> list[str]:
         return [name async for name in store.list_dir("")]
 
-    try:
+    with reaching(f"{where} cannot be listed"):
         return sync(gather())
-    except Exception as error:
-        raise unreachable(f"{where} cannot be listed", error) from error
 
 
 def digest_objects(location: Location) -> str | None:
@@ -278,7 +277,7 @@ def digest_objects(location: Location) -> str | None:
 
 def _names_in_memory() -> list[str]:
     """Names that a user gave: not the parts of records, nor what is hidden or unfinished."""
-    names = (name for name in _MEMORY if not any(str(parent) in _MEMORY for parent in Path(name).parents))
+    names = (name for name in MEMORY if not any(str(parent) in MEMORY for parent in Path(name).parents))
     return sorted(name for name in names if not name.startswith(".") and ".partial-" not in name)
 
 
@@ -287,23 +286,18 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
 
     `where` is what errors call the store.
     """
-    try:
-        buffer = sync(store.get(key, prototype=default_buffer_prototype()))
-    except FileNotFoundError:  # the folder that the store is in
-        return None
-    except RFFDistError:
-        raise
-    except Exception as error:
-        raise unreachable(f"{where} cannot be read", error, key) from error
+    with reaching(f"{where} cannot be read", key):
+        try:
+            buffer = sync(store.get(key, prototype=default_buffer_prototype()))
+        except FileNotFoundError:  # the folder that the store is in
+            return None
     return None if buffer is None else buffer.to_bytes()
 
 
 def stored_bytes(store: Store, path: str, label: str) -> int:
     """Return how many bytes are stored below a path; a store that is away is a StorageError."""
-    try:
+    with reaching(f"{label} cannot be measured"):
         return int(sync(store.getsize_prefix(path)))
-    except Exception as error:
-        raise unreachable(f"{label} cannot be measured", error) from error
 
 
 def write_bytes(store: Store, key: str, content: bytes, *, scratch: str | None = None) -> None:
@@ -355,94 +349,6 @@ def delete_bytes(store: Store, key: str) -> None:
     sync(store.delete(key))
 
 
-def check_output(
-    location: Location,
-    *,
-    overwrite: bool,
-    inputs: Sequence[Location] = (),
-    marker: tuple[str, ...] = _NODE_FILES,
-) -> None:
-    """Refuse an output that exists, is inside another dataset, overlaps an input, or cannot be written.
-
-    Whether a local folder can be written is tried, by making and removing an empty folder: permissions do not
-    tell of a file system that is full, read-only or unlike others.
-
-    `location`: where the output is to be.
-    `overwrite`: whether what is there may be replaced. Only something of our own kind is: a folder that holds
-      one of the files in `marker`, or nothing.
-    `inputs`: what is read while the output is written.
-    `marker`: names of the files that tell that a folder may be replaced.
-    Raises OutputExistsError if it exists and `overwrite` is False, or it is a registered model or a version
-      of one; StorageError in the other cases.
-    """
-    for source in inputs:
-        if _overlap(location, source):
-            raise StorageError(
-                f"the output {location} and the input {source} overlap; "
-                "write to another place, so that the input stays whole while it is read"
-            )
-    if location.scheme in _READ_ONLY_SCHEMES:
-        raise StorageError(f"{location} can only be read; write to a path or an object store")
-    if location.is_local:
-        for parent in Path(location.path).parents:
-            versioned = (parent / REPOSITORY_FILE).is_file() and (parent / "snapshots").is_dir()
-            if versioned or any((parent / name).is_file() for name in _NODE_FILES):
-                raise StorageError(
-                    f"the output {location} lies inside the Zarr data {parent}; write beside it"
-                )
-    if not exists(location):
-        _refuse_others_objects(location)
-        _try_writing(location)
-        return
-    if holds_versions(location):
-        raise OutputExistsError(
-            f"{location} is a registered model, which keeps all of its versions; publish the next one with "
-            "register=True, or choose another name"
-        )
-    if overwrite and _holds(location, LINEAGE_FILE):
-        raise OutputExistsError(
-            f"{location} is a published version of a registered model, which is never replaced; publish the "
-            "next one with register=True, or choose another name"
-        )
-    begun = is_unfinished(location) and (location.is_remote or "model.json" in marker)
-    if not overwrite and not begun:
-        raise OutputExistsError(
-            f"{location} exists already; choose another name, or give overwrite=True "
-            "(--overwrite at the command line) to replace it"
-        )
-    if location.is_local:
-        path = Path(location.path)
-        replaceable = begun or (
-            path.is_dir() and (any((path / name).is_file() for name in marker) or not any(path.iterdir()))
-        )
-    elif location.is_remote:
-        store = open_store(location, read_only=True)
-        replaceable = any(read_bytes(store, name, where=location) is not None for name in marker)
-    else:
-        replaceable = True
-    if not replaceable:
-        raise StorageError(
-            f"{location} is not replaced: overwriting removes what is there, and it holds none of "
-            f"{', '.join(marker)}. Remove it yourself if it is not needed"
-        )
-    if location.is_local:
-        # A model is replaced in its folder, a dataset beside it.
-        _try_writing(location.child("model") if "model.json" in marker else location)
-
-
-def holds_versions(location: Location) -> bool:
-    """Say whether `location` is a registered model of which a version is current."""
-    return _holds(location, POINTER_FILE)
-
-
-def _holds(location: Location, name: str) -> bool:
-    if location.is_local:
-        return Path(location.path, name).is_file()
-    if not may_hold(location):
-        return False
-    return read_bytes(open_store(location, read_only=True), name, where=location) is not None
-
-
 def writing_advice(error: BaseException) -> str:
     """Say what to do about an output that the operating system or an object store refused."""
     if not isinstance(error, OSError):
@@ -454,177 +360,13 @@ def writing_advice(error: BaseException) -> str:
     return "Choose another place"
 
 
-def _refuse_others_objects(location: Location) -> None:
-    """Refuse a prefix, a whole bucket say, of what is not ours: a failed write would remove that too."""
-    if not location.is_remote:
-        return
-    names = [name for name in list_names(location) if not _PART_OF_MODEL.fullmatch(name)]
-    if names:
-        raise StorageError(
-            f"{location} holds other things ({', '.join(names[:5])}{', …' if len(names) > 5 else ''}) and no "
-            "dataset or model; expected a name of its own. Write to a name below it"
-        )
-
-
-def _try_writing(location: Location) -> None:
-    """Make and remove an empty folder where the output's unfinished folder is going to be."""
-    if not location.is_local:
-        return
-    path = Path(stage(location).path)
-    folder = next(parent for parent in path.parents if os.path.lexists(parent))
-    probe = folder / path.name
-    try:
-        os.mkdir(probe)
-        os.rmdir(probe)
-    except OSError as error:
-        raise StorageError(
-            f"{location} cannot be written: {folder}: {error.strerror or error}. {writing_advice(error)}"
-        ) from error
-
-
-def stage(location: Location) -> Location:
-    """Return the place to write an output of `location` until `put_in_place`; nothing is created."""
-    token = uuid.uuid4().hex[:12]
-    if location.is_local:
-        path = Path(location.path)
-        return Location("file", str(path.with_name(f".{path.name}.partial-{token}")))
-    if location.scheme == "memory":
-        return Location("memory", f"{location.path}.partial-{token}")
-    return location
-
-
-def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
-    """Move a finished output to its place: fsync, then rename.
-
-    With `overwrite` the two folders change names at once, and the old one is removed. Where the file system
-    cannot do that, the old one is moved aside and the new one moved in: whoever opens `location` in between
-    finds nothing there, and never a mixture.
-
-    Raises OutputExistsError if something has appeared at `location` and `overwrite` is False.
-    """
-    if staged == location:
-        return
-    if location.scheme == "memory":
-        if not overwrite and location.path in _MEMORY:
-            raise OutputExistsError(f"{location} was written meanwhile; choose another name")
-        _MEMORY[location.path] = _MEMORY.pop(staged.path)
-        return
-    _fsync_tree(staged.path)
-    aside = f"{staged.path}.old"
-    try:
-        if overwrite and os.path.lexists(location.path):
-            if _exchange(staged.path, location.path):
-                aside = staged.path
-            else:
-                os.rename(location.path, aside)
-        if aside != staged.path:
-            os.rename(staged.path, location.path)
-    except OSError as error:
-        if os.path.lexists(aside) and not os.path.lexists(location.path):
-            os.rename(aside, location.path)
-        if os.path.lexists(location.path) and not overwrite:
-            raise OutputExistsError(f"{location} was written meanwhile; choose another name") from error
-        raise
-    fsync_path(Path(location.path).parent)
-    if os.path.lexists(aside):
-        shutil.rmtree(aside)
-
-
-def _exchange(one: str, other: str) -> bool:
-    """Let two names change places at once, and tell whether this system and this file system can."""
-    try:
-        rename: Any = ctypes.CDLL(None).renameat2  # Linux; glibc 2.28, musl 1.2
-    except (AttributeError, OSError):
-        return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
-
-
-def drain() -> None:
-    """Wait until this process writes nothing more: of several chunks the others go on when one has failed."""
-
-    async def wait() -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=_DRAINED_S)
-
-    sync(wait())
-
-
-def discard(location: Location) -> None:
-    """Remove what is stored at `location` and below; nothing there is no error."""
-    drain()
-    if location.is_local and os.path.isfile(location.path):
-        os.unlink(location.path)
-    elif location.is_local:
-        shutil.rmtree(location.path, ignore_errors=True)
-    elif location.scheme == "memory":
-        for name in [n for n in _MEMORY if n == location.path or n.startswith(location.path + "/")]:
-            del _MEMORY[name]
-    else:
-        try:
-            store = open_store(location, read_only=False)
-            # What tells a dataset goes last: a discard that was interrupted can be repeated.
-            for name in list_names(location):
-                if name not in DATASET_FILES:
-                    sync(store.delete_dir(name))
-            sync(store.delete_dir(""))
-        except Exception as error:
-            logger.warning("%s could not be removed (%s); remove it yourself", location, explain(error))
-
-
-def parts_of_model(location: Location) -> list[str] | None:
-    """Return the names in a folder that is empty or holds parts of a model alone; None of any other."""
-    if not location.is_local or not Path(location.path).is_dir():
-        return None
-    names = list_names(location)
-    return names if all(_PART_OF_MODEL.fullmatch(name) for name in names) else None
-
-
-def is_unfinished(location: Location) -> bool:
-    """Tell whether a writer began a model, or a dataset in an object store, and has not finished it."""
-    if location.is_local:
-        return parts_of_model(location) is not None
-    if not location.is_remote:
-        return False
-    store = open_store(location, read_only=True)
-    content = read_bytes(store, "zarr.json", where=location)
-    if content is None:
-        from rff_dist.storage.repositories import is_empty  # which imports this module
-
-        return read_bytes(store, REPOSITORY_FILE, where=location) is not None and is_empty(location)
-    try:
-        state: str = json.loads(content)["attributes"]["rff_dist"]["state"]
-    except (ValueError, KeyError, TypeError):
-        return False
-    return state == "writing"
-
-
-def unfinished(location: Location) -> list[str]:
-    """Paths of outputs of `location` that were begun and not finished."""
-    if not location.is_local:
-        return []
-    path = Path(location.path)
-    if not path.parent.is_dir():
-        return []
-    start = f".{path.name}.partial-"
-    return sorted(str(entry) for entry in path.parent.iterdir() if entry.name.startswith(start))
-
-
-def beside(location: Location, kind: str) -> list[Location]:
-    """Hidden folders `.NAME.KIND…` beside `location`, where runs keep what they need until they end."""
-    parent, separator, name = location.path.rpartition("/")
-    if not separator and location.scheme != "memory":  # a whole bucket
-        return []
-    folder = Location(location.scheme, parent or separator)
-    found = [child for child in list_names(folder) if child.startswith(f".{name}.{kind}")]
-    return [Location(location.scheme, f"{parent}{separator}{child}") for child in found]
-
-
 def sync_to_disk(location: Location) -> None:
     """Wait until all files at a local `location` are on the disk."""
     if location.is_local:
-        _fsync_tree(location.path)
+        for folder, _, files in os.walk(location.path):
+            for file in files:
+                fsync_path(os.path.join(folder, file))
+            fsync_path(folder)
 
 
 def sync_names(location: Location, n_names: int) -> None:
@@ -632,22 +374,6 @@ def sync_names(location: Location, n_names: int) -> None:
     if location.is_local:
         for parent in list(Path(location.path).parents)[:n_names]:
             fsync_path(parent)
-
-
-def _overlap(a: Location, b: Location) -> bool:
-    if a.scheme != b.scheme:
-        return False
-    first, second = a.path, b.path
-    if a.is_local:
-        first, second = os.path.realpath(first), os.path.realpath(second)
-    return first == second or first.startswith(second + "/") or second.startswith(first + "/")
-
-
-def _fsync_tree(path: str) -> None:
-    for folder, _, files in os.walk(path):
-        for file in files:
-            fsync_path(os.path.join(folder, file))
-        fsync_path(folder)
 
 
 def fsync_path(path: str | os.PathLike[str]) -> None:

@@ -17,19 +17,9 @@ from rff_dist.data.columns import TEXT, Column, is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import create_array, name_axes, read_rows
 from rff_dist.storage.binding import complete
-from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
-from rff_dist.storage.locations import (
-    Location,
-    check_output,
-    discard,
-    drain,
-    explain,
-    open_store,
-    parse_location,
-    read_bytes,
-    store_errors,
-)
+from rff_dist.storage.locations import Location, explain, open_store, parse_location, read_bytes, store_errors
+from rff_dist.storage.output_places import check_output, discard, drain
 
 logger = logging.getLogger(__name__)
 
@@ -214,12 +204,7 @@ class Output:
         """
         n_samples, chunk_rows = self.n_samples, self.layout.chunk_rows
         n_chunks = -(-n_samples // chunk_rows)
-        manifest: dict[str, Any] = {
-            "state": "complete",
-            "format_version": FORMAT_VERSION,
-            "n_samples": n_samples,
-            "chunk_rows": chunk_rows,
-        }
+        manifest = {"n_samples": n_samples, "chunk_rows": chunk_rows}
         with store_errors(f"{self.location} cannot be put in place"):
             n_written = min(self._open(name).nchunks_initialized for name in self.layout.parts)
             if n_written != n_chunks:

@@ -47,20 +47,18 @@ from rff_dist.storage.current_version import read_pointer, version_place
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.locations import (
     Location,
-    check_output,
-    discard,
     exists,
     explain,
     may_hold,
     open_store,
     parse_location,
-    parts_of_model,
     read_bytes,
     store_errors,
     stored_bytes,
     sync_to_disk,
     write_bytes,
 )
+from rff_dist.storage.output_places import check_output, discard, parts_of_model
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37

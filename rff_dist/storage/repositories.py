@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -31,7 +31,6 @@ from rff_dist.errors import (
     IntegrityError,
     InvalidParameterError,
     NoSuchVersionError,
-    OutputBusyError,
     RFFDistError,
     StorageError,
 )
@@ -299,9 +298,8 @@ def changing(location: Location) -> Iterator[Change]:
     Raises OutputBusyError if another process is changing it; StorageError if it cannot be opened.
     """
     with ExitStack() as stack:
-        if location.is_local:
-            stack.enter_context(_locked(location))
         with _errors(f"{location} cannot be changed"):
+            stack.enter_context(_locked(location))
             session = _open_repository(location).writable_session(MAIN)
             change = Change(location, session.store, session.snapshot_id, session)
         yield change
@@ -466,28 +464,15 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
 
 @contextmanager
 def _writer(location: Location) -> Iterator[None]:
-    with ExitStack() as stack:
-        if location.is_local:
-            stack.enter_context(_locked(location))
-        stack.enter_context(_errors(f"{location} could not be changed"))
+    with _errors(f"{location} could not be changed"), _locked(location):
         yield
 
 
-@contextmanager
-def _locked(location: Location) -> Iterator[None]:
-    """Keep other processes of this machine from writing to a folder."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(
-                lock_file(Path(location.path, _LOCK), busy=f"another run is changing {location}")
-            )
-        except OutputBusyError:
-            raise
-        except OSError as error:
-            raise StorageError(
-                f"{location} cannot be changed: {error.strerror or error}. {writing_advice(error)}"
-            ) from error
-        yield
+def _locked(location: Location) -> AbstractContextManager[object]:
+    """Return what keeps other processes of this machine from writing to a folder."""
+    if not location.is_local:
+        return nullcontext()
+    return lock_file(Path(location.path, _LOCK), busy=f"another run is changing {location}")
 
 
 def _sync_since(location: Location, begun: float) -> None:

@@ -19,7 +19,7 @@ from zarr.storage import WrapperStore
 
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage.documents import parse_document, sign_document
-from rff_dist.storage.locations import Location, open_store, read_bytes, unreachable, write_bytes
+from rff_dist.storage.locations import Location, open_store, reaching, read_bytes, write_bytes
 
 SEAL = "rff_dist-seal.json"
 _KIND, _VERSION = "seal", 1
@@ -151,10 +151,8 @@ def _measure(store: Store, location: Location) -> Files:
         keys = [key async for key in store.list() if key != SEAL]
         return dict(one for one in await asyncio.gather(*(one(key, places) for key in keys)) if one)
 
-    try:
+    with reaching(f"{location} cannot be read"):
         return sync(every())
-    except Exception as error:
-        raise unreachable(f"{location} cannot be read", error) from error
 
 
 def _sums(content: bytes) -> tuple[int, int]:

@@ -21,20 +21,12 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, read_rows
 from rff_dist.storage.binding import complete
 from rff_dist.storage.columns import ID
-from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
+from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.generations import LINE, LOADS, MANIFEST, NAME, begin, put_in_place
 from rff_dist.storage.leases import hold, remove_unfinished
 from rff_dist.storage.loads import describe_loads, with_load
-from rff_dist.storage.locations import (
-    DATASET_FILES,
-    Location,
-    check_output,
-    discard,
-    exists,
-    parse_location,
-    stage,
-    store_errors,
-)
+from rff_dist.storage.locations import DATASET_FILES, Location, exists, parse_location, store_errors
+from rff_dist.storage.output_places import check_output, discard, stage
 from rff_dist.storage.repositories import Change, changing, create_repository, is_versioned
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 
@@ -276,8 +268,6 @@ def _write(
     if names[1] is not None and "y" not in buffer.arrays:
         raise DataError(f"`target_names`={list(names[1])} but there is no y")
     manifest: dict[str, Any] = {
-        "state": "complete",
-        "format_version": FORMAT_VERSION,
         "n_samples": buffer.n_samples,
         "chunk_rows": buffer.chunk_rows,
         "sha256": digest,

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, StorageError
 from rff_dist.ingest import queries
-from rff_dist.ingest.ingest import Ingested, correct, read_rows_to_change
+from rff_dist.ingest.corrections import correct, read_rows_to_change
+from rff_dist.ingest.ingest import Ingested
 from rff_dist.ingest.queries import Query
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.corrections import convert_dataset

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
-from rff_dist.storage import locations
+from rff_dist.storage import output_places
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.writing import write_dataset
@@ -208,13 +208,13 @@ def test_fields_that_no_array_holds_are_refused(tmp_path, dtype, n_columns):
 
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_overwriting_needs_no_file_system_that_exchanges_names(tmp_path, monkeypatch, exchanges):
-    exchange, told = locations._exchange, []
+    exchange, told = output_places._exchange, []
 
     def watched(one, other):
         told.append(exchanges and exchange(one, other))
         return told[-1]
 
-    monkeypatch.setattr(locations, "_exchange", watched)
+    monkeypatch.setattr(output_places, "_exchange", watched)
     for i in (1, 2):
         write_dataset(tmp_path / "d", np.full((3, 2), float(i)), overwrite=True)
     assert told == [exchanges]

@@ -1,0 +1,313 @@
+"""Where an output may be written, how it appears there all at once, and how it goes.
+
+Local outputs are written to a sibling folder and renamed, those in memory are swapped in the table of names;
+both appear complete or not at all. An object store cannot rename, so there the group's attributes say whether
+it is complete; see `generations`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zarr.core.sync import sync
+
+from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.storage.locations import (
+    DATASET_FILES,
+    LINEAGE_FILE,
+    MEMORY,
+    NODE_FILES,
+    POINTER_FILE,
+    READ_ONLY_SCHEMES,
+    REPOSITORY_FILE,
+    Location,
+    exists,
+    explain,
+    fsync_path,
+    list_names,
+    may_hold,
+    open_store,
+    read_bytes,
+    sync_to_disk,
+    writing_advice,
+)
+from rff_dist.storage.repositories import is_empty
+
+logger = logging.getLogger(__name__)
+
+# What a writer of a model leaves that was killed, or whose store was away when it failed.
+_PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr|\.model\.json\.[0-9a-f]{32}")
+# A request to an object store is given up after so many seconds.
+_DRAINED_S = 60.0
+
+
+def check_output(
+    location: Location,
+    *,
+    overwrite: bool,
+    inputs: Sequence[Location] = (),
+    marker: tuple[str, ...] = NODE_FILES,
+) -> None:
+    """Refuse an output that exists, is inside another dataset, overlaps an input, or cannot be written.
+
+    Whether a local folder can be written is tried, by making and removing an empty folder: permissions do not
+    tell of a file system that is full, read-only or unlike others.
+
+    `location`: where the output is to be.
+    `overwrite`: whether what is there may be replaced. Only something of our own kind is: a folder that holds
+      one of the files in `marker`, or nothing.
+    `inputs`: what is read while the output is written.
+    `marker`: names of the files that tell that a folder may be replaced.
+    Raises OutputExistsError if it exists and `overwrite` is False, or it is a registered model or a version
+      of one; StorageError in the other cases.
+    """
+    for source in inputs:
+        if _overlap(location, source):
+            raise StorageError(
+                f"the output {location} and the input {source} overlap; "
+                "write to another place, so that the input stays whole while it is read"
+            )
+    if location.scheme in READ_ONLY_SCHEMES:
+        raise StorageError(f"{location} can only be read; write to a path or an object store")
+    if location.is_local:
+        for parent in Path(location.path).parents:
+            versioned = (parent / REPOSITORY_FILE).is_file() and (parent / "snapshots").is_dir()
+            if versioned or any((parent / name).is_file() for name in NODE_FILES):
+                raise StorageError(
+                    f"the output {location} lies inside the Zarr data {parent}; write beside it"
+                )
+    if not exists(location):
+        _refuse_others_objects(location)
+        _try_writing(location)
+        return
+    if holds_versions(location):
+        raise OutputExistsError(
+            f"{location} is a registered model, which keeps all of its versions; publish the next one with "
+            "register=True, or choose another name"
+        )
+    if overwrite and _holds(location, LINEAGE_FILE):
+        raise OutputExistsError(
+            f"{location} is a published version of a registered model, which is never replaced; publish the "
+            "next one with register=True, or choose another name"
+        )
+    begun = is_unfinished(location) and (location.is_remote or "model.json" in marker)
+    if not overwrite and not begun:
+        raise OutputExistsError(
+            f"{location} exists already; choose another name, or give overwrite=True "
+            "(--overwrite at the command line) to replace it"
+        )
+    if location.is_local:
+        path = Path(location.path)
+        replaceable = begun or (
+            path.is_dir() and (any((path / name).is_file() for name in marker) or not any(path.iterdir()))
+        )
+    elif location.is_remote:
+        store = open_store(location, read_only=True)
+        replaceable = any(read_bytes(store, name, where=location) is not None for name in marker)
+    else:
+        replaceable = True
+    if not replaceable:
+        raise StorageError(
+            f"{location} is not replaced: overwriting removes what is there, and it holds none of "
+            f"{', '.join(marker)}. Remove it yourself if it is not needed"
+        )
+    if location.is_local:
+        # A model is replaced in its folder, a dataset beside it.
+        _try_writing(location.child("model") if "model.json" in marker else location)
+
+
+def holds_versions(location: Location) -> bool:
+    """Say whether `location` is a registered model of which a version is current."""
+    return _holds(location, POINTER_FILE)
+
+
+def _holds(location: Location, name: str) -> bool:
+    if location.is_local:
+        return Path(location.path, name).is_file()
+    if not may_hold(location):
+        return False
+    return read_bytes(open_store(location, read_only=True), name, where=location) is not None
+
+
+def _refuse_others_objects(location: Location) -> None:
+    """Refuse a prefix, a whole bucket say, of what is not ours: a failed write would remove that too."""
+    if not location.is_remote:
+        return
+    names = [name for name in list_names(location) if not _PART_OF_MODEL.fullmatch(name)]
+    if names:
+        raise StorageError(
+            f"{location} holds other things ({', '.join(names[:5])}{', …' if len(names) > 5 else ''}) and no "
+            "dataset or model; expected a name of its own. Write to a name below it"
+        )
+
+
+def _try_writing(location: Location) -> None:
+    """Make and remove an empty folder where the output's unfinished folder is going to be."""
+    if not location.is_local:
+        return
+    path = Path(stage(location).path)
+    folder = next(parent for parent in path.parents if os.path.lexists(parent))
+    probe = folder / path.name
+    try:
+        os.mkdir(probe)
+        os.rmdir(probe)
+    except OSError as error:
+        raise StorageError(
+            f"{location} cannot be written: {folder}: {error.strerror or error}. {writing_advice(error)}"
+        ) from error
+
+
+def stage(location: Location) -> Location:
+    """Return the place to write an output of `location` until `put_in_place`; nothing is created."""
+    token = uuid.uuid4().hex[:12]
+    if location.is_local:
+        path = Path(location.path)
+        return Location("file", str(path.with_name(f".{path.name}.partial-{token}")))
+    if location.scheme == "memory":
+        return Location("memory", f"{location.path}.partial-{token}")
+    return location
+
+
+def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
+    """Move a finished output to its place: fsync, then rename.
+
+    With `overwrite` the two folders change names at once, and the old one is removed. Where the file system
+    cannot do that, the old one is moved aside and the new one moved in: whoever opens `location` in between
+    finds nothing there, and never a mixture.
+
+    Raises OutputExistsError if something has appeared at `location` and `overwrite` is False.
+    """
+    if staged == location:
+        return
+    if location.scheme == "memory":
+        if not overwrite and location.path in MEMORY:
+            raise OutputExistsError(f"{location} was written meanwhile; choose another name")
+        MEMORY[location.path] = MEMORY.pop(staged.path)
+        return
+    sync_to_disk(staged)
+    aside = f"{staged.path}.old"
+    try:
+        if overwrite and os.path.lexists(location.path):
+            if _exchange(staged.path, location.path):
+                aside = staged.path
+            else:
+                os.rename(location.path, aside)
+        if aside != staged.path:
+            os.rename(staged.path, location.path)
+    except OSError as error:
+        if os.path.lexists(aside) and not os.path.lexists(location.path):
+            os.rename(aside, location.path)
+        if os.path.lexists(location.path) and not overwrite:
+            raise OutputExistsError(f"{location} was written meanwhile; choose another name") from error
+        raise
+    fsync_path(Path(location.path).parent)
+    if os.path.lexists(aside):
+        shutil.rmtree(aside)
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Let two names change places at once, and tell whether this system and this file system can."""
+    try:
+        rename: Any = ctypes.CDLL(None).renameat2  # Linux; glibc 2.28, musl 1.2
+    except (AttributeError, OSError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
+
+
+def drain() -> None:
+    """Wait until this process writes nothing more: of several chunks the others go on when one has failed."""
+
+    async def wait() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=_DRAINED_S)
+
+    sync(wait())
+
+
+def discard(location: Location) -> None:
+    """Remove what is stored at `location` and below; nothing there is no error."""
+    drain()
+    if location.is_local and os.path.isfile(location.path):
+        os.unlink(location.path)
+    elif location.is_local:
+        shutil.rmtree(location.path, ignore_errors=True)
+    elif location.scheme == "memory":
+        for name in [n for n in MEMORY if n == location.path or n.startswith(location.path + "/")]:
+            del MEMORY[name]
+    else:
+        try:
+            store = open_store(location, read_only=False)
+            # What tells a dataset goes last: a discard that was interrupted can be repeated.
+            for name in list_names(location):
+                if name not in DATASET_FILES:
+                    sync(store.delete_dir(name))
+            sync(store.delete_dir(""))
+        except Exception as error:
+            logger.warning("%s could not be removed (%s); remove it yourself", location, explain(error))
+
+
+def parts_of_model(location: Location) -> list[str] | None:
+    """Return the names in a folder that is empty or holds parts of a model alone; None of any other."""
+    if not location.is_local or not Path(location.path).is_dir():
+        return None
+    names = list_names(location)
+    return names if all(_PART_OF_MODEL.fullmatch(name) for name in names) else None
+
+
+def is_unfinished(location: Location) -> bool:
+    """Tell whether a writer began a model, or a dataset in an object store, and has not finished it."""
+    if location.is_local:
+        return parts_of_model(location) is not None
+    if not location.is_remote:
+        return False
+    store = open_store(location, read_only=True)
+    content = read_bytes(store, "zarr.json", where=location)
+    if content is None:
+        return read_bytes(store, REPOSITORY_FILE, where=location) is not None and is_empty(location)
+    try:
+        state: str = json.loads(content)["attributes"]["rff_dist"]["state"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return state == "writing"
+
+
+def unfinished(location: Location) -> list[str]:
+    """Paths of outputs of `location` that were begun and not finished."""
+    if not location.is_local:
+        return []
+    path = Path(location.path)
+    if not path.parent.is_dir():
+        return []
+    start = f".{path.name}.partial-"
+    return sorted(str(entry) for entry in path.parent.iterdir() if entry.name.startswith(start))
+
+
+def beside(location: Location, kind: str) -> list[Location]:
+    """Hidden folders `.NAME.KIND…` beside `location`, where runs keep what they need until they end."""
+    parent, separator, name = location.path.rpartition("/")
+    if not separator and location.scheme != "memory":  # a whole bucket
+        return []
+    folder = Location(location.scheme, parent or separator)
+    found = [child for child in list_names(folder) if child.startswith(f".{name}.{kind}")]
+    return [Location(location.scheme, f"{parent}{separator}{child}") for child in found]
+
+
+def _overlap(a: Location, b: Location) -> bool:
+    if a.scheme != b.scheme:
+        return False
+    first, second = a.path, b.path
+    if a.is_local:
+        first, second = os.path.realpath(first), os.path.realpath(second)
+    return first == second or first.startswith(second + "/") or second.startswith(first + "/")
