@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import zarr
 
 from rff_dist.data.blocks import Block
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import RFFDistError
+from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.jobs.publishing import publish
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.registry.versions import RegisteredModel
@@ -30,12 +31,16 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.contents import list_arrays, read_arrays
 from rff_dist.storage.corrections import replace_rows
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.ledger import Ledger, open_ledger
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import read_history
+from rff_dist.storage.seal import write_seal
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge
 
 N, CHUNK = 400, 64
+NAMES = ("plain", "versioned", "model", "models/m", "predictions", "sealed", "kept")
+KEPT = ("a" * 40, "b" * 40)  # names of passes
 
 
 class Subject(NamedTuple):
@@ -53,7 +58,7 @@ def write_subjects(folder: Path) -> dict[str, Subject]:
     groups = np.array([f"g{i % 7}" for i in range(N)])
     names = {"feature_names": ["a", "b", "c"], "target_names": ["t"]}
     given = {"sample_weight": weights, "groups": groups, "chunk_rows": CHUNK, **names}
-    places = {name: folder / name for name in ("plain", "versioned", "model", "models/m", "predictions")}
+    places = {name: folder / name for name in NAMES}
     for name in ("plain", "versioned"):
         write_dataset(places[name], X, y, versioned=name == "versioned", **given)
     replace_rows(places["versioned"], [3], X[:1], y[:1], sample_weight=weights[:1], groups=groups[:1])
@@ -61,15 +66,25 @@ def write_subjects(folder: Path) -> dict[str, Subject]:
     options = {"length_scale": 1.0, "n_components": 64, "alpha": 0.1}
     model, _ = fit_ridge(data, Gaussian(), engine=engine, **options)
     write_model(model, places["model"])
-    for _ in range(2):
-        publish(model, places["models/m"], data=str(places["plain"]), reason="a test")
+    for promote in (True, True, False):
+        publish(model, places["models/m"], data=str(places["plain"]), reason="a test", promote=promote)
     predict(data, model, places["predictions"], engine=engine)
+    group = zarr.create_group(places["sealed"])
+    for name, values in {"X": X, "y": y}.items():
+        group.create_array(name, data=values, chunks=(CHUNK, *values.shape[1:]))
+    write_seal(parse_location(places["sealed"]))
+    for i, name in enumerate(KEPT):
+        open_ledger(parse_location(places["kept"])).put(
+            name, range(9), (i, np.arange(40.0), model.statistics)
+        )
     readers = {
         "plain": lambda: read_data(places["plain"]),
         "versioned": lambda: [read_data(places["versioned"]), history_of(places["versioned"])],
         "model": lambda: model_facts(places["model"]),
         "models/m": lambda: [model_facts(places["models/m"]), registry_facts(places["models/m"])],
         "predictions": lambda: read_predictions(places["predictions"]),
+        "sealed": lambda: read_group(places["sealed"], "X", y="y"),
+        "kept": lambda: read_kept(places["kept"]),
     }
     return {name: Subject(places[name], readers[name]) for name in places}
 
@@ -98,6 +113,14 @@ def read_predictions(url: Path) -> Any:
     shapes = [(one.name, one.header.shape, str(one.header.dtype)) for one in stored]
     rows = [part["predictions"].tobytes() for part in read_arrays(url, ["predictions"], n_rows=N)]
     return [attributes.get("feature_names"), shapes, rows]
+
+
+def read_kept(url: Path) -> Any:
+    """Return the sums that a ledger keeps; it gives none that are damaged, and says so in the log."""
+    found = [Ledger(parse_location(url), "reader").find(name, range(9)) for name in KEPT]
+    if None in found:
+        raise IntegrityError("sums are to be made again")
+    return [(i, sums.tobytes(), statistics.digest()) for ((i, sums, statistics),) in filter(None, found)]
 
 
 def history_of(url: Path) -> Any:
@@ -186,7 +209,7 @@ def main() -> int:
     """Print a line for each kind of file; return how many damages went unnoticed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--flips", type=int, default=300, help="bits that are flipped in each kind of file")
-    parser.add_argument("--only", help="of which subject: plain, versioned, model, models/m or predictions")
+    parser.add_argument("--only", choices=NAMES, help="what is damaged")
     given = parser.parse_args()
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     with tempfile.TemporaryDirectory() as folder:

@@ -5,13 +5,14 @@
     models/                          Registry
     └── NAME/                        RegisteredModel; whoever reads this folder reads the current version
         ├── current.json             which version is current, and which ones were before
-        ├── claims/N.json            created once: who took the number N
+        ├── claims/N.json            created once: who took the number N, and whether it was published
         └── versions/N/              a record, as `write_record` makes it
             └── lineage.json         what it was made of; written last: without it there is no version N
 
 A number is claimed first, by creating its claim where nobody else has. The record is written whole, then its
-lineage, and then the pointer is replaced in one step, if nobody else has replaced it. A publisher that dies
-on the way leaves a claim, and perhaps a folder that no one reads; the version before stays current.
+lineage, which the claim then tells of, and then the pointer is replaced in one step, if nobody else has
+replaced it. A publisher that dies on the way leaves a claim, and perhaps a folder that no one reads; the
+version before stays current. A lineage that is lost later is missed, by the claim or by the pointer.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 from rff_dist.errors import (
     ConflictError,
+    IntegrityError,
     InvalidParameterError,
     NoSuchVersionError,
     OutputExistsError,
@@ -54,7 +56,7 @@ from rff_dist.storage.locations import (
     write_bytes,
 )
 from rff_dist.storage.output_places import check_output, discard, holds_versions
-from rff_dist.storage.records import peek_record
+from rff_dist.storage.records import holds_record, peek_record
 from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
@@ -62,7 +64,8 @@ logger = logging.getLogger(__name__)
 _KIND, _VERSION = "lineage", 1
 _STORED = ("kind", "digest", "created", "parent", "lineage", "reason")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_CLAIM = re.compile(r"([1-9][0-9]*)\.json")
+_NUMBER = re.compile(r"([1-9][0-9]*)(?:\.json)?")  # of a version's folder, or its claim
+_CLAIMED, _PUBLISHED = "claimed", "published"  # what a claim says: when
 _ATTEMPTS = 100
 # A record is written in seconds or minutes.
 _GIVEN_UP = timedelta(days=1)
@@ -172,7 +175,7 @@ class RegisteredModel:
 
         `last`: how many of the newest to read; all if left out.
         """
-        found = (self._read_version(number) for number in reversed(self._claimed()))
+        found = (self._read_version(number) for number in reversed(self._numbers("versions")))
         whole = (version for version in found if version is not None)
         return list(islice(whole, last))[::-1]
 
@@ -218,7 +221,7 @@ class RegisteredModel:
         facts = _checked_lineage(lineage)
         if exists(self.location) and not self._is_ours():
             self.check()
-        number = self._claim()
+        number, claim = self._claim()
         place = version_place(self.location, number)
         try:
             write(place.url)
@@ -236,6 +239,7 @@ class RegisteredModel:
                 reason=reason,
             )
             _write_lineage(version)
+            self._write_claim(number, {**claim, _PUBLISHED: version.created})
         except BaseException:
             discard(place)
             raise
@@ -319,8 +323,7 @@ class RegisteredModel:
         """Remove all but the newest versions, and return the numbers of those that were removed.
 
         The current version and the one that a rollback goes back to always stay, and for an hour those that
-        were never current. What publishers that died
-        left behind goes too, a day after they began.
+        were never current. What publishers that died left behind goes too, a day after they began.
 
         `keep`: how many of the newest versions stay; at least 1.
         Raises InvalidParameterError if `keep` is below 1; NoSuchVersionError if no version is current.
@@ -331,8 +334,9 @@ class RegisteredModel:
         for number in marked:
             # First what makes it a version: a half-removed one is none.
             delete_bytes(open_store(version_place(self.location, number), read_only=False), LINEAGE_FILE)
-        left_behind = set(self._claimed()) - {version.number for version in self.versions()} - set(marked)
-        for number in [*marked, *(number for number in left_behind if _is_given_up(self._claims, number))]:
+        whole = {version.number for version in self.versions()}
+        left_behind = set(self._numbers("versions")) - whole - set(marked)
+        for number in [*marked, *(number for number in left_behind if self._is_given_up(number))]:
             discard(version_place(self.location, number))
         self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
         return removed
@@ -377,56 +381,88 @@ class RegisteredModel:
             "versions",
         }
 
-    def _claimed(self) -> list[int]:
-        """Return all numbers that were ever taken, ascending."""
-        matches = (_CLAIM.fullmatch(name) for name in list_names(self._claims))
+    def _numbers(self, folder: str) -> list[int]:
+        """Return the numbers in "claims" or "versions", ascending: all that were taken, or those in use."""
+        matches = (_NUMBER.fullmatch(name) for name in list_names(self.location.child(folder)))
         return sorted(int(match[1]) for match in matches if match)
+
+    def _last_number(self) -> int:
+        return max((0, *self._numbers("claims"), *self._numbers("versions")))
 
     @property
     def _claims(self) -> Location:
         return self.location.child("claims")
 
-    def _last_number(self) -> int:
-        claimed = self._claimed()
-        return claimed[-1] if claimed else 0
-
-    def _claim(self) -> int:
-        """Take the next number, which nobody else gets."""
+    def _claim(self) -> tuple[int, dict[str, Any]]:
+        """Take the next number, which nobody else gets; return it and what its claim says."""
         by = {"host": platform.node(), "process": os.getpid(), "token": uuid.uuid4().hex}
-        content = json.dumps({**by, "claimed": datetime.now(UTC).isoformat(timespec="seconds")}).encode()
+        claim = {**by, _CLAIMED: datetime.now(UTC).isoformat(timespec="seconds")}
         open_store(self.location, read_only=False)  # a name in memory is there from now on
         store = open_store(self._claims, read_only=False)
         number = self._last_number() + 1
         with _writing(self._claims):
-            while not create_bytes(store, f"{number}.json", content, where=self._claims):
+            while not create_bytes(store, f"{number}.json", json.dumps(claim).encode(), where=self._claims):
                 number += 1
-        return number
+        return number, claim
+
+    def _write_claim(self, number: int, claim: Mapping[str, Any]) -> None:
+        with _writing(self._claims):
+            store = open_store(self._claims, read_only=False)
+            write_bytes(store, f"{number}.json", json.dumps(claim).encode())
+
+    def _read_claim(self, number: int) -> Mapping[str, Any]:
+        """Return what a claim says; nothing where it is lost, or whoever wrote it died meanwhile."""
+        content = read_bytes(open_store(self._claims, read_only=True), f"{number}.json", where=self._claims)
+        with suppress(ValueError):
+            found = json.loads(content or b"")
+            if isinstance(found, dict):
+                return found
+        return {}
+
+    def _is_given_up(self, number: int) -> bool:
+        """Tell whether whoever claimed a number so long ago is not going to publish it any more."""
+        try:
+            claimed = datetime.fromisoformat(self._read_claim(number)[_CLAIMED])
+        except (ValueError, KeyError, TypeError):
+            return True
+        return datetime.now(UTC) - claimed > _GIVEN_UP
 
     def _read_version(self, number: int) -> Version | None:
         place = version_place(self.location, number)
         if not may_hold(place):
             return None
-        content = read_bytes(open_store(place, read_only=True), LINEAGE_FILE, where=place)
+        store = open_store(place, read_only=True)
+        content = read_bytes(store, LINEAGE_FILE, where=place)
+        if content is None and self._was_published(number) and holds_record(place):
+            content = read_bytes(store, LINEAGE_FILE, where=place)  # it may have been written just now
+            if content is None:
+                raise IntegrityError(
+                    f"{LINEAGE_FILE} of {place} is lost, and the version was published; restore it from a "
+                    "copy, or remove the folder if the version is not needed"
+                )
         if content is None:
             return None
         document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{LINEAGE_FILE} of {place}")
+        if (other := document.get("number", number)) != number:  # which older releases did not write
+            raise IntegrityError(
+                f"{LINEAGE_FILE} of {place} is that of version {other}; restore it from a copy"
+            )
         return Version(number, place.url, **{name: document[name] for name in _STORED})
 
-
-def _is_given_up(claims: Location, number: int) -> bool:
-    """Tell whether whoever claimed a number so long ago is not going to publish it any more."""
-    content = read_bytes(open_store(claims, read_only=True), f"{number}.json", where=claims)
-    try:
-        claimed = datetime.fromisoformat(json.loads(content or b"")["claimed"])
-    except (ValueError, KeyError, TypeError):
-        return True  # died when it wrote the claim
-    return datetime.now(UTC) - claimed > _GIVEN_UP
+    def _was_published(self, number: int) -> bool:
+        """Tell whether a version without lineage had one, and is not being removed."""
+        pointer = self.pointer()
+        if pointer is not None and number in pointer.removing:
+            return False
+        current = () if pointer is None else (pointer.number, *pointer.previous, *(pointer.left or ()))
+        # Older releases wrote claims that do not tell.
+        return number in current or _PUBLISHED in self._read_claim(number)
 
 
 def _write_lineage(version: Version) -> None:
     """Make a version of a record that was written: its lineage is what tells that it is whole."""
     place = parse_location(version.url)
-    document = {name: getattr(version, name) for name in _STORED}
+    document = {name: getattr(version, name) for name in ("number", *_STORED)}
     store = open_store(place, read_only=False)
     with _writing(place):
         write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))

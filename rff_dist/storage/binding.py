@@ -72,18 +72,25 @@ def check_group(content: bytes, place: str) -> None:
         )
 
 
-def check_array(header: Header, attributes: Mapping[str, Any], name: str, label: str) -> None:
-    """Check an array's metadata against its group's manifest; raises IntegrityError."""
+def check_array(header: Header | None, attributes: Mapping[str, Any], name: str, label: str) -> None:
+    """Check an array's metadata, None if there are none, against its group's; raises IntegrityError."""
     manifest = _manifest(attributes)
     if "generation" in manifest:  # what names the next generation has taken this one's manifest's place
         return
     parts = manifest.get(_PARTS, {})
     part = parts.get(name) if isinstance(parts, Mapping) else None
-    if (part is None and header.marked) or (part is not None and part["metadata"] != header.digest):
+    expected = None if part is None else part["metadata"]
+    found = None if header is None or (part is None and not header.marked) else header.digest
+    if found != expected:
         raise IntegrityError(
             f"the metadata of {label} or of its group are not as they were written; restore them from a "
             "copy, or write the dataset again"
         )
+
+
+def bound_names(attributes: Mapping[str, Any]) -> set[str]:
+    """Return the names of the arrays that a group's manifest binds."""
+    return set(_manifest(attributes).get(_PARTS, {}))
 
 
 def bound_store(store: Store, prefix: str, attributes: Mapping[str, Any]) -> Store:
@@ -110,6 +117,8 @@ class BoundStore(WrapperStore[Store]):
     `sums`: by what the names of an array's chunks begin with, before the chunk's number.
     """
 
+    _supports_sync_io = False  # so that Zarr reads by `get`
+
     def __init__(self, store: Store, sums: Mapping[str, NDArray[np.uint32]]) -> None:
         super().__init__(store)
         self._sums = sums
@@ -121,16 +130,7 @@ class BoundStore(WrapperStore[Store]):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """Return what is stored; raises IntegrityError where it is of another place."""
-        return self._checked(key, await self._store.get(key, prototype, byte_range), byte_range)
-
-    def get_sync(
-        self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        """Return what is stored, likewise."""
-        found = super().get_sync(key, prototype=prototype, byte_range=byte_range)
-        return self._checked(key, found, byte_range)
-
-    def _checked(self, key: str, found: Buffer | None, byte_range: ByteRequest | None) -> Buffer | None:
+        found = await self._store.get(key, prototype, byte_range)
         array, slash, place = key.partition("/c/")
         sums = self._sums.get(array + slash)
         if found is None or sums is None or byte_range is not None:

@@ -29,6 +29,8 @@ class BoundedStore(WrapperStore[Store]):
     `n_bytes`: of a decoded chunk.
     """
 
+    _supports_sync_io = False  # so that Zarr reads by `get`
+
     def __init__(self, store: Store, codecs: Sequence[str], n_bytes: int) -> None:
         super().__init__(store)
         self._codecs, self._n_bytes = tuple(codecs), n_bytes

@@ -12,6 +12,7 @@ import numpy as np
 
 from rff_dist.errors import StorageError
 from rff_dist.storage.arrays import Header, open_array, read_rows
+from rff_dist.storage.binding import bound_names
 from rff_dist.storage.groups import committed_rows, find_group, open_group
 from rff_dist.storage.locations import exists, explain, parse_location
 from rff_dist.storage.seal import SealedStore
@@ -47,16 +48,19 @@ def list_arrays(
     stored = find_group(url, version)
     group = open_group(stored.store, "", str(location))
     attributes = dict(group.attrs)
+    # Those first that must be there.
+    headers = {name: stored.read_header(name, attributes, text=True) for name in bound_names(attributes)}
     try:
-        names = sorted(group.array_keys())
+        names = set(group.array_keys())
     except Exception as error:
         raise StorageError(f"{location} cannot be read as a Zarr group: {explain(error)}") from error
     seal = "seal" if isinstance(stored.store, SealedStore) else None
-    headers = {name: stored.read_header(name, attributes, text=True) for name in names}
+    for name in names - headers.keys():
+        headers[name] = stored.read_header(name, attributes, text=True)
     n_samples = committed_rows(attributes, str(location))
     return attributes, [
         StoredArray(name, header.first_rows(n_samples), find_checksum(header) or seal)
-        for name, header in headers.items()
+        for name, header in sorted(headers.items())
         if header
     ]
 

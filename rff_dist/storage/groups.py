@@ -142,8 +142,7 @@ class StoredGroup:
         """Read and check an array's metadata; None where there is no array."""
         label = f"array {name!r} of {self.place}" if label is None else label
         header = read_header(self.store, self.prefix + name, label=label, text=text)
-        if header is not None:
-            check_array(header, attributes, name, label)
+        check_array(header, attributes, name, label)
         return header
 
 

@@ -108,7 +108,7 @@ class Ledger:
         if (packed := _pack(total)) is None or not self._is_in_reach():
             return
         began, key = time.perf_counter(), _key(name, span)
-        parts = _to_parts(*packed)
+        parts = _to_parts(key, *packed)
         n_bytes = sum(len(part) for part in parts)
         try:
             if not self._has_room(n_bytes):
@@ -229,13 +229,13 @@ def _key(name: str, span: range) -> str:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _to_parts(tree: Any, arrays: Sequence[np.ndarray]) -> list[bytes | memoryview]:
+def _to_parts(key: str, tree: Any, arrays: Sequence[np.ndarray]) -> list[bytes | memoryview]:
     views = [memoryview(array.reshape(-1).view(np.uint8)) for array in arrays]
     digest = hashlib.sha256()
     for view in views:
         digest.update(view)
     entries = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
-    document = {"value": tree, "arrays": entries, "digest": digest.hexdigest()}
+    document = {"key": key, "value": tree, "arrays": entries, "digest": digest.hexdigest()}
     header = sign_document(document, kind=_KIND, version=FORMAT_VERSION)
     return [len(header).to_bytes(_LENGTH, "little"), header, *views]
 
@@ -250,6 +250,8 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
     if length > min(size, MAX_METADATA_BYTES):
         raise IntegrityError(f"{where} is damaged: its document has {length:_} bytes of {size:_}")
     document = parse_document(file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where)
+    if (other := document.get("key", key)) != key:  # which older releases did not write
+        raise IntegrityError(f"{where} holds what {other} did")
     try:
         entries = [(np.dtype(one["dtype"]), tuple(one["shape"])) for one in document["arrays"]]
         if any(dtype.kind not in _KINDS for dtype, _ in entries):

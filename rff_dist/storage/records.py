@@ -132,7 +132,7 @@ def write_record(
             _commit(store, document, location, overwrite=overwrite)
     except BaseException:
         # Of an object store nothing but the arrays was written: a prefix may hold what others wrote.
-        whole = not location.is_remote and not was_there and not _has_record(location)
+        whole = not location.is_remote and not was_there and not holds_record(location)
         discard(location if whole else location.child(generation))
         raise
     for name in (*left, *before[1:]):
@@ -278,7 +278,8 @@ def _generations(store: Store, location: Location) -> tuple[str | None, str | No
     return current, previous
 
 
-def _has_record(location: Location) -> bool:
+def holds_record(location: Location) -> bool:
+    """Say whether a record is at `location`."""
     return (
         exists(location)
         and read_bytes(open_store(location, read_only=True), _FILE, where=location) is not None

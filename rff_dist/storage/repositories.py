@@ -12,6 +12,7 @@ on the disk before the branch is moved.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -53,7 +54,9 @@ _LOCK = ".lock"
 _FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEAST_PREFIX = 4  # characters of a snapshot's name that may stand for all of it
-_DIGEST = "digest"  # among a snapshot's facts, of the others
+# Among a snapshot's facts: a digest of the others, and what it was made of and when. Icechunk's own files say
+# the latter too, and have no checksum.
+_DIGEST, _BEFORE, _WRITTEN = "digest", "before", "written"
 _REMEMBERED_BYTES = 2**27  # of chunks that `open_together` has read
 # In an object store a writer may still be at work on what no snapshot names yet.
 _SPARED = timedelta(days=1)
@@ -126,7 +129,9 @@ class Change:
 
         Raises ConflictError if another program committed meanwhile; the dataset is then as that left it.
         """
-        told = _signed(message, facts)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        told = {**facts, _BEFORE: self.before, _WRITTEN: now}
+        told[_DIGEST] = _digest(message, told)
         with _errors(f"{self.location} could not be changed", "; it is as it was"):
             if not self.location.is_local:
                 return str(self._session.commit(message, metadata=told))
@@ -232,13 +237,14 @@ def read_history(location: Location, version: str | None = None) -> list[Snapsho
         tags: dict[str, list[str]] = {}
         for tag in sorted(repository.list_tags()):
             tags.setdefault(repository.lookup_tag(tag), []).append(tag)
-        return [
-            Snapshot(
-                one.id, one.message, one.written_at, _checked(one, location), tuple(tags.get(one.id, ()))
-            )
-            for one in repository.ancestry(snapshot_id=head)
-            if one.parent_id is not None  # the first is empty
-        ]
+        found = []
+        for one, parent in itertools.pairwise(repository.ancestry(snapshot_id=head)):  # the first is empty
+            facts = _checked(one, location)
+            _check_line(repository, parent, facts.pop(_BEFORE, None), location)
+            written = facts.pop(_WRITTEN, None)
+            when = one.written_at if written is None else datetime.fromisoformat(written)
+            found.append(Snapshot(one.id, one.message, when, facts, tuple(tags.get(one.id, ()))))
+        return found
 
 
 def other_snapshots(location: Location) -> list[Snapshot]:
@@ -362,20 +368,32 @@ def expire(location: Location, older_than: datetime, *, tags: bool = False) -> E
     return Expired(tuple(sorted(gone)), int(summary.bytes_deleted))
 
 
-def _signed(message: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with a digest of them and of the message, which Icechunk's files have no checksum of."""
-    return {**facts, _DIGEST: _digest(message, facts)}
-
-
 def _checked(snapshot: Any, location: Location) -> dict[str, Any]:
     """Return a snapshot's facts without their digest; raises IntegrityError if they are others."""
     facts = dict(snapshot.metadata)
-    if facts.pop(_DIGEST, None) not in (None, _digest(snapshot.message, facts)):
-        raise IntegrityError(
-            f"what {location} says of its version {snapshot.id} is not as it was written; restore it from a "
-            "copy"
-        )
+    stored = facts.pop(_DIGEST, None)
+    if stored != _digest(snapshot.message, facts) and (stored is not None or _BEFORE in facts):
+        raise _damaged(location, f"of its version {snapshot.id}")
     return facts
+
+
+def _check_line(repository: icechunk.Repository, parent: Any, before: str | None, location: Location) -> None:
+    """Check that a snapshot's parent is what it was made of, unless that has expired.
+
+    `before`: what it was made of; older releases did not write that.
+    """
+    if before in (None, parent.id):
+        return
+    try:
+        repository.lookup_snapshot(before)
+    except _icechunk().IcechunkError:
+        if parent.parent_id is None:  # what is left of a line that has expired
+            return
+    raise _damaged(location, "of its versions")
+
+
+def _damaged(location: Location, whose: str) -> IntegrityError:
+    return IntegrityError(f"what {location} says {whose} is not as it was written; restore it from a copy")
 
 
 def _digest(message: str, facts: Mapping[str, Any]) -> str:
@@ -460,6 +478,12 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
             raise NoSuchVersionError(f"{what}: it has expired, or is of another dataset") from error
         advice = f". {writing_advice(error)}" if isinstance(error, OSError) else ""
         raise StorageError(f"{what}: {explain(error)}{then}{advice}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # Icechunk's, of damaged files, which is no Exception
+            raise
+        raise IntegrityError(
+            f"{what}: its files are damaged ({explain(error)}). Restore them from a copy"
+        ) from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -270,15 +270,21 @@ def test_a_version_that_is_being_removed_cannot_become_current(url):
     assert (numbers(url), model.pointer().removing) == ([3], ())
 
 
+def die_before_the_lineage(url, claimed):
+    """Leave what a publisher leaves who dies when its record is written; returns the number."""
+    model = RegisteredModel(url)
+    number, claim = model._claim()
+    model._write_claim(number, {**claim, "claimed": claimed.isoformat()})
+    write_record(f"{url}/versions/{number}", kind="test", metadata={}, arrays={})
+    return number
+
+
 def test_pruning_removes_what_publishers_left_who_died_a_day_ago(tmp_path):
-    url = str(tmp_path / "m")
-    for i in (1, 2, 3, 4):
-        publish(url, i)
-    for died in (2, 3):
-        os.unlink(tmp_path / f"m/versions/{died}/lineage.json")
-    claim = json.loads((tmp_path / "m/claims/2.json").read_text())
-    yesterday = datetime.fromisoformat(claim["claimed"]) - timedelta(hours=25)
-    (tmp_path / "m/claims/2.json").write_text(json.dumps({**claim, "claimed": yesterday.isoformat()}))
+    url, now = str(tmp_path / "m"), datetime.now(UTC)
+    publish(url, 1)
+    died = die_before_the_lineage(url, now - timedelta(hours=25)), die_before_the_lineage(url, now)
+    publish(url, 4)
+    assert (died, numbers(url)) == ((2, 3), [1, 4])
     assert RegisteredModel(url).prune(9) == []
     assert sorted(os.listdir(tmp_path / "m/versions")) == ["1", "3", "4"]
 
@@ -310,6 +316,57 @@ def test_every_flipped_byte_of_the_documents_is_noticed(tmp_path, name):
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(IntegrityError, match="Restore it"):
         RegisteredModel(url).current()
+
+
+@pytest.mark.faults("F9")
+def test_a_claim_that_is_lost_hides_no_version_and_its_number_is_not_used_again(tmp_path):
+    url = str(tmp_path / "m")
+    for i in (1, 2):
+        publish(url, i)
+    for claim in (tmp_path / "m/claims").iterdir():
+        claim.unlink()
+    assert numbers(url) == [1, 2]
+    assert RegisteredModel(url).prune(9) == []
+    assert publish(url, 3).number == 3
+
+
+@pytest.mark.faults("F9")
+@pytest.mark.parametrize("promote", [True, False])
+def test_a_lineage_that_is_lost_is_missed_until_the_version_is_removed(tmp_path, promote):
+    url = str(tmp_path / "m")
+    for i in (1, 2, 3):
+        publish(url, i, promote=promote or i != 2)
+    model = RegisteredModel(url)
+    (tmp_path / "m/versions/2/lineage.json").unlink()
+    for look in (model.versions, lambda: model.version(2), lambda: model.promote(2), lambda: model.prune(1)):
+        with pytest.raises(IntegrityError, match=r"lineage\.json of .*versions/2 is lost"):
+            look()
+    assert whole(read_record(url)) == 3
+    shutil.rmtree(tmp_path / "m/versions/2")
+    assert numbers(url) == [1, 3]
+
+
+def test_a_lineage_that_is_lost_is_missed_where_an_older_release_wrote_the_claim(tmp_path):
+    url = str(tmp_path / "m")
+    for i in (1, 2):
+        publish(url, i)
+    for path in (tmp_path / "m/claims").iterdir():
+        claim = json.loads(path.read_text())
+        path.write_text(json.dumps({name: value for name, value in claim.items() if name != "published"}))
+    assert numbers(url) == [1, 2]
+    (tmp_path / "m/versions/1/lineage.json").unlink()
+    with pytest.raises(IntegrityError, match="is lost"):
+        RegisteredModel(url).rollback()
+
+
+def test_a_version_that_is_being_written_is_not_taken_for_a_lost_one(url):
+    publish(url, 1)
+
+    def write(place):
+        write_record(place, kind="test", metadata={}, arrays={})
+        assert numbers(url) == [1]
+
+    assert RegisteredModel(url).publish(write, lineage={}).number == 2
 
 
 def test_a_pointer_of_a_newer_release_is_not_guessed_at(tmp_path, monkeypatch):

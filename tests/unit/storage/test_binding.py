@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
+import icechunk
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from rff_dist.data.blocks import Block
 from rff_dist.errors import IntegrityError
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
+from rff_dist.storage.contents import list_arrays
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
@@ -34,7 +37,7 @@ def subjects(tmp_path_factory):
     return flips.write_subjects(tmp_path_factory.mktemp("flips"))
 
 
-@pytest.mark.parametrize("name", ["plain", "versioned", "model", "predictions"])
+@pytest.mark.parametrize("name", [name for name in flips.NAMES if name != "models/m"])  # has many files
 def test_a_few_damages_of_each_kind_of_file_are_noticed(subjects, name):
     found = list(flips.try_damages(name, subjects[name], 3))
     assert [one for one in found if one[2] not in ("error", "same")] == []
@@ -42,7 +45,7 @@ def test_a_few_damages_of_each_kind_of_file_are_noticed(subjects, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "versioned", "model", "predictions"])
+@pytest.mark.parametrize("name", flips.NAMES)
 def test_300_flips_in_each_kind_of_file_are_noticed(subjects, name):
     found = flips.try_damages(name, subjects[name], 300)
     assert [one for one in found if one[2] not in ("error", "same")] == []
@@ -59,6 +62,74 @@ def chunks(url):
     """Return the files of the chunks of X, all of one size."""
     paths = [path for path in url.rglob("*") if path.is_file() and path.stat().st_size == CHUNK * 16 + 4]
     return sorted(paths)[:2]
+
+
+def name_another(line):
+    return [line[0], replaced(line[1], id="0" * 20), *line[2:]]
+
+
+def leave_out(line):
+    return [line[0], *line[2:]]
+
+
+def cut_off(line):
+    return [line[0], line[-1]]
+
+
+def date_back(line):
+    facts = {**line[1].metadata, "written": "2020-01-01T00:00:00+00:00"}
+    return [line[0], replaced(line[1], metadata=facts), *line[2:]]
+
+
+def unsign(line):
+    facts = {name: value for name, value in line[1].metadata.items() if name != "digest"}
+    return [line[0], replaced(line[1], metadata=facts), *line[2:]]
+
+
+def replaced(snapshot, **changes):
+    members = {
+        name: getattr(snapshot, name) for name in ("id", "parent_id", "message", "written_at", "metadata")
+    }
+    return SimpleNamespace(**members | changes)
+
+
+@pytest.mark.faults("F9")
+@pytest.mark.parametrize("damage", [name_another, leave_out, cut_off, date_back, unsign])
+def test_a_history_that_is_damaged_is_noticed(tmp_path, monkeypatch, damage):
+    """Of Icechunk's list of snapshots, which has no checksum."""
+    url = tmp_path / "d"
+    write_dataset(url, *draw(N), chunk_rows=CHUNK, versioned=True)
+    for _ in range(2):
+        append_dataset(url, *draw(3))
+    assert len(flips.history_of(url)) == 3
+    real = icechunk.Repository.ancestry
+    monkeypatch.setattr(
+        icechunk.Repository, "ancestry", lambda *given, **named: iter(damage(list(real(*given, **named))))
+    )
+    with pytest.raises(IntegrityError, match="not as it was written"):
+        flips.history_of(url)
+
+
+def test_a_history_of_an_older_release_is_read(tmp_path):
+    url = tmp_path / "d"
+    write_dataset(url, *draw(N), chunk_rows=CHUNK, versioned=True)
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(url)))
+    repository.writable_session("main").commit("older", metadata={"change": "append"}, allow_empty=True)
+    append_dataset(url, *draw(3))
+    assert [one["change"] for one in flips.history_of(url)] == ["append", "append", "write"]
+
+
+@pytest.mark.faults("F9")
+@pytest.mark.parametrize("name", ["y", "groups"])
+def test_an_array_whose_metadata_are_gone_is_missed(tmp_path, name):
+    write_dataset(tmp_path / "d", *draw(N), groups=np.arange(N), chunk_rows=CHUNK)
+    (tmp_path / "d" / name / "zarr.json").unlink()
+    look = (
+        (lambda: open_dataset(tmp_path / "d")) if name == "y" else lambda: open_column(tmp_path / "d", name)
+    )
+    for missing in (look, lambda: list_arrays(tmp_path / "d")):
+        with pytest.raises(IntegrityError, match=rf"metadata of array '{name}'.*not as they were written"):
+            missing()
 
 
 def test_chunks_that_changed_places_are_noticed_by_each_reader(url):

@@ -128,6 +128,15 @@ def test_a_flipped_bit_or_a_missing_end_is_told_and_never_read(tmp_path: Path, d
     assert ledger.find(NAME, range(1)) is None
 
 
+def test_sums_in_the_place_of_others_are_not_read(ledger: Ledger) -> None:
+    for span in (range(1), range(1, 2)):
+        ledger.put(NAME, span, WHOLE)
+    first, second = files(ledger)
+    first.write_bytes(second.read_bytes())
+    assert ledger.find(NAME, range(1, 2)) is not None
+    assert ledger.find(NAME, range(1)) is None
+
+
 def test_damaged_sums_are_logged(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     ledger.put(NAME, range(1), WHOLE)
     [path] = files(ledger)
@@ -142,14 +151,15 @@ def test_damaged_sums_are_logged(ledger: Ledger, caplog: pytest.LogCaptureFixtur
     "name", ["os:system", "rff_dist.storage.ledger:open_ledger", "subprocess:Popen", "rff_dist.nope:X"]
 )
 def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger: Ledger, name: str) -> None:
-    parts = ledger_module._to_parts({"class": name, "members": {}}, [])
-    path = Path(ledger.location.path, f"{NAME}-0-1.sums")
+    key = f"{NAME}-0-1.sums"
+    parts = ledger_module._to_parts(key, {"class": name, "members": {}}, [])
+    path = Path(ledger.location.path, key)
     path.write_bytes(b"".join(parts))
     assert ledger.find(NAME, range(1)) is None
 
 
 def test_a_file_that_claims_more_than_it_holds_takes_no_memory(ledger: Ledger) -> None:
-    parts = ledger_module._to_parts({"array": 0}, [np.zeros(4)])
+    parts = ledger_module._to_parts(f"{NAME}-0-1.sums", {"array": 0}, [np.zeros(4)])
     document = ledger_module.parse_document(bytes(parts[1]), kind="sums of a pass", version=1, where="a test")
     document["arrays"] = [{"dtype": "<f8", "shape": [2**40]}]
     for key in ("format", "format_version"):

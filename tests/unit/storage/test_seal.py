@@ -66,6 +66,16 @@ def test_every_flipped_bit_and_cut_file_is_noticed_by_who_reads_and_by_the_check
     assert read(data) == before
 
 
+@pytest.mark.parametrize("pipeline", ["BatchedCodecPipeline", "FusedCodecPipeline"])
+def test_none_of_zarrs_ways_to_read_goes_round_the_seal(data, pipeline):
+    document("seal", data)
+    path = max(files_of(data), key=lambda path: path.stat().st_size)
+    path.write_bytes(b"\0" * 8 + path.read_bytes()[8:])
+    way = zarr.config.set({"codec_pipeline.path": f"zarr.core.codec_pipeline.{pipeline}"})
+    with way, pytest.raises(IntegrityError, match="sealed"):
+        read(data)
+
+
 def test_files_that_are_gone_added_or_swapped_are_noticed(data):
     document("seal", data)
     first, second = [path for path in files_of(data) if path.stat().st_size >= 240][:2]
