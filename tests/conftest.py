@@ -40,10 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return what `-n auto` means: two processes; none beside this one on one core or for a single file."""
+    """Return what `-n auto` means: three processes; none beside this one on one core or for a single file.
+
+    One more than two cores: a third of the time tests wait, for processes, servers and timeouts.
+    """
     files = {Path(argument.partition("::")[0]) for argument in config.args}
     single_file = len(files) == 1 and files.pop().is_file()
-    return 0 if single_file or len(os.sched_getaffinity(0)) == 1 else 2
+    return 0 if single_file or len(os.sched_getaffinity(0)) == 1 else 3
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -108,9 +108,9 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     >>> import numpy as np
     >>> from rff_dist import RFFClassifier
     >>> rng = np.random.default_rng(0)
-    >>> X = rng.uniform(-3, 3, (2000, 2))
+    >>> X = rng.uniform(-3, 3, (500, 2))
     >>> y = np.where(X[:, 0] * X[:, 1] > 0, "same", "opposite")
-    >>> model = RFFClassifier(n_components=256, random_state=0).fit(X, y)
+    >>> model = RFFClassifier(n_components=128, random_state=0).fit(X, y)
     >>> model.predict([[2.0, 2.0], [2.0, -2.0]])
     array(['same', 'opposite'], dtype='<U8')
     >>> bool(model.predict_proba([[2.0, 2.0]])[0, 1] > 0.9)

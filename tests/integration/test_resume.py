@@ -227,7 +227,6 @@ def test_what_a_dead_worker_had_kept_is_not_summed_up_again(folder: Path, cluste
 COMMON = ["--serial", "--kernel", "gaussian", "--length-scale", "1", "--features", "fourier"]
 JOBS = {
     "fit": ("accumulate", ["fit", "DATA", "OUT", "--components", "64", "--alpha", "0.1", *COMMON]),
-    "folds": ("accumulate", ["fit", "DATA", "OUT", "--components", "64", *COMMON]),
     "pcg": (
         "iterate",
         ["fit", "DATA", "OUT", "--components", "64", "--alpha", "1", "--solver", "pcg", *COMMON],

@@ -174,6 +174,13 @@ def test_length_scales_of_other_columns_are_refused_before_any_pass(problem, in_
     assert not events
 
 
+def test_a_run_that_iterates_is_planned_so_where_folds_choose_alpha(problem, in_memory):
+    fit = Fit(options=RidgeOptions(**{**PLAIN, "alpha": [0.1, 1.0], "solver": "pcg"}))
+    with open_job(problem, in_memory, fit) as job:
+        assert fit.choices(problem, engine=job.engine).folds is not None
+        assert training.inspect_data(job)["solver"] == "pcg"
+
+
 @pytest.mark.parametrize("n_samples", [600, 20_000])
 def test_the_plan_of_choices_is_what_is_tried(n_samples):
     X = np.random.default_rng(0).standard_normal((n_samples, 2))
