@@ -225,6 +225,7 @@ def test_what_a_dead_worker_had_kept_is_not_summed_up_again(folder: Path, cluste
 
 
 COMMON = ["--serial", "--kernel", "gaussian", "--length-scale", "1", "--features", "fourier"]
+CLUSTERS = ["--clusters", "3", "--max-passes", "5"]
 JOBS = {
     "fit": ("accumulate", ["fit", "DATA", "OUT", "--components", "64", "--alpha", "0.1", *COMMON]),
     "pcg": (
@@ -237,7 +238,7 @@ JOBS = {
     ),
     "cluster": (
         "lloyd",
-        ["cluster", "DATA", "LABELS", "--model", "OUT", "--clusters", "3", "--components", "64", *COMMON],
+        ["cluster", "DATA", "LABELS", "--model", "OUT", *CLUSTERS, "--components", "64", *COMMON],
     ),
 }
 
