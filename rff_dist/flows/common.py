@@ -60,9 +60,11 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
         about = f"{metrics['n_samples']:_}", metrics["test_data"], _estimate(metrics)
         log.info("on %s rows of %s: %s", *about)
     log.info("published %s", found["model"])
-    result = {**found, "metrics": metrics, "products": times.products}
+    result = {**found, "metrics": metrics}
     create_markdown_artifact(
-        _summary_markdown(result), key=key(f"{name}-summary"), description="What was trained, and how well."
+        _summary_markdown({**result, "products": times.products}),
+        key=key(f"{name}-summary"),
+        description="What was trained, and how well.",
     )
     if found["candidates"]:
         create_table_artifact(

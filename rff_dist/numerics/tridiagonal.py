@@ -37,7 +37,7 @@ class RidgeTridiagonal:
     `diagonal`: float64 array of shape (n_components,). Of T.
     `off_diagonal`: float64 array of shape (n_components - 1,), one zero for one component. Of T.
     `eigenvalues`: float64 array of shape (n_components,). Ascending; those at or below `floor` are set to 0.
-    `floor`: rounding error of the eigenvalues, see `RidgeSpectrum`.
+    `floor`: rounding error of the eigenvalues, see `RidgeSpectrum`, above the size of the most negative one.
     """
 
     reflectors: FloatArray
@@ -119,14 +119,15 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
                 f"the eigenvalues of a Gram of {n_components} components do not converge ({error}); give "
                 "one alpha, which needs none, and report this"
             ) from error
-    floor, n_clipped = clip(equations, found)
+    rounding_error, n_clipped = clip(equations, found)
     return RidgeTridiagonal(
         reflectors=reflectors,
         reflector_scales=scales,
         diagonal=diagonal,
         off_diagonal=off_diagonal,
         eigenvalues=np.where(np.arange(n_components) < n_clipped, 0.0, found),
-        floor=floor,
+        # what is left of the least eigenvalue is then no accident of rounding
+        floor=rounding_error + max(0.0, -float(found[0])),
         n_samples=equations.n_samples,
         fit_intercept=equations.fit_intercept,
     )

@@ -50,6 +50,21 @@ def test_of_few_rows_an_alpha_below_the_floor_is_the_floor():
     assert_allclose(equations.gram @ at, moments, rtol=1e-6, atol=1e-6 * np.abs(moments).max())
 
 
+@pytest.mark.parametrize("n_components", [4, 8, 30])
+def test_columns_that_add_up_to_a_constant_are_solved_at_the_floor_without_a_warning(n_components):
+    rng = np.random.default_rng(n_components)
+    for _ in range(30):  # the least eigenvalue is rounding, of either sign
+        Z = rng.standard_normal((400, n_components))
+        Z[:, :3] = np.eye(3)[rng.integers(0, 3, 400)]
+        Z = (Z - Z.mean(axis=0)) / Z.std(axis=0)
+        y = rng.standard_normal((400, 1))
+        equations = normal_equations(Z, y)
+        found = tridiagonalize(equations).solve(equations.moments, np.array([1e-30]))
+        expected = Z @ np.linalg.lstsq(Z, y - y.mean(), rcond=1e-10)[0]
+        # along the sum of the columns, which predicts nothing, rounding may be as large as the rest
+        assert_allclose(Z @ found, expected, atol=1e-6)
+
+
 def test_the_equations_stay_as_they_are_and_threads_side_by_side_give_the_same_bits():
     equations = normal_equations(*draw_problem())
     before = equations.gram.copy()
