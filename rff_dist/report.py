@@ -437,6 +437,15 @@ def plain_axes(axes: Any) -> None:
         spine.set_color("#c8c8c8")
 
 
+def round_ticks(axes: Any) -> None:
+    """Mark few places on linear axes, in the digits of tables."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+
+
 def _label_components(axes: Any, n_components: Sequence[int]) -> None:
     axes.set_xlabel("D, the number of components", color=MUTED)
     axes.set_xticks(list(n_components), [f"{D:,}" for D in n_components])

@@ -364,7 +364,8 @@ def plus_minus(value: float, deviation: float | None) -> str:
     digits = max(0, 1 - math.floor(math.log10(deviation)))
     if digits > 8:
         return f"{value:.4g} ± {deviation:.2g}"
-    return f"{value:.{digits}f} ± {deviation:.{digits}f}"
+    comma = "," if abs(value) >= 9999.5 else ""  # as `number` has it
+    return f"{value:{comma}.{digits}f} ± {deviation:.{digits}f}"
 
 
 def widths_view(found: Mapping[str, Any], n_components: int) -> RenderableType:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rff_dist.data.columns import Column
+from rff_dist.engines.progress import Announcer, Remark
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
@@ -171,6 +172,7 @@ class ClusteringRun:
 
     def choose(self) -> Summary:
         """Judge the numbers of clusters on samples of the rows, and take the best."""
+        Announcer(self.engine.observers)(Remark("choose", f"by {self.job.lloyd.criterion}"))
         self.comparison = choosing_k.compare(
             self.dataset, self.found, criterion=self.job.lloyd.criterion, seed=self.job.features.seed
         )

@@ -39,14 +39,14 @@ def clusters_page(
     )
     sizes = np.asarray(clusters.weights, np.float64)
     order = np.argsort(sizes)[::-1]
-    page.section("Sizes", f"Inertia {words_of(clusters.inertia)} after {clusters.n_iter:,} passes.")
+    page.section("Sizes", f"Inertia {words_of(clusters.inertia)} after Lloyd pass {clusters.n_iter:,}.")
     page.table(
         "Clusters by size",
         ("cluster", "rows or weight", "share"),
         [(int(i), float(sizes[i]), f"{sizes[i] / sizes.sum():.1%}") for i in order[:50]],
     )
     if candidates:
-        page.section("Their number", "")
+        page.section("Their number", f"{clusters.n_clusters:,} were taken.")
         page.table(
             "What was compared",
             ("clusters", "inertia", "silhouette", "stability"),
@@ -82,5 +82,5 @@ def clusters_page(
     text = "Of each of the largest clusters the sampled row that is nearest to its centre."
     page.section("Representatives", text + first)
     page.table("Rows that stand for their clusters", ("cluster", *map(str, names[:shown])), rows)
-    origin_sections(page, {}, clusters.digest(), times)
+    origin_sections(page, clusters.card, clusters.digest(), times)
     return page

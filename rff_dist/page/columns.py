@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.features.kernel_of import kernel_of
-from rff_dist.page.content import Page, png_of
+from rff_dist.page.content import Page, png_of, words_of
 from rff_dist.page.sample import Sample
-from rff_dist.report import BLUE, MUTED, figure_of, plain_axes
+from rff_dist.report import BLUE, MUTED, figure_of, plain_axes, round_ticks
 from rff_dist.ridge.linear_model import predict_rows
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.typing import FloatArray
@@ -105,7 +105,8 @@ def _draw_curves(
         axes.plot(places, np.full_like(places, 0.03), "|", **at_bottom)
         axes.set_xlabel(sample.columns[column], color=MUTED, parse_math=False)
         plain_axes(axes)
-        words.append(f"{sample.columns[column]}: from {means[0]:.3g} to {means[-1]:.3g}")
+        round_ticks(axes)
+        words.append(f"{sample.columns[column]}: from {words_of(means[0])} to {words_of(means[-1])}")
     for axes in panels[len(columns) :]:
         axes.set_visible(False)
     what = "score" if is_score else sample.targets[0]

@@ -19,13 +19,13 @@ from rff_dist.features.approximation import approximation_error
 from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.ingest.recipe import recipe_of
 from rff_dist.jobs.fits import JobData, estimate_of
-from rff_dist.kernels.text import kernel_text
+from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.page.columns import CURVES, MAX_COLUMNS, columns_section
 from rff_dist.page.comparison import Comparison, update_section
 from rff_dist.page.content import Page, png_of, words_of
 from rff_dist.page.origin import origin_sections
 from rff_dist.page.sample import MAX_FACTOR, Sample, linear_errors, sample_data
-from rff_dist.report import BLUE, INK, MUTED, figure_of, plain_axes, save_choice
+from rff_dist.report import BLUE, INK, MUTED, figure_of, plain_axes, round_ticks, save_choice
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.text import redact
 from rff_dist.typing import FloatArray
@@ -119,18 +119,15 @@ def _score_section(page: Page, sample: Sample, model: RidgeModel, compared: Comp
     linear = linear_errors(sample)
     for target, name in enumerate(sample.targets):
         deviation = float(sample.y[:, target].std())
-        rmse = None if found is None else found["rmse"][target]
-        errors = [("this model", rmse), ("linear", linear[target]), ("the mean", deviation)]
-        rows = [
-            (what, value, None if value is None or deviation == 0 else 1 - (value / deviation) ** 2)
-            for what, value in errors
-        ]
+        ours = (None, None) if found is None else (found["rmse"][target], found["r2"][target])
+        explained = None if deviation == 0 else 1 - (linear[target] / deviation) ** 2
+        rows = [("this model", *ours), ("linear", linear[target], explained), ("the mean", deviation, 0)]
         page.table(f"Root mean squared error of {name}", ("model", "RMSE", "R²"), rows)
-    ours = "was not estimated when alpha was found"
+    how = "was not estimated when alpha was found"
     if found is not None:
-        ours = f"is by {_CHOSEN_BY.get(found['by'], found['by'])}"
+        how = f"is by {_CHOSEN_BY.get(found['by'], found['by'])}"
     page.say(
-        f"This model's error {ours}. Linear: least squares on the {len(sample.X):,} sampled rows, "
+        f"This model's error {how}. Linear: least squares on the {len(sample.X):,} sampled rows, "
         "each left out in turn.",
         note=True,
     )
@@ -157,8 +154,9 @@ def _residual_section(page: Page, sample: Sample) -> None:
         right.set_ylabel("rows", color=MUTED)
         for axes in (left, right):
             plain_axes(axes)
-        low, middle, high = np.quantile(residuals, [0.05, 0.5, 0.95])
-        words = f"Nine of ten residuals lie between {low:.3g} and {high:.3g}, their median is {middle:.2g}."
+            round_ticks(axes)
+        low, middle, high = map(words_of, np.quantile(residuals, [0.05, 0.5, 0.95]))
+        words = f"Nine of ten residuals lie between {low} and {high}, their median is {middle}."
         page.picture(
             png_of(figure),
             f"Left: observed against predicted {name}, around the diagonal. Right: histogram of the "
@@ -254,10 +252,11 @@ def _choice_section(page: Page, model: RidgeModel, data: str) -> None:
     if len(candidates) > 1:
         page.table(
             "What was compared, by error as a share of the variance",
-            ("kernel", "features", "round", "D", "alpha", "error", "standard error"),
+            ("kernel", "length scale", "features", "round", "D", "alpha", "error", "standard error"),
             [
                 (
-                    one["kernel"],
+                    shortened_text(one["kernel"]),
+                    "one a column" if isinstance(one["length_scale"], list) else one["length_scale"],
                     one.get("features", "fourier"),
                     one.get("round", "final"),
                     one["n_components"],

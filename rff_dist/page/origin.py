@@ -27,13 +27,12 @@ def origin_sections(page: Page, card: Mapping[str, Any], digest: str, times: Tim
         )
     page.section("Lineage")
     packages = card.get("environment", {}).get("packages", {})
-    page.facts(
-        "What it is made of",
-        {
-            "created": card.get("created", "–"),
-            "data fingerprint": card.get("data_fingerprint", "–"),
-            "statistics digest": card.get("statistics_digest", "–"),
-            "model digest": digest,
-            "packages": ", ".join(f"{name} {version}" for name, version in packages.items()) or "–",
-        },
-    )
+    found = {
+        "created": card.get("created"),
+        "data version": card.get("data_version"),
+        "data fingerprint": card.get("data_fingerprint"),
+        "statistics digest": card.get("statistics_digest"),
+        "model digest": digest,
+        "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
+    }
+    page.facts("What it is made of", {name: value for name, value in found.items() if value})

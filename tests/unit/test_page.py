@@ -236,6 +236,8 @@ def test_the_page_of_clusters_has_sizes_map_and_rows_that_stand_for_them(tmp_pat
     _, words = check_readable(tmp_path / "page.html")
     assert "Representatives" in words
     assert "What was compared" in words
+    assert document("info", tmp_path / "data")["fingerprint"] in words
+    assert re.search(r"choose [\d.]+ \d+%", words)  # what choosing their number took
 
 
 def test_the_page_says_how_near_to_the_limit_products_were(trained, tmp_path, monkeypatch):
