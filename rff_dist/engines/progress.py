@@ -299,7 +299,7 @@ class RichProgress:
     """Show one bar for a whole job on standard error; few plain lines where that is no terminal.
 
     The bar has the phase, which of how many passes it is, rows a second, the job's time and the time left of
-    the phase. It comes with the first event, or after a second without one. Plain lines come when the phase
+    the phase. It comes with the first event, or after half a second without one. Plain lines come when the phase
     changes, and every `EVERY` seconds.
     Use as a context manager around the work.
 
@@ -311,7 +311,7 @@ class RichProgress:
     ...     engine = SerialEngine(observers=(progress,))
     """
 
-    EVERY, TICK = 10.0, 1.0
+    EVERY, TICK = 10.0, 0.5
 
     def __init__(self, console: Console | None = None, name: str = "start") -> None:
         self._console = console or Console(stderr=True)

@@ -19,7 +19,7 @@ WANTED = 2.0
 COMMANDS = (
     "ingest large.csv large.zarr --target y --id id",
     "ingest middle.csv middle.zarr --target y --holdout 10%",
-    "fit middle.zarr model --test middle-test.zarr --report fit.html",
+    "fit middle.zarr model --report fit.html",
     "auto middle.csv --target y --report auto.html",
     "tune middle.zarr tuned --components 256,512 --plot tune.png --report tune.html",
     "cluster middle.zarr labels.zarr --clusters 10,20 --components 256 --plot map.png --report map.html",
