@@ -15,14 +15,13 @@ from rff_dist.features.draw import shortened
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.eigen import decompose
-from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.solution import RidgeSolution
-from rff_dist.numerics.threads import using_threads
 from rff_dist.ridge.options import Penalty, is_one_alpha
 from rff_dist.selection.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
 from rff_dist.selection.few_rows import HeaviestRow, choose_by_rows
 from rff_dist.selection.gcv import Selection, select_alpha
-from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, left_out_squares
+from rff_dist.selection.leave_one_out import LeaveOneOut
+from rff_dist.selection.row_folds import leave_out_each
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
@@ -77,13 +76,12 @@ def solve_folds(
     O(n_splits · n_components³) for the table of all folds, alphas, widths and targets; no data are read.
 
     `statistics`: in `feature_map`.
-    `penalty`: "cv" searches from the rounding floor to the largest eigenvalue for the least error, and takes
-      the largest alpha that is as good, see `CrossValidation.safest`; "cv-1se" takes the largest within one
-      standard error of the least. Targets may have alphas of their own, see
-      `CrossValidation.with_own_alphas`.
+    `penalty`: "cv" searches `alpha_grid` for the least error, and takes the largest alpha that is as good,
+      see `CrossValidation.safest`; "cv-1se" takes the largest within one standard error of the least. Targets
+      may have alphas of their own, see `CrossValidation.with_own_alphas`.
     `n_components`: widths to look at, at most the map's own, which they are completed by. Of several, the
       smallest is taken whose least error lies within one standard error of the least of all.
-    `table`: of the errors on the folds, where it is known.
+    `table`: of the errors on the folds, where the rows themselves told them.
     Returns `feature_map`: of the width that was chosen; `statistics`: of all rows, in it.
     Raises InvalidParameterError if alpha is not above 0, or the map has no smaller draws; StatisticsError if
       a fold has no rows.
@@ -95,6 +93,9 @@ def solve_folds(
         table = cross_validate(
             statistics, alphas=penalty.grid, feature_maps=maps, fit_intercept=fit_intercept
         )
+    elif penalty.grid is None:  # the rows resolve smaller alphas than their sums do
+        floor = statistics.total().normal_equations(fit_intercept=fit_intercept).gram_error
+        table = table.from_alpha(floor)
     table = replace(table, folds=statistics.folds)
     one_standard_error = penalty.named == "cv-1se"
     choice = table.fewest_components() if len(widths) > 1 else table.best
@@ -119,8 +120,8 @@ def solve_by_rows(
 ) -> Solved:
     """Choose alpha anew by the leave-one-out errors of few rows, see `choose_by_rows`, and solve.
 
-    O(n_components³), and 2 · n_samples · n_components² operations. The folds keep their say on kernels, and
-    on what errors of new rows are: length scales were tuned by some of the rows that are left out here.
+    O(n_components³) to solve. The folds keep their say on kernels, and on what errors of new rows are: length
+    scales were tuned by some of the rows that are left out here.
 
     `rows`: all rows that `statistics` count.
     `solved`: by the folds; its alphas are tried.
@@ -128,12 +129,19 @@ def solve_by_rows(
     table, choice = solved.cross_validation, solved.choice
     assert table is not None
     assert choice is not None
-    hat = hat_matrix(statistics, feature_map, alphas=table.alphas, fit_intercept=penalty.fit_intercept)
+    assert rows.y is not None
+    repeated = statistics.spec.frequency_weights
+    squares = leave_out_each(
+        feature_map.transform(rows.X),
+        rows.y,
+        rows.sample_weight,
+        table.alphas,
+        fit_intercept=penalty.fit_intercept,
+        repeated=repeated,
+    )
     weights = np.ones(rows.block.n_samples) if rows.sample_weight is None else rows.sample_weight
-    with using_threads(available_cores()):
-        squares = left_out_squares(rows, hat)
     found = choose_by_rows(
-        squares, weights, table.target_variance, per_target=penalty.per_target, repeated=hat.repeated
+        squares, weights, table.target_variance, per_target=penalty.per_target, repeated=repeated
     )
     if found is None:
         return solved
@@ -146,8 +154,8 @@ def solve_by_rows(
 def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
     """Solve ridge regression from its statistics alone, O(n_components³).
 
-    "gcv" and "evidence" search from the rounding floor to the largest eigenvalue; of several alphas the one
-    with the least GCV is taken. See `select_alpha` for targets with alphas of their own.
+    "gcv" and "evidence" search `alpha_grid`; of several alphas the one with the least GCV is taken. See
+    `select_alpha` for targets with alphas of their own.
 
     Raises InvalidParameterError if alpha is chosen by something that statistics of all rows do not tell.
     """

@@ -14,12 +14,13 @@ from rff_dist.numerics.solution import check_alpha
 from rff_dist.typing import FloatArray
 
 RESOLUTION = 1e-10
+DECADES_ABOVE = 2  # the largest eigenvalue
 MATERIAL_GAIN = 0.01  # share of a target's error that an alpha of its own must save to be taken
 type PerTarget = bool | Literal["auto"]
 
 
 def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
-    """Three alphas per decade, from the largest eigenvalue down to the floor, below which all is rounding.
+    """Three alphas per decade, from 100 times the largest eigenvalue down to the floor; see `alpha_grid`.
 
     `spectrum`: what the alphas are for.
     Returns float64 array of shape (n_alphas,): ascending; 1 alone where the features are all constant, since
@@ -29,11 +30,15 @@ def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
 
 
 def alpha_grid(largest: float, floor: float) -> FloatArray:
-    """Three alphas per decade from the largest eigenvalue down to the floor; 1 alone where it is 0."""
+    """Three alphas per decade; 1 alone where the largest eigenvalue is 0.
+
+    They begin at the floor, below which all is rounding, and end at 100 times the largest eigenvalue, where
+    little but the mean is left: where targets have outliers, nothing may be better.
+    """
     if largest <= 0.0:
         return np.ones(1)
     steps = max(1, int(np.floor(3.0 * np.log10(largest / floor))))
-    return largest * 10.0 ** (np.arange(-steps, 1) / 3.0)
+    return largest * 10.0 ** (np.arange(-steps, 1 + 3 * DECADES_ABOVE) / 3.0)
 
 
 def check_per_target(per_target: object) -> None:

@@ -14,7 +14,7 @@ Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, sect
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Literal, Self
 
@@ -45,7 +45,7 @@ from rff_dist.typing import FloatArray
 
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are held at once
 _CONSTANT = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
-_SMALL = 256  # components, below which one thread is faster than several
+SMALL = 256  # components, below which one thread is faster than several
 _EPS = float(np.finfo(np.float64).eps)
 AS_GOOD = 0.1  # of a standard error, above the least error: what folds do not tell from it
 INTERPOLATING = 0.9  # mean leverage of rows that are trained on, above which they are as good as interpolated
@@ -233,6 +233,14 @@ class CrossValidation:
         )
         return float(_mean(shares, self.weights)), float(_standard_error(shares, self.weights))
 
+    def from_alpha(self, least: float) -> Self:
+        """Return the table without the alphas below `least`, but for the largest."""
+        first = min(int(np.searchsorted(self.alphas, least)), len(self.alphas) - 1)
+        leverages = None if self.leverages is None else self.leverages[:, :, first:]
+        return replace(
+            self, alphas=self.alphas[first:], errors=self.errors[:, :, first:], leverages=leverages
+        )
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the table as arrays by name, to store or to look at."""
         leverages = {} if self.leverages is None else {"cv_leverages": self.leverages}
@@ -301,9 +309,8 @@ def cross_validate(
     `cross_validation_bytes` for the memory. Alphas and targets cost O(n_components²) each.
 
     `statistics`: of each fold's rows.
-    `alphas`: float64 array of shape (n_alphas,). Positive penalties, in any order. By default three per
-      decade, from the largest eigenvalue of all rows at the largest number of components down to its rounding
-      error.
+    `alphas`: float64 array of shape (n_alphas,). Positive penalties, in any order. By default the
+      `alpha_grid` of all rows at the largest number of components.
     `feature_maps`: the sizes to look at, ascending: maps of the leading components, see `shortened`. By
       default the statistics' own size alone.
     `fit_intercept`: whether an intercept is fitted.
@@ -336,7 +343,7 @@ def cross_validate(
             errors[at], leverages[at] = _validate(problem, grid, fit_intercept=fit_intercept)
 
     # threads of small problems wait for one another: 10 folds of D = 64 took 1.3 times as long on two
-    threads = 1 if sizes[-1].n_components <= _SMALL else min(threads, len(splits) * len(sizes))
+    threads = 1 if sizes[-1].n_components <= SMALL else min(threads, len(splits) * len(sizes))
     with tile_pool(threads) as pool:
         list(pool.map(work, range(threads)))
     return CrossValidation(

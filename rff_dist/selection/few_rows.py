@@ -44,7 +44,7 @@ def choose_by_rows(
 ) -> tuple[NDArray[np.intp], HeaviestRow] | None:
     """Return the place of each target's alpha among those that were tried, and the row that errs most there.
 
-    `squares`: float64 array of shape (n_alphas, n_targets, n_samples). From `left_out_squares`, alphas
+    `squares`: float64 array of shape (n_alphas, n_targets, n_samples). From `leave_out_each`, alphas
       ascending.
     `weights`: float64 array of shape (n_samples,).
     `target_variance`: float64 array of shape (n_targets,). Constant targets have no say.

@@ -17,11 +17,10 @@ Technometrics 16 (PRESS); Hastie, Tibshirani & Friedman (2009), The Elements of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rff_dist.data.blocks import Rows
 from rff_dist.data.checks import check_finite
@@ -180,74 +179,25 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
 
     Raises DataError if the block has no targets, or values that are not finite.
     """
-    n_alphas, n_targets = len(state.alphas), len(state.target_means)
-    weights = _weights_of(rows)
-    starts = range(0, len(weights), STRIP_COLUMNS)
-    squared = np.empty((len(starts), n_alphas, n_targets))
-    undetermined = np.zeros((len(starts), n_alphas), np.int64)
-
-    def add_up(part: slice, missed: FloatArray, lost: NDArray[np.bool_]) -> None:
-        strip = part.start // STRIP_COLUMNS
-        with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
-            squared[strip] = np.square(missed) @ weights[part]
-        undetermined[strip] = lost.sum(axis=1)
-
-    _leave_out(rows, state, add_up)
-    return LeaveOneOut(
-        alphas=state.alphas,
-        target_variance=state.target_variance,
-        n_samples=len(weights),
-        weight=ExactSum.of(np.asarray(weights.sum())),
-        squared=ExactSum.of(squared.sum(axis=0)),
-        n_undetermined=undetermined.sum(axis=0),
-    )
-
-
-def left_out_squares(rows: Rows, state: HatMatrix) -> FloatArray:
-    """Return each row's own squared leave-one-out errors, shape (n_alphas, n_targets, n_samples).
-
-    Infinite where the other rows do not say what a row would be, 0 for rows without weight. Raises and costs
-    what `leave_out_rows` does.
-    """
-    squares = np.empty((len(state.alphas), len(state.target_means), rows.block.n_samples))
-
-    def keep(part: slice, missed: FloatArray, lost: NDArray[np.bool_]) -> None:
-        squares[:, :, part] = np.where(lost[:, np.newaxis], np.inf, np.square(missed))
-
-    _leave_out(rows, state, keep)
-    return squares
-
-
-def _weights_of(rows: Rows) -> FloatArray:
-    return np.ones(rows.block.n_samples) if rows.sample_weight is None else rows.sample_weight
-
-
-def _leave_out(
-    rows: Rows, state: HatMatrix, visit: Callable[[slice, FloatArray, NDArray[np.bool_]], None]
-) -> None:
-    """Call `visit(part, missed, lost)` with strips of a block; threads share them out.
-
-    `part`: which rows.
-    `missed`: float64 array of shape (n_alphas, n_targets, n_rows). By how much the model of the others misses
-      each row: 0 for rows that are lost or have no weight.
-    `lost`: array of shape (n_alphas, n_rows). Whether a row is undetermined.
-    """
     if rows.y is None:
         raise DataError("the data have no y: leave-one-out errors need targets")
     feature_map, y = state.feature_map, rows.y
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
-    weights = _weights_of(rows)
+    weights = np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
     scales, means = expand(feature_map.scales)[:, np.newaxis], state.feature_means[:, np.newaxis]
     n_alphas, n_targets = len(state.alphas), len(state.target_means)
+    starts = range(0, len(inputs), STRIP_COLUMNS)
+    squared = np.empty((len(starts), n_alphas, n_targets))
+    undetermined = np.zeros((len(starts), n_alphas), np.int64)
 
-    def measure(start: int) -> None:
-        part = slice(start, start + STRIP_COLUMNS)
+    def measure(strip: int) -> None:
+        part = slice(starts[strip], starts[strip] + STRIP_COLUMNS)
         tile, weight = inputs[part], weights[part]
         features = np.empty((feature_map.n_components, len(tile)))
-        for first, stop in feature_map.stripes:
-            feature_map.fill(tile, features[first:stop], first, stop)
-        with np.errstate(over="ignore", invalid="ignore"):  # `visit` sees what is not finite
+        for start, stop in feature_map.stripes:
+            feature_map.fill(tile, features[start:stop], start, stop)
+        with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
             features *= scales
             features -= means
             rotated = state.rotation.T @ features
@@ -257,9 +207,18 @@ def _leave_out(
             left = 1.0 - (share if state.repeated else weight * share)  # of repeated rows one goes
             lost = (left <= state.resolution[:, np.newaxis]) & (weight > 0)
             missed = residual / np.where(lost | (weight == 0), np.inf, left)[:, np.newaxis]
-        visit(part, missed, lost)
+            squared[strip] = np.square(missed) @ weight
+        undetermined[strip] = lost.sum(axis=1)
 
-    share_out(measure, range(0, len(inputs), STRIP_COLUMNS))
+    share_out(measure, range(len(starts)))
+    return LeaveOneOut(
+        alphas=state.alphas,
+        target_variance=state.target_variance,
+        n_samples=len(inputs),
+        weight=ExactSum.of(np.asarray(weights.sum())),
+        squared=ExactSum.of(squared.sum(axis=0)),
+        n_undetermined=undetermined.sum(axis=0),
+    )
 
 
 def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> float | FloatArray:

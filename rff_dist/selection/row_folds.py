@@ -1,7 +1,8 @@
-"""Exact k-fold cross-validation of few rows from the rows themselves, which no sums need be made for.
+"""Exact errors of few rows that were left out, from the rows themselves: folds of them, or each alone.
 
-Each split takes a decomposition of the smaller Gram, of the rows that it trains on or of their features. The
-table is that of `cross_validation`, whose sums of each fold suit any number of rows.
+A split of folds takes a decomposition of the smaller Gram: of the rows that it trains on, or of their
+features. The table is that of `cross_validation`, whose sums of each fold suit any number of rows. One
+decomposition has the errors of all rows that are left out alone.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.data.folds import Folds
-from rff_dist.numerics.threads import limit_blas
+from rff_dist.numerics.machine import available_cores
+from rff_dist.numerics.threads import executor_of, limit_blas
 from rff_dist.selection.alphas import alpha_grid, check_grid
-from rff_dist.selection.cross_validation import CrossValidation, largest_eigenvalue
+from rff_dist.selection.cross_validation import SMALL, CrossValidation, largest_eigenvalue
 from rff_dist.typing import FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -50,16 +52,19 @@ def cross_validate_rows(
     splits = [(train, test) for train, test in splits if test.any()]
     if not splits or not all(train.any() for train, _ in splits):
         return None
-    with limit_blas(1):
-        whole = _Centred.of(Z, y, weights, fit_intercept=fit_intercept)
+    whole = _Centred.of(Z, y, weights, fit_intercept=fit_intercept)
+
+    def validate(train: NDArray[np.bool_], test: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+        centred = _Centred.of(Z[train], y[train], weights[train], fit_intercept=fit_intercept)
+        predicted, degrees = centred.predict(Z[test], grid)
+        squares = np.tensordot(weights[test], np.square(predicted - y[test]), axes=(0, 1))
+        return squares, degrees / (centred.total if repeated else train.sum())
+
+    n_threads = available_cores() if min(Z.shape) > SMALL else 1
+    with limit_blas(1), executor_of(n_threads) as pool:
         largest = largest_eigenvalue(whole.gram())
         grid = alpha_grid(largest, max(Z.shape) * _EPS * largest) if alphas is None else check_grid(alphas)
-        errors, leverages = [], []
-        for train, test in splits:
-            centred = _Centred.of(Z[train], y[train], weights[train], fit_intercept=fit_intercept)
-            predicted, degrees = centred.predict(Z[test], grid)
-            errors.append(np.tensordot(weights[test], np.square(predicted - y[test]), axes=(0, 1)))
-            leverages.append(degrees / (centred.total if repeated else train.sum()))
+        errors, leverages = zip(*pool.map(validate, *zip(*splits, strict=True)), strict=True)
     held_out = np.array([weights[test].sum() for _, test in splits])
     constant = np.ptp(y, axis=0) == 0.0 if fit_intercept else np.zeros(y.shape[1], bool)
     return CrossValidation(
@@ -73,6 +78,42 @@ def cross_validate_rows(
     )
 
 
+def leave_out_each(
+    Z: FloatArray,
+    y: FloatArray,
+    weights: FloatArray | None,
+    alphas: FloatArray,
+    *,
+    fit_intercept: bool = True,
+    repeated: bool = False,
+) -> FloatArray:
+    """Return each row's squared errors by ridge on the others, shape (n_alphas, n_targets, n_samples).
+
+    Infinite where the others do not say what a row would be, up to rounding; 0 for rows without weight. Of
+    rows that weights repeat one copy is left out. O(n_samples · n_components · k), k the lesser of the two.
+
+    `Z`, `y`, `weights`, `repeated`: as in `cross_validate_rows`, but that weights may be 0.
+    `alphas`: float64 array of shape (n_alphas,). Penalties above 0.
+    """
+    counted = np.ones(len(Z), bool) if weights is None else weights > 0
+    times = np.ones(len(Z)) if weights is None else weights[counted]
+    centred = _Centred.of(Z[counted], y[counted], times, fit_intercept=fit_intercept)
+    with limit_blas(1):
+        U, eigenvalues, rest, outside = centred.orthogonal()
+        shares = alphas[:, np.newaxis] / (eigenvalues + alphas[:, np.newaxis])
+        left = rest + shares @ np.square(U).T
+        missed = outside + U @ (shares[:, :, np.newaxis] * (U.T @ centred.targets))
+    if repeated:
+        left = 1.0 - (1.0 - left) / times
+    undetermined = left <= len(U) * _EPS
+    missed /= (np.sqrt(times) * np.where(undetermined, 1.0, left))[:, :, np.newaxis]
+    squares = np.zeros((len(alphas), y.shape[1], len(Z)))
+    squares[:, :, counted] = np.where(undetermined[:, :, np.newaxis], np.inf, np.square(missed)).swapaxes(
+        1, 2
+    )
+    return squares
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Centred:
     """Rows about their means, times the roots of their weights; without an intercept about 0.
@@ -80,6 +121,7 @@ class _Centred:
     `features`: float64 array of shape (n_samples, n_components).
     `targets`: float64 array of shape (n_samples, n_targets).
     `feature_means`, `target_means`: the means.
+    `roots`: float64 array of shape (n_samples, 1). Of the weights.
     `total`: sum of the weights.
     """
 
@@ -87,6 +129,7 @@ class _Centred:
     targets: FloatArray
     feature_means: FloatArray
     target_means: FloatArray
+    roots: FloatArray
     total: float
     fit_intercept: bool
 
@@ -95,7 +138,7 @@ class _Centred:
         total, roots = float(weights.sum()), np.sqrt(weights)[:, np.newaxis]
         shares = weights / total if fit_intercept else np.zeros(len(weights))
         means = shares @ Z, shares @ y
-        return cls(roots * (Z - means[0]), roots * (y - means[1]), *means, total, fit_intercept)
+        return cls(roots * (Z - means[0]), roots * (y - means[1]), *means, roots, total, fit_intercept)
 
     @property
     def _by_rows(self) -> bool:
@@ -125,3 +168,26 @@ class _Centred:
         rotated = (Z - self.feature_means) @ basis
         predicted = self.target_means + rotated @ (inverse[:, :, np.newaxis] * moments)
         return predicted, float(self.fit_intercept) + inverse @ eigenvalues
+
+    def orthogonal(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return U and λ of I − H = U·diag(α/(λ + α))·U' + C, the diagonal of C, and C·y.
+
+        H is the hat matrix, of rows times the roots of their weights. C projects on what neither features nor
+        an intercept reach; where components are as many as rows there is no such thing.
+        """
+        n_samples = len(self.features)
+        constant = self.roots / np.sqrt(self.total) if self.fit_intercept else np.zeros((n_samples, 1))
+        gram = self.gram()
+        if self._by_rows:
+            if self.fit_intercept:  # beyond all eigenvalues, so that no other eigenvector has a part of it
+                gram += (2.0 * np.trace(gram) or 1.0) * (constant @ constant.T)
+            eigenvalues, U = np.linalg.eigh(gram)
+            if self.fit_intercept:
+                eigenvalues, U = eigenvalues[:-1], U[:, :-1]
+            return U, np.maximum(eigenvalues, 0.0), np.zeros(n_samples), np.zeros_like(self.targets)
+        eigenvalues, Q = np.linalg.eigh(gram)
+        kept = eigenvalues > n_samples * _EPS * max(float(eigenvalues[-1]), 0.0)
+        eigenvalues = eigenvalues[kept]
+        U = self.features @ (Q[:, kept] / np.sqrt(eigenvalues))
+        rest = 1.0 - np.square(U).sum(axis=1) - np.square(constant[:, 0])
+        return U, eigenvalues, rest, self.targets - U @ (U.T @ self.targets)

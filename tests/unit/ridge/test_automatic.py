@@ -424,6 +424,15 @@ def test_few_rows_take_the_largest_alpha_within_a_standard_error_when_each_is_le
     )
 
 
+def test_few_rows_choose_no_alpha_below_what_their_sums_resolve():
+    X, y = additive(100, 2, noise=0.0)
+    with pytest.warns(UserWarning, match="Without noise in y"):
+        model = RFFRidge(kernel="gaussian", features="nystrom", random_state=0).fit(X, y).model_
+    floor = model.statistics.normal_equations().gram_error
+    assert floor > 0.0
+    assert floor <= model.selection["cv_alphas"][0] <= model.alpha
+
+
 @pytest.mark.parametrize(
     ("n_samples", "options"),
     [

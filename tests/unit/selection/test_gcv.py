@@ -110,11 +110,11 @@ def test_a_minimum_at_the_end_of_the_grid_is_stated():
     assert select_alpha(spectrum, [inside / 10, inside, inside * 10]).at_end is None
 
 
-def test_default_alphas_reach_from_the_largest_eigenvalue_down_to_the_floor():
+def test_default_alphas_reach_from_the_floor_to_100_times_the_largest_eigenvalue():
     spectrum = decompose(normal_equations(*draw_problem()))
     alphas = default_alphas(spectrum)
     assert spectrum.floor <= alphas[0] < spectrum.floor * 10 ** (1 / 3)
-    assert alphas[-1] == pytest.approx(spectrum.eigenvalues[-1])
+    assert alphas[-1] == pytest.approx(100.0 * spectrum.eigenvalues[-1])
     assert np.diff(np.log10(alphas)).max() <= 1 / 3 + 1e-9
 
 

@@ -9,14 +9,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 
 from rff_dist import Gaussian, SerialEngine, draw_feature_map
-from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.ridge import held_out
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import solve
-from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, left_out_squares, select_by_press
+from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, select_by_press
+from rff_dist.selection.row_folds import leave_out_each
 from rff_dist.statistics import inspection, passes
 
 ENGINE = SerialEngine(n_threads=1)
@@ -102,18 +102,19 @@ def test_errors_are_those_of_refits_without_each_row(kind, weights, fit_intercep
     assert found.n_samples == 60
 
 
-def test_each_rows_own_errors_are_those_of_refits_without_it():
-    dataset = problem(300, weights="some zero")  # of several strips
-    feature_map = features_of(dataset, "fourier")
-    hat = hat_matrix(passes.accumulate(dataset, feature_map, engine=ENGINE), feature_map, alphas=ALPHAS)
-    found = left_out_squares(dataset.read(Block(0, 0, 300)), hat)
-    some = slice(250, 262)
-    expected = refits_of_rows(
-        feature_map.transform(dataset.X), dataset.y, dataset.sample_weight, fit_intercept=True, rows=some
-    )
-    expected[:, dataset.sample_weight[some] == 0] = 0.0
-    assert (dataset.sample_weight[some] == 0).any()
-    assert_allclose(found[:, :, some], expected.transpose(0, 2, 1), rtol=1e-7)
+@pytest.mark.parametrize("n_components", [40, 100])  # fewer than rows, and more
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("weights", [None, "some zero"])
+def test_each_rows_own_errors_are_those_of_refits_without_it(weights, fit_intercept, n_components):
+    dataset = problem(weights=weights)
+    Z = features_of(dataset, "fourier", n_components).transform(dataset.X)
+    options = {"fit_intercept": fit_intercept}
+    found = leave_out_each(Z, dataset.y, dataset.sample_weight, np.array(ALPHAS), **options)
+    expected = refits_of_rows(Z, dataset.y, dataset.sample_weight, **options).transpose(0, 2, 1)
+    if weights is not None:
+        assert (dataset.sample_weight == 0).any()
+        expected[:, :, dataset.sample_weight == 0] = 0.0
+    assert_allclose(found, expected, rtol=1e-7)
 
 
 def test_of_repeated_rows_one_copy_is_left_out():
@@ -124,6 +125,9 @@ def test_of_repeated_rows_one_copy_is_left_out():
     expected = refits(Z, Y, None, fit_intercept=True)
     found = leave_one_out(dataset, feature_map, kind="frequency")
     assert_allclose(found.mean_squared_error, expected, rtol=1e-8)
+    Z = feature_map.transform(dataset.X)
+    by_rows = leave_out_each(Z, dataset.y, dataset.sample_weight, np.array(ALPHAS), repeated=True)
+    assert_allclose(np.average(by_rows, axis=2, weights=times), expected, rtol=1e-8)
 
 
 def test_more_components_than_rows_have_errors_too():
@@ -168,6 +172,8 @@ def test_a_row_that_alone_says_what_it_is_makes_the_error_infinite():
     assert_array_equal(found.n_undetermined, [1, 0])
     assert_array_equal(np.isinf(found.mean_squared_error[:, 0]), [True, False])
     assert select_by_press(found) == 1.0
+    squares = leave_out_each(feature_map.transform(X), dataset.y[:, np.newaxis], None, np.array([3e-15, 1.0]))
+    assert_array_equal(np.isinf(squares[:, 0]).sum(axis=1), [1, 0])
     with pytest.raises(SolveError, match="leverage of 1 up to rounding; give larger alphas"):
         select_by_press(leave_one_out(dataset, feature_map, alphas=[3e-15]))
 
