@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     "rff-dist plan data.zarr",
     "rff-dist plan data.zarr --components 16384 --workers 8 --threads 4 --memory 8GiB",
     "rff-dist plan data.zarr --kernel gaussian --length-scale median --features fourier",
-    "rff-dist plan data.zarr --components 4096 --alpha 1 --measure --scheduler tls://host:8786",
+    "rff-dist plan data.zarr --components 4096 --alpha 1 --measure --plot workers.png",
 )
 def plan(
     source: Annotated[TrainingSource, "data", "x", "y"],
@@ -46,6 +48,12 @@ def plan(
             "the time of the whole fit, and how many workers are worth having.",
         ),
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="PNG", help="Draw time against workers, simulated with what --measure finds."
+        ),
+    ] = None,
 ) -> Report:
     """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
     from rff_dist.engines.cluster import open_engine
@@ -64,6 +72,8 @@ def plan(
 
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give --measure too")
+    if plot is not None and not measure:
+        raise InvalidParameterError("`plot` is of what is measured; give --measure too")
     folds.check(penalty.chosen, features.n_components)
     fit = Fit(options=ridge_options(source, features, penalty, folds, solving))
     options, serial = fit.options, where.serial
@@ -124,7 +134,9 @@ def plan(
             or (_CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS)
             * float(found.n_components) ** 3
         )
-        document["measured"] = _measure(dataset, found, where.cluster, solve=decompositions / float64_rate)
+        document["measured"] = _measure(
+            dataset, found, where.cluster, solve=decompositions / float64_rate, plot=plot
+        )
     view, table = titled_table(f"a fit of {source.data}", "", "", header=False)
     table.add_column(style="dim")
     size = f"{features_and_targets(found.n_features, found.n_targets)}, D = {widths_words(widths)}"
@@ -164,27 +176,40 @@ def plan(
     return Report(document, view)
 
 
-def _measure(dataset: Dataset, found: Plan, cluster: Cluster, *, solve: float) -> dict[str, Any]:
+def _measure(
+    dataset: Dataset, found: Plan, cluster: Cluster, *, solve: float, plot: Path | None
+) -> dict[str, Any]:
     """Measure the workers, and return their rates, the times of the fit, and how many are worth having."""
     from rff_dist.costs import rates, times
+    from rff_dist.costs.scaling import job_of, scale
     from rff_dist.engines.cluster import open_engine
 
+    begun = time.perf_counter()
     with open_engine(cluster.in_environment()) as engine:
+        started = time.perf_counter() - begun
         measured = rates.measure_rates(dataset, found.n_components, engine=engine)
     predicted = times.predict(found, measured, solve=solve)
     worth = times.workers_worth_having(found, measured)
-    return {**asdict(measured), **predicted.to_dict(), "workers_worth_having": worth}
+    if plot is not None:
+        from rff_dist.report import save_scaling
+
+        name = f"{found.n_samples:,} rows, D = {found.n_components:,}"
+        save_scaling(
+            plot, {name: scale(job_of(found, measured))}, title="The pass of the sums on more workers"
+        )
+    return {**asdict(measured), **predicted.to_dict(), "start": started, "workers_worth_having": worth}
 
 
 def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     from rff_dist.text import human_bytes
 
     parts = ", ".join(
-        f"{name} {seconds_words(measured[name])}" for name in ("moments", "statistics", "solve")
+        f"{name} {seconds_words(measured[name])}" for name in ("moments", "statistics", "solve", "beside")
     )
     busy = f"workers do rows {measured['efficiency']:.0%} of the time of the statistics"
     return [
         ("seconds, measured", seconds_words(measured["seconds"]), parts),
+        ("before it", seconds_words(measured["start"]), "until the workers are there"),
         ("moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"),
         ("scheduler", seconds_words(measured["scheduler"]), "its own work, and the solver's process's"),
         ("workers worth having", f"{measured['workers_worth_having']:,}", busy),

@@ -1,1 +1,1 @@
-"""What a fit will take on given workers: rates that are measured, and seconds that follow."""
+"""What a fit will take on given workers: rates that are measured, seconds that follow, a simulation."""

@@ -16,6 +16,8 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.products.choice import products_for
+from rff_dist.ridge.automatic import fit
+from rff_dist.ridge.options import RidgeOptions
 from rff_dist.statistics.inspection import inspect
 from rff_dist.statistics.passes import accumulate
 from rff_dist.statistics.spec import tile_rows
@@ -23,6 +25,7 @@ from rff_dist.statistics.spec import tile_rows
 MEASURED_COMPONENTS = 2048  # at the most; more components follow from these and half of them
 MEASURED_BYTES = 2**25  # of a partial
 READ_ROWS = 2**16
+FEW_ROWS = 256
 REPEATS = 2
 EMPTY_BLOCKS = 64
 
@@ -37,6 +40,10 @@ class Rates:
     `merge`: of a byte of a partial that moves to another worker and is added there.
     `task`: that the scheduler and the client take for a block.
     `begin`: from the beginning of a pass to its result, beside its blocks.
+    `fit`: of a fit, beside its passes and its factorisation.
+    `entry`: of an entry of Z'Z likewise.
+    `first`: of the first fit of new processes, which import packages and choose a way to multiply; 0 where
+      they had done so before.
     """
 
     feature: float
@@ -46,6 +53,9 @@ class Rates:
     merge: float
     task: float
     begin: float
+    fit: float = 0.0
+    entry: float = 0.0
+    first: float = 0.0
 
     def row(self, n_components: int) -> float:
         """Return the seconds of a row's share of Z'Z and Z'y."""
@@ -54,8 +64,12 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Seconds of a row on one worker; `rows` has those at each number of components."""
+    """Seconds of a row on one worker; `rows` has those at each number of components.
 
+    `choosing`: seconds in which the way to multiply was chosen.
+    """
+
+    choosing: float
     read: float
     moment: float
     rows: tuple[tuple[int, float], ...]
@@ -75,6 +89,7 @@ def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rat
     Fourier features of a Gaussian kernel are timed; those of other stationary kernels take as long.
     """
     n_workers = max(1, engine.n_workers)
+    first_pass = _seconds_of_pass(engine, n_workers, 0)
     sampling = _Sampling(dataset, n_components, dataset.n_samples // n_workers, engine.n_threads)
     places = np.linspace(0, dataset.n_samples, n_workers, endpoint=False).astype(int).tolist()
     blocks = [Block(i, place, min(place + READ_ROWS, dataset.n_samples)) for i, place in enumerate(places)]
@@ -88,22 +103,51 @@ def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rat
         min(_seconds_of_pass(engine, n_workers, n_bytes) for _ in range(REPEATS)) for n_bytes in (8, partial)
     )
     moves = (n_workers - 1).bit_length() + (not engine.in_process)
+    merge = max(0.0, large - small) / (max(1, moves) * partial)
+    fit, entry, first_fit = _beside(dataset, n_components, begin=begin, merge=merge, engine=engine)
     return Rates(
         feature=feature,
         product=product,
         moment=statistics.median(one.moment for one in found),
         read=statistics.median(one.read for one in found),
-        merge=max(0.0, large - small) / (max(1, moves) * partial),
+        merge=merge,
         task=max(0.0, many - begin) / (EMPTY_BLOCKS - 1),
         begin=begin,
+        fit=fit,
+        entry=entry,
+        first=max(0.0, first_pass - begin) + max(one.choosing for one in found) + first_fit,
     )
+
+
+def _beside(
+    dataset: Dataset, n_components: int, *, begin: float, merge: float, engine: Engine
+) -> tuple[float, float, float]:
+    """Return the seconds of fits of few rows beside their passes.
+
+    Those of each, those for each entry of Z'Z, and those that only the first one takes.
+    """
+    rows = dataset.read(Block(0, 0, min(FEW_ROWS, dataset.n_samples)))
+    y = rows.X[:, 0] if rows.y is None else rows.y
+    few = ArrayDataset(rows.X, y)
+    widest = min(n_components, MEASURED_COMPONENTS)
+    points, takes = [], []
+    for width in (widest, max(2, widest // 4 * 2)):
+        options = RidgeOptions(
+            kernel=Gaussian(), length_scale=1.0, features="fourier", n_components=width, alpha=1.0
+        )
+        takes += [_timed(lambda options=options: fit(few, options, engine=engine)) for _ in range(REPEATS)]
+        taken = min(takes[-REPEATS:])
+        points.append((width**2, max(0.0, taken - 2 * begin - merge * 4 * width**2)))
+    (many, slow), (less, fast) = points
+    entry = max(0.0, slow - fast) / (many - less) if many > less else 0.0
+    return max(0.0, slow - entry * many), entry, takes[0] - min(takes[:REPEATS])
 
 
 def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
     """Time a worker: it reads a block, and sums up a few tiles of it."""
     widest = min(sampling.n_components, MEASURED_COMPONENTS)
     # The way to multiply is that of a worker that has been asked for the whole job.
-    products_for(sampling.n_rows_each, sampling.n_components)
+    choosing = _timed(lambda: products_for(sampling.n_rows_each, sampling.n_components))
     started = time.perf_counter()
     rows = sampling.dataset.read(block)
     read = (time.perf_counter() - started) / block.n_samples
@@ -118,7 +162,7 @@ def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
             _timed(lambda drawn=drawn: accumulate(few, drawn, engine=here)) for _ in range(REPEATS + 1)
         )
         found.append((width, max(0.0, best / n_tiled - moment)))
-    return [_Sample(read, moment, tuple(found))]
+    return [_Sample(choosing, read, moment, tuple(found))]
 
 
 def _timed(work: object) -> float:

@@ -15,7 +15,9 @@ WORTH_HAVING = 0.8  # of its time that each worker should be busy
 class Times:
     """What a fit takes.
 
-    `moments`, `statistics`, `solve`: seconds of the two passes and of what follows.
+    `moments`, `statistics`, `solve`: seconds of the two passes and of the factorisation.
+    `beside`: seconds of all else: new processes import packages, features are drawn, given to workers and
+      checked, the model is described.
     `scheduler`: seconds that the scheduler and the client work at the blocks meanwhile.
     `bytes_moved`: between workers and to the client, at the end of the pass of statistics.
     `efficiency`: share of the pass of statistics in which a worker does rows.
@@ -24,6 +26,7 @@ class Times:
     moments: float
     statistics: float
     solve: float
+    beside: float
     scheduler: float
     bytes_moved: int
     efficiency: float
@@ -31,7 +34,7 @@ class Times:
     @property
     def seconds(self) -> float:
         """Seconds from beginning to end."""
-        return self.moments + self.statistics + self.solve
+        return self.moments + self.statistics + self.solve + self.beside
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as JSON-able values."""
@@ -60,6 +63,7 @@ def predict(plan: Plan, rates: Rates, *, solve: float = 0.0) -> Times:
         moments=moments,
         statistics=statistics,
         solve=solve,
+        beside=rates.first + rates.fit + rates.entry * plan.n_components**2,
         scheduler=2 * scheduler,
         bytes_moved=min(plan.n_workers, plan.n_blocks) * plan.statistics_bytes,
         efficiency=ideal / statistics,

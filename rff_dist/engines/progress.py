@@ -299,8 +299,8 @@ class RichProgress:
     """Show one bar for a whole job on standard error; few plain lines where that is no terminal.
 
     The bar has the phase, which of how many passes it is, rows a second, the job's time and the time left of
-    the phase. It comes with the first event, or after half a second without one. Plain lines come when the phase
-    changes, and every `EVERY` seconds.
+    the phase. It comes with the first event, or after half a second without one. Plain lines come when the
+    phase changes, and every `EVERY` seconds.
     Use as a context manager around the work.
 
     `console`: where to show; standard error by default, so that standard output stays free for results.

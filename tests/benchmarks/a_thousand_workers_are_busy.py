@@ -1,69 +1,85 @@
-"""How busy workers are: real processes beside the simulation, and the simulation up to a thousand workers.
+"""How busy workers are: real processes and a real scheduler beside the simulation, then up to 1,024 workers.
 
-Blocks of real runs sleep, so that more processes than cores tell of the engine. The environment chooses more:
+Blocks of real processes sleep, so that more of them than cores tell of the engine. The scheduler has stubs:
+workers that only say that tasks are done. The environment chooses more:
 
 RFF_DIST_STUBS
-    Workers that share this process, on a real scheduler that is given 200 tasks for each; 50 by default.
+    Stubs and blocks, each a task of its own; 100,10000 by default. 500,100000 take five minutes.
 """
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import distributed
 import numpy as np
-from matplotlib.figure import Figure
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 from rff_dist import DaskEngine
+from rff_dist.costs.scaling import ScalingPoint, scale
+from rff_dist.costs.simulation import Job, simulate
 from rff_dist.data.blocks import Block, cut_blocks
+from rff_dist.report import save_scaling
 from rff_dist.ridge.plan import Machines, Sizes, plan_fit
-from tests.simulation import Job, simulate
+from tests import stub_workers
 
-N_BLOCKS, BLOCK_SECONDS = 96, 0.25
-N_ROWS, N_COMPONENTS = 10**9, 8192
-GFLOPS, NETWORK = 375.0, 1.25e9  # of a worker of one thread with AVX-512 VNNI; bytes a second
-TASK_SECONDS = 0.003
-WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+PROCESSES, N_BLOCKS, BLOCK_SECONDS = (1, 2, 4, 8), 96, 0.25
+JOBS = ((10**7, 4096), (10**8, 4096), (10**9, 8192))  # rows and D
+GFLOPS, NETWORK, ADDED = 375.0, 1.25e9, 2e9  # of a worker of one thread with AVX-512 VNNI; bytes a second
+SLEEPING = "blocks that sleep for a quarter of a second"
 
 
-def run(console: Console, folder: Path) -> None:
-    real = Table("worker processes", "real, s", "simulated, s", "ratio")
-    for n_workers in (1, 2, 4, 8):
-        with DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
-            empty = min(seconds_of_pass(engine, 1, 0.0) for _ in range(3))
-            taken = min(seconds_of_pass(engine, N_BLOCKS, BLOCK_SECONDS) for _ in range(2))
-        job = Job(n_blocks=N_BLOCKS, block_seconds=BLOCK_SECONDS, n_workers=n_workers)
-        found = empty + simulate(job).seconds
-        real.add_row(f"{n_workers}", f"{taken:.2f}", f"{found:.2f}", f"{taken / found:.2f}")
-    console.print(real)
-    n_stubs = int(os.environ.get("RFF_DIST_STUBS", "50"))
-    console.print(f"a real scheduler with {n_stubs} workers: {1e3 * seconds_per_task(n_stubs):.2f} ms a task")
-    job = large_job()
-    shorter = replace(job, n_blocks=4 * job.n_blocks, block_seconds=job.block_seconds / 4)
-    found = {
-        "as it is": {n: efficiency(job, n) for n in WORKERS},
-        "with blocks of a quarter of the rows": {n: efficiency(shorter, n) for n in WORKERS},
-        "with deaths, one per worker and month": {
-            n: efficiency(replace(shorter, deaths_per_hour=1 / 720), n) for n in WORKERS
-        },
-    }
-    table = Table("workers", *found)
-    for n_workers in WORKERS:
-        table.add_row(f"{n_workers:,}", *(f"{values[n_workers]:.3f}" for values in found.values()))
+def run(
+    console: Console,
+    folder: Path,
+    *,
+    processes: Sequence[int] = PROCESSES,
+    n_blocks: int = N_BLOCKS,
+    stubs: Sequence[int] | None = None,
+    most: int = 1024,
+) -> None:
+    sleeping = Job(n_blocks=n_blocks, block_seconds=BLOCK_SECONDS, n_workers=1)
+    points = [on_processes(sleeping, n_workers) for n_workers in processes]
+    table = Table("worker processes", "real, s", "simulated, s", "ratio")
+    for empty, taken, n_workers in points:
+        found = empty + simulate(replace(sleeping, n_workers=n_workers)).seconds
+        table.add_row(f"{n_workers}", f"{taken:.2f}", f"{found:.2f}", f"{taken / found:.2f}")
     console.print(table)
-    console.print(
-        f"efficiency, simulated: {N_ROWS:.0e} rows, D = {N_COMPONENTS:,}, 10 Gbit/s, blocks spread by 5 %"
+    n_stubs, n_tasks = stubs or map(int, os.environ.get("RFF_DIST_STUBS", "100,10000").split(","))
+    task = on_a_scheduler(console, folder, n_stubs, n_tasks)
+    curves = {SLEEPING: scale(replace(sleeping, task_seconds=task, begin_seconds=points[0][0]), most=most)}
+    for n_samples, n_components in JOBS:
+        job = large_job(n_samples, n_components, task_seconds=task)
+        curves[f"{n_samples:,} rows, D = {n_components:,}"] = scale(job, most=most)
+    tabulate(console, curves)
+    ideal = n_blocks * BLOCK_SECONDS
+    real = [ScalingPoint(n, taken, ideal / n / taken) for _, taken, n in points]
+    about = f"{GFLOPS:g}e9 operations a second for each worker, 10 Gbit/s, {1e3 * task:.2f} ms a task"
+    save_scaling(
+        folder / "workers.png",
+        curves,
+        measured={SLEEPING: real},
+        title="A pass on many workers",
+        subtitle=about,
     )
-    draw(folder / "scaling.png", found)
+
+
+def on_processes(job: Job, n_workers: int) -> tuple[float, float, int]:
+    """Return the seconds of an empty pass and of the job's on real worker processes, and their number."""
+    with DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
+        empty = min(seconds_of_pass(engine, 1, 0.0) for _ in range(3))
+        taken = min(seconds_of_pass(engine, job.n_blocks, job.block_seconds) for _ in range(2))
+    return empty, taken, n_workers
 
 
 def seconds_of_pass(engine: DaskEngine, n_blocks: int, block_seconds: float) -> float:
-    start = time.perf_counter()
     blocks = cut_blocks(n_blocks, 1, rows_per_block=1)
-    assert engine.map_reduce(rest, blocks, block_seconds, combine=lambda a, b: a + b) == n_blocks
+    start = time.perf_counter()
+    engine.map_reduce(rest, blocks, block_seconds, combine=lambda a, b: a + b)
     return time.perf_counter() - start
 
 
@@ -72,52 +88,78 @@ def rest(block: Block, seconds: float) -> int:
     return block.n_samples
 
 
-def seconds_per_task(n_workers: int) -> float:
-    """Return the time of an empty task on a scheduler that has so many workers."""
-    n_tasks = 200 * n_workers
+def on_a_scheduler(console: Console, folder: Path, n_stubs: int, n_tasks: int) -> float:
+    """Hold the simulation against a real scheduler with stubs; returns its processor's seconds for a task.
+
+    A tenth of the tasks, of blocks that take no time, tell how long a task takes here. Then blocks take no
+    time, or a half and twice as long as it takes to give all stubs a task.
+    """
+    table = Table("seconds of a block", "real, s", "simulated, s", "ratio", "scheduler, ms a task", "client")
+    cpu = []
     with (
-        distributed.LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            processes=False,
-            protocol="tcp://",
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            silence_logs=50,
-            memory_limit=0,
-        ) as cluster,
-        distributed.Client(cluster) as client,
+        stub_workers.running(folder, n_stubs) as (address, scheduler),
+        DaskEngine(address) as engine,
     ):
-        start = time.perf_counter()
-        distributed.wait(client.map(abs, range(n_tasks), pure=False))
-        return (time.perf_counter() - start) / n_tasks
+        wait_for(engine, n_stubs)
+        seconds_of_pass(engine, n_stubs, 0.0)
+        n_tried = n_tasks // 10
+        task = seconds_of_pass(engine, n_tried, 0.0) / (n_tried + min(n_tried, n_stubs))  # and the merges
+        for factor in (0.0, 0.5, 2.0):
+            job = Job(
+                n_blocks=n_tasks,
+                block_seconds=max(1e-6, factor * task * n_stubs),
+                n_workers=n_stubs,
+                task_seconds=task,
+                run_seconds=0.0,
+            )
+            before = cpu_seconds(scheduler)
+            taken = seconds_of_pass(engine, n_tasks, job.block_seconds)
+            found = simulate(job)
+            cpu.append((cpu_seconds(scheduler) - before) / found.n_tasks)
+            table.add_row(
+                f"{job.block_seconds:.3f}",
+                f"{taken:.1f}",
+                f"{found.seconds:.1f}",
+                f"{taken / found.seconds:.2f}",
+                *(f"{1e3 * one:.2f}" for one in cpu[-1]),
+            )
+    console.print(table)
+    console.print(
+        f"{n_stubs:,} stubs, {n_tasks:,} blocks: {1e3 * task:.2f} ms a task where blocks take no time"
+    )
+    return float(cpu[0][0])
 
 
-def large_job() -> Job:
-    sizes = Sizes(n_samples=N_ROWS, n_features=32, n_targets=1, chunk_rows=8192)
-    plan = plan_fit(sizes, N_COMPONENTS, Machines())
+def wait_for(engine: DaskEngine, n_workers: int) -> None:
+    deadline = time.monotonic() + 120
+    while engine.n_workers < n_workers:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def cpu_seconds(scheduler: int) -> np.ndarray:
+    """Return the processor's time of the scheduler, and of this process, the client."""
+    times = psutil.Process(scheduler).cpu_times()
+    return np.array([times.user + times.system, time.process_time()])
+
+
+def large_job(n_samples: int, n_components: int, **options: Any) -> Job:
+    sizes = Sizes(n_samples=n_samples, n_features=32, n_targets=1, chunk_rows=8192)
+    plan = plan_fit(sizes, n_components, Machines())
     return Job(
         n_blocks=plan.n_blocks,
-        block_seconds=plan.rows_per_block * N_COMPONENTS**2 / (1e9 * GFLOPS),
+        block_seconds=plan.rows_per_block * n_components**2 / (1e9 * GFLOPS),
         n_workers=1,
-        task_seconds=TASK_SECONDS,
-        merge_seconds=plan.statistics_bytes * (1 / NETWORK + 1 / 2e9),  # sent, and added
+        merge_seconds=plan.statistics_bytes * (1 / NETWORK + 1 / ADDED),
         spread=0.05,
+        **options,
     )
 
 
-def efficiency(job: Job, n_workers: int) -> float:
-    return float(
-        np.median([simulate(replace(job, n_workers=n_workers), seed=i).efficiency for i in range(3)])
-    )
-
-
-def draw(path: Path, found: dict[str, dict[int, float]]) -> None:
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for (name, values), style in zip(found.items(), ("o-", "s--", "^:"), strict=True):
-        axes.plot(list(values), list(values.values()), style, label=name)
-    axes.axhline(0.9, color="0.6", linewidth=1)
-    axes.set(xscale="log", ylim=(0.5, 1.02), xlabel="workers", ylabel="share of time that is worked")
-    axes.legend(loc="lower left")
-    figure.savefig(path, dpi=150)
+def tabulate(console: Console, curves: Mapping[str, Sequence[ScalingPoint]]) -> None:
+    table = Table("workers", *curves)
+    for points in zip(*curves.values(), strict=True):
+        cells = (f"{one.seconds:,.1f} s, {one.busy:.3f}" for one in points)
+        table.add_row(f"{points[0].n_workers:,}", *cells)
+    console.print(table)
+    console.print("simulated: seconds of a pass, and the share of its time that a worker does rows")

@@ -11,12 +11,24 @@ from hypothesis import strategies as st
 from rff_dist import SerialEngine
 from rff_dist.costs import rates as measuring
 from rff_dist.costs.rates import Rates, measure_rates
+from rff_dist.costs.scaling import job_of, scale
+from rff_dist.costs.simulation import Job, simulate
 from rff_dist.costs.times import predict, workers_worth_having
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge.plan import Machines, Plan, Sizes, plan_fit
-from tests.simulation import Job, simulate
 
-RATES = Rates(feature=1e-9, product=1e-11, moment=1e-7, read=2e-7, merge=1e-9, task=1e-3, begin=0.5)
+RATES = Rates(
+    feature=1e-9,
+    product=1e-11,
+    moment=1e-7,
+    read=2e-7,
+    merge=1e-9,
+    task=1e-3,
+    begin=0.5,
+    fit=0.2,
+    entry=1e-8,
+    first=0.1,
+)
 
 
 def plan_of(n_workers: int, n_samples: int = 1_000_000) -> Plan:
@@ -36,7 +48,8 @@ def test_times_by_hand():
     assert times.moments == pytest.approx(0.5 + max(share * 2e-7, 62e-3))
     moves = 3 * 1e-9 * plan.statistics_bytes  # two levels of four workers, and to the client
     assert times.statistics == pytest.approx(0.5 + share * row + 16_384 * 2e-7 + moves)
-    assert times.seconds == pytest.approx(times.moments + times.statistics + 3.0)
+    assert times.beside == pytest.approx(0.1 + 0.2 + 1e-8 * 1000**2)
+    assert times.seconds == pytest.approx(times.moments + times.statistics + 3.0 + 0.31)
     assert times.bytes_moved == 4 * plan.statistics_bytes
     assert times.efficiency == pytest.approx(1e6 * row / 4 / times.statistics)
 
@@ -127,16 +140,16 @@ def test_merges_are_a_tree_and_the_scheduler_is_a_queue():
 def test_it_agrees_with_the_closed_form_where_nothing_happens_at_random():
     plan = plan_of(16, 40_000_000)
     times = predict(plan, RATES)
-    found = simulate(
-        Job(
-            n_blocks=plan.n_blocks,
-            block_seconds=plan.rows_per_block * RATES.row(1000),
-            n_workers=16,
-            merge_seconds=RATES.merge * plan.statistics_bytes,
-        )
-    )
-    # the closed form has the way to the scheduler and the first reading too, below 2 %
+    found = simulate(job_of(plan, dataclasses.replace(RATES, task=0.0)))
+    # the closed form has the first reading too, below 2 %
     assert found.seconds == pytest.approx(times.statistics, rel=0.03)
+
+
+def test_twice_the_workers_take_half_the_time_until_blocks_run_out():
+    points = scale(Job(n_blocks=8, block_seconds=1.0, n_workers=1, begin_seconds=0.5), most=16)
+    assert [one.n_workers for one in points] == [1, 2, 4, 8, 16]
+    assert [one.seconds for one in points] == [8.5, 4.5, 2.5, 1.5, 1.5]
+    assert [one.busy for one in points] == pytest.approx([8 / 8.5, 4 / 4.5, 2 / 2.5, 1 / 1.5, 0.5 / 1.5])
 
 
 def test_deaths_and_stragglers_cost_time():

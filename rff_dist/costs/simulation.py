@@ -18,6 +18,7 @@ class Job:
     `n_workers`: workers.
     `task_seconds`: that the scheduler takes for a task, one after another.
     `merge_seconds`: in which a worker's partial moves to another worker, or to the client, and is added.
+    `begin_seconds`: before the first block begins.
     `run_seconds`: of a run of blocks at the most.
     `spread`: standard deviation of the logarithm of a block's seconds.
     `slow_share`, `slowdown`: how many workers are stragglers, and how many times as long they take.
@@ -29,6 +30,7 @@ class Job:
     n_workers: int
     task_seconds: float = 0.0
     merge_seconds: float = 0.0
+    begin_seconds: float = 0.0
     run_seconds: float = 60.0
     spread: float = 0.0
     slow_share: float = 0.0
@@ -82,15 +84,16 @@ class _Simulation:
         self._n_tasks = self._n_deaths = self._n_again = 0
 
     def run(self) -> Simulated:
-        job, now = self._job, 0.0
+        job, now = self._job, self._job.begin_seconds
         if job.deaths_per_hour:
             for worker in range(job.n_workers):
                 self._plan_death(worker, now)
         while True:
             self._give_out(now)
-            holders = [worker for worker in range(job.n_workers) if self._totals[worker]]
-            if not self._n_waiting and not self._running and not self._merging and len(holders) == 1:
-                break
+            if not (self._n_waiting or self._running or self._merging):
+                holders = [worker for worker in range(job.n_workers) if self._totals[worker]]
+                if len(holders) == 1:
+                    break
             now, _, kind, worker, life = heapq.heappop(self._events)
             if kind == "death":
                 self._die(worker, now)
