@@ -69,8 +69,15 @@ def save_model(
         check_is_fitted(model, "_fitted")
         fitted = model._fitted
     if type(fitted) not in KINDS:
+        advice = (
+            ". The steps before the last are code, which no model holds: store the last step, and give it "
+            "what they return; or ingest the table, whose recipe models hold"
+            if hasattr(model, "steps")
+            else ""
+        )
         raise InvalidParameterError(
-            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or RFFKMeans"
+            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or "
+            f"RFFKMeans{advice}"
         )
     if not statistics and isinstance(fitted, RidgeModel):
         fitted = fitted.without_statistics()

@@ -9,6 +9,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from rff_dist import Gaussian, Laplacian, Matern, RFFRidge, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
@@ -199,6 +201,9 @@ def test_only_fitted_ridge_models_are_stored(tmp_path):
         save_model(RFFRidge(), tmp_path / "model")
     with pytest.raises(InvalidParameterError, match="cannot store a Gaussian; expected a fitted RFFRidge"):
         save_model(Gaussian(1.0), tmp_path / "model")
+    pipeline = make_pipeline(StandardScaler(), RFFRidge())
+    with pytest.raises(InvalidParameterError, match=r"cannot store a Pipeline.*store the last step"):
+        save_model(pipeline, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
