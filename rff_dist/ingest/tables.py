@@ -326,7 +326,8 @@ def opening(path: Path, kind: str) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, EOFError, UnicodeError) as error:
         if isinstance(error, StorageError):
             raise
-        raise StorageError(f"{path} cannot be read as {kind}: {explain(error)}") from error
+        why = "it is empty" if path.is_file() and not path.stat().st_size else explain(error)
+        raise StorageError(f"{path} cannot be read as {kind}: {why}") from error
 
 
 @contextmanager

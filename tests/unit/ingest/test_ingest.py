@@ -234,6 +234,9 @@ class TestParquet:
         (tmp_path / "t.parquet").write_bytes(b"PAR1" + bytes(100))
         with pytest.raises(StorageError, match="cannot be read as Parquet"):
             ingest(tmp_path / "t.parquet", tmp_path / "out")
+        (tmp_path / "t.csv").touch()
+        with pytest.raises(StorageError, match="cannot be read as CSV: it is empty"):
+            ingest(tmp_path / "t.csv", tmp_path / "out")
 
 
 class TestNumpyFiles:
