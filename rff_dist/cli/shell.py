@@ -377,7 +377,7 @@ def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
     except StorageError:
         return True
     names = {location, os.fspath(place)}
-    return any(re.search(re.escape(name) + r"(?![\w-]|\.\w)", str(error)) for name in names)
+    return any(re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-]|\.\w)", str(error)) for name in names)
 
 
 def report_usage(error: Exception, *, as_json: bool) -> int:
@@ -386,7 +386,9 @@ def report_usage(error: Exception, *, as_json: bool) -> int:
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
     # pydantic's errors, whose message leaves out the value
     found: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
-    message += f", not {found[0]['input']!r}" if found else ""
+    message = message.replace("Value error, ", "")
+    if found and repr(found[0]["input"]) not in message:
+        message += f", not {found[0]['input']!r}"
     message = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", message)
     say("error", message, "red")
     hint_line(f"see: {'rff-dist' if context is None else context.command_path} --help")
@@ -441,7 +443,7 @@ def _near_path(message: str, given: Iterable[Any]) -> str:
     for path in (Path(value) for value in given if isinstance(value, str) and "://" not in value):
         if str(path.absolute()) in message and path.parent.is_dir() and not path.exists():
             names = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
-            if near := difflib.get_close_matches(path.name, names, n=1):
+            if near := difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
                 return str(path.with_name(near[0]))
     return ""
 

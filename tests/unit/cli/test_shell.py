@@ -432,3 +432,13 @@ def test_what_is_nearly_right_is_answered_with_the_nearest_name(folder, argument
     result = run(*arguments, "--serial")
     assert result.exit_code in (2, 65)
     assert re.search(rf"did you mean '?{near}'?\?", result.stderr), result.stderr
+
+
+def test_a_missing_input_is_not_taken_for_an_output_of_the_same_letter_nor_for_any_file(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin.csv").touch()
+    assert "did you mean" not in refusal(65, "refit", folder / "model", "missing.csv", "v")
+    wrong = refusal(2, "export", folder / "model", "out", "--format", "xml")
+    assert "Invalid value for '--format': 'xml' is not one of 'numpy', 'onnx', 'mlflow'\n" in wrong
