@@ -139,6 +139,7 @@ def test_nothing_is_deleted_where_something_is_wrong(data):
     ]
     for code, words, text in refused:
         assert text in refusal(code, "forget", "d", "--rows", "rows.csv", "--serial", *words)
+    assert "there is no file at" in refusal(65, "forget", "d", "--rows", "missing.csv", "--serial")
     Path("bad.csv").write_text("row\n5000\n")
     assert "is no row of" in refusal(65, "forget", "d", "--rows", "bad.csv", "--serial")
     write_dataset("p", np.ones((9, 2)), np.ones(9))

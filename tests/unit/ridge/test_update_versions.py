@@ -326,6 +326,18 @@ class TestAWindow:
             found = refresh(tmp_path / "model", url)
         assert (found["window"], found["first_row"], found["n_samples"]) == ("2", 4000, 600)
 
+    def test_stays_as_it_is_where_rows_before_it_are_deleted_in_order(self, url, tmp_path):
+        begun = fit(open_dataset(url))
+        write_model(begun, tmp_path / "model")
+        for seed in (1, 2):
+            append_dataset(url, *draw(300, seed))
+            refresh(tmp_path / "model", url, window="2")
+        delete_rows(url, [3], keep_order=True)
+        found = refresh(tmp_path / "model", url)
+        facts = ("decision", "first_row", "n_new", "n_gone", "n_samples")
+        assert [found[name] for name in facts] == ["published", 3999, 0, 0, 600]
+        assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url), 3999)
+
     def test_sums_what_comes_and_what_leaves(self, tmp_path, monkeypatch):
         url = tmp_path / "d"
         write_dataset(url, *draw(BLOCK, 0), chunk_rows=CHUNK, versioned=True)
