@@ -141,7 +141,7 @@ def registry_facts(url: Path) -> Any:
 
 def kind_of(path: Path) -> str:
     """Return a file's name without what is random or counted in it."""
-    return re.sub(r"[0-9A-Z]{20}|[0-9a-f]{32}|(?<=[/.])\d+(?=[/.]|$)", "*", str(path))
+    return re.sub(r"[0-9A-Z]{20}|[0-9a-f]{32,}|(?<=[/.])\d+(?=[/.]|$)", "*", str(path))
 
 
 def files_of(subject: Subject) -> dict[str, list[Path]]:
