@@ -56,6 +56,16 @@ def test_a_target_has_an_alpha_of_its_own_where_that_saves_more_than_chance():
     assert_array_equal(places, [6, 6])
 
 
+def test_what_all_rows_gain_alike_is_nothing_where_it_is_immaterial():
+    of_row = np.random.default_rng(0).exponential(1.0, ROWS)
+    excess = np.array([0.0, 1e-4, 1e-3, 2.9e-3, 3.1e-3, 0.1])
+    squares = of_row * (1.0 + excess[:, np.newaxis, np.newaxis])
+    # the rows' own differences are in proportion to their errors, so that a standard error tells them apart
+    assert excess[1] > (excess[1] * of_row).std() / of_row.mean() / np.sqrt(ROWS)
+    places, _ = choose_by_rows(squares, np.ones(ROWS), np.ones(1), per_target=False)
+    assert_array_equal(places, [3])
+
+
 def test_weights_that_repeat_rows_are_rows_repeated():
     squares, _ = errors()
     times = np.random.default_rng(1).integers(0, 4, ROWS)
