@@ -185,7 +185,7 @@ def save_scaling(
         handles += taken.plot([], [], "o", color=MUTED, ms=4.5, label="measured")
     taken.set_yscale("log")
     taken.set_ylabel("seconds", color=MUTED)
-    busy.set_ylabel("share of their time that workers do rows", color=MUTED)
+    busy.set_ylabel("share of time that workers work", color=MUTED)
     busy.set_ylim(0.0, 1.05)
     for axes in (taken, busy):
         axes.set_xscale("log")
