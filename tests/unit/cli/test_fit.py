@@ -148,11 +148,11 @@ def test_length_scales_by_evidence_are_told_and_stored(folder, tmp_path):
 
 
 def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(folder, tmp_path):
-    small = ("--components", "32", "--folds", "3", "--serial")
+    small = ("--components", "48", "--folds", "3", "--serial")
     result = run("fit", folder / "data.zarr", tmp_path / "model", *small)
     assert result.exit_code == 0, result.stderr
     expected = automatic.fit(
-        open_dataset(folder / "data.zarr"), RidgeOptions(n_components=32, cv=3), engine=SerialEngine()
+        open_dataset(folder / "data.zarr"), RidgeOptions(n_components=48, cv=3), engine=SerialEngine()
     ).model
     found = document("info", tmp_path / "model")
     assert found["digest"] == expected.digest()

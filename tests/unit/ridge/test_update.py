@@ -510,6 +510,6 @@ def test_a_part_that_was_cut_into_other_tiles_is_held_out_too():
     )
     model = with_rows(model, first_rows(60), rows)
     whole = update.replace(model, statistics=update.replace(model.statistics, n_tiles=1))
-    held_out = hold_out(whole, first_rows(60), engine=ENGINE)
+    held_out = hold_out(whole, first_rows(60), held_ranges(whole), engine=ENGINE)
     assert held_out.statistics.n_tiles > 1
     assert judge(whole, held_out, engine=ENGINE).ratio == 1.0
