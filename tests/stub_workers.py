@@ -124,7 +124,7 @@ class Stub:
                 self.held.update(fetched)
                 self._say("add-keys", keys=fetched, stimulus_id="fetched")
             function, arguments = message["run_spec"].func.__name__, message["run_spec"].args
-            if function == "unpack":
+            if function == "unpack":  # what this test's own client packed, as a real worker would unpack it
                 self.given[message["key"]] = cloudpickle.loads(arguments[0])
             if function == "run_blocks":
                 job, seconds = (self.given[one.key] for one in arguments[:2])
