@@ -183,6 +183,7 @@ def _join(parts: Sequence[tuple[NDArray[np.intp], RidgeSolution]]) -> RidgeSolut
         alpha=column("alpha"),
         residual_sum_of_squares=column("residual_sum_of_squares"),
         rss_error_bound=column("rss_error_bound"),
+        unexplained=column("unexplained"),
         effective_rank=min(s.effective_rank for s in solutions),
         floor=max(s.floor for s in solutions),
         status=max((s.status for s in solutions), key=list(SolveStatus).index),

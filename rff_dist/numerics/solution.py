@@ -73,6 +73,8 @@ class RidgeSolution:
       value within `rss_error_bound` of it.
     `rss_error_bound`: float64 array of shape (n_targets,). Rounding error of `residual_sum_of_squares`. A
       residual below its bound is not resolved: say "at most the bound", not "zero".
+    `unexplained`: float64 array of shape (n_targets,). The residual as a share of the total sum of squares,
+      1 − R² at the training rows; 0 for a constant target.
     `effective_rank`: directions of the feature space that the solution uses.
     `floor`: n_components · eps · (largest eigenvalue of the Gram), or the rounding of the sums' grid where
       that is larger: eigenvalues below it are rounding error.
@@ -84,6 +86,7 @@ class RidgeSolution:
     alpha: FloatArray
     residual_sum_of_squares: FloatArray
     rss_error_bound: FloatArray
+    unexplained: FloatArray
     effective_rank: int
     floor: float
     status: SolveStatus
@@ -119,17 +122,17 @@ def make_solution(
     status: SolveStatus,
 ) -> RidgeSolution:
     """Complete a solution from its coefficients and the residual as computed, which may be negative."""
+    total = summary.total_sum_of_squares
+    residual = np.maximum(rss, 0.0)
     return RidgeSolution(
         coefficients=coefficients,
         intercept=summary.target_means - summary.feature_means @ coefficients,
         alpha=alpha,
-        residual_sum_of_squares=np.maximum(rss, 0.0),
+        residual_sum_of_squares=residual,
         rss_error_bound=rss_error_bound(
-            np.square(coefficients).sum(axis=0),
-            summary.total_sum_of_squares,
-            n_components=len(coefficients),
-            floor=floor,
+            np.square(coefficients).sum(axis=0), total, n_components=len(coefficients), floor=floor
         ),
+        unexplained=np.divide(residual, total, out=np.zeros_like(residual), where=total > 0.0),
         effective_rank=effective_rank,
         floor=floor,
         status=status,

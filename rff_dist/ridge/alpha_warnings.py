@@ -26,15 +26,15 @@ MIN_EFFECTIVE_ROWS = 4.0
 # others makes most of a small error.
 MATERIAL_ERROR = 0.05
 MAX_CANCELLING = 20.0  # coefficients' norm per row in deviations of the targets
-# What rounding features moves predictions by, in deviations of the targets, or as a share of the error that
-# folds or GCV know. Above it errors with 15 bits and with float32 differ by more than a percent or two: five
-# real sets, alphas from 1e-9 to 0.01, tests/benchmarks/fifteen_bits_lose_nothing.py. Rows that are not
-# interpolated stand more.
-MAX_ROUNDING = 0.003
+# What rounding features moves predictions by, as a share of the error that folds or GCV know, or else of the
+# error at the training rows. Above it errors with 15 bits and with float32 differ by more than half a
+# percent: five real sets, alphas from 1e-9 to 0.01, tests/benchmarks/fifteen_bits_lose_nothing.py. Rows that
+# are not interpolated stand more.
+MAX_ROUNDING_OF_TRAINING = 0.02
 MAX_ROUNDING_OF_ERROR = 0.01
 MAX_ROUNDING_OF_MANY_ROWS = 0.1
 INTERPOLATING = 0.5  # mean leverage
-NEGLIGIBLE_ROUNDING = 1e-3  # deviations of the targets
+NEGLIGIBLE_ROUNDING = 5e-4  # deviations of the targets
 
 
 def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
@@ -100,17 +100,17 @@ def rounding_seen(solved: Solved, spec: StatisticsSpec, deviations: FloatArray) 
     spread = 2.0**-FIXED_POINT_BITS * spec.factors[:, np.newaxis] * solved.solution.coefficients
     moved = np.linalg.norm(spread, axis=0) / math.sqrt(12.0)
     varying = deviations > 0.0
-    share = float(np.max(moved[varying] / deviations[varying], initial=0.0))
-    error = None
-    if solved.choice is not None:
-        error = math.sqrt(solved.choice.score)
-    elif solved.selection is not None and varying.any():
-        error = float(np.min(np.sqrt(solved.selection.score[varying]) / deviations[varying]))
-    limit = MAX_ROUNDING
-    if error is not None:
+    shares = moved[varying] / deviations[varying]
+    limits: FloatArray | float = MAX_ROUNDING_OF_TRAINING * np.sqrt(solved.solution.unexplained[varying])
+    if solved.choice is not None or solved.selection is not None:
         leverage, _ = _mean_leverage(solved, _least_alpha(solved))
-        limit = error * (MAX_ROUNDING_OF_ERROR if leverage > INTERPOLATING else MAX_ROUNDING_OF_MANY_ROWS)
-    return share if share > max(limit, NEGLIGIBLE_ROUNDING) else None
+        limits = MAX_ROUNDING_OF_ERROR if leverage > INTERPOLATING else MAX_ROUNDING_OF_MANY_ROWS
+        if solved.choice is not None:
+            limits *= math.sqrt(solved.choice.score)
+        elif solved.selection is not None:
+            limits *= np.sqrt(solved.selection.score[varying]) / deviations[varying]
+    shares = shares[shares > np.maximum(limits, NEGLIGIBLE_ROUNDING)]
+    return float(shares.max()) if len(shares) else None
 
 
 def warn_of_rounding(solved: Solved, moved: float) -> None:

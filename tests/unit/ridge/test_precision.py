@@ -78,14 +78,19 @@ def test_an_unknown_precision_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("alpha", "precision", "warned"),
-    [(1e-9, "standard", True), (1e-9, "high", False), (1e-2, "standard", False)],
+    ("alpha", "precision", "noise", "warned"),
+    [
+        (1e-9, "standard", 1.0, True),
+        (1e-9, "standard", 0.1, True),  # it moves predictions by little, but the rows' error is little too
+        (1e-9, "high", 1.0, False),
+        (1e-2, "standard", 1.0, False),
+    ],
 )
-def test_coefficients_that_see_the_rounding_are_warned_of(alpha, precision, warned):
+def test_coefficients_that_see_the_rounding_are_warned_of(alpha, precision, noise, warned):
     model = plain_ridge(n_components=512, alpha=alpha, precision=precision, random_state=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model.fit(X, Y + NOISE)
+        model.fit(X, Y + noise * NOISE)
     assert any("precision='high'" in str(one.message) for one in caught) == warned
 
 
