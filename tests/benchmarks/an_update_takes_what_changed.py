@@ -31,7 +31,7 @@ from rff_dist.storage.writing import Writing
 from rff_dist.typing import Summary
 
 N_SAMPLES, N_FEATURES, CHUNK_ROWS = 1_000_000, 32, 2**14
-N_COMPONENTS = (512, 1024)
+N_COMPONENTS = (512, 2048)
 N_APPENDED, N_CORRECTED, N_DELETED = N_SAMPLES // 100, N_SAMPLES // 1000, N_SAMPLES // 1000
 
 
