@@ -263,7 +263,7 @@ class Pass:
 
     def _start_runs(self, chains: Sequence[_Chain], shares: Sequence[_Share]) -> None:
         """Have each worker go on with a share of the blocks."""
-        tasks, arguments = self._tasks, []
+        tasks, arguments = self._tasks, list[tuple[Any, ...]]()
         for chain, share in zip(chains, shares, strict=True):
             first = share.positions.start
             blocks = self._blocks[first : share.positions.stop]
@@ -272,9 +272,8 @@ class Pass:
             if tasks.source is None:
                 arguments.append((first, blocks, before))
             else:
-                arguments.append(
-                    (first, blocks[0], before, *tasks.client.compute(tasks.source.lazy(blocks[0])))
-                )
+                arrays = list(tasks.client.compute(tasks.source.lazy(blocks[0])))
+                arguments.append((first, blocks[0], before, arrays))
         futures = self._submit(run_blocks if tasks.source is None else run_lazy_block, chains, arguments)
         for chain, share, future in zip(chains, shares, futures, strict=True):
             if chain.total is None and not chain.runs:  # it is new

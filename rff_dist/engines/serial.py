@@ -92,9 +92,9 @@ class SerialEngine(Engine):
             try:
                 if kept is None:
                     return reduce_run(function, blocks, shared, combine=combine, done=done)
-                return _reduce_kept(
-                    kept, function, blocks, shared, combine=combine, done=done, announce=announce, label=label
-                )
+                parts = kept.cut(range(len(blocks)))
+                announce_resumed(announce, label, blocks, parts)
+                return _reduce_kept(kept, parts, function, blocks, shared, combine=combine, done=done)
             except BlockFailed as error:
                 failed = error
             raise failure_of(failed)
@@ -105,20 +105,17 @@ class SerialEngine(Engine):
 
 def _reduce_kept[S, T](
     kept: KeptPass,
+    parts: Sequence[tuple[range, bool]],
     function: Callable[[Block, S], T],
     blocks: Sequence[Block],
     state: S,
     *,
     combine: Callable[[T, T], T],
     done: Callable[[Block, float], object],
-    announce: Announcer,
-    label: str,
 ) -> T:
-    """Reduce a function over all blocks in their order, less those whose sums are kept."""
+    """Reduce a function over all blocks in their order, less the parts whose sums are kept."""
     total: list[T] = []  # of all blocks so far
     keeper = Keeper(kept, 0)
-    parts = kept.cut(range(len(blocks)))
-    announce_resumed(announce, label, blocks, parts)
     for span, is_kept in parts:
         some = blocks[span.start : span.stop]
         found = kept.find(span) if is_kept else None

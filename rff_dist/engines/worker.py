@@ -205,12 +205,10 @@ def run_lazy_block(
     first: int,
     block: Block,
     before: Sequence[Any],
-    X: Any,
-    y: Any,
-    sample_weight: Any,
+    arrays: Sequence[Any],
 ) -> Any:
-    """Return the same where the run is one block, whose rows other tasks made."""
-    rows = Rows(block, X, y, sample_weight)
+    """Return the same where the run is one block, whose rows other tasks made: X, y and the weights."""
+    rows = Rows(block, *arrays)
     return _run(job.value, lambda _, value: job.value.function(rows, value), state, first, [block], before)
 
 

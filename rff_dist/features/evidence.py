@@ -219,15 +219,36 @@ class EvidenceSearch:
             raise InvalidParameterError(f"`n_components` is {self.n_components}; expected an even number")
 
 
+def likelihood_weights(sample_weight: FloatArray, *, repeated: bool) -> FloatArray:
+    """Return how often each row counts in the likelihood, shape (n_samples,).
+
+    Weights that do not repeat rows are scaled to add up to Kish's effective number of rows, (Σw)²/Σw², so
+    that a factor on all of them changes nothing.
+
+    `sample_weight`: float64 array of shape (n_samples,). Above 0.
+    `repeated`: whether weights are whole numbers that repeat their rows.
+    Raises DataError if weights that repeat rows are not whole.
+    Source: Kish (1965), Survey Sampling.
+    """
+    if not repeated:
+        relative = sample_weight / sample_weight.max()  # whose squares are in float64's range
+        return np.asarray(relative * (relative.sum() / (relative**2).sum()))
+    if len(broken := sample_weight[sample_weight != np.rint(sample_weight)]):
+        raise DataError(
+            f"a sample weight is {broken[0]:g}, and these weights say how often a row is there; give whole "
+            "numbers"
+        )
+    return sample_weight
+
+
 def maximize_evidence(
     kernel: Kernel,
     X: FloatArray,
     y: FloatArray,
-    sample_weight: FloatArray | None = None,
+    weights: FloatArray | None = None,
     *,
     search: EvidenceSearch = EvidenceSearch(),
     seed: int = 0,
-    frequency_weights: bool = False,
     told: Callable[[int, int], None] | None = None,
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of rows in memory.
@@ -241,14 +262,11 @@ def maximize_evidence(
     `X`: float64 array of shape (n_samples, n_features). (Standardised) inputs; finite.
     `y`: float64 array of shape (n_samples, n_targets). Targets share the length scales and α; their means are
       taken out, and constant ones have no say.
-    `sample_weight`: float64 array of shape (n_samples,). Above 0: how often a row counts in the likelihood.
-      Unless they repeat rows they are scaled to add up to Kish's effective number of rows, (Σw)²/Σw², so that
-      a factor on all of them changes nothing.
-    `frequency_weights`: whether weights are whole numbers that repeat rows.
+    `weights`: float64 array of shape (n_samples,). How often a row counts; see `likelihood_weights`.
     `told`: called with the steps that were taken, and how many there may be, from several threads.
     Raises InvalidParameterError if the kernel has no length scale, or several; DataError if all targets are
-      constant, all rows of X are equal, or weights that repeat rows are not whole.
-    Source: Kish (1965), Survey Sampling; Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al.
+      constant, or all rows of X are equal.
+    Source: Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al.
       (2010), Sparse spectrum Gaussian process regression, JMLR 11, with frequencies that stay as they were
       drawn.
     """
@@ -256,16 +274,6 @@ def maximize_evidence(
     n_starts, per_feature = search.n_starts, search.per_feature
     threads = min(check_n_threads(search.n_threads), n_starts)
     n_samples, n_features = X.shape
-    weights = sample_weight
-    if weights is not None and frequency_weights:
-        if (weights != np.rint(weights)).any():
-            raise DataError(
-                f"a sample weight is {weights[weights != np.rint(weights)][0]:g}, and these weights say how "
-                "often a row is there; give whole numbers"
-            )
-    elif weights is not None:
-        relative = weights / weights.max()  # whose squares are in float64's range
-        weights = relative * (relative.sum() / (relative**2).sum())
     centred = y - np.average(y, axis=0, weights=weights)
     varying = np.abs(centred).max(axis=0) > 1e-12 * np.abs(y).max(axis=0)
     if not varying.any():

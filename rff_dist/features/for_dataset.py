@@ -21,6 +21,7 @@ from rff_dist.features.evidence import (
     EvidenceSearch,
     TunedKernel,
     check_tunable,
+    likelihood_weights,
     maximize_evidence,
 )
 from rff_dist.features.feature_map import FeatureMap, Standardizer
@@ -97,6 +98,8 @@ def tune(
     else:
         X, y, weights = sample_folds(dataset, folds, n_rows=2 * search.n_samples).held_in(search.n_samples)
     assert y is not None  # there are targets
+    if weights is not None:
+        weights = likelihood_weights(weights, repeated=inputs.frequency_weights)
     return maximize_evidence(
         found,
         np.asarray(inputs.prepare(X), np.float64),
@@ -104,7 +107,6 @@ def tune(
         weights,
         search=search,
         seed=inputs.seed,
-        frequency_weights=inputs.frequency_weights,
         told=told,
     )
 

@@ -35,7 +35,7 @@ from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import Runner, Step, in_this_process, run_steps
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.ridge.drift import LEVEL, Batch, Drift, Gone, check_level, judge_drift
+from rff_dist.ridge.drift import LEVEL, Batch, Drift, Gone, Observed, check_level, judge_drift
 from rff_dist.ridge.gate import TOLERANCE, Gate, HeldOut, check_tolerance, hold_out, judge
 from rff_dist.ridge.model import KIND, RidgeModel, model_from, write_model
 from rff_dist.ridge.plan import Sums, check_plan
@@ -356,17 +356,11 @@ def check_drift(job: Refresh) -> Summary:
     """
     assert job.champion.statistics is not None
     batch, held_out, statistics = _found(job.batch), _found(job.held_out), _found(job.statistics)
-    new = statistics if job.gone is None else statistics + job.gone.statistics
-    job.drift = judge_drift(
-        job.champion.statistics,
-        new - job.champion.statistics,
-        statistics,
-        held_columns=job.champion.columns,
-        new_columns=ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights),
-        held_errors=held_out.errors,
-        new_errors=batch.errors,
-        level=job.level,
-    )
+    held = Observed(job.champion.statistics, job.champion.columns, held_out.errors)
+    all_rows = statistics if job.gone is None else statistics + job.gone.statistics
+    columns = ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
+    new = Observed(all_rows - held.statistics, columns, batch.errors)
+    job.drift = judge_drift(held, new, statistics, level=job.level)
     return job.drift.to_dict()
 
 

@@ -229,7 +229,7 @@ def measure(
     `moments`: from `statistics.inspection.inspect`; rows with weights need them.
     Raises DataError if values are not finite, or all weights are zero.
     """
-    weight_exponent = 0 if moments is None else passes.weight_grid(moments)["weight_exponent"]
+    weight_exponent = 0 if moments is None else passes.weight_grid(moments).exponent
     job = Measured(
         dataset, feature_map, ClusterGrid(fraction_bits_for(dataset.n_samples), weight_exponent), engine
     )

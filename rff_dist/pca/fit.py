@@ -154,7 +154,7 @@ def _spec(dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine
         fraction_bits=passes.fraction_bits_for(dataset.n_samples),
         with_targets=False,
         engine=engine,
-        **passes.weight_grid(moments),
+        weights=passes.weight_grid(moments),
     )
 
 

@@ -386,31 +386,33 @@ def check_level(level: float) -> None:
         raise InvalidParameterError(f"`level` is {level!r}; expected a number in (0, 1), such as {LEVEL}")
 
 
-def judge_drift(
-    held: RidgeStatistics,
-    new: RidgeStatistics,
-    together: RidgeStatistics,
-    *,
-    held_columns: ColumnMoments | None,
-    new_columns: ColumnMoments,
-    held_errors: ErrorSums,
-    new_errors: ErrorSums,
-    level: float = LEVEL,
-) -> Drift:
-    """Test the inputs as a whole, each column, and the errors.
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """What is known of some rows, to be compared with others.
 
-    `held`, `new`, `together`: see `embedding_drift`.
-    `held_columns`, `new_columns`: see `column_shifts`; without those of the rows that the model holds columns
-      are not tested.
-    `held_errors`, `new_errors`: see `error_drift`.
+    `statistics`: of all of them.
+    `columns`: moments of their inputs; None where they were not stored with a model.
+    `errors`: of a model that none of the rows counted here was trained on.
+    """
+
+    statistics: RidgeStatistics
+    columns: ColumnMoments | None
+    errors: ErrorSums
+
+
+def judge_drift(held: Observed, new: Observed, together: RidgeStatistics, *, level: float = LEVEL) -> Drift:
+    """Test the inputs as a whole, each column where both sides know theirs, and the errors.
+
+    `held`: the rows that the model holds.
+    `together`: see `embedding_drift`.
     `level`: in (0, 1).
     Raises InvalidParameterError if `level` is not in (0, 1).
     """
     check_level(level)
-    distance, p_embedding = embedding_drift(held, new, together)
-    p_values = {"embedding": p_embedding}
-    shifts = None if held_columns is None else column_shifts(held_columns, new_columns)
-    if shifts is not None:
+    distance, p_embedding = embedding_drift(held.statistics, new.statistics, together)
+    p_values, shifts = {"embedding": p_embedding}, None
+    if held.columns is not None and new.columns is not None:
+        shifts = column_shifts(held.columns, new.columns)
         p_values["columns"] = shifts.p_value
-    ratios, p_values["errors"] = error_drift(held_errors, new_errors)
+    ratios, p_values["errors"] = error_drift(held.errors, new.errors)
     return Drift(level, distance, p_values, shifts, ratios)

@@ -71,7 +71,7 @@ class Prepared:
             target_offset=target_offset_from(self.moments),
             fraction_bits=fraction_bits_for(self.dataset.n_samples),
             engine=self.engine,
-            **weight_grid(self.moments, self.sample_weight_kind),
+            weights=weight_grid(self.moments, self.sample_weight_kind),
         )
         return Accumulation(feature_map, spec)
 

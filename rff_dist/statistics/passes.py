@@ -7,8 +7,7 @@ import math
 import operator
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,8 +63,20 @@ def check_weight_kind(sample_weight_kind: object) -> None:
         )
 
 
-def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> dict[str, Any]:
-    """Return the parts of a `StatisticsSpec` that the weights decide.
+@dataclass(frozen=True, slots=True)
+class WeightGrid:
+    """What weights decide of a `StatisticsSpec`.
+
+    `exponent`: no weight is above 2**exponent.
+    `repeated`: whether weights are whole numbers that repeat their rows.
+    """
+
+    exponent: int = 0
+    repeated: bool = False
+
+
+def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> WeightGrid:
+    """Return what the weights decide of sums.
 
     The grid's exponent is the smallest whose power of two no weight exceeds. Weights that are so far below it
     that the sums hold fewer than three of their digits are warned of: those below 2e-12 of the largest in up
@@ -92,7 +103,7 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> dict
             UserWarning,
             stacklevel=4,
         )
-    return {"weight_exponent": exponent, "frequency_weights": sample_weight_kind == "frequency"}
+    return WeightGrid(exponent, sample_weight_kind == "frequency")
 
 
 def statistics_spec(
@@ -100,8 +111,7 @@ def statistics_spec(
     feature_map: FeatureMap,
     *,
     target_offset: tuple[float, ...] = (),
-    weight_exponent: int = 0,
-    frequency_weights: bool = False,
+    weights: WeightGrid = WeightGrid(),
     fraction_bits: int = FRACTION_BITS,
     with_targets: bool = True,
     engine: Engine | None = None,
@@ -125,10 +135,10 @@ def statistics_spec(
         scales=feature_map.scales,
         whitened=isinstance(feature_map, NystromFeatureMap),
         exponents=() if feature_map.bounded else _feature_grid(dataset, feature_map, engine=engine),
-        weight_exponent=weight_exponent,
+        weight_exponent=weights.exponent,
         target_offset=target_offset,
         one_dimensional=with_targets and dataset.one_dimensional,
-        frequency_weights=frequency_weights,
+        frequency_weights=weights.repeated,
         fraction_bits=FIXED_FRACTION_BITS if fixed_point else fraction_bits,
         fixed_point=fixed_point,
     )
@@ -209,7 +219,8 @@ def accumulate(
     if spec is None:
         spec = statistics_spec(dataset, feature_map, with_targets=dataset.n_targets > 0, engine=engine)
         if dataset.weighted:
-            spec = replace(spec, **weight_grid(inspect(dataset, engine=engine)))
+            grid = weight_grid(inspect(dataset, engine=engine))
+            spec = replace(spec, weight_exponent=grid.exponent, frequency_weights=grid.repeated)
     whole_spec = spec
     _announce([Accumulation(feature_map, spec)], dataset, engine)
 

@@ -6,21 +6,16 @@ from scipy.stats import multivariate_normal
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import evidence
-from rff_dist.features.evidence import EvidenceSearch, Objective, maximize_evidence
+from rff_dist.features.evidence import EvidenceSearch, Objective, likelihood_weights, maximize_evidence
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 
 
 def maximize(kernel, X, y, sample_weight=None, *, seed=0, frequency_weights=False, **search):
-    return maximize_evidence(
-        kernel,
-        X,
-        y,
-        sample_weight,
-        search=EvidenceSearch(**search),
-        seed=seed,
-        frequency_weights=frequency_weights,
-    )
+    weights = None
+    if sample_weight is not None:
+        weights = likelihood_weights(sample_weight, repeated=frequency_weights)
+    return maximize_evidence(kernel, X, y, weights, search=EvidenceSearch(**search), seed=seed)
 
 
 ALL = [Gaussian(), Laplacian(), Cauchy(), Sinc(), Matern(nu=1.5), RationalQuadratic(shape=2.0)]

@@ -66,7 +66,7 @@ def statistics_of(dataset, feature_map, folds):
         feature_map,
         target_offset=inspection.target_offset_from(moments),
         fraction_bits=passes.fraction_bits_for(dataset.n_samples),
-        **passes.weight_grid(moments),
+        weights=passes.weight_grid(moments),
     )
     [found] = passes.accumulate_folds(dataset, [Accumulation(feature_map, spec)], folds=folds, engine=ENGINE)
     return found

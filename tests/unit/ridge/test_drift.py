@@ -18,6 +18,7 @@ from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.ridge.drift import (
     Batch,
     BatchState,
+    Observed,
     _tail,
     column_shifts,
     embedding_drift,
@@ -68,15 +69,11 @@ def judge(held, new):
         return LinearModel(features(), solution.coefficients, solution.intercept)
 
     rest, part = statistics_of(X[:cut], y[:cut]), statistics_of(X[cut:], y[cut:])
-    new = statistics_of(X_new, y_new)
+    whole, new = rest + part, statistics_of(X_new, y_new)
     return judge_drift(
-        rest + part,
-        new,
-        rest + part + new,
-        held_columns=moments_of(X),
-        new_columns=moments_of(X_new),
-        held_errors=measure_errors(rows_of(X[cut:], y[cut:]), model_of(rest)),
-        new_errors=measure_errors(rows_of(X_new, y_new), model_of(rest + part)),
+        Observed(whole, moments_of(X), measure_errors(rows_of(X[cut:], y[cut:]), model_of(rest))),
+        Observed(new, moments_of(X_new), measure_errors(rows_of(X_new, y_new), model_of(whole))),
+        whole + new,
     )
 
 
@@ -268,15 +265,12 @@ def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_ar
     rng = np.random.default_rng(0)
     (X, y), (X_new, y_new) = draw(rng, 300), draw(rng, 100)
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
-    parts = {
-        "held_errors": measure_errors(rows_of(X, y), model),
-        "new_errors": measure_errors(rows_of(X_new, y_new), model),
-        "new_columns": moments_of(X_new),
-    }
-    sums = statistics_of(X, y), statistics_of(X_new, y_new), statistics_of(X, y)
-    drift = judge_drift(*sums, held_columns=None, **parts)
+    held = Observed(statistics_of(X, y), None, measure_errors(rows_of(X, y), model))
+    errors = measure_errors(rows_of(X_new, y_new), model)
+    new = Observed(statistics_of(X_new, y_new), moments_of(X_new), errors)
+    drift = judge_drift(held, new, held.statistics)
     assert sorted(drift.p_values) == ["embedding", "errors"]
     assert drift.p_value == pytest.approx(min(1.0, 2 * min(drift.p_values.values())))
     assert drift.columns() == []
     with pytest.raises(InvalidParameterError, match=r"in \(0, 1\)"):
-        judge_drift(*sums, held_columns=None, level=0.0, **parts)
+        judge_drift(held, new, held.statistics, level=0.0)

@@ -130,15 +130,15 @@ def test_weights_of_zero_take_a_row_out_of_the_moments():
 def test_the_grid_of_weights_is_the_least_power_of_two_that_none_exceeds(largest, exponent):
     weights = np.array([largest / 3, largest, 0.0])
     moments = inspection.inspect(ArrayDataset(np.eye(3), np.ones(3), weights), engine=ENGINE)
-    assert passes.weight_grid(moments)["weight_exponent"] == exponent
+    assert passes.weight_grid(moments).exponent == exponent
 
 
 def test_what_weights_mean_is_said_and_not_guessed():
     moments = inspection.inspect(
         ArrayDataset(np.eye(3), np.ones(3), np.array([0.0, 1.0, 7.0])), engine=ENGINE
     )
-    assert not passes.weight_grid(moments)["frequency_weights"]
-    assert passes.weight_grid(moments, "frequency")["frequency_weights"]
+    assert not passes.weight_grid(moments).repeated
+    assert passes.weight_grid(moments, "frequency").repeated
     with pytest.raises(InvalidParameterError, match="`sample_weight_kind` is 'counts'"):
         passes.weight_grid(moments, "counts")
 

@@ -58,7 +58,7 @@ def leave_one_out(
         feature_map,
         target_offset=inspection.target_offset_from(moments),
         fraction_bits=passes.fraction_bits_for(dataset.n_samples),
-        **passes.weight_grid(moments, kind),
+        weights=passes.weight_grid(moments, kind),
     )
     statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
     return held_out.leave_one_out(
