@@ -73,3 +73,40 @@ def test_16_384_components_and_all_threads_fit_and_predict_within_the_plan():
     assert result["mean residual"] < 1e-9, result
     assert result["predictions"] < 1e-9, result
     assert result["peak"] <= result["planned"], result
+
+
+WORKERS = """
+import json, sys
+import numpy as np
+from rff_dist import DaskEngine, Gaussian, accumulate, draw_feature_map, write_dataset
+from rff_dist.ridge.plan import Sums, check_plan
+
+def peak():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["VmHWM"].split()[0]) * 1024
+
+X = np.random.default_rng(0).standard_normal((65_536, 8)).astype(np.float32)
+dataset = write_dataset(sys.argv[1], X, X[:, 0])
+with DaskEngine(n_workers=2, threads_per_worker=1, memory_limit="8 GiB") as engine:
+    plan = check_plan(dataset, 16_384, Sums(alpha=1.0), engine=engine)
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=8, n_components=16_384, random_state=0)
+    statistics = accumulate(dataset, feature_map, engine=engine)
+    peaks = sorted(engine.client.run(peak).values())
+print(json.dumps({
+    "rows": statistics.n_samples, "blocks": plan.n_blocks, "peaks": peaks, "planned": plan.worker_bytes,
+    "partial": plan.statistics_bytes, "limit": plan.memory_limit,
+}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.timeout(900)  # 1.8e13 operations: 2 minutes by bytes on two free cores, more on busy ones
+def test_two_workers_of_8_gib_sum_16_384_components_within_the_plan(tmp_path):
+    command = [sys.executable, "-c", WORKERS, str(tmp_path / "x.zarr")]
+    run = subprocess.run(command, env=environment_of_all_cores(), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert (result["rows"], result["blocks"], result["limit"]) == (65_536, 4, 2**33), result
+    # Both held their total and a block's; one added the other's to it.
+    assert result["partial"] < result["peaks"][0] <= result["peaks"][1] <= result["planned"] < 2**33, result
