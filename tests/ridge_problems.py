@@ -1,8 +1,9 @@
-"""Ridge problems with explicit features, for tests of what works from their sums."""
+"""Ridge problems: datasets, and explicit features for tests of what works from their sums."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist.data.memory import ArrayDataset
 from rff_dist.numerics.normal_equations import NormalEquations
 
 Matrix = NDArray[np.float64]
@@ -37,3 +38,20 @@ def draw_problem(
     Z = rng.normal(size=(n_samples, n_components)) @ rng.normal(size=(n_components, n_components)) + 1.0
     Y = Z @ rng.normal(size=(n_components, n_targets)) + 5.0 * rng.normal(size=(n_samples, n_targets)) + 3.0
     return Z, Y
+
+
+def draw_dataset(
+    n_samples: int = 300,
+    n_features: int = 3,
+    n_targets: int | None = None,
+    *,
+    weighted: bool = False,
+    seed: int = 0,
+) -> ArrayDataset:
+    """Draw inputs with means, and targets that are linear in them but for a sine; None gives a vector."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, n_features)) * 3.0 + 1.0
+    Y = np.sin(X[:, :1]) + X @ rng.normal(size=(n_features, n_targets or 1)) + 0.1
+    return ArrayDataset(
+        X, Y[:, 0] if n_targets is None else Y, rng.random(n_samples) * 5 if weighted else None
+    )

@@ -5,13 +5,11 @@ from functools import reduce
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import pdist
 from sklearn.linear_model import Ridge
-from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
 from rff_dist import (
@@ -22,7 +20,6 @@ from rff_dist import (
     Matern,
     SerialEngine,
     draw_feature_map,
-    write_dataset,
 )
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
@@ -31,18 +28,15 @@ from rff_dist.errors import (
     ConflictError,
     DataError,
     InvalidParameterError,
-    OutputExistsError,
     PlanError,
     SolveError,
     StatisticsError,
-    StorageError,
 )
 from rff_dist.features import for_dataset, median_heuristic
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.kernel_of import kernel_of, length_scale_of
 from rff_dist.features.options import Recipe
 from rff_dist.numerics.exact_sums import ExactSum
-from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.plan import Sums, check_plan
@@ -50,17 +44,9 @@ from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from tests.plain import fit_ridge, plain_ridge
+from tests.ridge_problems import draw_dataset
 
 ENGINE = SerialEngine(n_threads=1)
-
-
-def draw_dataset(n_samples=300, n_features=3, n_targets=None, *, weighted=False, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n_samples, n_features)) * 3.0 + 1.0
-    Y = np.sin(X[:, :1]) + X @ rng.normal(size=(n_features, n_targets or 1)) + 0.1
-    return ArrayDataset(
-        X, Y[:, 0] if n_targets is None else Y, rng.random(n_samples) * 5 if weighted else None
-    )
 
 
 @pytest.fixture(scope="module")
@@ -442,88 +428,6 @@ def test_refitting_without_change_changes_no_bit(model):
     assert_array_equal(other.intercept, [0.0])
 
 
-# -- evaluate ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
-def test_errors_are_those_of_scikit_learn(weighted):
-    train = draw_dataset(300, n_targets=2)
-    test = draw_dataset(20_000, n_targets=2, weighted=weighted, seed=1)
-    model, _ = fit_ridge(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
-    errors = prediction.evaluate(test, model, engine=ENGINE)
-    predicted = prediction.predict_in_memory(test, model, engine=ENGINE)
-    options = {"multioutput": "raw_values", "sample_weight": test.sample_weight}
-    assert errors.n_samples == 20_000
-    assert_allclose(errors.mean_squared_error, mean_squared_error(test.y, predicted, **options), rtol=1e-12)
-    assert_allclose(errors.mean_absolute_error, mean_absolute_error(test.y, predicted, **options), rtol=1e-12)
-    assert_allclose(errors.r2, r2_score(test.y, predicted, **options), rtol=1e-10)
-    assert_allclose(errors.largest, np.abs(test.y - predicted).max(axis=0), rtol=1e-12)
-    bias = np.average(test.y - predicted, axis=0, weights=test.sample_weight)
-    assert_allclose(errors.bias, bias, rtol=1e-10)
-
-
-def test_r2_of_a_constant_target_is_not_a_number(model):
-    errors = prediction.evaluate(ArrayDataset(np.eye(3), np.ones(3)), model, engine=ENGINE)
-    assert np.isnan(errors.r2).all()
-
-
-def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
-    with pytest.raises(DataError, match="X has 2 features, but the model is expecting 3 features"):
-        prediction.evaluate(ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE)
-    with pytest.raises(DataError, match="y has 0 targets, but the model predicts 1"):
-        prediction.evaluate(ArrayDataset(dataset.X), model, engine=ENGINE)
-
-
-# -- predict -------------------------------------------------------------------------------------------
-
-
-def test_predictions_are_features_times_coefficients(dataset, model):
-    Z = model.feature_map.transform(dataset.X)
-    expected = Z @ model.coefficients[:, 0] + model.intercept[0]
-    assert_allclose(prediction.predict_in_memory(dataset, model, engine=ENGINE), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
-def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets):
-    data = draw_dataset(40_000, n_targets=n_targets)
-    model, _ = fit_ridge(data, Gaussian(), engine=ENGINE, n_components=16, alpha=0.1)
-    url = tmp_path / "predictions.zarr"
-    assert prediction.predict(data, model, url, engine=ENGINE) == 40_000
-    written = np.asarray(zarr.open_group(url, mode="r")["predictions"])
-    assert_array_equal(written, prediction.predict_in_memory(data, model, engine=ENGINE))
-    with pytest.raises(OutputExistsError):
-        prediction.predict(data, model, url, engine=ENGINE)
-    assert prediction.predict(data, model, url, engine=ENGINE, overwrite=True) == 40_000
-
-
-def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):
-    X = np.ones((20_000, 3))
-    X[19_999, 1] = np.nan
-    with pytest.raises(DataError, match="row 19_999, column 1"):
-        prediction.predict(ArrayDataset(X), model, tmp_path / "out.zarr", engine=ENGINE)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_predictions_are_not_written_into_their_input(tmp_path, dataset, model):
-    stored = write_dataset(tmp_path / "data.zarr", dataset.X, dataset.y)
-    with pytest.raises(StorageError):
-        prediction.predict(stored, model, tmp_path / "data.zarr", engine=ENGINE, overwrite=True)
-    assert_array_equal(stored.read(Block(0, 0, 300)).X, dataset.X)
-
-
-def test_a_dataset_with_other_column_names_is_refused(dataset):
-    named, other = (
-        write_dataset(f"memory://columns-{name}", dataset.X, dataset.y, feature_names=list(name))
-        for name in ("abc", "abd")
-    )
-    trained, _ = fit_ridge(named, Gaussian(), engine=ENGINE, n_components=8, alpha=0.1)
-    prediction.check_dataset(named, trained)
-    with pytest.raises(
-        DataError, match=r"columns of X are \['a', 'b', 'd'\], .* trained on \['a', 'b', 'c'\]"
-    ):
-        prediction.check_dataset(other, trained)
-
-
 # -- the whole job -------------------------------------------------------------------------------------
 
 
@@ -555,16 +459,6 @@ def test_fit_is_what_the_estimator_does(dataset, model):
 def test_given_frequencies_know_no_length_scale():
     with pytest.raises(InvalidParameterError, match="made of given frequencies; it knows no length scale"):
         length_scale_of(FourierFeatureMap(np.ones((2, 4), np.float32)))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
-    data = draw_dataset(20_000)
-    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
-    Z = prediction.transform_in_memory(data, feature_map, dtype=dtype)
-    assert Z.dtype == dtype
-    assert_array_equal(Z, feature_map.transform(data.X, dtype=dtype))
-    assert len(inspection.blocks_of(data)) == 2
 
 
 # -- choice of the map -----------------------------------------------------------------------------------

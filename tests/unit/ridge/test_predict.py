@@ -1,0 +1,120 @@
+"""Predictions of rows, in memory and in Zarr, and their errors."""
+
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+
+from rff_dist import Gaussian, SerialEngine, draw_feature_map, write_dataset
+from rff_dist.data.blocks import Block
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.ridge import predict as prediction
+from rff_dist.statistics import inspection
+from tests.plain import fit_ridge
+from tests.ridge_problems import draw_dataset
+
+ENGINE = SerialEngine(n_threads=1)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return draw_dataset()
+
+
+@pytest.fixture(scope="module")
+def model(dataset):
+    return fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)[0]
+
+
+# -- evaluate ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+def test_errors_are_those_of_scikit_learn(weighted):
+    train = draw_dataset(300, n_targets=2)
+    test = draw_dataset(20_000, n_targets=2, weighted=weighted, seed=1)
+    model, _ = fit_ridge(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
+    errors = prediction.evaluate(test, model, engine=ENGINE)
+    predicted = prediction.predict_in_memory(test, model, engine=ENGINE)
+    options = {"multioutput": "raw_values", "sample_weight": test.sample_weight}
+    assert errors.n_samples == 20_000
+    assert_allclose(errors.mean_squared_error, mean_squared_error(test.y, predicted, **options), rtol=1e-12)
+    assert_allclose(errors.mean_absolute_error, mean_absolute_error(test.y, predicted, **options), rtol=1e-12)
+    assert_allclose(errors.r2, r2_score(test.y, predicted, **options), rtol=1e-10)
+    assert_allclose(errors.largest, np.abs(test.y - predicted).max(axis=0), rtol=1e-12)
+    bias = np.average(test.y - predicted, axis=0, weights=test.sample_weight)
+    assert_allclose(errors.bias, bias, rtol=1e-10)
+
+
+def test_r2_of_a_constant_target_is_not_a_number(model):
+    errors = prediction.evaluate(ArrayDataset(np.eye(3), np.ones(3)), model, engine=ENGINE)
+    assert np.isnan(errors.r2).all()
+
+
+def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
+    with pytest.raises(DataError, match="X has 2 features, but the model is expecting 3 features"):
+        prediction.evaluate(ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE)
+    with pytest.raises(DataError, match="y has 0 targets, but the model predicts 1"):
+        prediction.evaluate(ArrayDataset(dataset.X), model, engine=ENGINE)
+
+
+# -- predict -------------------------------------------------------------------------------------------
+
+
+def test_predictions_are_features_times_coefficients(dataset, model):
+    Z = model.feature_map.transform(dataset.X)
+    expected = Z @ model.coefficients[:, 0] + model.intercept[0]
+    assert_allclose(prediction.predict_in_memory(dataset, model, engine=ENGINE), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
+def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets):
+    data = draw_dataset(40_000, n_targets=n_targets)
+    model, _ = fit_ridge(data, Gaussian(), engine=ENGINE, n_components=16, alpha=0.1)
+    url = tmp_path / "predictions.zarr"
+    assert prediction.predict(data, model, url, engine=ENGINE) == 40_000
+    written = np.asarray(zarr.open_group(url, mode="r")["predictions"])
+    assert_array_equal(written, prediction.predict_in_memory(data, model, engine=ENGINE))
+    with pytest.raises(OutputExistsError):
+        prediction.predict(data, model, url, engine=ENGINE)
+    assert prediction.predict(data, model, url, engine=ENGINE, overwrite=True) == 40_000
+
+
+def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):
+    X = np.ones((20_000, 3))
+    X[19_999, 1] = np.nan
+    with pytest.raises(DataError, match="row 19_999, column 1"):
+        prediction.predict(ArrayDataset(X), model, tmp_path / "out.zarr", engine=ENGINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_predictions_are_not_written_into_their_input(tmp_path, dataset, model):
+    stored = write_dataset(tmp_path / "data.zarr", dataset.X, dataset.y)
+    with pytest.raises(StorageError):
+        prediction.predict(stored, model, tmp_path / "data.zarr", engine=ENGINE, overwrite=True)
+    assert_array_equal(stored.read(Block(0, 0, 300)).X, dataset.X)
+
+
+def test_a_dataset_with_other_column_names_is_refused(dataset):
+    named, other = (
+        write_dataset(f"memory://columns-{name}", dataset.X, dataset.y, feature_names=list(name))
+        for name in ("abc", "abd")
+    )
+    trained, _ = fit_ridge(named, Gaussian(), engine=ENGINE, n_components=8, alpha=0.1)
+    prediction.check_dataset(named, trained)
+    with pytest.raises(
+        DataError, match=r"columns of X are \['a', 'b', 'd'\], .* trained on \['a', 'b', 'c'\]"
+    ):
+        prediction.check_dataset(other, trained)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
+    data = draw_dataset(20_000)
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    Z = prediction.transform_in_memory(data, feature_map, dtype=dtype)
+    assert Z.dtype == dtype
+    assert_array_equal(Z, feature_map.transform(data.X, dtype=dtype))
+    assert len(inspection.blocks_of(data)) == 2
