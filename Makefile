@@ -20,7 +20,7 @@ ARGS ?=
 # Processes that `make test` runs tests in: make test WORKERS=0 stays in one, where output can be seen (-s).
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-flows test-faults test-slow test-all lint format bench soak manual constraints clean
+.PHONY: help setup demo test test-documents test-flows test-faults test-slow test-all lint format bench soak manual constraints clean
 
 help:  ## Show the verbs.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -31,8 +31,12 @@ setup:  ## Create or refresh .venv; the other verbs do so by themselves.
 demo: setup  ## Train on a photograph through the Prefect flow and save the picture.
 	$(bin)/rff-dist demo $(ARGS)
 
-test: setup  ## Run the default tests and the doctests.
+test: setup  ## Run the default tests.
 	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-documents: setup  ## Run what README, the manual and the notebooks show.
+	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	  -m "documents and not slow" tests/integration $(ARGS)
 
 test-flows: setup  ## Run the tests of flows, the whole system with real processes among them.
 	$(bin)/python -m pytest -m flows $(ARGS)

@@ -18,7 +18,7 @@ from rff_dist.storage.datasets import open_dataset
 from tests.pages import read_blocks
 from tests.system import Process, System, answers, free_port, wait_for
 
-pytestmark = [pytest.mark.flows, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.documents, pytest.mark.flows, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 DONE = "the block is done"
 

@@ -23,6 +23,7 @@ PAGES = {str(path.relative_to(MANUAL / "pages")): path for path in sorted((MANUA
 QUICK = {"how-to/recover.md", "why/exact-sums.md", "why/nystrom-or-fourier.md", "comparison.md", "index.md"}
 
 
+@pytest.mark.documents
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in PAGES]
@@ -104,6 +105,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.documents
 def test_site_has_every_page_and_loads_nothing_from_elsewhere(site):
     built = {str(path.relative_to(site)) for path in site.rglob("*.html")} - {"404.html"}
     assert built == {str(Path(name).with_suffix(".html")) for name in PAGES}
@@ -118,6 +120,7 @@ def test_site_has_every_page_and_loads_nothing_from_elsewhere(site):
     assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"']+", styles) == []
 
 
+@pytest.mark.documents
 def test_reference_shows_parameters_and_glossary_the_words_of_the_project(site):
     estimators = (site / "reference/estimators.html").read_text()
     assert "rff_dist.estimators.ridge.RFFRidge.predict_interval" in estimators

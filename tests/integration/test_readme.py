@@ -21,6 +21,7 @@ def blocks(project_root):
     return [(one.kind, one.text) for one in read_blocks(project_root / "README.md")]
 
 
+@pytest.mark.documents
 def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
     """The blocks of one story run as one script, up to those that need the command line's files."""
     story, said = [], []
@@ -38,6 +39,7 @@ def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
     assert told.stdout == "".join(said)
 
 
+@pytest.mark.documents
 @pytest.mark.distributed
 def test_every_night_goes_as_printed(blocks, tmp_path, monkeypatch, scheduler):
     monkeypatch.chdir(tmp_path)
@@ -64,6 +66,7 @@ def test_every_night_goes_as_printed(blocks, tmp_path, monkeypatch, scheduler):
     assert "of the window 90d: from row 0 on" in said[11]
 
 
+@pytest.mark.documents
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_one_command_makes_a_model_of_a_table(blocks, tmp_path, monkeypatch, scheduler):
@@ -82,6 +85,7 @@ def write_sales(path: Path) -> None:
     np.savetxt(path, table, delimiter=",", header="sale,area,rooms,price", comments="")
 
 
+@pytest.mark.documents
 @pytest.mark.flows
 @pytest.mark.usefixtures("prefect_server")
 def test_the_commands_and_the_flow_run_as_printed(blocks, tmp_path, monkeypatch, scheduler):

@@ -127,10 +127,13 @@ def test_types_are_shipped(project_root):
     assert (project_root / "rff_dist" / "py.typed").is_file()
 
 
-def test_every_notebook_has_a_file_of_tests(project_root):
+def test_every_document_has_tests_that_make_test_documents_runs(project_root):
     notebooks = {path.stem for path in (project_root / "notebooks").glob("*.ipynb")}
-    files = (project_root / "tests" / "integration" / "notebooks").glob("test_*.py")
+    integration = project_root / "tests" / "integration"
+    files = sorted((integration / "notebooks").glob("test_*.py"))
     assert notebooks == {path.stem.removeprefix("test_").replace("_", "-") for path in files}
+    for path in (*files, integration / "test_readme.py", integration / "test_manual.py"):
+        assert "pytest.mark.documents" in path.read_text(), path
 
 
 def test_constraints_pin_every_line_and_name_no_index(project_root):

@@ -7,7 +7,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from tests.notebooks import NotebookContract
 
-pytestmark = pytest.mark.notebooks
+pytestmark = pytest.mark.documents
 
 PROBE = """{
     "densities": {name: [float(p(w)) for w in (0.0, 0.7, 3.0)] for name, p in DENSITIES.items()},

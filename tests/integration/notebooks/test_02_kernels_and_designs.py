@@ -7,7 +7,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from tests.notebooks import NotebookContract
 
-pytestmark = pytest.mark.notebooks
+pytestmark = pytest.mark.documents
 
 PROBE = """{
     "mass": {

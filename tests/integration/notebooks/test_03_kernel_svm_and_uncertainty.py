@@ -9,7 +9,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from tests.notebooks import FEW_ROWS, NotebookContract, printed
 
-pytestmark = pytest.mark.notebooks
+pytestmark = pytest.mark.documents
 
 PROBE = """{
     "n_samples": N_SAMPLES,

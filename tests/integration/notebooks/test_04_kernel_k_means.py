@@ -8,7 +8,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from tests.notebooks import FEW_ROWS, NotebookContract, printed
 
-pytestmark = pytest.mark.notebooks
+pytestmark = pytest.mark.documents
 
 PROBE = """{
     "ring_ari": ring_ari,

@@ -5,7 +5,7 @@ import pytest
 
 from tests.notebooks import NotebookContract
 
-pytestmark = pytest.mark.notebooks
+pytestmark = pytest.mark.documents
 
 PROBE = """{
     "known": int(known.sum()),
