@@ -44,7 +44,7 @@ from rff_dist.engines.dask_cluster import (
     make_fact_reader,
     start_cluster,
 )
-from rff_dist.engines.dask_pass import Pass, Tasks
+from rff_dist.engines.dask_pass import Future, Pass, Tasks
 from rff_dist.engines.dask_workers import Workers
 from rff_dist.engines.kept import SHARE, Keeper, keep_pass
 from rff_dist.engines.progress import BlockDone, Observer, announce_pass
@@ -67,8 +67,6 @@ from rff_dist.engines.worker import (
 from rff_dist.errors import ClusterLostError, MissingDependencyError, StorageError
 
 logger = logging.getLogger(__name__)
-
-type Future = distributed.Future[Any]
 
 
 # ------------------------------------------------------------------------------------------- the engine

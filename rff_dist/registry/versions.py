@@ -20,11 +20,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import platform
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distribution
@@ -38,7 +36,7 @@ from rff_dist.errors import (
     NoSuchVersionError,
     OutputExistsError,
 )
-from rff_dist.storage.conditional import create_bytes
+from rff_dist.registry.claims import Claims, numbers_in, writing
 from rff_dist.storage.current_version import Pointer, read_pointer, swap_pointer, version_place
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.locations import (
@@ -51,7 +49,6 @@ from rff_dist.storage.locations import (
     open_store,
     parse_location,
     read_bytes,
-    store_errors,
     sync_names,
     write_bytes,
 )
@@ -64,11 +61,7 @@ logger = logging.getLogger(__name__)
 _KIND, _VERSION = "lineage", 1
 _STORED = ("kind", "digest", "created", "parent", "lineage", "reason")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_NUMBER = re.compile(r"([1-9][0-9]*)(?:\.json)?")  # of a version's folder, or its claim
-_CLAIMED, _PUBLISHED = "claimed", "published"  # what a claim says: when
 _ATTEMPTS = 100
-# A record is written in seconds or minutes.
-_GIVEN_UP = timedelta(days=1)
 _YOUNG = timedelta(hours=1)
 
 
@@ -144,6 +137,7 @@ class RegisteredModel:
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.location = parse_location(url)
+        self._claims = Claims(self.location)
 
     @property
     def url(self) -> str:
@@ -175,7 +169,7 @@ class RegisteredModel:
 
         `last`: how many of the newest to read; all if left out.
         """
-        found = (self._read_version(number) for number in reversed(self._numbers("versions")))
+        found = (self._read_version(number) for number in reversed(numbers_in(self._versions)))
         whole = (version for version in found if version is not None)
         return list(islice(whole, last))[::-1]
 
@@ -221,7 +215,7 @@ class RegisteredModel:
         facts = _checked_lineage(lineage)
         if exists(self.location) and not self._is_ours():
             self.check()
-        number, claim = self._claim()
+        number, claim = self._claims.take(self._last_number() + 1)
         place = version_place(self.location, number)
         try:
             write(place.url)
@@ -239,7 +233,7 @@ class RegisteredModel:
                 reason=reason,
             )
             _write_lineage(version)
-            self._write_claim(number, {**claim, _PUBLISHED: version.created})
+            self._claims.publish(number, claim, created=version.created)
         except BaseException:
             discard(place)
             raise
@@ -272,7 +266,7 @@ class RegisteredModel:
                 raise NoSuchVersionError(f"version {number} of {self.location} is being removed")
             if before is not None and before.number != number:
                 previous = (*previous, before.number)
-            with suppress(ConflictError), _writing(self.location):
+            with suppress(ConflictError), writing(self.location):
                 pointer = Pointer.now(number, previous, reason, removing, left)
                 swap_pointer(self.location, pointer, expected=tagged)
                 return version
@@ -298,7 +292,7 @@ class RegisteredModel:
             # A version that was removed since is passed over.
             if number not in before.removing and (version := self._read_version(number)) is not None:
                 pointer = Pointer.now(number, previous, why, before.removing, left)
-                with _writing(self.location):
+                with writing(self.location):
                     swap_pointer(self.location, pointer, expected=tagged)
                 return version
         raise NoSuchVersionError(
@@ -335,8 +329,8 @@ class RegisteredModel:
             # First what makes it a version: a half-removed one is none.
             delete_bytes(open_store(version_place(self.location, number), read_only=False), LINEAGE_FILE)
         whole = {version.number for version in self.versions()}
-        left_behind = set(self._numbers("versions")) - whole - set(marked)
-        for number in [*marked, *(number for number in left_behind if self._is_given_up(number))]:
+        left_behind = set(numbers_in(self._versions)) - whole - set(marked)
+        for number in [*marked, *(number for number in left_behind if self._claims.is_given_up(number))]:
             discard(version_place(self.location, number))
         self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
         return removed
@@ -366,7 +360,7 @@ class RegisteredModel:
             if before is None:
                 raise NoSuchVersionError(f"{self.location} has no current version; promote one first")
             after = change(before)
-            with suppress(ConflictError), _writing(self.location):
+            with suppress(ConflictError), writing(self.location):
                 if after != before:
                     swap_pointer(self.location, after, expected=tagged)
                 return after
@@ -381,51 +375,12 @@ class RegisteredModel:
             "versions",
         }
 
-    def _numbers(self, folder: str) -> list[int]:
-        """Return the numbers in "claims" or "versions", ascending: all that were taken, or those in use."""
-        matches = (_NUMBER.fullmatch(name) for name in list_names(self.location.child(folder)))
-        return sorted(int(match[1]) for match in matches if match)
-
     def _last_number(self) -> int:
-        return max((0, *self._numbers("claims"), *self._numbers("versions")))
+        return max((0, *numbers_in(self._claims.place), *numbers_in(self._versions)))
 
     @property
-    def _claims(self) -> Location:
-        return self.location.child("claims")
-
-    def _claim(self) -> tuple[int, dict[str, Any]]:
-        """Take the next number, which nobody else gets; return it and what its claim says."""
-        by = {"host": platform.node(), "process": os.getpid(), "token": uuid.uuid4().hex}
-        claim = {**by, _CLAIMED: datetime.now(UTC).isoformat(timespec="seconds")}
-        open_store(self.location, read_only=False)  # a name in memory is there from now on
-        store = open_store(self._claims, read_only=False)
-        number = self._last_number() + 1
-        with _writing(self._claims):
-            while not create_bytes(store, f"{number}.json", json.dumps(claim).encode(), where=self._claims):
-                number += 1
-        return number, claim
-
-    def _write_claim(self, number: int, claim: Mapping[str, Any]) -> None:
-        with _writing(self._claims):
-            store = open_store(self._claims, read_only=False)
-            write_bytes(store, f"{number}.json", json.dumps(claim).encode())
-
-    def _read_claim(self, number: int) -> Mapping[str, Any]:
-        """Return what a claim says; nothing where it is lost, or whoever wrote it died meanwhile."""
-        content = read_bytes(open_store(self._claims, read_only=True), f"{number}.json", where=self._claims)
-        with suppress(ValueError):
-            found = json.loads(content or b"")
-            if isinstance(found, dict):
-                return found
-        return {}
-
-    def _is_given_up(self, number: int) -> bool:
-        """Tell whether whoever claimed a number so long ago is not going to publish it any more."""
-        try:
-            claimed = datetime.fromisoformat(self._read_claim(number)[_CLAIMED])
-        except (ValueError, KeyError, TypeError):
-            return True
-        return datetime.now(UTC) - claimed > _GIVEN_UP
+    def _versions(self) -> Location:
+        return self.location.child("versions")
 
     def _read_version(self, number: int) -> Version | None:
         place = version_place(self.location, number)
@@ -455,8 +410,7 @@ class RegisteredModel:
         if pointer is not None and number in pointer.removing:
             return False
         current = () if pointer is None else (pointer.number, *pointer.previous, *(pointer.left or ()))
-        # Older releases wrote claims that do not tell.
-        return number in current or _PUBLISHED in self._read_claim(number)
+        return number in current or self._claims.is_published(number)
 
 
 def _write_lineage(version: Version) -> None:
@@ -464,7 +418,7 @@ def _write_lineage(version: Version) -> None:
     place = parse_location(version.url)
     document = {name: getattr(version, name) for name in ("number", *_STORED)}
     store = open_store(place, read_only=False)
-    with _writing(place):
+    with writing(place):
         write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
         sync_names(place, 3)
 
@@ -485,10 +439,6 @@ def code_version() -> dict[str, str]:
             json.loads(package.read_text("direct_url.json") or "")["vcs_info"]["commit_id"]
         )
     return found
-
-
-def _writing(location: Location) -> AbstractContextManager[None]:
-    return store_errors(f"{location} could not be written", "; the current version is unchanged")
 
 
 def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:

@@ -461,9 +461,7 @@ class _FirstRound:
         if len(sample.X) <= FEW_ROWS:
             table = cross_validate_rows(
                 feature_map.transform(sample.X),
-                sample.y,
-                sample.weights,
-                sample.fold_of_row,
+                sample,
                 folds,
                 alphas=grid,
                 fit_intercept=options.fit_intercept,

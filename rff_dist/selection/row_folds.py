@@ -14,20 +14,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.data.folds import Folds
+from rff_dist.data.samples import FoldSample
 from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.threads import executor_of, limit_blas
 from rff_dist.selection.alphas import alpha_grid, check_grid
 from rff_dist.selection.cross_validation import SMALL, CrossValidation, largest_eigenvalue
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
 def cross_validate_rows(
     Z: FloatArray,
-    y: FloatArray,
-    weights: FloatArray | None,
-    fold_of_row: IntArray,
+    sample: FoldSample,
     folds: Folds,
     *,
     alphas: ArrayLike | None = None,
@@ -39,15 +38,14 @@ def cross_validate_rows(
     O(n_samples · n_components · k) for each split, k the lesser of the two. The bits do not depend on the
     number of threads.
 
-    `Z`: float64 array of shape (n_samples, n_components).
-    `y`: float64 array of shape (n_samples, n_targets).
-    `weights`: float64 array of shape (n_samples,), or None. Above 0.
-    `fold_of_row`: int64 array of shape (n_samples,).
+    `Z`: float64 array of shape (n_samples, n_components). Features of the sample's rows.
+    `folds`: what splits of its folds there are.
     `alphas`: as in `cross_validate`.
     `repeated`: whether weights are whole numbers that repeat their rows.
     Returns None where a split has no row to train on, or none has any to hold out.
     """
-    weights = np.ones(len(Z)) if weights is None else weights
+    y, fold_of_row = sample.y, sample.fold_of_row
+    weights = np.ones(len(Z)) if sample.weights is None else sample.weights
     splits = [(np.isin(fold_of_row, trained), fold_of_row == held) for trained, held in folds.splits]
     splits = [(train, test) for train, test in splits if test.any()]
     if not splits or not all(train.any() for train, _ in splits):
@@ -92,7 +90,9 @@ def leave_out_each(
     Infinite where the others do not say what a row would be, up to rounding; 0 for rows without weight. Of
     rows that weights repeat one copy is left out. O(n_samples · n_components · k), k the lesser of the two.
 
-    `Z`, `y`, `weights`, `repeated`: as in `cross_validate_rows`, but that weights may be 0.
+    `Z`, `repeated`: as in `cross_validate_rows`.
+    `y`: float64 array of shape (n_samples, n_targets).
+    `weights`: float64 array of shape (n_samples,), or None. At least 0.
     `alphas`: float64 array of shape (n_alphas,). Penalties above 0.
     """
     counted = np.ones(len(Z), bool) if weights is None else weights > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from rff_dist.storage.arrays import (
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.groups import (
     Address,
+    Reopening,
     StoredGroup,
     array_names,
     committed_rows,
@@ -38,8 +39,6 @@ from rff_dist.storage.groups import (
 )
 
 ID = "id"  # the array of what rows are called, which comes back beside their predictions
-
-type _Recipe = tuple[Callable[..., StoredColumn], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,7 @@ class StoredColumn:
     url: str | None
     _header: Header
     _label: str
-    _reopen: _Recipe | None
+    _reopen: Reopening[StoredColumn] | None
 
     in_memory = False
 
@@ -96,7 +95,7 @@ class StoredColumn:
         """Return what a pass over the values is named by, see `engines.kept`; None if they may change."""
         return content_key_of(self._reopen)
 
-    def __reduce__(self) -> _Recipe:
+    def __reduce__(self) -> Reopening[StoredColumn]:
         if self._reopen is None:
             raise StorageError(
                 f"{self._label} cannot be sent to another process: its store "
@@ -200,7 +199,7 @@ def _of_array(array: zarr.Array[Any], name: str, missing_chunks: str) -> StoredC
     if header is None:
         raise StorageError(f"{label} is no longer there")
     _check_shape(header, label)
-    reopen: _Recipe | None = None if root is None else (_of_array, (array, array.path, missing_chunks))
+    reopen = None if root is None else (_of_array, (array, array.path, missing_chunks))
     return StoredColumn(
         require_chunks(array, fill_missing=missing_chunks == "fill"), None, header, label, reopen
     )

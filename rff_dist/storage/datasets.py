@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -52,6 +52,7 @@ from rff_dist.storage.binding import WrongChunkError
 from rff_dist.storage.generations import LINE, MANIFEST
 from rff_dist.storage.groups import (
     Address,
+    Reopening,
     StoredGroup,
     array_names,
     committed_rows,
@@ -66,8 +67,6 @@ from rff_dist.storage.repositories import changed_chunks, find_snapshot, open_to
 
 _WEIGHTS = "sample_weight"  # the array's name where this package writes one
 _log = logging.getLogger(__name__)
-
-type _Recipe = tuple[Callable[..., ZarrDataset], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +96,7 @@ class ZarrDataset(ArraysDataset):
     version: str | None
     _headers: Mapping[str, Header]
     _labels: Mapping[str, str]
-    _reopen: _Recipe | None
+    _reopen: Reopening[ZarrDataset] | None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -209,7 +208,7 @@ class ZarrDataset(ArraysDataset):
     def can_travel(self) -> bool:
         return self._reopen is not None and not (self.url or "").startswith("memory://")
 
-    def __reduce__(self) -> _Recipe:
+    def __reduce__(self) -> Reopening[ZarrDataset]:
         if self._reopen is None:
             raise StorageError(
                 f"{self._labels['X']} cannot be sent to another process: its store "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,9 @@ from rff_dist.storage.locations import (
 from rff_dist.storage.output_places import unfinished
 from rff_dist.storage.repositories import is_versioned, open_pinned, open_snapshot
 from rff_dist.storage.seal import sealed_store
+
+#: How another process opens stored rows: a function and its arguments, an address first where there is one.
+type Reopening[T] = tuple[Callable[..., T], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +165,11 @@ def find_group(
     return StoredGroup(url.store, url.path, place, root, None if root is None else Address(root))
 
 
-def content_key_of(recipe: tuple[object, tuple[Any, ...]] | None) -> str | None:
-    """Return what a pass over stored rows is named by, see `engines.kept`; None if they may change.
-
-    `recipe`: how another process opens them: a function and its arguments, of stored rows an address first.
-    """
-    if recipe is None or not isinstance(recipe[1][0], Address):
+def content_key_of[T](reopening: Reopening[T] | None) -> str | None:
+    """Return what a pass over stored rows is named by, see `engines.kept`; None if they may change."""
+    if reopening is None or not isinstance(reopening[1][0], Address):
         return None
-    address, *options = recipe[1]
+    address, *options = reopening[1]
     found = address.content_key()
     return None if found is None else f"{found} {options!r}"
 

@@ -23,6 +23,7 @@ from rff_dist.errors import (
     StorageError,
     VersionError,
 )
+from rff_dist.registry.claims import Claims
 from rff_dist.registry.versions import RegisteredModel, Registry, code_version
 from rff_dist.storage.current_version import Pointer, read_pointer, swap_pointer
 from rff_dist.storage.locations import parse_location
@@ -272,9 +273,8 @@ def test_a_version_that_is_being_removed_cannot_become_current(url):
 
 def die_before_the_lineage(url, claimed):
     """Leave what a publisher leaves who dies when its record is written; returns the number."""
-    model = RegisteredModel(url)
-    number, claim = model._claim()
-    model._write_claim(number, {**claim, "claimed": claimed.isoformat()})
+    number, claim = Claims(parse_location(url)).take(1)
+    Path(url, f"claims/{number}.json").write_text(json.dumps({**claim, "claimed": claimed.isoformat()}))
     write_record(f"{url}/versions/{number}", kind="test", metadata={}, arrays={})
     return number
 

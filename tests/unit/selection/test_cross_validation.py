@@ -12,6 +12,7 @@ from sklearn.model_selection import KFold, cross_val_score
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.folds import Folds, GroupFolds, HashFolds, TimeFolds
+from rff_dist.data.samples import FoldSample
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.draw import draw_feature_map, shortened
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
@@ -107,8 +108,8 @@ def brute_force(Z, y, fold_of_row, folds, *, alphas=ALPHAS, weights=None, fit_in
 def table_by_rows(Z, y, fold_of_row, folds, *, weights=None, alphas=ALPHAS, **options):
     counted = np.ones(len(Z), bool) if weights is None else weights > 0
     weights = None if weights is None else weights[counted]
-    rows = Z[counted], y[counted], weights, fold_of_row[counted]
-    return cross_validate_rows(*rows, folds, alphas=alphas, **options)
+    sample = FoldSample(folds, fold_of_row[counted], Z[counted], y[counted], weights)
+    return cross_validate_rows(Z[counted], sample, folds, alphas=alphas, **options)
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
