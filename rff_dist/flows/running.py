@@ -54,7 +54,6 @@ from rff_dist.errors import (
 from rff_dist.jobs.fields import build, group, option, options_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.steps import Runner, Skipped, Step
-from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import open_store, parse_location, write_bytes
 from rff_dist.storage.output_places import beside
 from rff_dist.text import number as number_of
@@ -147,10 +146,6 @@ def _expanded(annotation: Any) -> Any:
     if origin is list:
         return list[_expanded(arguments[0])]  # type: ignore[misc]  # a type at run time
     return Union[*map(_expanded, arguments)] if origin in (UnionType, Union) else annotation
-
-
-class RunParameters(form(Where, Limits)):  # type: ignore[misc]  # made of the specs
-    """Where a job runs and for how long."""
 
 
 def check_location(url: str) -> str:
@@ -327,16 +322,6 @@ def lend_engine(engine: Engine) -> Iterator[None]:
         yield
     finally:
         _lent_engine.reset(token)
-
-
-@contextmanager
-def holding(location: str) -> Iterator[Lease]:
-    """Keep other runs from writing to `location`, and refuse at once where one does; before a cluster starts.
-
-    Raises OutputBusyError with the other run's name and age.
-    """
-    with hold(location, holder=_holder()) as lease:
-        yield lease
 
 
 def _holder() -> str:

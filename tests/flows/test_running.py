@@ -37,9 +37,9 @@ from rff_dist.errors import (
 from rff_dist.flows import running
 from rff_dist.flows.cluster import cluster
 from rff_dist.flows.running import (
-    RunParameters,
+    Limits,
     describe_stop,
-    holding,
+    form,
     is_transient,
     lend_engine,
     open_engine,
@@ -54,6 +54,7 @@ from tests.flows.test_train import flow_run, task_runs
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.flows
+RunParameters = form(Where, Limits)
 
 
 def write_problem(folder: Path) -> TrainParameters:
@@ -315,7 +316,7 @@ def test_a_second_run_is_refused_before_a_cluster_starts(tmp_path, monkeypatch):
         except Exception as error:
             refused.append(error)
 
-    with holding(parameters.model):
+    with hold(parameters.model, holder="another run"):
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
