@@ -87,7 +87,8 @@ def test_a_signal_stops_the_cluster_and_leaves_neither_processes_nor_output(
     assert children
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
-    assert [path.name for path in folder.iterdir() if "stopped" in path.name] == []
+    # The sums of a pass that took long are kept for the same command.
+    assert {path.name for path in folder.iterdir() if "stopped" in path.name} <= {".stopped.ledger"}
 
 
 def test_a_reader_that_stops_reading_is_no_error(folder):
