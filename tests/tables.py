@@ -29,9 +29,9 @@ def ingest_parts(source, urls, share, **given):
     return module.ingest_parts(source, urls, HeldOut(share), Roles(**given), how=how, preparing=preparing)
 
 
-def ingest_more(source, url, *, chunk_rows=None, observer=None, **given):
+def ingest_more(source, url, *, chunk_rows=None, observer=None, recipe=None, **given):
     how = Writing(chunk_rows, observer=observer, versioned=_keeps_versions(url))
-    preparing = _preparing(given)
+    preparing = _preparing(given, recipe)
     return module.ingest_more(source, url, Roles(**given), how, preparing)
 
 

@@ -91,19 +91,20 @@ def as_dataset(
 def _by_recipe(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
     """Return the inputs that a loaded model makes of a frame or an Arrow table such as it was trained on.
 
-    None where the model has no recipe, or X holds its inputs already.
+    A model that was stored as a pipeline takes what the pipeline took, arrays too. None where the model has
+    no recipe, or X holds its inputs already.
 
     Raises DataError if X lacks columns, or holds other things in them.
     """
     names = getattr(X, "column_names", getattr(X, "columns", None))
     model = vars(estimator).get("_fitted")
     card: Mapping[str, Any] = getattr(model, "card", {})  # principal components have none
-    if names is None or is_dask(X) or "recipe" not in card:
+    if "recipe" not in card or not is_in_memory(X):
         return None
     from rff_dist.ingest.recipe import encode_table, recipe_of
 
     recipe = recipe_of(card)
-    if recipe is None or list(names) == recipe.names:
+    if recipe is None or (recipe.transformer is None if names is None else list(names) == recipe.names):
         return None
     return encode_table(recipe, X)
 

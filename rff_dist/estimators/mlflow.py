@@ -13,6 +13,7 @@ import numpy as np
 
 from rff_dist.errors import MissingDependencyError, OutputExistsError
 from rff_dist.estimators.persistence import load_model
+from rff_dist.ingest.recipe import recipe_of
 from rff_dist.kmeans.model import AnyModel, kind_of, read_any
 
 
@@ -67,10 +68,12 @@ def _mlflow() -> Any:
 def _flavour(model: AnyModel, folder: Path) -> dict[str, Any]:
     """Return what MLflow keeps: the model as it is stored, and who reads it."""
     kind_of(model).write(model, folder / "model", overwrite=False)
+    recipe = recipe_of(model.card)
+    extra = "[skops]" if recipe is not None and recipe.transformer is not None else ""
     return {
         "loader_module": __name__,
         "data_path": str(folder / "model"),
-        "pip_requirements": [f"rff_dist=={version('rff_dist')}"],
+        "pip_requirements": [f"rff_dist{extra}=={version('rff_dist')}"],
     }
 
 

@@ -1,12 +1,14 @@
-"""Fitted estimators on disk: JSON and checksummed arrays, no pickle."""
+"""Fitted estimators on disk, with the pipeline that they end: JSON and checksummed arrays, no pickle."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.data.folds import folds_from_dict
@@ -18,13 +20,15 @@ from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.features.principal import PrincipalFeatureMap
+from rff_dist.ingest.recipe import RECIPE, Recipe
+from rff_dist.ingest.transformer import transformer_of
 from rff_dist.kmeans.model import KINDS, kind_of, read_any
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.ridge.model import RidgeModel
 
 
 def save_model(
-    model: RFFRidge | RFFClassifier | RFFKMeans | RidgeModel | Clusters,
+    model: RFFRidge | RFFClassifier | RFFKMeans | Pipeline | RidgeModel | Clusters,
     url: str | os.PathLike[str],
     *,
     statistics: bool = True,
@@ -34,8 +38,10 @@ def save_model(
 
     Parameters
     ----------
-    model : RFFRidge, RFFClassifier, RFFKMeans, RidgeModel or Clusters
-        Fitted.
+    model : RFFRidge, RFFClassifier, RFFKMeans, Pipeline, RidgeModel or Clusters
+        Fitted. The last step of a Pipeline is one of the former, and those before it are scikit-learn's own
+        transformers. They are stored as the model's recipe, without pickle (extra `skops`), so that the
+        loaded model takes what the pipeline took, and `rff-dist predict` the table.
     url : str or Path
         A local path, `memory://name` or a URL of an object store.
     statistics : bool
@@ -52,6 +58,10 @@ def save_model(
         If there is something at `url` and `overwrite` is False.
     InvalidParameterError
         If `model` is something else.
+    UnsafeModelError
+        If the steps before the last hold code that is not scikit-learn's or NumPy's.
+    MissingDependencyError
+        If a Pipeline is to be stored, and skops is not installed.
 
     Examples
     --------
@@ -65,20 +75,21 @@ def save_model(
     True
     """
     fitted: Any = model
+    recipe = None
+    if isinstance(model, Pipeline):
+        model, recipe = _parts_of(model)
+        fitted = model
     if isinstance(model, RFFKMeans | RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
         fitted = model._fitted
     if type(fitted) not in KINDS:
-        advice = (
-            ". The steps before the last are code, which no model holds: store the last step, and give it "
-            "what they return; or ingest the table, whose recipe models hold"
-            if hasattr(model, "steps")
-            else ""
-        )
         raise InvalidParameterError(
-            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or "
-            f"RFFKMeans{advice}"
+            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or RFFKMeans, "
+            "or a Pipeline that ends with one"
         )
+    if recipe is not None:
+        facts = {RECIPE: recipe.to_dict(), "feature_names": recipe.names}
+        fitted = replace(fitted, card={**fitted.card, **facts})
     if not statistics and isinstance(fitted, RidgeModel):
         fitted = fitted.without_statistics()
     kind_of(fitted).write(fitted, url, overwrite=overwrite)
@@ -100,6 +111,15 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMe
     if names:
         estimator.feature_names_in_ = np.asarray(names, object)
     return estimator
+
+
+def _parts_of(pipeline: Pipeline) -> tuple[Any, Recipe | None]:
+    """Return a pipeline's last step, and as a recipe the steps before it."""
+    *before, (_, last) = pipeline.steps
+    if not any(step not in (None, "passthrough") for _, step in before):
+        return last, None
+    check_is_fitted(last)
+    return last, Recipe([transformer_of(pipeline[:-1], n_names=last.n_features_in_)])
 
 
 def _classifier_of(model: Any) -> RFFClassifier:

@@ -265,6 +265,10 @@ def ingest_more(
     with ExitStack() as stack:
         dataset = stack.enter_context(editing(location))
         recipe = recipe_of(dataset.attributes)
+        if preparing.recipe is not None and (recipe is None or recipe.digest() != preparing.recipe.digest()):
+            raise InvalidParameterError(
+                f"`recipe` is given, but {location} was made by another; leave it out, data have their own"
+            )
         if recipe is not None and preparing.reading == Reading():
             preparing = replace(preparing, reading=recipe.reading)
         opened, skipped = _open_inputs(stack, source, files, known_sources(dataset.attributes), preparing)

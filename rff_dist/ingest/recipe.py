@@ -26,6 +26,7 @@ from rff_dist.ingest.tables import (
     to_numbers,
     to_text,
 )
+from rff_dist.ingest.transformer import Transformer
 from rff_dist.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 RECIPE = "recipe"  # the attribute of datasets, and the member of models' cards
 MISSING = "(missing)"  # the level of missing text, where missing values are filled in
-_FORMAT = 1
+_FORMAT, _WITH_TRANSFORMER = 1, 2  # older releases read the former only
 
 DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
 
@@ -193,15 +194,17 @@ class TargetMeans:
         return found
 
 
-type Encoder = Number | Date | OneHot | TargetMeans
-_ENCODERS: dict[str, type[Encoder]] = {one.kind: one for one in (Number, Date, OneHot, TargetMeans)}
+type Encoder = Number | Date | OneHot | TargetMeans | Transformer
+_ENCODERS: dict[str, type[Encoder]] = {
+    one.kind: one for one in (Number, Date, OneHot, TargetMeans, Transformer)
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How a table's rows become inputs.
 
-    `columns`: what becomes of each of the table's columns, in the order of X.
+    `columns`: what becomes of each of the table's columns, in the order of X; or a transformer of all.
     `left_out`: why a column is not used, by its name.
     `id`: the column of ids.
     `reading`: how CSV files are read, as far as that was given.
@@ -222,12 +225,20 @@ class Recipe:
     @property
     def inputs(self) -> list[str]:
         """The columns of the table that are read, in the order of X."""
-        return [one.column for one in self.columns]
+        return [name for one in self.columns for name in _reads(one)]
 
     @property
     def sources(self) -> list[str]:
-        """The table's column that each of X's columns is made of."""
-        return [one.column for one in self.columns for _ in one.names]
+        """The table's column that each of X's columns is made of; of a transformer X's own."""
+        return [
+            name if isinstance(one, Transformer) else one.column for one in self.columns for name in one.names
+        ]
+
+    @property
+    def transformer(self) -> Transformer | None:
+        """What makes all columns of X, where that is a transformer of scikit-learn."""
+        found = self.columns[0] if self.columns else None
+        return found if isinstance(found, Transformer) else None
 
     def check(self, schema: pyarrow.Schema, table: str) -> dict[str, pyarrow.DataType]:
         """Return the types by which a table's columns are read.
@@ -242,16 +253,17 @@ class Recipe:
                 "columns that the dataset or model was made of"
             )
         types = {}
-        for one in self.columns:
-            kind = schema.field(one.column).type
+        for name, wanted in ((name, wanted) for one in self.columns for name, wanted in _reads(one).items()):
+            kind = schema.field(name).type
             held = kind_of(kind)
+            reads = wanted or held or "number"
             # Text may look like numbers, and an empty column is read as one of numbers.
-            if held is None or (held != one.reads and one.reads != "text" and str(kind) != "null"):
+            if held is None or (held != reads and reads != "text" and str(kind) != "null"):
                 raise DataError(
-                    f"{table}: not {one.reads}s: {one.column!r} ({kind}); expected {one.reads}s, as the "
+                    f"{table}: not {reads}s: {name!r} ({kind}); expected {reads}s, as the "
                     "dataset or model was made of"
                 )
-            types[one.column] = read_type(kind, one.reads)
+            types[name] = read_type(kind, reads)
         return types
 
     def dtype(self, schema: pyarrow.Schema) -> np.dtype[Any]:
@@ -279,11 +291,12 @@ class Recipe:
         X = np.empty((batch.num_rows, len(self.names)))
         start = 0
         for one in self.columns:
-            column = batch.column(one.column)
-            if isinstance(one, TargetMeans) and tables is not None:
-                part = one.encode(column, tables[one.column], folds)
+            if isinstance(one, Transformer):
+                part = one.encode(batch)
+            elif isinstance(one, TargetMeans) and tables is not None:
+                part = one.encode(batch.column(one.column), tables[one.column], folds)
             else:
-                part = one.encode(column)
+                part = one.encode(batch.column(one.column))
             X[:, start : start + part.shape[1]] = part
             start += part.shape[1]
         return X
@@ -291,7 +304,7 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as JSON values."""
         return {
-            "format": _FORMAT,
+            "format": _FORMAT if self.transformer is None else _WITH_TRANSFORMER,
             "columns": [{"kind": one.kind, **_as_dict(one)} for one in self.columns],
             "left_out": dict(self.left_out),
             "id": self.id,
@@ -305,10 +318,10 @@ class Recipe:
 
         Raises VersionError if a newer release wrote it.
         """
-        if found.get("format") != _FORMAT:
+        if found.get("format") not in (_FORMAT, _WITH_TRANSFORMER):
             raise VersionError(
-                f"the recipe is of format {str(found.get('format'))[:100]}; this release reads format "
-                f"{_FORMAT}. Use a newer release of rff_dist"
+                f"the recipe is of format {str(found.get('format'))[:100]}; this release reads formats up to "
+                f"{_WITH_TRANSFORMER}. Use a newer release of rff_dist"
             )
         columns = [
             _ENCODERS[one["kind"]](**{name: value for name, value in one.items() if name != "kind"})
@@ -336,12 +349,14 @@ def recipe_of(attributes: Mapping[str, Any]) -> Recipe | None:
 def encode_table(recipe: Recipe, table: Any) -> FloatArray:
     """Return the inputs that a recipe makes of a table in memory, of shape (n_rows, n_features).
 
-    `table`: pyarrow.Table, or a pandas or polars frame.
+    `table`: pyarrow.Table, or a pandas or polars frame; for a transformer whatever it was fitted on.
     Raises DataError if a column is not there, or holds something else than it did.
     """
     import pyarrow
 
     if not isinstance(table, pyarrow.Table):
+        if recipe.transformer is not None:
+            return recipe.transformer.transform(table)
         to_arrow = getattr(table, "to_arrow", None)
         table = pyarrow.Table.from_pandas(table, preserve_index=False) if to_arrow is None else to_arrow()
     types = recipe.check(table.schema, "the table")
@@ -366,6 +381,11 @@ def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
         "elapsed-days": lambda: microseconds / 8.64e10,
     }
     return [found[part]() for part in parts]
+
+
+def _reads(one: Encoder) -> Mapping[str, str | None]:
+    """Return which columns of a table are read, and what each must hold."""
+    return one.reads if isinstance(one, Transformer) else {one.column: one.reads}
 
 
 def _filled(values: FloatArray, fill: float | None) -> FloatArray:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from rff_dist.errors import DataError, StorageError
 from rff_dist.ingest import ingest as ingest_module
+from rff_dist.ingest.files import File, fetch
 from rff_dist.ingest.ingest import Ingested
 from rff_dist.ingest.learn import Encoding
 from rff_dist.ingest.queries import CONNECTION_VARIABLE, Query, read_secret
+from rff_dist.ingest.recipe import Recipe, recipe_of
 from rff_dist.ingest.roles import Roles
 from rff_dist.ingest.rows import HeldOut
 from rff_dist.ingest.tables import Reading
+from rff_dist.ingest.transformer import read_transformer
 from rff_dist.jobs.options import TableEncoding
 from rff_dist.jobs.specs import Ingest
 from rff_dist.jobs.steps import Step
-from rff_dist.storage.datasets import ZarrDataset
+from rff_dist.storage.datasets import ZarrDataset, open_dataset
+from rff_dist.storage.locations import parse_location, reaching
+from rff_dist.storage.records import peek_record
 from rff_dist.storage.writing import Writing
 from rff_dist.text import redact
 from rff_dist.typing import Summary
@@ -106,10 +113,34 @@ def roles_of(job: Ingest) -> Roles:
 
 def preparing_of(given: TableEncoding) -> ingest_module.Preparing:
     """Return how tables are read and become numbers, as the library takes it."""
-    return ingest_module.Preparing(
-        Encoding(given.categories, given.dates, given.impute),
-        Reading(given.header, given.delimiter, given.encoding),
-    )
+    recipe = None if given.recipe is None else find_recipe(given.recipe)
+    reading = Reading(given.header, given.delimiter, given.encoding)
+    if recipe is not None and reading == Reading():
+        reading = recipe.reading
+    encoding = Encoding(given.categories, given.dates, given.impute)
+    return ingest_module.Preparing(encoding, reading, recipe)
+
+
+def find_recipe(url: str) -> Recipe:
+    """Return the recipe of a model or a dataset, or that of a transformer in a file of skops.
+
+    Raises StorageError if there is none; DataError if it has no recipe; and as `read_transformer`.
+    """
+    if url.endswith(".skops"):
+        with (
+            fetch(File(parse_location(url), ".skops", "")) as path,
+            reaching(f"{redact(url)} cannot be read"),
+        ):
+            content = path.read_bytes()
+        return Recipe([read_transformer(content)])
+    try:
+        facts: Mapping[str, Any] = peek_record(url).metadata["card"]
+    except StorageError:
+        facts = open_dataset(url, y=None).attributes
+    recipe = recipe_of(facts)
+    if recipe is None:
+        raise DataError(f"{redact(url)} has no recipe, since it was not made of a table; name another")
+    return recipe
 
 
 def test_url(url: str) -> str:

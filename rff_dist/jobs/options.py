@@ -142,6 +142,21 @@ class TableEncoding(TableReading):
         "none",
         unit="median|mean|most-frequent|none",
     )
+    recipe: str | None = option(
+        "A model or a dataset whose recipe makes the inputs; or a .skops file of a fitted transformer of "
+        "scikit-learn. Nothing is learned then.",
+        None,
+        unit="PATH",
+        last=True,
+    )
+
+    def __post_init__(self) -> None:
+        given = (self.categories, self.dates, self.impute) != ("auto", None, "none")
+        if self.recipe is not None and given:
+            raise InvalidParameterError(
+                f"`recipe` is {self.recipe!r}, which says what becomes of the columns; leave out "
+                "`categories`, `dates` and `impute`"
+            )
 
 
 # -- features --------------------------------------------------------------------------------------

@@ -4,12 +4,15 @@ import json
 import sqlite3
 
 import numpy as np
+import pandas as pd
 import pytest
+import skops.io
 from prefect.artifacts import Artifact
 from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
 from pydantic import SecretStr, ValidationError
+from sklearn.preprocessing import StandardScaler
 
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
@@ -89,6 +92,23 @@ def test_new_files_are_appended_once_night_after_night(tmp_path):
     assert len(json.dumps(nights)) < 3_000
     summary = Artifact.get("rff-ingest-summary-data")
     assert "2 sources that were ingested before" in summary.data
+
+
+def test_a_transformer_makes_the_rows_of_all_nights(tmp_path):
+    rows = [write_table(tmp_path / "1.csv", 30)]
+    scaler = StandardScaler().fit(pd.DataFrame(rows[0][:, :2], columns=["a", "b"]))
+    skops.io.dump(scaler, tmp_path / "scaler.skops")
+    parameters = IngestParameters(
+        data=str(tmp_path / "data.zarr"),
+        sources=[str(tmp_path / "*.csv")],
+        targets=["price"],
+        recipe=str(tmp_path / "scaler.skops"),
+    )
+    ingest(**parameters.model_dump())
+    rows.append(write_table(tmp_path / "2.csv", 20, seed=1))
+    ingest(**parameters.model_dump())
+    expected = (np.vstack(rows)[:, :2] - scaler.mean_) / scaler.scale_
+    np.testing.assert_array_equal(open_dataset(tmp_path / "data.zarr").take(range(50)).X, expected)
 
 
 @pytest.mark.slow

@@ -1,11 +1,15 @@
 """`rff-dist ingest`: tables and queries."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import skops.io
+from sklearn.preprocessing import QuantileTransformer
 
+from rff_dist import load_model
 from rff_dist.data.blocks import Block
 from rff_dist.storage.datasets import open_dataset
-from tests.command_line import document, refusal, run
+from tests.command_line import PLAIN, document, refusal, run
 
 
 def test_only_the_wrong_option_of_ingest_is_named(folder, tmp_path):
@@ -118,3 +122,29 @@ def test_a_password_among_the_options_is_warned_of_and_one_from_elsewhere_is_not
 )
 def test_sources_that_do_not_go_together_exit_2(arguments, message):
     assert message in refusal(2, "ingest", *arguments)
+
+
+def test_a_transformer_of_scikit_learn_goes_from_a_file_to_data_to_models_and_their_updates(folder, tmp_path):
+    frame = pd.read_csv(folder / "table.csv")
+    inputs = frame[["a", "b", "c"]]
+    step = QuantileTransformer(n_quantiles=50, output_distribution="normal").fit(inputs)
+    skops.io.dump(step, tmp_path / "prepare.skops")
+    frame[:200].to_csv(tmp_path / "monday.csv", index=False)
+    frame[200:].to_csv(tmp_path / "tuesday.csv", index=False)
+    data, model = tmp_path / "data", tmp_path / "models" / "m"
+    made = ("--target", "price", "--recipe", tmp_path / "prepare.skops")
+    found = document("ingest", tmp_path / "monday.csv", data, *made)
+    how = "by scikit-learn's QuantileTransformer"
+    assert found["recipe"] == [{"column": "a, b, c", "becomes": ["a", "b", "c"], "how": how}]
+    document("fit", data, model, *PLAIN, "--components", "16", "--serial", "--register")
+    document("ingest", tmp_path / "tuesday.csv", data, "--append")
+    np.testing.assert_array_equal(open_dataset(data).read(Block(0, 0, 300)).X, step.transform(inputs))
+    assert document("update", model, data, "--serial")["version"] == 2
+    document("predict", model, folder / "table.csv", tmp_path / "p.csv", "--serial")
+    expected = load_model(model).predict(str(data))
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["prediction"], expected, rtol=1e-12)
+    again = document("ingest", folder / "table.csv", tmp_path / "e", "--target", "price", "--recipe", model)
+    assert again["recipe"] == found["recipe"]
+    given = ("ingest", folder / "table.csv", tmp_path / "f", "--target", "price", "--recipe")
+    assert "--impute" in refusal(2, *given, model, "--impute", "median")
+    assert "nothing is there" in refusal(65, *given, tmp_path / "nothing")

@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -201,9 +202,11 @@ def test_only_fitted_ridge_models_are_stored(tmp_path):
         save_model(RFFRidge(), tmp_path / "model")
     with pytest.raises(InvalidParameterError, match="cannot store a Gaussian; expected a fitted RFFRidge"):
         save_model(Gaussian(1.0), tmp_path / "model")
-    pipeline = make_pipeline(StandardScaler(), RFFRidge())
-    with pytest.raises(InvalidParameterError, match=r"cannot store a Pipeline.*store the last step"):
-        save_model(pipeline, tmp_path / "model")
+    with pytest.raises(NotFittedError, match="not fitted"):
+        save_model(make_pipeline(StandardScaler(), RFFRidge()), tmp_path / "model")
+    other = make_pipeline(StandardScaler(), Ridge()).fit(np.eye(3), np.ones(3))
+    with pytest.raises(InvalidParameterError, match=r"cannot store a Ridge.*Pipeline that ends with one"):
+        save_model(other, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 

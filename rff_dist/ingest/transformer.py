@@ -1,0 +1,268 @@
+"""Fitted transformers of scikit-learn as a part of a recipe.
+
+skops writes and reads them: JSON and arrays in a zip file. No pickle is in it, and types that skops does not
+trust are refused by name before anything is made of the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rff_dist.errors import (
+    DataError,
+    IntegrityError,
+    InvalidParameterError,
+    MissingDependencyError,
+    UnsafeModelError,
+)
+from rff_dist.ingest.tables import kind_of, listed, to_numbers, to_text
+from rff_dist.storage.locations import explain
+from rff_dist.typing import FloatArray
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Beyond what skops trusts: what imputers and feature selection name, none of which runs what it is given.
+_SELECTION = "sklearn.feature_selection"
+_TRUSTED = [
+    "numpy.dtype",
+    *(f"{_SELECTION}._univariate_selection.{name}" for name in ("chi2", "f_classif", "f_regression")),
+    *(f"{_SELECTION}._mutual_info.mutual_info_{name}" for name in ("classif", "regression")),
+]
+#: Of a file; and of what it unpacks to, which a crafted file may claim to be anything.
+MAX_BYTES, _MAX_UNPACKED = 2**23, 2**28
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """Columns of a table that one fitted transformer, or a pipeline of them, makes inputs of together.
+
+    `inputs`: the table's columns, in the transformer's order.
+    `names`: of the columns that it makes.
+    `texts`: inputs that are read as text, since their categories are; others are read as the table has them.
+    `words`: what it is, for people.
+    `by_name`: whether it takes a frame, else an array.
+    `file`: what skops wrote, in base64.
+    """
+
+    kind: ClassVar[str] = "scikit-learn"
+
+    inputs: Sequence[str]
+    names: Sequence[str]
+    texts: Sequence[str]
+    words: str
+    by_name: bool
+    file: str
+
+    @property
+    def column(self) -> str:
+        """The table's columns in words."""
+        return ", ".join(self.inputs[:10]) + (", …" if len(self.inputs) > 10 else "")
+
+    @property
+    def reads(self) -> Mapping[str, str | None]:
+        """What each input must hold; None for whatever the table has."""
+        return {name: "text" if name in self.texts else None for name in self.inputs}
+
+    def encode(self, batch: pyarrow.RecordBatch) -> FloatArray:
+        """Return what the transformer makes of a table's rows, of shape (n_rows, n_names)."""
+        columns = {name: _values(batch.column(name)) for name in self.inputs}
+        if not self.by_name:
+            return self.transform(np.column_stack(list(columns.values())))
+        return self.transform(_pandas().DataFrame(columns))
+
+    def transform(self, rows: Any) -> FloatArray:
+        """Return what the transformer makes of rows, of shape (n_rows, n_names).
+
+        `rows`: a frame or an array, such as the transformer was fitted on.
+        Raises DataError if it does not take them.
+        """
+        step = _step_of(self.file)
+        try:
+            made = step.transform(rows)
+            values = np.asarray(made.toarray() if hasattr(made, "toarray") else made, np.float64)
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(
+                f"scikit-learn's transformer does not take these rows: {explain(error)}. Expected rows such "
+                "as it was fitted on"
+            ) from error
+        if values.ndim != 2 or values.shape[1] != len(self.names):
+            raise DataError(
+                f"scikit-learn's transformer made an array of shape {values.shape}; expected "
+                f"{len(self.names)} columns"
+            )
+        return values
+
+
+def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
+    """Return a fitted transformer as a recipe holds it.
+
+    `n_names`: how many columns it makes, where that is known; they are numbered if it does not name them.
+    Raises InvalidParameterError if it is not fitted, cannot be written, is too large, or does not say what
+      its columns are called; UnsafeModelError if it holds types that skops does not trust;
+      MissingDependencyError if skops is not installed.
+    """
+    skops = _skops()
+    try:
+        content = skops.dumps(step, compression=zipfile.ZIP_DEFLATED)
+    except Exception as error:  # whatever the objects of a user raise
+        raise InvalidParameterError(
+            f"{_name(step)} cannot be written by skops: {explain(error)}; expected transformers of "
+            "scikit-learn"
+        ) from error
+    return read_transformer(content, n_names=n_names)
+
+
+def read_transformer(content: bytes, *, n_names: int | None = None) -> Transformer:
+    """Return the transformer that a file of skops holds; raises as `transformer_of`."""
+    if len(content) > MAX_BYTES:
+        raise InvalidParameterError(
+            f"the transformer takes {len(content) / 2**20:.0f} MiB, since it keeps rows or many categories; "
+            f"expected at most {MAX_BYTES // 2**20} MiB, which each version of a model holds"
+        )
+    file = base64.b64encode(content).decode("ascii")
+    step = _step_of(file)
+    n_inputs = getattr(step, "n_features_in_", None)
+    if n_inputs is None or not hasattr(step, "transform"):
+        raise InvalidParameterError(
+            f"{_name(step)} is no fitted transformer; expected one, or a pipeline of them, after `fit`"
+        )
+    given = getattr(step, "feature_names_in_", None)
+    inputs = [str(i) for i in range(n_inputs)] if given is None else _used(step, [str(one) for one in given])
+    try:
+        names = [str(name) for name in step.get_feature_names_out()]
+    except (AttributeError, ValueError) as error:
+        if n_names is None:
+            raise InvalidParameterError(
+                f"{_name(step)} does not say what its columns are called: {explain(error)}. Give a "
+                'FunctionTransformer feature_names_out="one-to-one"'
+            ) from error
+        names = [str(i) for i in range(n_names)]
+    texts = sorted(_texts(step, inputs), key=inputs.index)
+    return Transformer(inputs, names, texts, f"by scikit-learn's {_name(step)}", given is not None, file)
+
+
+def _name(step: Any) -> str:
+    steps = [one for _, one in getattr(step, "steps", ())]
+    return " and ".join(map(_name, steps)) if steps else type(step).__name__
+
+
+def _used(step: Any, inputs: Sequence[str]) -> list[str]:
+    """Return which columns of a frame a transformer looks at: a ColumnTransformer drops some."""
+    for _, first in getattr(step, "steps", ())[:1]:
+        return _used(first, inputs)
+    used: set[str] = set()
+    for _, one, columns in getattr(step, "transformers_", [("", None, inputs)]):
+        if not isinstance(one, str):  # "drop"
+            names = getattr(one, "feature_names_in_", columns)
+            used |= {names} if isinstance(names, str) else set(names)
+    return [name for name in inputs if name in used]
+
+
+def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
+    """Return which inputs of a transformer, or of those that it is made of, have text for categories."""
+    inputs = list(getattr(step, "feature_names_in_", inputs))
+    categories = getattr(step, "categories_", ())
+    found = {
+        name
+        for name, levels in zip(inputs, categories, strict=False)
+        if len(categories) == len(inputs) and any(isinstance(level, str) for level in levels)
+    }
+    for parts in ("steps", "transformers_", "transformer_list"):
+        for part in getattr(step, parts, ()):
+            found |= _texts(part[1], inputs)
+    return found
+
+
+def _values(column: pyarrow.Array) -> np.ndarray:
+    """Return a column as pandas would hold it: missing text as NaN, dates in UTC."""
+    held = kind_of(column.type)
+    if held == "text":
+        return np.array([np.nan if one is None else one for one in to_text(column).to_pylist()], object)
+    if held == "date":
+        return np.asarray(column.cast("timestamp[us]").to_numpy(zero_copy_only=False))
+    if str(column.type) == "bool" and not column.null_count:
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    return to_numbers(column)
+
+
+@lru_cache(maxsize=4)
+def _step_of(file: str) -> Any:
+    """Make a transformer of its file, unless it holds what could run code."""
+    skops = _skops()
+    try:
+        content = base64.b64decode(file, validate=True)
+        with zipfile.ZipFile(io.BytesIO(content)) as members:
+            n_bytes = sum(one.file_size for one in members.infolist())
+        if n_bytes > _MAX_UNPACKED:
+            raise UnsafeModelError(
+                f"the transformer claims to unpack to {n_bytes / 2**20:,.0f} MiB; expected at most "
+                f"{_MAX_UNPACKED // 2**20} MiB"
+            )
+        unknown = sorted(set(skops.get_untrusted_types(data=content)) - set(_TRUSTED))
+        if unknown:
+            raise UnsafeModelError(
+                f"the transformer holds {listed(unknown)}, which skops does not trust: code that is not "
+                "scikit-learn's, or could crash. Expected its scalers, encoders, imputers, projections and "
+                "the like, and functions of NumPy such as log1p"
+            )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            step = skops.loads(content, trusted=_TRUSTED)
+    except UnsafeModelError:
+        raise
+    except Exception as error:  # a damaged file fails anywhere
+        raise IntegrityError(
+            f"the transformer cannot be read by skops: {explain(error)}; expected a file of skops.io.dump"
+        ) from error
+    _tell_versions(told)
+    return step
+
+
+def _tell_versions(told: Sequence[warnings.WarningMessage]) -> None:
+    """Say once which versions of scikit-learn wrote a transformer and read it, where they differ."""
+    for one in told:
+        written, now = (
+            getattr(one.message, f"{when}_sklearn_version", None) for when in ("original", "current")
+        )
+        if written is not None:
+            _log.warning(
+                "the transformer was fitted by scikit-learn %s, and this is %s: compare its figures, or fit "
+                "it anew",
+                written,
+                now,
+            )
+            return
+
+
+def _skops() -> Any:
+    try:
+        import skops.io
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "scikit-learn's transformers are stored by the package skops, which is not installed: pip "
+            "install rff_dist[skops]"
+        ) from error
+    return skops.io
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "scikit-learn's transformers take tables as frames of the package pandas, which is not "
+            "installed: pip install rff_dist[skops]"
+        ) from error
+    return pandas
