@@ -24,7 +24,7 @@ from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import Alpha, Penalty
 from rff_dist.ridge.pcg import solve_pcg, validate_alphas
 from rff_dist.ridge.prepare import Prepared
-from rff_dist.ridge.solve import Solved, solve, solve_by_rows, solve_folds, solve_with
+from rff_dist.ridge.solve import Solved, solve, solve_folds, solve_with
 from rff_dist.selection.alphas import PerTarget
 from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.selection.leave_one_out import select_by_press
@@ -147,10 +147,11 @@ def train_folds(
     `conformal`: whether one more pass counts how far off held-out rows are; see `hold_out_scores`.
     `n_parts`: passes of a reading that each sum up a part of Z'Z.
     `by_rows`: whether the rows are so few that alpha is chosen by the leave-one-out error of each; see
-      `solve_by_rows`.
+      `solve_folds`.
     `table`: of the errors on the folds, where it is known and there is one map of one width.
     """
     dataset, engine = prepared.dataset, prepared.engine
+    rows = dataset.read(Block(0, 0, dataset.n_samples)) if by_rows else None
     compared: list[tuple[FeatureMap, Solved]] = []
     best: tuple[int, RidgeStatistics, FoldStatistics] | None = None
     least = math.inf
@@ -161,7 +162,9 @@ def train_folds(
         for feature_map in reading:  # folds' sums are let go before the next table is made
             parts = summed.popleft()
             prepared.say("solve", _words_of_a_table(feature_map, folds, widths))
-            chosen, statistics, solved = solve_folds(parts, feature_map, penalty, widths, table)
+            chosen, statistics, solved = solve_folds(
+                parts, feature_map, penalty, widths, table=table, rows=rows
+            )
             assert solved.cross_validation is not None
             score = solved.cross_validation.best.score
             if best is None or score < least:
@@ -171,10 +174,6 @@ def train_folds(
     assert best is not None  # there are maps
     best_index, statistics, parts = best
     feature_map, solved = compared[best_index]
-    if by_rows:
-        rows = dataset.read(Block(0, 0, dataset.n_samples))
-        solved = solve_by_rows(rows, statistics, feature_map, solved, penalty)
-        compared[best_index] = feature_map, solved
     facts = {"folds": folds_to_dict(folds), **describe_cut(dataset, statistics, folds)}
     model = _model_of(prepared, feature_map, statistics, solved, penalty, facts)
     parts = parts.leading(

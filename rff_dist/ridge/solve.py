@@ -23,6 +23,7 @@ from rff_dist.selection.gcv import Selection, select_alpha
 from rff_dist.selection.leave_one_out import LeaveOneOut
 from rff_dist.selection.row_folds import leave_out_each
 from rff_dist.statistics.fold_statistics import FoldStatistics
+from rff_dist.statistics.reading import gram_error_of
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 
@@ -69,7 +70,9 @@ def solve_folds(
     feature_map: FeatureMap,
     penalty: Penalty,
     n_components: Sequence[int] = (),
+    *,
     table: CrossValidation | None = None,
+    rows: Rows | None = None,
 ) -> tuple[FeatureMap, RidgeStatistics, Solved]:
     """Choose alpha and the number of components by k-fold cross-validation, and solve on all rows.
 
@@ -82,6 +85,9 @@ def solve_folds(
     `n_components`: widths to look at, at most the map's own, which they are completed by. Of several, the
       smallest is taken whose least error lies within one standard error of the least of all.
     `table`: of the errors on the folds, where the rows themselves told them.
+    `rows`: all of them where they are few: each is left out to choose alpha, see `choose_by_rows`. The folds
+      keep their say on kernels, and on what errors of new rows are: length scales were tuned by some of the
+      rows that are left out.
     Returns `feature_map`: of the width that was chosen; `statistics`: of all rows, in it.
     Raises InvalidParameterError if alpha is not above 0, or the map has no smaller draws; StatisticsError if
       a fold has no rows.
@@ -94,8 +100,7 @@ def solve_folds(
             statistics, alphas=penalty.grid, feature_maps=maps, fit_intercept=fit_intercept
         )
     elif penalty.grid is None:  # the rows resolve smaller alphas than their sums do
-        floor = statistics.total().normal_equations(fit_intercept=fit_intercept).gram_error
-        table = table.from_alpha(floor)
+        table = table.from_alpha(gram_error_of(statistics.total()))
     table = replace(table, folds=statistics.folds)
     one_standard_error = penalty.named == "cv-1se"
     choice = table.fewest_components() if len(widths) > 1 else table.best
@@ -111,26 +116,25 @@ def solve_folds(
     total = statistics.total()
     if chosen is not feature_map:
         total = total.leading(chosen.n_components, feature_digest=chosen.digest(), scales=chosen.scales)
+    heaviest = None
+    if rows is not None:
+        repeated = total.spec.frequency_weights
+        choice, heaviest = _leave_out_each(rows, chosen, table, choice, penalty, repeated=repeated)
     solved = solve_with(total, choice.penalty, fit_intercept=fit_intercept)
-    return chosen, total, replace(solved, cross_validation=table, choice=choice)
+    return chosen, total, replace(solved, cross_validation=table, choice=choice, heaviest_row=heaviest)
 
 
-def solve_by_rows(
-    rows: Rows, statistics: RidgeStatistics, feature_map: FeatureMap, solved: Solved, penalty: Penalty
-) -> Solved:
-    """Choose alpha anew by the leave-one-out errors of few rows, see `choose_by_rows`, and solve.
-
-    O(n_components³) to solve. The folds keep their say on kernels, and on what errors of new rows are: length
-    scales were tuned by some of the rows that are left out here.
-
-    `rows`: all rows that `statistics` count.
-    `solved`: by the folds; its alphas are tried.
-    """
-    table, choice = solved.cross_validation, solved.choice
-    assert table is not None
-    assert choice is not None
+def _leave_out_each(
+    rows: Rows,
+    feature_map: FeatureMap,
+    table: CrossValidation,
+    choice: Choice,
+    penalty: Penalty,
+    *,
+    repeated: bool,
+) -> tuple[Choice, HeaviestRow | None]:
+    """Choose anew among a table's alphas by the error of each row; the same choice where rows do not tell."""
     assert rows.y is not None
-    repeated = statistics.spec.frequency_weights
     squares = leave_out_each(
         feature_map.transform(rows.X),
         rows.y,
@@ -144,11 +148,9 @@ def solve_by_rows(
         squares, weights, table.target_variance, per_target=penalty.per_target, repeated=repeated
     )
     if found is None:
-        return solved
+        return choice, None
     places, heaviest = found
-    choice = table.choice_at(choice.n_components, places)
-    again = solve_with(statistics, choice.penalty, fit_intercept=penalty.fit_intercept)
-    return replace(again, cross_validation=table, choice=choice, heaviest_row=heaviest)
+    return table.choice_at(choice.n_components, places), heaviest
 
 
 def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
