@@ -31,7 +31,7 @@ setup:  ## Create or refresh .venv; the other verbs do so by themselves.
 demo: setup  ## Train on a photograph through the Prefect flow and save the picture.
 	$(bin)/rff-dist demo $(ARGS)
 
-test: setup  ## Run the default tests.
+test: setup  ## Run the default tests and the doctests.
 	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-documents: setup  ## Run what README, the manual and the notebooks show.

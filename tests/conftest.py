@@ -1,5 +1,6 @@
 """What every test starts from: no telemetry, a private Prefect home, repeatable examples."""
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 from hypothesis import settings
 
 WITH_PREFECT = ("tests/flows/", "tests/integration/test_demo.py", "tests/integration/test_readme.py")
+
+# Not looked through for doctests, which imports them.
+collect_ignore = ["benchmarks", "deliberate_breaks.py", "digests.py"]
 
 # Set before anything imports Prefect, and inherited by every process that a test starts.
 os.environ["DO_NOT_TRACK"] = "1"
@@ -25,6 +29,7 @@ settings.load_profile("repeatable")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the user's own Prefect server, profiles and database out of reach of the tests."""
+    gc.disable()  # what collection makes stays; looking through it took a quarter of its time
     prefect_home = tempfile.TemporaryDirectory(prefix="rff_dist-prefect-", ignore_cleanup_errors=True)
     config.add_cleanup(prefect_home.cleanup)
     os.environ["PREFECT_HOME"] = prefect_home.name
@@ -33,6 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None):
         # A core each: BLAS threads that wait for one another would take the other process's.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, among what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
