@@ -86,6 +86,13 @@ class S3Server:
 
         obstore.put(self._store(), key, content)
 
+    def copy(self, prefix: str, to: str) -> None:
+        """Copy all objects below a prefix to another one."""
+        import obstore
+
+        for name in self.names(prefix):
+            obstore.copy(self._store(), name, to + name.removeprefix(prefix))
+
     def _store(self) -> Any:
         from obstore.store import S3Store
 

@@ -40,8 +40,9 @@ def test_whatever_request_is_refused_the_same_work_succeeds_afterwards(
     name: str, times: int, server: S3Server
 ) -> None:
     work = WORKS[name]
-    whole = server.url(f"{name}-{times}/whole")
-    work.prepare(whole)
+    begin, whole = f"{name}-{times}/begin", server.url(f"{name}-{times}/whole")
+    work.prepare(server.url(begin))
+    server.copy(begin, f"{name}-{times}/whole")
     before = work.state(whole)
     server.requests()
     work.run(whole)
@@ -49,7 +50,7 @@ def test_whatever_request_is_refused_the_same_work_succeeds_afterwards(
     after = work.state(whole)
     for n in moments(n_requests, most=MOST):
         place = server.url(f"{name}-{times}/{n}")
-        work.prepare(place)
+        server.copy(begin, f"{name}-{times}/{n}")
         server.fail(times, status=403, after=n)
         failed = False
         try:

@@ -30,7 +30,7 @@ from tests import digests
 from tests.dask_processes import scaled
 from tests.plain import plain_ridge
 
-N_ROWS, N_COMPONENTS = 70_000, 600  # five blocks of 16,384 rows; three output tiles, one of them narrow
+N_ROWS, N_COMPONENTS = 50_000, 520  # four blocks of 16,384 rows; three output tiles, one of them narrow
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def fit(dataset: ZarrDataset, engine: Any) -> RFFRidge:
 @pytest.fixture(scope="module")
 def expected(dataset: ZarrDataset) -> RFFRidge:
     """Return the fit of the serial engine with one thread: the specification."""
-    assert len(inspection.blocks_of(dataset)) == 5
+    assert len(inspection.blocks_of(dataset)) == 4
     return fit(dataset, SerialEngine(n_threads=1))
 
 

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from rff_dist.storage.writing import write_dataset
+from tests.command_line import PLAIN, document
 
 RFF_DIST = [sys.executable, "-m", "rff_dist.cli"]
-PLAIN = ["--kernel", "gaussian", "--length-scale", "median", "--features", "fourier"]
 pytestmark = pytest.mark.distributed
 
 
@@ -43,7 +43,7 @@ def run(*arguments, code=0):
 
 def test_the_embedded_cluster_gives_the_same_model_as_this_process(folder):
     arguments = [folder / "data.zarr", *PLAIN, "--components", "64"]
-    serial = run("fit", *arguments[:1], folder / "serial", *arguments[1:], "--serial", "--threads", "1")
+    serial = document("fit", *arguments[:1], folder / "serial", *arguments[1:], "--serial", "--threads", "1")
     dask = run("fit", *arguments[:1], folder / "dask", *arguments[1:], "--workers", "2", "--threads", "1")
     assert dask["engine"] == {"kind": "embedded dask", "n_workers": 2, "n_threads": 1}
     assert serial["engine"] == {"kind": "serial", "n_workers": 1, "n_threads": 1}
