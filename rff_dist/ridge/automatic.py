@@ -53,7 +53,7 @@ from rff_dist.ridge.choices import (
     planner,
     prepare_folds,
 )
-from rff_dist.ridge.fit import Trained, train, train_folds, train_without_sums
+from rff_dist.ridge.fit import Readings, Trained, train, train_folds, train_without_sums, with_held_out_scores
 from rff_dist.ridge.options import Penalty, RidgeOptions, are_several
 from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.ridge.prepare import Prepared, prepare
@@ -269,19 +269,21 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         penalty=penalty,
         folds=folds,
         widths=widths,
-        conformal=options.conformal,
-        n_parts=n_parts,
         by_rows=_chooses_by_rows(options, dataset, widths[-1]),
         table=table,
     )
-    trained = on_all_rows([[maps[i] for i in reading] for reading in readings])
+    trained = on_all_rows(Readings([[maps[i] for i in reading] for reading in readings], n_parts))
     if _wants_high_precision(trained, options):
         best_index, compared = trained.best_index, list(trained.compared)
         del trained  # its sums, before those of another pass are made
         best_map = [maps[i] for reading in readings for i in reading][best_index]
-        again = on_all_rows([[in_high_precision(best_map)]], table=None)
+        again = on_all_rows(Readings([[in_high_precision(best_map)]], n_parts), table=None)
         compared[best_index] = again.compared[0]
         trained = replace(again, compared=tuple(compared), best_index=best_index)
+    if options.conformal:
+        trained = with_held_out_scores(
+            trained, prepared, penalty, normalized=isinstance(options.conformal, str)
+        )
     trained.warn()
     if not rows:
         return trained

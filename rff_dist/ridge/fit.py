@@ -128,24 +128,31 @@ def train_without_sums(
     return Trained(model, ((feature_map, solved),), rounding_seen=seen)
 
 
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Feature maps to compare, and the passes over the data that sum them up.
+
+    `maps`: those of one reading share a pass.
+    `n_parts`: passes of a reading that each sum up a part of Z'Z.
+    """
+
+    maps: Sequence[Sequence[FeatureMap]]
+    n_parts: int = 1
+
+
 def train_folds(
     prepared: Prepared,
-    readings: Sequence[Sequence[FeatureMap]],
+    readings: Readings,
     *,
     penalty: Penalty,
     folds: Folds,
     widths: Sequence[int] = (),
-    conformal: bool | str = False,
-    n_parts: int = 1,
     by_rows: bool = False,
     table: CrossValidation | None = None,
 ) -> Trained:
     """Accumulate each fold's statistics, cross-validate, and return the model of the least error.
 
-    `readings`: the feature maps to compare. Those of one reading share a pass over the data.
     `widths`: numbers of components that each map chooses from; see `solve_folds`.
-    `conformal`: whether one more pass counts how far off held-out rows are; see `hold_out_scores`.
-    `n_parts`: passes of a reading that each sum up a part of Z'Z.
     `by_rows`: whether the rows are so few that alpha is chosen by the leave-one-out error of each; see
       `solve_folds`.
     `table`: of the errors on the folds, where it is known and there is one map of one width.
@@ -155,9 +162,11 @@ def train_folds(
     compared: list[tuple[FeatureMap, Solved]] = []
     best: tuple[int, RidgeStatistics, FoldStatistics] | None = None
     least = math.inf
-    for reading in readings:
+    for reading in readings.maps:
         members = [prepared.accumulation(feature_map) for feature_map in reading]
-        summed = deque(accumulate_folds(dataset, members, folds=folds, engine=engine, n_parts=n_parts))
+        summed = deque(
+            accumulate_folds(dataset, members, folds=folds, engine=engine, n_parts=readings.n_parts)
+        )
         check_same_rows(prepared.moments, summed[0].targets(), members[0].spec)  # of all: it is one pass
         for feature_map in reading:  # folds' sums are let go before the next table is made
             parts = summed.popleft()
@@ -179,19 +188,28 @@ def train_folds(
     parts = parts.leading(
         feature_map.n_components, feature_digest=feature_map.digest(), scales=feature_map.scales
     )
-    if conformal:
-        held_out = hold_out_scores(
-            dataset,
-            parts,
-            feature_map,
-            alpha=solved.solution.alpha,
-            fit_intercept=penalty.fit_intercept,
-            normalized=isinstance(conformal, str),
-            engine=engine,
-        )
-        model = replace(model, held_out=held_out)
     seen = rounding_seen(solved, statistics.spec, statistics.target_deviations())
     return Trained(model, tuple(compared), best_index, parts, seen)
+
+
+def with_held_out_scores(
+    trained: Trained, prepared: Prepared, penalty: Penalty, *, normalized: bool
+) -> Trained:
+    """Count in one more pass how far off held-out rows are, for conformal intervals; see `hold_out_scores`.
+
+    `trained`: by `train_folds`, with the same penalty.
+    """
+    assert trained.parts is not None
+    held_out = hold_out_scores(
+        prepared.dataset,
+        trained.parts,
+        trained.model.feature_map,
+        alpha=trained.best.solution.alpha,
+        fit_intercept=penalty.fit_intercept,
+        normalized=normalized,
+        engine=prepared.engine,
+    )
+    return replace(trained, model=replace(trained.model, held_out=held_out))
 
 
 def _words_of_a_table(feature_map: FeatureMap, folds: Folds, widths: Sequence[int]) -> str:

@@ -25,7 +25,7 @@ from rff_dist.features.nystrom import Nystrom
 from rff_dist.kernels.text import kernel_text
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
 from rff_dist.ridge.choices import DEFAULT_FOLDS, folds_for, plan_choices, planner, prepare_folds
-from rff_dist.ridge.fit import train_folds
+from rff_dist.ridge.fit import Readings, train_folds
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.ridge.plan import Sums, check_plan
@@ -107,11 +107,10 @@ def search(
     maps = draw_candidates(Draws(prepared, options, folds=folds), candidates, widths)
     trained = train_folds(
         prepared,
-        [[maps[i] for i in reading] for reading in readings],
+        Readings([[maps[i] for i in reading] for reading in readings], n_parts),
         penalty=penalty,
         folds=folds,
         widths=widths,
-        n_parts=n_parts,
     )
     trained.warn()
     rows, best_index = choose([describe_candidate(*one) for one in trained.compared])

@@ -26,7 +26,7 @@ from rff_dist.kernels.stationary import Gaussian, Matern
 from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import automatic_components, default_folds
-from rff_dist.ridge.fit import train, train_folds
+from rff_dist.ridge.fit import Readings, train, train_folds
 from rff_dist.ridge.options import Penalty, RidgeOptions
 from rff_dist.ridge.plan import Plan, Sums, check_plan
 from rff_dist.ridge.prepare import prepare
@@ -212,7 +212,9 @@ def test_what_is_given_is_kept_and_fitted_as_the_steps_one_by_one_do(features, g
     else:
         folds = HashFolds(given["cv"]) if "cv" in given else default_folds(150)
         few = "cv" not in given
-        expected = train_folds(prepared, [[drawn]], penalty=Penalty("cv"), folds=folds, by_rows=few).model
+        expected = train_folds(
+            prepared, Readings([[drawn]]), penalty=Penalty("cv"), folds=folds, by_rows=few
+        ).model
     assert model.digest() == expected.digest()
     assert model.statistics == expected.statistics
     assert "candidates" not in model.card
