@@ -23,7 +23,7 @@ WORKERS ?= auto
 .PHONY: help setup demo test test-documents test-flows test-faults test-slow test-all lint format bench soak manual constraints clean
 
 help:  ## Show the verbs.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-22s %s\n", $$1, $$2}'
 
 setup:  ## Create or refresh .venv; the other verbs do so by themselves.
 	@./.ci/setup

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import dask
 import pytest
 
 from rff_dist.engines.dask import DaskEngine
@@ -10,9 +9,5 @@ from rff_dist.engines.dask import DaskEngine
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[DaskEngine]:
-    # Workers that are forked from a process that has imported Dask start in a fifth of the time.
-    with (
-        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
-        DaskEngine(n_workers=1, threads_per_worker=1) as engine,
-    ):
+    with DaskEngine(n_workers=1, threads_per_worker=1) as engine:
         yield engine

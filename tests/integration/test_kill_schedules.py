@@ -3,7 +3,6 @@
 import threading
 import time
 
-import dask
 import pytest
 
 from rff_dist import DaskEngine
@@ -42,11 +41,7 @@ def test_a_worker_that_is_killed_again_while_it_starts_is_started_again():
                     process.kill()
             time.sleep(0.02)
 
-    # By their command, workers are told from other processes.
-    with (
-        dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}),
-        DaskEngine(n_workers=1, threads_per_worker=1) as engine,
-    ):
+    with DaskEngine(n_workers=1, threads_per_worker=1) as engine:
         killer = threading.Thread(target=kill_twice)
         killer.start()
         try:
