@@ -205,7 +205,7 @@ def save_cross_validation(
     target: int | None = None,
     candidates: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Save errors against alpha, a line for each number of components, beside the least against D as a PNG.
+    """Save errors against alpha as a PNG, of several numbers of components beside the least against D.
 
     Bands and bars are one standard error wide to either side. The best of all is marked, and so is the
     smallest number of components within one standard error of it; of one number, the largest such alpha.
@@ -220,16 +220,16 @@ def save_cross_validation(
     errors, deviations, label = _errors_to_draw(table, target)
     if not (errors > 0).any():
         raise DataError("all errors are 0, and logarithmic axes have no 0; there is nothing to draw")
-    best, chosen = table.best, None
+    best, chosen, several = table.best, None, len(table.n_components) > 1
     if len(table.weights) > 1:
-        several = len(table.n_components) > 1
         chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
     ranked = sorted(candidates, key=lambda one: float(one["score"]))[:_MAX_CANDIDATES]
     below = 0.7 + 0.26 * len(ranked) if len(ranked) > 1 else 0.0
     figure = figure_of(10.6, 5.0 + below, title=title)
     heights = [4.4, below] if below else [4.4]
     grid = figure.add_gridspec(len(heights), 2, width_ratios=[3, 2], height_ratios=heights)
-    left, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
+    left = figure.add_subplot(grid[0, 0] if several else grid[0, :])
+    panels = [left, figure.add_subplot(grid[0, 1])] if several else [left]
     _subtitle(left, subtitle)
     colours = _shades(len(table.n_components))
     for D, values, band, colour in zip(table.n_components, errors, deviations, colours, strict=True):
@@ -239,22 +239,23 @@ def save_cross_validation(
     least = np.array(
         [np.flatnonzero(table.alphas == table.best_of(int(D)).alpha)[0] for D in table.n_components]
     )
-    bars: dict[str, Any] = {"color": MUTED, "lw": 1.2, "capsize": 3, "ecolor": MUTED, "zorder": 1}
-    right.errorbar(table.n_components, errors[widths, least], yerr=deviations[widths, least], **bars)
-    right.scatter(table.n_components, errors[widths, least], color=colours, s=34, zorder=2)
-    _mark(table, best, errors, (left, right), marker="o", label=f"best: {_words(best)}")
+    for right in panels[1:]:
+        bars: dict[str, Any] = {"color": MUTED, "lw": 1.2, "capsize": 3, "ecolor": MUTED, "zorder": 1}
+        right.errorbar(table.n_components, errors[widths, least], yerr=deviations[widths, least], **bars)
+        right.scatter(table.n_components, errors[widths, least], color=colours, s=34, zorder=2)
+        right.set(xscale="log")
+        _label_components(right, table.n_components.tolist())
+        right.set_title("at the best alpha of each D", loc="left", fontsize=9.5, color=MUTED)
+    _mark(table, best, errors, panels, marker="o", label=f"best: {_words(best)}")
     if chosen is not None:
-        _mark(table, chosen, errors, (left, right), marker="s", label=f"within one s.e.: {_words(chosen)}")
+        _mark(table, chosen, errors, panels, marker="s", label=f"within one s.e.: {_words(chosen)}")
         at = np.flatnonzero(table.n_components == best.n_components)[0]
         limit = errors[at, least[at]] + deviations[at, least[at]]
-        right.axhline(limit, color=MUTED, lw=1.0, ls="--", label="one standard error above the best")
+        panels[-1].axhline(limit, color=MUTED, lw=1.0, ls="--", label="one standard error above the best")
     left.set(xscale="log", yscale="log")
     left.set_xlabel("alpha", color=MUTED)
     left.set_ylabel(label, color=MUTED)
-    right.set(xscale="log")
-    _label_components(right, table.n_components.tolist())
-    right.set_title("at the best alpha of each D", loc="left", fontsize=9.5, color=MUTED)
-    for axes in (left, right):
+    for axes in panels:
         plain_axes(axes)
         axes.set_axisbelow(True)
         axes.yaxis.set_major_formatter("{x:g}")
@@ -265,7 +266,8 @@ def save_cross_validation(
     left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide else MaxNLocator(6))
     left.yaxis.set_minor_locator(NullLocator())
     handles, labels = left.get_legend_handles_labels()
-    more = [pair for pair in zip(*right.get_legend_handles_labels(), strict=True) if pair[1] not in labels]
+    last = zip(*panels[-1].get_legend_handles_labels(), strict=True)
+    more = [pair for pair in last if pair[1] not in labels]
     figure.legend(
         [*handles, *(handle for handle, _ in more)],
         [*labels, *(text for _, text in more)],
@@ -456,7 +458,7 @@ def _mark(
     value = errors[width, np.flatnonzero(table.alphas == choice.alpha)[0]]
     # the square goes around the circle where both are one
     style = {"marker": marker, "facecolor": "none", "edgecolor": _COLOURS[1], "linewidth": 1.6, "zorder": 4}
-    for axes, x in zip(panels, (choice.alpha, choice.n_components), strict=True):
+    for axes, x in zip(panels, (choice.alpha, choice.n_components), strict=False):
         axes.scatter([x], [value], s=150 if marker == "s" else 80, label=label, **style)
 
 

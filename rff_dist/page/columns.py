@@ -24,28 +24,27 @@ type _Predict = Callable[[NDArray[Any]], FloatArray]
 
 def columns_section(page: Page, sample: Sample, model: RidgeModel, seed: int) -> None:
     """Add the section that says which columns matter, and how predictions change along the first six."""
+    scales = getattr(kernel_of(model.feature_map), "length_scale", None)
+    widths = np.array(scales) if isinstance(scales, tuple) else None
     page.section(
         "Which columns matter",
         "Permutation importance: by how much the root mean squared error of the sampled rows grows when "
-        "a column is shuffled, in deviations of the target. Relevance: one over the column's length "
-        "scale, the largest being 1.",
+        "a column is shuffled, in deviations of the target."
+        + ("" if widths is None else " Relevance: one over the column's length scale, the largest being 1."),
     )
 
     def predict(inputs: NDArray[Any]) -> FloatArray:
         return predict_rows(Rows(Block(0, 0, len(inputs)), inputs, None, None), model.linear)
 
     importance = permutation_importance(predict, sample.X, sample.y, n_columns=MAX_COLUMNS, seed=seed)
-    scales = getattr(kernel_of(model.feature_map), "length_scale", None)
-    widths = np.array(scales) if isinstance(scales, tuple) else np.full(sample.X.shape[1], np.nan)
     order = np.argsort(importance)[::-1]
-    page.table(
-        "Columns by importance",
-        ("column", "importance", "relevance", "length scale"),
-        [
-            (sample.columns[i], float(importance[i]), float(widths.min() / widths[i]), float(widths[i]))
-            for i in order
-        ],
-    )
+    rows = [(sample.columns[i], float(importance[i])) for i in order]
+    if widths is None:
+        page.table("Columns by importance", ("column", "importance"), rows)
+    else:
+        scaled = [(float(widths.min() / widths[i]), float(widths[i])) for i in order]
+        header = ("column", "importance", "relevance", "length scale")
+        page.table("Columns by importance", header, [a + b for a, b in zip(rows, scaled, strict=True)])
     if sample.X.shape[1] > MAX_COLUMNS:
         page.say(f"Of {sample.X.shape[1]:,} columns the first {MAX_COLUMNS} were shuffled.", note=True)
     _draw_curves(page, sample, predict, order[:CURVES], "classifier" in model.card)

@@ -23,7 +23,7 @@ table { border-collapse: collapse; margin: .8rem 0; min-width: min(100%, 24rem);
 caption { text-align: left; font-weight: 600; padding-bottom: .3rem; }
 th, td { padding: .25rem .9rem .25rem 0; text-align: right; border-bottom: 1px solid #ddd;
   font-variant-numeric: tabular-nums; vertical-align: top; }
-th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 8rem; max-width: 24rem; }
+th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 10rem; max-width: 24rem; }
 .facts th, .facts td { text-align: left; overflow-wrap: anywhere; }
 figure { margin: 1rem 0; } img { max-width: 100%; height: auto; } figcaption { color: #595959; }
 @media (max-width: 40rem) { figure img { max-width: none; width: 42rem; } }

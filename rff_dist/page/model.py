@@ -233,7 +233,7 @@ def _choice_section(page: Page, model: RidgeModel, data: str) -> None:
             drawn = save_choice(
                 model,
                 Path(folder) / "choice.png",
-                title="Error against alpha and D",
+                title="The errors that alpha was chosen by",
                 about=kind_of(model.feature_map),
             )
         except RFFDistError as error:

@@ -13,11 +13,13 @@ def origin_sections(page: Page, card: Mapping[str, Any], digest: str, times: Tim
     """Add sections that say how long each phase took, and what the model was made of."""
     if seconds := times.seconds:
         page.section("Time")
-        total = seconds.get("total") or sum(seconds.values()) or 1.0
+        phases = {name: value for name, value in seconds.items() if name != "total"}
+        total = seconds.get("total") or sum(phases.values()) or 1.0
+        phases["all else"] = max(0.0, total - sum(phases.values()))
         page.table(
             "Seconds by phase",
             ("phase", "seconds", "share"),
-            [(name, value, f"{value / total:.0%}") for name, value in seconds.items()],
+            [(name, value, f"{value / total:.0%}") for name, value in (phases | {"total": total}).items()],
         )
     if times.products is not None:
         page.say(

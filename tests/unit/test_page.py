@@ -110,6 +110,7 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     importance = words.partition("Columns by importance")[2]
     assert importance.index("<much>") < importance.index("little") < importance.index("none")
     assert "price & tax" in words
+    assert words.index("solve") < words.index("all else") < words.index("total")
     assert "each predicted from all other rows" in words
     assert "k-fold cross-validation" in words
     assert f"{document('info', trained / 'model')['digest']}" in words
