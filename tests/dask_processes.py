@@ -24,7 +24,10 @@ def run_dask(
     """Run a scheduler and workers without nannies; yield its address, and the processes in this order."""
     file = folder / "scheduler.json"
     file.unlink(missing_ok=True)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "10",  # as in deploy/
+    }
     with (folder / "log").open("ab") as log:
 
         def start(*arguments: str) -> "subprocess.Popen[bytes]":
