@@ -24,13 +24,13 @@ type _Predict = Callable[[NDArray[Any]], FloatArray]
 
 def columns_section(page: Page, sample: Sample, model: RidgeModel, seed: int) -> None:
     """Add the section that says which columns matter, and how predictions change along the first six."""
-    scales = getattr(kernel_of(model.feature_map), "length_scale", None)
-    widths = np.array(scales) if isinstance(scales, tuple) else None
+    found = getattr(kernel_of(model.feature_map), "length_scale", None)
+    scales = np.array(found) if isinstance(found, tuple) else None
     page.section(
         "Which columns matter",
         "Permutation importance: by how much the root mean squared error of the sampled rows grows when "
         "a column is shuffled, in deviations of the target."
-        + ("" if widths is None else " Relevance: one over the column's length scale, the largest being 1."),
+        + ("" if scales is None else " Relevance: one over the column's length scale, the largest being 1."),
     )
 
     def predict(inputs: NDArray[Any]) -> FloatArray:
@@ -39,10 +39,10 @@ def columns_section(page: Page, sample: Sample, model: RidgeModel, seed: int) ->
     importance = permutation_importance(predict, sample.X, sample.y, n_columns=MAX_COLUMNS, seed=seed)
     order = np.argsort(importance)[::-1]
     rows = [(sample.columns[i], float(importance[i])) for i in order]
-    if widths is None:
+    if scales is None:
         page.table("Columns by importance", ("column", "importance"), rows)
     else:
-        scaled = [(float(widths.min() / widths[i]), float(widths[i])) for i in order]
+        scaled = [(float(scales.min() / scales[i]), float(scales[i])) for i in order]
         header = ("column", "importance", "relevance", "length scale")
         page.table("Columns by importance", header, [a + b for a, b in zip(rows, scaled, strict=True)])
     if sample.X.shape[1] > MAX_COLUMNS:

@@ -18,16 +18,6 @@ from tests.ridge_problems import draw_dataset
 ENGINE = SerialEngine(n_threads=1)
 
 
-@pytest.fixture(scope="module")
-def dataset():
-    return draw_dataset()
-
-
-@pytest.fixture(scope="module")
-def model(dataset):
-    return fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)[0]
-
-
 # -- evaluate ------------------------------------------------------------------------------------------
 
 
