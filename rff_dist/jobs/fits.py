@@ -21,6 +21,7 @@ from rff_dist.features.options import DATASET_MAPS
 from rff_dist.jobs.options import SupervisedSource
 from rff_dist.kernels.base import check_design, default_design
 from rff_dist.kernels.text import kernel_text
+from rff_dist.products.choice import check_environment
 from rff_dist.ridge import automatic, search
 from rff_dist.ridge.candidates import Candidate, check_candidates
 from rff_dist.ridge.choices import check_folds, folds_for, planner
@@ -109,6 +110,7 @@ class Fit:
           folds are of groups and there are none.
         """
         options = self.options
+        check_environment()
         check_name(options.map, DATASET_MAPS, "map")
         if self.loss is not None:
             classification.check_loss(self.loss)

@@ -113,12 +113,18 @@ def rate_for(n_components: int, operations: float = math.inf) -> Rate:
     return measure().best(n_components)
 
 
+def check_environment() -> None:
+    """Raise InvalidParameterError if the environment names a way that does not exist."""
+    forced = os.environ.get(VARIABLE)
+    if forced and forced not in NAMES:
+        raise InvalidParameterError(
+            f"{VARIABLE} is {forced!r}; expected one of {', '.join(NAMES)}, or nothing for the fastest"
+        )
+
+
 @lru_cache
 def _forced(name: str) -> Products:
-    if name not in NAMES:
-        raise InvalidParameterError(
-            f"{VARIABLE} is {name!r}; expected one of {', '.join(NAMES)}, or nothing for the fastest"
-        )
+    check_environment()
     products = _make(name)
     reason = _reason_against(products)
     if reason is not None:
