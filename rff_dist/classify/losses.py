@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import expit, logsumexp
+import scipy
 
 from rff_dist.data.blocks import Rows
 from rff_dist.data.checks import check_finite
@@ -78,9 +78,9 @@ class Logistic(Loss):
         """See `Loss`."""
         if scores.shape[1] == 1:
             agreement = targets * scores
-            return np.logaddexp(0.0, -agreement)[:, 0], -targets * expit(-agreement)
+            return np.logaddexp(0.0, -agreement)[:, 0], -targets * scipy.special.expit(-agreement)
         member = 0.5 * (targets + 1.0)
-        normalizer = logsumexp(scores, axis=1, keepdims=True)
+        normalizer = scipy.special.logsumexp(scores, axis=1, keepdims=True)
         return normalizer[:, 0] - (scores * member).sum(axis=1), np.exp(scores - normalizer) - member
 
 

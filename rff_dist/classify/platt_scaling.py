@@ -26,8 +26,7 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import log_softmax
+import scipy
 
 from rff_dist.data.blocks import Rows
 from rff_dist.ridge.uncertainty import PredictiveModel, predict_rows_with_std
@@ -66,7 +65,7 @@ class ScoreCalibration:
 
         `scores`: float64 array of shape (n_samples, n_columns). One column for two classes.
         """
-        return np.asarray(log_softmax(_two_sided(self.logits(scores)), axis=1))
+        return np.asarray(scipy.special.log_softmax(_two_sided(self.logits(scores)), axis=1))
 
 
 def _two_sided(columns: FloatArray) -> FloatArray:
@@ -144,7 +143,9 @@ def _maximize(likelihood: _Posterior, start: FloatArray, *, fixed: int) -> list[
         return likelihood.hessian(np.append(start[:fixed], rest))[fixed:, fixed:]
 
     options = {"gtol": 1e-10}
-    found = minimize(of, start[fixed:], jac=True, hess=hessian, method="trust-exact", options=options)
+    found = scipy.optimize.minimize(
+        of, start[fixed:], jac=True, hess=hessian, method="trust-exact", options=options
+    )
     return [*start[:fixed].tolist(), *found.x.tolist()]
 
 
@@ -168,7 +169,7 @@ class _Posterior:
 
     def _log_probabilities(self, parameters: FloatArray) -> FloatArray:
         logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
-        return np.asarray(log_softmax(logits, axis=1))
+        return np.asarray(scipy.special.log_softmax(logits, axis=1))
 
     def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
         logs = self._log_probabilities(parameters)

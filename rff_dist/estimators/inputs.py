@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets

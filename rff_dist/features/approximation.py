@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import linalg, special
 
 from rff_dist.checks import check_count, check_name, check_positive
 from rff_dist.data.blocks import Dataset
@@ -182,7 +182,7 @@ def error_curve(
     # axes: sample, number of components, measure
     measured = np.array([_measure(found, feature_map, rows, widths) for rows in samples])
     centre = measured.mean(axis=0)
-    spread = special.stdtrit(n_repeats - 1, (1 + sampling.confidence) / 2) / math.sqrt(n_repeats)
+    spread = scipy.special.stdtrit(n_repeats - 1, (1 + sampling.confidence) / 2) / math.sqrt(n_repeats)
     half_width = spread * measured.std(axis=0, ddof=1)
     errors = []
     for D, values, half in zip(widths, centre, half_width, strict=True):
@@ -246,14 +246,14 @@ def _measure(
 ) -> list[tuple[float, float, float, float, float]]:
     """Return mean, max, operator norm, relative operator norm and ‖K‖, for each number of components."""
     gram = kernel(feature_map.prepare(rows))
-    norm = float(linalg.eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)[0])
+    norm = float(scipy.linalg.eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)[0])
     if not norm > 0:
         raise DataError("the kernel is 0 on all sampled rows, so that no error is relative to it")
     measured = []
     for estimate in _estimates(feature_map, rows, widths):
         error = estimate - gram
         size = np.abs(error)
-        largest = float(np.abs(linalg.eigvalsh(error)[[0, -1]]).max())
+        largest = float(np.abs(scipy.linalg.eigvalsh(error)[[0, -1]]).max())
         measured.append((float(size.mean()), float(size.max()), largest, largest / norm, norm))
     return measured
 

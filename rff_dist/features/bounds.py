@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from rff_dist.checks import check_count, check_name, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
@@ -163,7 +163,7 @@ def compact_set_error(
     rate = per_component * check_count(n_components, "n_components")
     log_constant = math.log(2**8) - math.log(delta)
     # wrightomega(log a) is W(a), and does not overflow
-    squared = float(special.wrightomega(log_constant + 2 * log_scale + math.log(rate))) / rate
+    squared = float(scipy.special.wrightomega(log_constant + 2 * log_scale + math.log(rate))) / rate
     if math.log(squared) > 2 * log_scale:  # σ·diam/ε is below 1, and counts as 1
         squared = log_constant / rate
     return math.sqrt(squared)

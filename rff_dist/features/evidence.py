@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import eigh, lapack
-from scipy.optimize import OptimizeResult, minimize, minimize_scalar
+import scipy
 
 from rff_dist.checks import check_count
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
@@ -136,17 +135,17 @@ class Objective:
         n_components = Z.shape[1]
         gram = Z.T @ Z
         gram[np.diag_indices_from(gram)] += alpha
-        factor, failed = lapack.dpotrf(gram, lower=1, overwrite_a=1)
+        factor, failed = scipy.linalg.lapack.dpotrf(gram, lower=1, overwrite_a=1)
         if failed:
             raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}; scale X and y")
-        weights, _ = lapack.dpotrs(factor, Z.T @ self.targets, lower=1)
+        weights, _ = scipy.linalg.lapack.dpotrs(factor, Z.T @ self.targets, lower=1)
         residuals = self.targets - Z @ weights
         squares = (weights**2).sum(axis=0)
         misfit = (residuals**2).sum(axis=0) + alpha * squares
         log_determinant = 2 * np.log(np.diag(factor)).sum() - n_components * np.log(alpha)
         value = n * np.log(misfit / n).sum() + n_targets * log_determinant
 
-        lower, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
+        lower, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
         inverse = np.tril(lower) + np.tril(lower, -1).T
         by_log_alpha = n * alpha * (squares / misfit).sum()
         by_log_alpha += n_targets * (alpha * np.trace(inverse) - n_components)
@@ -169,7 +168,9 @@ class Objective:
         """
         n, n_targets = self.n_observations, self.targets.shape[1]
         Z = self.features(length_scales)
-        eigenvalues, eigenvectors = eigh(Z.T @ Z, overwrite_a=True, check_finite=False, driver="evd")
+        eigenvalues, eigenvectors = scipy.linalg.eigh(
+            Z.T @ Z, overwrite_a=True, check_finite=False, driver="evd"
+        )
         eigenvalues = np.maximum(eigenvalues, 0.0)
         projected = eigenvectors.T @ (Z.T @ self.targets)
         total = (self.targets**2).sum(axis=0)
@@ -186,7 +187,9 @@ class Objective:
         grid = np.linspace(np.log(ALPHA_RANGE[0]), np.log(ALPHA_RANGE[1]), 49)
         best = int(np.argmin([value(x) for x in grid]))
         around = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-        found = minimize_scalar(value, bounds=around, method="bounded", options={"xatol": 1e-3})
+        found = scipy.optimize.minimize_scalar(
+            value, bounds=around, method="bounded", options={"xatol": 1e-3}
+        )
         alpha = float(np.exp(found.x))
         constants = n * n_targets * (np.log(2 * np.pi) + 1)
         return float(-0.5 * (found.fun + constants)), alpha, misfit(alpha) / n
@@ -349,10 +352,10 @@ def _starts(n_starts: int, n_scales: int, n_features: int, seed: int) -> FloatAr
 
 def _search(
     objective: Objective, start: FloatArray, median: float, count: Callable[[FloatArray], None]
-) -> OptimizeResult:
+) -> scipy.optimize.OptimizeResult:
     reach = np.log(median) + np.array([-1, 1]) * np.log(LENGTH_SCALE_RANGE)
     bounds = [tuple(reach)] * len(start) + [tuple(np.log(ALPHA_RANGE))]
-    return minimize(
+    return scipy.optimize.minimize(
         objective,
         np.append(start, np.log(FIRST_ALPHA)),
         jac=True,
@@ -363,7 +366,7 @@ def _search(
     )
 
 
-def _report(tuned: TunedKernel, search: OptimizeResult) -> None:
+def _report(tuned: TunedKernel, search: scipy.optimize.OptimizeResult) -> None:
     evidences = _joined(tuned.start_log_evidences)
     logger.info(
         "evidence of %d rows after %d evaluations, by start: %s; alpha %.3g",

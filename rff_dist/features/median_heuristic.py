@@ -6,7 +6,7 @@ import logging
 from functools import cached_property
 
 import numpy as np
-from scipy.spatial.distance import pdist
+import scipy
 
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.samples import sample_inputs
@@ -59,7 +59,7 @@ def median_distance(points: FloatArray, kernel: Stationary) -> float | None:
     Raises DataError if the distance is too small or large for float64.
     """
     # equal rows say nothing of the scale: drop repetitions, so that they change nothing
-    distances = pdist(np.unique(points, axis=0), kernel.metric)
+    distances = scipy.spatial.distance.pdist(np.unique(points, axis=0), kernel.metric)
     if not len(distances):
         return None
     median = float(np.median(distances))

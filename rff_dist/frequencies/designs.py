@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy import special
+import scipy
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.counter import (
@@ -79,7 +79,7 @@ class Orthogonal:
         uniforms = counter_uniforms(
             seed, STREAMS * first + FREQUENCY_STREAM, n_blocks * n_features, n_features
         )
-        directions = _haar_columns(special.ndtri(uniforms).reshape(n_blocks, n_features, n_features))
+        directions = _haar_columns(scipy.special.ndtri(uniforms).reshape(n_blocks, n_features, n_features))
         columns = directions.transpose(1, 0, 2).reshape(n_features, -1)[:, :n_frequencies]
         return np.ascontiguousarray(columns * _radii(isotropic, n_features, n_frequencies, seed, first))
 
@@ -146,7 +146,7 @@ class Structured:
         n_blocks = -(-n_frequencies // p)
         streams = STREAMS * first
         uniforms = counter_uniforms(seed, streams + FREQUENCY_STREAM, n_blocks * p, CHUNK)
-        normals = special.ndtri(uniforms).reshape(n_blocks, p // CHUNK, CHUNK, CHUNK)
+        normals = scipy.special.ndtri(uniforms).reshape(n_blocks, p // CHUNK, CHUNK, CHUNK)
         coins = counter_uniforms(seed, streams + SIGN_STREAM, n_blocks, 2 * p) < 0.5
         return HadamardBlocks(
             rotations=_haar_columns(normals),
@@ -169,7 +169,7 @@ def _radii(measure: GaussianMixture, dimension: int, n_frequencies: int, seed: i
     """Return lengths of frequencies: of standard normal vectors, times the measure's scales."""
     uniforms = counter_uniforms(seed, STREAMS * first + RADIUS_STREAM, n_frequencies, 2)
     # half the square of such a length follows Gamma(dimension / 2)
-    lengths = np.sqrt(2 * special.gammaincinv(dimension / 2, uniforms[:, 0]))
+    lengths = np.sqrt(2 * scipy.special.gammaincinv(dimension / 2, uniforms[:, 0]))
     return np.asarray(lengths * measure.scales(uniforms[:, 1]))
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import linalg
 
 from rff_dist.typing import FloatArray
 
@@ -126,6 +126,6 @@ def _factors(order: int) -> list[int]:
 
 @lru_cache
 def _hadamard(order: int) -> FloatArray:
-    matrix: FloatArray = linalg.hadamard(order, np.float64)
+    matrix: FloatArray = scipy.linalg.hadamard(order, np.float64)
     matrix.setflags(write=False)
     return matrix

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy import special
+import scipy
 
 from rff_dist.typing import FloatArray
 
@@ -45,7 +45,7 @@ class GaussianMixture:
 
     def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
         """Return frequencies of shape (n, n_features) from uniforms of shape (n, n_uniforms)."""
-        normals = special.ndtri(uniforms[:, :n_features])
+        normals = scipy.special.ndtri(uniforms[:, :n_features])
         if self.scale_quantile is None:
             return np.asarray(normals)
         return np.asarray(normals * self.scales(uniforms[:, n_features:]))
@@ -89,7 +89,7 @@ class NormalMixture:
 
     def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
         """Return frequencies of shape (n, n_features) from uniforms of shape (n, n_uniforms)."""
-        normals = special.ndtri(uniforms[:, :n_features])
+        normals = scipy.special.ndtri(uniforms[:, :n_features])
         component = np.zeros(len(uniforms), np.int64)
         if len(self.weights) > 1:
             ends = np.cumsum(self.weights)[:-1]  # the last end is 1 but for rounding

@@ -18,6 +18,7 @@ from rff_dist.ingest.files import table_kind
 from rff_dist.ingest.ingest import Preparing, ingest
 from rff_dist.ingest.recipe import RECIPE, Recipe
 from rff_dist.ingest.roles import Roles
+from rff_dist.ingest.tables import to_column
 from rff_dist.jobs.options import Source
 from rff_dist.storage.contents import read_arrays
 from rff_dist.storage.files import has_object, upload
@@ -172,8 +173,7 @@ def _sink(partial: Path, path: Path) -> Any:
 
 def _as_columns(name: str, values: np.ndarray, columns: Sequence[str] | None) -> dict[str, Any]:
     """Return an array as columns of a table, by their names."""
-    plain = values.astype(object) if values.dtype.kind in "UT" else values
-    if plain.ndim == 1:
-        return {_NAMES[name]: plain}
-    names = columns or [str(i) for i in range(plain.shape[1])]
-    return {f"{_NAMES[name]} of {one}": plain[:, i] for i, one in enumerate(names)}
+    if values.ndim == 1:
+        return {_NAMES[name]: to_column(values)}
+    names = columns or [str(i) for i in range(values.shape[1])]
+    return {f"{_NAMES[name]} of {one}": to_column(values[:, i]) for i, one in enumerate(names)}

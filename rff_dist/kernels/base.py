@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.spatial.distance import cdist
 
 from rff_dist.checks import check_count, check_positive, find_by_name, is_number
 from rff_dist.errors import DataError, InvalidParameterError
@@ -299,7 +299,7 @@ class OfDistance(Stationary):
         """Return k as a function of the distance (in `metric`) between scaled points."""
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        distance = cdist(left, right, self.metric)
+        distance = scipy.spatial.distance.cdist(left, right, self.metric)
         return self.of_distance(np.minimum(distance, _FAR, out=distance))
 
 

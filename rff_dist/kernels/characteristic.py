@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
+import scipy
 from numpy.polynomial import legendre
 from numpy.typing import NDArray
-from scipy import special
 
 from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
@@ -160,7 +160,7 @@ def _gamma(t: FloatArray, a: float) -> ComplexArray:
 
 def _semicircular(t: FloatArray) -> FloatArray:
     safe = np.where(t == 0, 1.0, t)
-    return np.where(t == 0, 1.0, 2 * special.j1(safe) / safe)
+    return np.where(t == 0, 1.0, 2 * scipy.special.j1(safe) / safe)
 
 
 _CLOSED_FORMS: dict[str | None, Callable[..., Any]] = {
@@ -172,11 +172,11 @@ _CLOSED_FORMS: dict[str | None, Callable[..., Any]] = {
     "logistic": _logistic,
     "hypsecant": _hyperbolic_secant,
     "semicircular": _semicircular,
-    "arcsine": lambda t: special.j0(t / 2) * np.exp(0.5j * t),
+    "arcsine": lambda t: scipy.special.j0(t / 2) * np.exp(0.5j * t),
     "expon": lambda t: _gamma(t, 1.0),
     "gamma": _gamma,
     "chi2": lambda t, df: _gamma(2 * t, df / 2),
-    "halfnorm": lambda t: special.wofz(t / np.sqrt(2)),
+    "halfnorm": lambda t: scipy.special.wofz(t / np.sqrt(2)),
 }
 
 
@@ -312,7 +312,7 @@ def _transform(panels: Panels, t: FloatArray) -> ComplexArray:
         turns[turns < 1e-150] = 0  # SciPy's Bessel functions are nan at the smallest numbers
         total = np.zeros(turns.shape, np.complex128)
         for k, coefficients in enumerate(panels.series):
-            total += (2 * 1j**k) * coefficients * special.spherical_jn(k, turns)
+            total += (2 * 1j**k) * coefficients * scipy.special.spherical_jn(k, turns)
         result[start : start + rows] = (total * np.exp(1j * phases)).sum(axis=1)
     return result
 

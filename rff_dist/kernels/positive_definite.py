@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy
 
 from rff_dist.checks import check_count, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
@@ -194,9 +194,9 @@ def _density_in_space(
             "the function is too rough to integrate: it jumps or bends at thousands of distances"
         )
     r, weights = panel_nodes(panels)
-    overlap = special.betainc((n_features + 1) / 2, 0.5, np.maximum(0, 1 - (r / extent) ** 2))
+    overlap = scipy.special.betainc((n_features + 1) / 2, 0.5, np.maximum(0, 1 - (r / extent) ** 2))
     weighted = weights * overlap * _values(function, r) * r ** (n_features - 1)
-    sphere = 2 * np.pi**half / special.gamma(half) / (2 * np.pi) ** n_features
+    sphere = 2 * np.pi**half / scipy.special.gamma(half) / (2 * np.pi) ** n_features
     density = np.empty(len(frequencies))
     for i, frequency in enumerate(frequencies):
         density[i] = sphere * weighted @ _spherical_wave(frequency * r, half)
@@ -206,5 +206,5 @@ def _density_in_space(
 def _spherical_wave(z: FloatArray, half: float) -> FloatArray:
     """Return the mean of exp(i·z·u) over the unit sphere, Γ(d/2)·(2/z)^(d/2-1)·J_{d/2-1}(z) half = d/2."""
     safe = np.where(z > 0, z, 1.0)
-    log_factor = special.gammaln(half) + (half - 1) * np.log(2 / safe)
-    return np.where(z > 1e-8, np.exp(log_factor) * special.jv(half - 1, safe), 1.0)
+    log_factor = scipy.special.gammaln(half) + (half - 1) * np.log(2 / safe)
+    return np.where(z > 1e-8, np.exp(log_factor) * scipy.special.jv(half - 1, safe), 1.0)

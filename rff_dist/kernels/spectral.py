@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.spatial.distance import cdist
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.measures import NormalMixture, ProductMeasure, SpectralMeasure
@@ -268,7 +268,7 @@ class Mixture:
         for weight, mean, scale in zip(law.weights, law.means, law.scales, strict=True):
             a, b = (left * scale, right * scale) if scale.ndim == 1 else (left @ scale, right @ scale)
             waves = np.cos(np.subtract.outer(left @ mean, right @ mean))
-            gram += weight * waves * np.exp(-0.5 * cdist(a, b, "sqeuclidean"))
+            gram += weight * waves * np.exp(-0.5 * scipy.spatial.distance.cdist(a, b, "sqeuclidean"))
         return gram
 
     def measure(self) -> NormalMixture:

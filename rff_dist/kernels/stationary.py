@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy import special
+import scipy
 
 from rff_dist.checks import check_positive
 from rff_dist.frequencies.measures import GaussianMixture, ProductMeasure, SpectralMeasure
@@ -95,8 +95,8 @@ def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
     positive = scaled > 0
     s = scaled[positive]
     with np.errstate(divide="ignore", over="ignore"):
-        log_bessel = np.log(special.kve(nu, s)) - s
-    log_value = (1 - nu) * np.log(2.0) - special.gammaln(nu) + nu * np.log(s) + log_bessel
+        log_bessel = np.log(scipy.special.kve(nu, s)) - s
+    log_value = (1 - nu) * np.log(2.0) - scipy.special.gammaln(nu) + nu * np.log(s) + log_bessel
     values = np.exp(np.minimum(log_value, 0.0))
     beyond = ~np.isfinite(log_value)
     values[beyond] = _matern_debye(s[beyond], nu)
@@ -131,7 +131,7 @@ class _MaternScale:
         with np.errstate(
             divide="ignore", over="ignore"
         ):  # a tiny nu may give an infinite scale, which drawing refuses
-            return np.asarray(np.sqrt(self.nu / special.gammaincinv(self.nu, uniforms)))
+            return np.asarray(np.sqrt(self.nu / scipy.special.gammaincinv(self.nu, uniforms)))
 
 
 def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
@@ -204,7 +204,7 @@ class _GammaScale:
     shape: float
 
     def __call__(self, uniforms: FloatArray) -> FloatArray:
-        return np.asarray(np.sqrt(special.gammaincinv(self.shape, uniforms) / self.shape))
+        return np.asarray(np.sqrt(scipy.special.gammaincinv(self.shape, uniforms) / self.shape))
 
 
 def _laplace_quantile(uniforms: FloatArray) -> FloatArray:

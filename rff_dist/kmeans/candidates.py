@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse
+import scipy
 from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows

@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows

@@ -11,8 +11,8 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import LinAlgWarning, blas
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics.eigen import decompose
@@ -83,7 +83,9 @@ def rounding_floor(gram: FloatArray) -> float:
     The eigenvalue comes from eight power iterations, eight readings of the upper triangle; the estimate
     errs on the low side, by a few per cent.
     """
-    largest = _largest_eigenvalue(lambda vector: blas.dsymv(1.0, gram.T, vector, lower=1), len(gram), steps=8)
+    largest = _largest_eigenvalue(
+        lambda vector: scipy.linalg.blas.dsymv(1.0, gram.T, vector, lower=1), len(gram), steps=8
+    )
     return len(gram) * float(np.finfo(np.float64).eps) * largest
 
 
@@ -127,7 +129,7 @@ def _solve_shared(
         warnings.warn(
             f"alpha={alpha:.3g} is below the floor {floor:.3g}, the rounding error of the Gram's "
             f"eigenvalues: the coefficients are unreliable. Raise alpha above it, or choose it by GCV",
-            LinAlgWarning,
+            scipy.linalg.LinAlgWarning,
             stacklevel=3,
         )
     coefficients, quadratic_forms = solve_factored(factor, equations.moments, pool)

@@ -7,8 +7,8 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.linalg import LinAlgWarning, eigh, lapack
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics.normal_equations import NormalEquations
@@ -88,7 +88,7 @@ class RidgeSpectrum:
                 f"the system has rank {self.effective_rank} of {len(self.eigenvalues)} and alpha="
                 f"{penalty.min():.3g} is below the floor {self.floor:.3g}: the coefficients of least norm "
                 f"are returned. Use an alpha above the floor",
-                LinAlgWarning,
+                scipy.linalg.LinAlgWarning,
                 stacklevel=2,
             )
         weights = self._filter(penalty) * self.projected_moments
@@ -224,7 +224,7 @@ def _eigh(gram: FloatArray, n_threads: int) -> tuple[FloatArray, FloatArray]:
         if n_threads == 1:
             eigenvalues, eigenvectors = np.linalg.eigh(gram.T, UPLO="L")
         else:
-            eigenvalues, eigenvectors = eigh(
+            eigenvalues, eigenvectors = scipy.linalg.eigh(
                 np.ascontiguousarray(gram).T, lower=True, driver="evd", check_finite=False
             )
     except np.linalg.LinAlgError as error:
@@ -250,7 +250,7 @@ def _eigh_of_low_rank(
     n_components = len(gram)
     rounding = n_components * float(np.finfo(np.float64).eps) * float(np.diagonal(gram).max())
     tolerance = max(rounding, gram_error)
-    factor, pivots, rank, _ = lapack.dpstrf(gram.T, tol=tolerance, lower=1)
+    factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram.T, tol=tolerance, lower=1)
     rank = min(int(rank), n_samples)  # what is left of so few rows is rounding
     rows = np.zeros((n_components, rank))
     rows[pivots - 1] = np.tril(factor[:, :rank])
@@ -281,7 +281,7 @@ def clip(equations: NormalEquations, eigenvalues: FloatArray) -> tuple[float, in
             f"the Gram has a negative eigenvalue {smallest:.3g} (largest {largest:.3g}), more than float64 "
             f"rounding explains ({explained:.3g}): was it summed in float32, or from other rows "
             f"than the counts? Eigenvalues up to {floor:.3g} are taken as zero",
-            LinAlgWarning,
+            scipy.linalg.LinAlgWarning,
             stacklevel=4,
         )
     if n_clipped:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import OptimizeResult, minimize
+import scipy
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics.cholesky import rounding_floor
@@ -123,7 +123,7 @@ def minimize_loss(
     )
 
 
-def _run(search: _Search, *, goal: float, max_iter: int) -> OptimizeResult:
+def _run(search: _Search, *, goal: float, max_iter: int) -> scipy.optimize.OptimizeResult:
     start = search.start()
     first = search(start)
     # L-BFGS-B first steps by the gradient over its norm: in units of that norm by ∂J/∂V, near Newton's step
@@ -134,13 +134,15 @@ def _run(search: _Search, *, goal: float, max_iter: int) -> OptimizeResult:
         objective, gradient = first if known else search(unit * point)
         return objective / unit**2, gradient / unit
 
-    def stop_when_close(intermediate_result: OptimizeResult) -> None:
+    def stop_when_close(intermediate_result: scipy.optimize.OptimizeResult) -> None:
         if search.excess <= goal:
             raise StopIteration
 
     x0 = start / unit
     options = {"maxcor": MEMORY, "maxiter": max_iter, "maxfun": 10 * max_iter + 20, "ftol": 0.0, "gtol": 0.0}
-    return minimize(scaled, x0, jac=True, method="L-BFGS-B", callback=stop_when_close, options=options)
+    return scipy.optimize.minimize(
+        scaled, x0, jac=True, method="L-BFGS-B", callback=stop_when_close, options=options
+    )
 
 
 class _Search:

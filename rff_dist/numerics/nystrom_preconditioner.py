@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics.threads import limit_blas
@@ -71,18 +71,18 @@ def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> Nys
         for _ in range(8):
             core = test_matrix.T @ products + shift * (test_matrix.T @ test_matrix)
             try:
-                factor = linalg.cholesky((core + core.T) / 2.0, overwrite_a=True, check_finite=False)
-            except linalg.LinAlgError:
+                factor = scipy.linalg.cholesky((core + core.T) / 2.0, overwrite_a=True, check_finite=False)
+            except scipy.linalg.LinAlgError:
                 shift *= 10.0
                 continue
             break
         else:
             raise SolveError("a sketch of Z'Z is not positive semi-definite: some of its sums are wrong")
         products += shift * test_matrix
-        root = linalg.solve_triangular(factor, products.T, trans="T", check_finite=False).T
+        root = scipy.linalg.solve_triangular(factor, products.T, trans="T", check_finite=False).T
         # Half the time of a QR and an SVD, which would resolve eigenvalues below the rounding of the Gram: a
         # preconditioner has no use for these.
-        squares, directions = linalg.eigh(root.T @ root, overwrite_a=True, check_finite=False)
+        squares, directions = scipy.linalg.eigh(root.T @ root, overwrite_a=True, check_finite=False)
         known = squares > len(root) * float(np.finfo(np.float64).eps) * squares[-1]
         squares, directions = squares[known][::-1], directions[:, known][:, ::-1]
         vectors = root @ (directions / np.sqrt(squares))

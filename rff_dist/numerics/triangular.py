@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
 
 import numpy as np
-from scipy.linalg import blas, lapack
+import scipy
 
 from rff_dist.typing import FloatArray
 
@@ -71,7 +71,7 @@ def _factor_tile(
         tile = tile - matrix[: rows.start, rows].T @ matrix[: rows.start, columns]
     if diagonal is None:
         # LAPACK's order is the transposed one: the lower triangle of tile.T is the upper one of tile
-        lower, stopped = lapack.dpotrf(tile.T, lower=1, clean=0, overwrite_a=1)
+        lower, stopped = scipy.linalg.lapack.dpotrf(tile.T, lower=1, clean=0, overwrite_a=1)
         if stopped:
             raise _NotPositiveDefiniteError(rows.start + stopped - 1)
         matrix[rows, columns] = lower.T
@@ -200,7 +200,9 @@ def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
 def _solve_tile(upper: FloatArray, x: FloatArray, *, transposed: bool) -> FloatArray:
     """U⁻ᵀx or U⁻¹x for one tile; `x` is used up."""
     lower = np.ascontiguousarray(upper).T
-    solved: FloatArray = blas.dtrsm(1.0, lower, x.T, side=1, lower=1, trans_a=int(transposed), overwrite_b=1)
+    solved: FloatArray = scipy.linalg.blas.dtrsm(
+        1.0, lower, x.T, side=1, lower=1, trans_a=int(transposed), overwrite_b=1
+    )
     return solved.T
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy.linalg import cython_lapack, eigvalsh_tridiagonal, lapack
+import scipy
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics.eigen import clip
@@ -63,7 +63,7 @@ class RidgeTridiagonal:
         penalties = np.maximum(alphas, self.floor)
         for penalty in np.unique(penalties):
             columns = np.flatnonzero(penalties == penalty)
-            _, _, solution, failed = lapack.dptsv(
+            _, _, solution, failed = scipy.linalg.lapack.dptsv(
                 self.diagonal + penalty, self.off_diagonal, solved[:, columns]
             )
             if failed:
@@ -111,7 +111,7 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
             *(work, len(work)),
         )
         try:
-            found = eigvalsh_tridiagonal(
+            found = scipy.linalg.eigvalsh_tridiagonal(
                 diagonal, off_diagonal[: n_components - 1], lapack_driver="sterf", check_finite=False
             )
         except np.linalg.LinAlgError as error:
@@ -158,7 +158,7 @@ def _pointer(argument: bytes | int | ctypes.c_int | FloatArray) -> object:
 @cache
 def _routine(name: str, n_arguments: int) -> Callable[..., None]:
     """Return a routine of the LAPACK that SciPy brings; see `scipy.linalg.cython_lapack`."""
-    capsule = cython_lapack.__pyx_capi__[name]
+    capsule = scipy.linalg.cython_lapack.__pyx_capi__[name]
     named = ctypes.pythonapi.PyCapsule_GetName
     named.restype, named.argtypes = ctypes.c_char_p, [ctypes.py_object]
     address = ctypes.pythonapi.PyCapsule_GetPointer

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import chdtrc, ndtr
 
 from rff_dist.data.blocks import Rows
 from rff_dist.errors import InvalidParameterError, StatisticsError
@@ -232,7 +232,9 @@ def _tail(value: float, traces: tuple[float, float, float]) -> float:
     if not third > 0:  # features that are all constant
         return 1.0 if value <= _ROUNDING else 0.0
     freedom = 8 * variance**3 / third**2
-    return float(chdtrc(freedom, max(0.0, freedom + (value - mean) * np.sqrt(2 * freedom / variance))))
+    return float(
+        scipy.special.chdtrc(freedom, max(0.0, freedom + (value - mean) * np.sqrt(2 * freedom / variance)))
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,7 +275,7 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
             _score(second - held.second, old_variance, new_variance, held.n_samples, new.n_samples),
         ]
     )
-    p_values = 2 * ndtr(-np.abs(scores))
+    p_values = 2 * scipy.special.ndtr(-np.abs(scores))
     with np.errstate(divide="ignore", invalid="ignore"):
         deviation = np.sqrt(held.second)
         moved = np.where(shift == 0, 0.0, shift / deviation)
@@ -301,7 +303,7 @@ def error_drift(held: ErrorSums, new: ErrorSums) -> tuple[FloatArray, float]:
     with np.errstate(divide="ignore", invalid="ignore"):
         scores = np.where(now <= old, -np.inf, (now - old) / np.sqrt(held.variance + new.variance))
         ratios = np.where(now == old, 1.0, now / old)
-    worst = float(ndtr(-scores).min())
+    worst = float(scipy.special.ndtr(-scores).min())
     return ratios, _sidak(worst, len(scores)) if np.isfinite(scores).any() else 1.0
 
 

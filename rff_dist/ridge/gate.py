@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
 from rff_dist.engines.protocol import Engine
@@ -249,7 +249,7 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
         label="compare",
     )
     old, now = found.mean
-    chance = float(ndtri(1 - _DOUBT / len(old))) * found.standard_error
+    chance = float(scipy.special.ndtri(1 - _DOUBT / len(old))) * found.standard_error
     unit = old + _NEGLIGIBLE * held_out.errors.errors.target_variance
     with np.errstate(divide="ignore", invalid="ignore"):
         rises = np.where(now == old, 0.0, (now - old) / unit)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.linalg import LinAlgWarning
 
 from rff_dist.data.blocks import ROUNDING
 from rff_dist.data.folds import Folds
@@ -313,6 +313,6 @@ def _warn(found: Pcg) -> None:
         f"after {found.n_passes} passes predictions are within {found.relative_error:.2g} deviations of y of "
         f"the exact solution, by estimate: iterating was stopped by {found.iterated.stop.value}. "
         + "; ".join((*status.causes, *status.remedies)),
-        LinAlgWarning,
+        scipy.linalg.LinAlgWarning,
         stacklevel=2,
     )

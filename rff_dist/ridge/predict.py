@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
+import scipy
 from numpy.typing import DTypeLike, NDArray
-from scipy.special import ndtri
 
 from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.data.checks import check_finite
@@ -217,7 +217,7 @@ def _wanted(model: RidgeModel, *, std: bool, coverage: float | None) -> _Wanted:
     arrays += ["lower", "upper"]
     if model.held_out is not None:
         return _Wanted(arrays, 0.0, model.held_out.quantile(coverage))
-    return _Wanted(arrays, float(ndtri((1.0 + coverage) / 2.0)), None)
+    return _Wanted(arrays, float(scipy.special.ndtri((1.0 + coverage) / 2.0)), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,9 +24,8 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import blas
-from scipy.special import ndtri
 
 from rff_dist.data.blocks import Rows
 from rff_dist.errors import DataError, SolveError, StatisticsError
@@ -193,7 +192,7 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
             for i, factor in enumerate(model.factors):
                 solved = features if i == len(model.factors) - 1 else features.copy()
                 if len(tile) == 1:  # tiles are copied for many columns, which takes longer than one of them
-                    solved[:, 0] = blas.dtrsv(factor.T, solved[:, 0], lower=1)
+                    solved[:, 0] = scipy.linalg.blas.dtrsv(factor.T, solved[:, 0], lower=1)
                 else:
                     solve_transposed(factor, solved)
                 spread[first : first + len(tile), i] = np.square(solved).sum(axis=0)
@@ -284,7 +283,7 @@ class Calibration:
 
 def _quantiles() -> FloatArray:
     """Return the half width of each central interval over s, shape (n_levels,)."""
-    return np.asarray(ndtri((1.0 + np.array(LEVELS)) / 2.0))
+    return np.asarray(scipy.special.ndtri((1.0 + np.array(LEVELS)) / 2.0))
 
 
 def calibrate_rows(rows: Rows, model: PredictiveModel) -> Calibration:

@@ -19,8 +19,8 @@ from threading import Lock
 from typing import Any, Literal, Self
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse.linalg import eigsh
 
 from rff_dist.data.folds import Folds
 from rff_dist.errors import InvalidParameterError
@@ -494,7 +494,7 @@ def largest_eigenvalue(gram: FloatArray) -> float:
     if not gram.any():
         return 0.0
     start = np.cos(np.arange(len(gram), dtype=np.float64) ** 2)  # in no eigenvector's null space by accident
-    return float(eigsh(gram, 1, which="LA", v0=start, return_eigenvectors=False)[0])
+    return float(scipy.sparse.linalg.eigsh(gram, 1, which="LA", v0=start, return_eigenvectors=False)[0])
 
 
 # -- errors ----------------------------------------------------------------------------------------

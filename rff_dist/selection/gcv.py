@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize_scalar
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics.eigen import RidgeSpectrum
@@ -226,5 +226,7 @@ def _refine(
             return float(_shared_evidence(spectrum, spectrum.log_evidences(alphas))[0])
         return float(_shared_score(spectrum, generalized_cross_validation(spectrum, alphas))[0])
 
-    found = minimize_scalar(score, bounds=(lower, upper), method="bounded", options={"xatol": 1e-3})
+    found = scipy.optimize.minimize_scalar(
+        score, bounds=(lower, upper), method="bounded", options={"xatol": 1e-3}
+    )
     return float(np.exp(found.x)) if found.fun < best_score else float(grid[best])

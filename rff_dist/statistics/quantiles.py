@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from rff_dist.data.blocks import Rows
 from rff_dist.features.feature_map import RankMap
@@ -84,7 +84,7 @@ def rank_map(column: int, values: FloatArray) -> RankMap:
     `values`: float64 array of shape (n_rows,). A sample of it.
     """
     distinct, counts = np.unique(values, return_counts=True)
-    scores = ndtri((np.cumsum(counts) - 0.5 * counts) / len(values))
+    scores = scipy.special.ndtri((np.cumsum(counts) - 0.5 * counts) / len(values))
     grid = np.linspace(scores[0], scores[-1], N_CELLS + 1)
     above = np.searchsorted(scores, grid).clip(max=len(scores) - 1)
     kept = np.unique(np.concatenate([above, (above - 1).clip(min=0)]))
