@@ -110,13 +110,13 @@ class Passes:
         return {"engine": self._engine, "seconds": times.seconds, "products": times.products}
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Engine]:
-        """Start what runs the passes, with progress on standard error; close it in any case."""
+    def open(self, n_samples: int) -> Iterator[Engine]:
+        """Start what runs passes over so many rows, with progress on standard error; close it in any case."""
         from rff_dist.costs.clock import Clock
         from rff_dist.engines.cluster import open_engine
         from rff_dist.engines.progress import Remark
 
-        where, cluster = self.where, self.where.cluster.in_environment()
+        cluster = self.where.cluster.in_environment().for_rows(n_samples)
         self._clock = clock = Clock()
         shown = _shown.get()  # lines for machines tell of the passes by themselves
         if shown is not None and cluster.kind in ("embedded", "adaptive"):
@@ -124,9 +124,9 @@ class Passes:
             shown(Remark("cluster", f"starting here, workers × threads = {size}"))
         observers = () if shown is None else (shown,)
         with open_engine(cluster, observers=observers) as engine, clock.watching(engine):
-            if not where.serial:
+            if not cluster.serial:
                 clock.add("cluster", clock.total())
-            kind = "serial" if where.serial else "dask" if cluster.scheduler else "embedded dask"
+            kind = "serial" if cluster.serial else "dask" if cluster.scheduler else "embedded dask"
             if shown is not None and cluster.scheduler and (address := dashboard_of(engine)):
                 err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)
             self._engine = {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}

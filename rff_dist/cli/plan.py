@@ -76,17 +76,20 @@ def plan(
         raise InvalidParameterError("`plot` is of what is measured; give --measure too")
     folds.check(penalty.chosen, features.n_components)
     fit = Fit(options=ridge_options(source, features, penalty, folds, solving))
-    options, serial = fit.options, where.serial
-    workers, threads = where.cluster.size()
-    here = available_memory()
-    limit = (here if serial else here // workers) if memory is None else read_bytes(memory, "--memory")
-    solver_limit = here if memory is None else limit
+    options = fit.options
     dataset = datasets.open_dataset(source.data, x=source.x, y=source.y, version=source.version)
     fit.check(dataset)
+    cluster = where.cluster if memory is not None else where.cluster.for_rows(dataset.n_samples)
+    workers, threads = cluster.size()
+    here = available_memory()
+    limit = (
+        (here if cluster.serial else here // workers) if memory is None else read_bytes(memory, "--memory")
+    )
+    solver_limit = here if memory is None else limit
     machines = Machines(
         n_workers=workers,
         n_threads=threads,
-        separate_client=not serial,
+        separate_client=not cluster.serial,
         memory_limit=limit,
         client_memory_limit=solver_limit,
     )
@@ -135,7 +138,7 @@ def plan(
             * float(found.n_components) ** 3
         )
         document["measured"] = _measure(
-            dataset, found, where.cluster, solve=decompositions / float64_rate, plot=plot
+            dataset, found, cluster, solve=decompositions / float64_rate, plot=plot
         )
     view, table = titled_table(f"a fit of {source.data}", "", "", header=False)
     table.add_column(style="dim")
@@ -147,7 +150,7 @@ def plan(
         f"{document['n_decompositions']} decompositions, one for each fold and D",
     )
     block_rows = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
-    runs_on = "in this process" if serial else "the solver has a process of its own"
+    runs_on = "in this process" if cluster.serial else "the solver has a process of its own"
     iterating = found.solver == "pcg"
     passes = "passes of a sketch and of 40 steps" if iterating else "two passes: moments, statistics"
     if found.n_parts > 1:

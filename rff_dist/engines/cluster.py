@@ -2,7 +2,8 @@
 
 =================  ===========================================================================
 serial             in this process, without Dask
-embedded           processes of this machine, which start and end with the engine
+embedded           processes of this machine, which start and end with the engine; rows of one block are
+                   worked on in this process, unless workers or memory are asked for
 adaptive           the same, as many as there are blocks to work on, between two numbers
 address            a scheduler that exists: tcp://127.0.0.1:8786, tls://host:8786
 scheduler file     the JSON file that `dask scheduler --scheduler-file` writes, on a shared disk
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from rff_dist.data.cut import MIN_BLOCK_ROWS
 from rff_dist.engines.logs import are_json
 from rff_dist.engines.progress import LogObserver, Observer
 from rff_dist.engines.protocol import Engine
@@ -151,6 +153,14 @@ class Cluster:
             return 1, self.n_threads or n_cpus
         workers = self.n_workers or max(1, n_cpus // (self.n_threads or min(n_cpus, THREADS_PER_WORKER)))
         return workers, self.n_threads or max(1, n_cpus // workers)
+
+    def for_rows(self, n_samples: int) -> Cluster:
+        """Return where passes over so many rows run: in this process, where others would be of no use.
+
+        One block, of up to 16,384 rows, is one worker's work however many there are.
+        """
+        asked = any(self._has(name) for name in ("scheduler", "n_workers", "min_workers", "memory"))
+        return self if asked or n_samples > MIN_BLOCK_ROWS else replace(self, serial=True, tls=None)
 
     def in_environment(self, environment: Mapping[str, str] = os.environ) -> Cluster:
         """Return this cluster with what the environment says of scheduler and TLS, where it says nothing.

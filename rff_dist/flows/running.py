@@ -356,17 +356,19 @@ def runner_of(
         return record
 
     @contextmanager
-    def open_checked() -> Iterator[Engine]:
+    def open_checked(n_samples: int) -> Iterator[Engine]:
         check()
-        with open_engine(parameters, log) as engine, (clock or Clock()).watching(engine):
+        with open_engine(parameters, log, n_samples) as engine, (clock or Clock()).watching(engine):
             yield engine
 
     return Runner(open_checked, take, _holder())
 
 
 @contextmanager
-def open_engine(parameters: Form, log: Any) -> Iterator[Engine]:
+def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[Engine]:
     """Open the engine that the parameters name, or the one that was lent to the flow, for the time allowed.
+
+    `n_samples`: rows that the flow passes over.
 
     Raises JobTimeoutError if what runs inside takes longer than `timeout_minutes`; InvalidParameterError if
       an engine was lent and the parameters name another.
@@ -381,7 +383,10 @@ def open_engine(parameters: Form, log: Any) -> Iterator[Engine]:
         if engine is None:
             # An adapter, with the methods of a logger.
             observers = (LogObserver(cast("logging.Logger", log)), PassProgress())
-            engine = stack.enter_context(connection.open_engine(cluster, observers=observers))
+            used = cluster.in_environment()
+            if limits.performance_report is None:  # which is Dask's
+                used = used.for_rows(n_samples)
+            engine = stack.enter_context(connection.open_engine(used, observers=observers))
         elif cluster != Cluster():
             raise InvalidParameterError(
                 "an engine was lent to the flow, which `scheduler`, `workers` and `threads` do not change; "

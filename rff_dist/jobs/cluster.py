@@ -278,7 +278,7 @@ def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
 def _opened(
     job: Clustering, dataset: ZarrDataset, known: Column | None, lease: Lease | None, runner: Runner
 ) -> Iterator[ClusteringRun]:
-    with runner.open_engine() as engine:
+    with runner.open_engine(dataset.n_samples) as engine:
         run = ClusteringRun(job, dataset, known, engine, lease)
         run.check()
         with resumable(engine, parse_location(job.output)):

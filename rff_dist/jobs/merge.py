@@ -24,7 +24,7 @@ def refit_model(job: Refit, runner: Runner) -> Summary:
     output = check_place(place.model, register=place.register, overwrite=place.overwrite, inputs=inputs)
     model, dataset = read_model(job.like), open_dataset(job.source.data, **job.source.names())
     with hold(output, holder=runner.holder) as lease:
-        with runner.open_engine() as engine:
+        with runner.open_engine(dataset.n_samples) as engine:
             found = refit_on(model, dataset, engine=engine)
         lease.check()
         return _publish(found, job, data=dataset.url, reason=f"refitted like {redact(job.like)}")

@@ -530,7 +530,8 @@ class Where:
     scheduler: str | None = option(
         "A Dask scheduler: its address, tcp://127.0.0.1:8786 or tls://host:8786, or its scheduler file "
         "(*.json). If left out, that of RFF_DIST_SCHEDULER in the environment, else a cluster starts here "
-        "and ends with the job. With RFF_DIST_TLS_CA, _CERT and _KEY: the PEM files for tls://.",
+        "and ends with the job; up to 16,384 rows need none. With RFF_DIST_TLS_CA, _CERT and _KEY: the PEM "
+        "files for tls://.",
         None,
         unit="ADDRESS|FILE.json",
     )

@@ -179,7 +179,7 @@ class Refresh:
         """Yield the steps in their order; the engine is opened where there are new rows."""
         yield Step("find new rows", partial(find_rows, self), repeatable=True)
         if not _found(self.rows).is_nothing:
-            with self.runner.open_engine() as engine, self._resumable(engine):
+            with self.runner.open_engine(self.dataset.n_samples) as engine, self._resumable(engine):
                 if _found(self.rows).n_samples:
                     yield Step("score", partial(score_rows, self, engine), repeatable=True)
                 yield Step("hold out", partial(hold_out_rows, self, engine), repeatable=True)

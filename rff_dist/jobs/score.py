@@ -268,7 +268,7 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
             url = stack.enter_context(made)
             names = {}
         dataset = open_rows(url, model, **names)
-        engine = stack.enter_context(runner.open_engine())
+        engine = stack.enter_context(runner.open_engine(dataset.n_samples))
         if url == source.data:  # rows of a table are ingested anew each time
             stack.enter_context(resumable(engine, parse_location(job.output)))
         yield Scoring(job, model, dataset, engine)
@@ -323,7 +323,7 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
                 f"{redact(source.data)} has no y to compare predictions with; name its array with `y`"
             )
         known = None if model.kind == "regression" else column_of(dataset, targets)
-        engine = stack.enter_context(runner.open_engine())
+        engine = stack.enter_context(runner.open_engine(dataset.n_samples))
         if known is None:
             return model, prediction.evaluate(dataset, found, engine=engine, std=job.std)
         if model.kind == "clusters":

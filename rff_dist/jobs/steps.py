@@ -46,15 +46,15 @@ def take(step: Step) -> Summary | None:
 class Runner:
     """By what a job is driven.
 
-    `open_engine`: returns a context that gives the engine; it is opened when all that can be refused has
-      been.
+    `open_engine`: takes the number of rows that the job passes over, and returns a context that gives the
+      engine; it is opened when all that can be refused has been.
     `take`: takes a step, as a task of an orchestrator say.
     `holder`: who runs the job, for the message that others get who would write to the same place.
     `elsewhere`: whether workers may be on machines that do not see temporary files of this one.
     `observer`: told how many rows of a table were made, which a job makes before its engine is opened.
     """
 
-    open_engine: Callable[[], AbstractContextManager[Engine]]
+    open_engine: Callable[[int], AbstractContextManager[Engine]]
     take: Callable[[Step], Summary | None] = take
     holder: str = "a job"
     elsewhere: bool = False
@@ -65,7 +65,7 @@ def in_this_process(engine: Engine | None = None) -> Runner:
     """Return what drives a job in Python: by the engine, which is left open, or without Dask."""
     from contextlib import nullcontext
 
-    return Runner(lambda: SerialEngine() if engine is None else nullcontext(engine))
+    return Runner(lambda _: SerialEngine() if engine is None else nullcontext(engine))
 
 
 def run_steps(steps: Iterable[Step], runner: Runner) -> dict[str, Summary | None]:

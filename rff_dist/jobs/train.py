@@ -111,7 +111,7 @@ def open_training(job: Train | Tune, runner: Runner) -> Iterator[Training]:
     fit.check(data.rows)
     with (
         hold(location, holder=runner.holder),
-        runner.open_engine() as engine,
+        runner.open_engine(max(one.rows.n_samples for one in (data, test) if one is not None)) as engine,
         open_run(
             fit,
             data,

@@ -252,20 +252,20 @@ def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
 
 
 def test_time_that_is_enough_changes_nothing():
-    with lend_engine(SerialEngine(1)), open_engine(RunParameters(timeout_minutes=1.0), None) as engine:
+    with lend_engine(SerialEngine(1)), open_engine(RunParameters(timeout_minutes=1.0), None, 100) as engine:
         assert engine.n_workers == 1
 
 
 def test_errors_of_the_work_stay_what_they_are_under_a_time_limit():
     limited = RunParameters(timeout_minutes=1.0)
     expected = pytest.raises(TimeoutError, match="of its own")
-    with expected, lend_engine(SerialEngine(1)), open_engine(limited, None):
+    with expected, lend_engine(SerialEngine(1)), open_engine(limited, None, 100):
         raise TimeoutError("of its own")
 
 
 def test_the_environment_turns_on_logs_for_machines_while_a_flow_works(monkeypatch, capsys):
     monkeypatch.setenv("RFF_DIST_LOG", "json")
-    with lend_engine(SerialEngine(1)), open_engine(RunParameters(), None):
+    with lend_engine(SerialEngine(1)), open_engine(RunParameters(), None, 100):
         logging.getLogger("rff_dist.some").warning("see s3://user:word@bucket")
     line = json.loads(capsys.readouterr().err)
     assert (line["level"], line["message"]) == ("warning", "see s3://***@bucket")
@@ -356,4 +356,4 @@ def test_long_passes_show_their_progress_and_short_ones_cost_nothing(monkeypatch
 def test_a_performance_report_of_no_cluster_is_refused(tmp_path):
     wanted = RunParameters(performance_report=str(tmp_path))
     with lend_engine(SerialEngine(1)), pytest.raises(InvalidParameterError, match="SerialEngine has none"):
-        open_engine(wanted, None).__enter__()
+        open_engine(wanted, None, 100_000).__enter__()

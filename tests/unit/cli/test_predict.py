@@ -1,6 +1,8 @@
 """`rff-dist predict`: what is written beside the predictions."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +25,26 @@ def test_data_of_another_width_than_the_model_exit_65(folder, tmp_path):
         assert "expecting 3" in message
         assert f"{tmp_path / 'data'} does not fit {folder / 'model'}" in message
         assert "columns that the model was trained on" in message
+
+
+def test_few_rows_are_predicted_without_what_takes_long_to_start(folder, tmp_path):
+    (tmp_path / "one.csv").write_text("a,b,c\n0.1,0.2,0.3\n")
+    arguments = ["predict", str(folder / "model"), str(tmp_path / "one.csv"), str(tmp_path / "out.csv")]
+    code = f"import sys, rff_dist.cli; sys.argv[1:] = {arguments}\ntry: rff_dist.cli.main()\nfinally: "
+    code += "print('loaded', *sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    heavy = {
+        "dask",
+        "distributed",
+        "matplotlib",
+        "pandas",
+        "prefect",
+        "scipy.optimize",
+        "sklearn",
+        "icechunk",
+    }
+    assert heavy & set(told.partition("loaded ")[2].split()) == set()
+    assert (tmp_path / "out.csv").read_text().startswith('"prediction"\n')
 
 
 def test_an_output_in_its_input_exits_73(folder):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rff_dist.data.cut import MIN_BLOCK_ROWS
 from rff_dist.engines import cluster as connection
 from rff_dist.engines.cluster import (
     SCHEDULER_VARIABLE,
@@ -128,6 +129,25 @@ def test_serial_needs_no_dask_and_gets_the_observers():
         assert isinstance(engine, SerialEngine)
         assert engine.n_threads == 2
         assert engine.observers == (events.append,)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "n_samples", "kind"),
+    [
+        (Cluster(), MIN_BLOCK_ROWS, "serial"),
+        (Cluster(n_threads=3), 1, "serial"),
+        (Cluster(tls=TLSFiles("a", "b", "c")), 1, "serial"),
+        (Cluster(), MIN_BLOCK_ROWS + 1, "embedded"),
+        (Cluster(n_workers=1), 1, "embedded"),
+        (Cluster(memory="1 GiB"), 1, "embedded"),
+        (Cluster(min_workers=1), 1, "adaptive"),
+        (Cluster(scheduler="tcp://127.0.0.1:1"), 1, "address"),
+    ],
+)
+def test_rows_of_one_block_start_no_cluster_unless_one_is_asked_for(cluster, n_samples, kind):
+    found = cluster.for_rows(n_samples)
+    assert found.kind == kind
+    assert found.n_threads == cluster.n_threads
 
 
 # -- scheduler files -------------------------------------------------------------------------------------
