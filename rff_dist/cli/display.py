@@ -319,7 +319,7 @@ def _errors_words(values: Any, deviations: Any) -> str:
 def candidate_words(row: Mapping[str, Any]) -> str:
     """Return a candidate, as the card of a model has it, in words."""
     scale = row["length_scale"]
-    width = (
+    of_scale = (
         ""
         if scale is None
         else ", a length scale per column"
@@ -329,7 +329,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
     from rff_dist.kernels.text import shortened_text
 
     error, kernel = plus_minus(row["score"], row["standard_error"]), shortened_text(row["kernel"])
-    return f"{kernel}{width}, {row.get('features', 'fourier')}, error {error} of the variance"
+    return f"{kernel}{of_scale}, {row.get('features', 'fourier')}, error {error} of the variance"
 
 
 def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6) -> RenderableType:
@@ -341,7 +341,7 @@ def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6
     ranked = sorted(candidates, key=lambda one: (one is not best, one.get("round") == "first", one["score"]))
     view, table = titled_table(
         f"the best of {n_candidates(candidates)} candidates, by error as a share of the variance",
-        *("kernel", "width", "features", "D", "alpha", "error"),
+        *("kernel", "length scale", "features", "D", "alpha", "error"),
     )
     for one in ranked[:n_shown]:
         scale = one["length_scale"]
@@ -488,7 +488,7 @@ def titled_table(
     title: str, *columns: str, header: bool = True, numbers: bool = True
 ) -> tuple[RenderableType, Table]:
     """Return a table below its title, and the table itself to add rows to."""
-    table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, padding=(0, 1, 0, 0))
     for i, column in enumerate(columns):
         if numbers and i:
             table.add_column(column, justify="right", no_wrap=True)

@@ -99,7 +99,7 @@ def _scale_words(scale: float | Sequence[float] | None) -> str:
 def _table(found: Search, data: str) -> RenderableType:
     view, table = display.titled_table(
         f"{display.plural(len(found.rows), 'candidate')} on {data}",
-        *("kernel", "width", "D", "alpha", "error", "RMSE", ""),
+        *("kernel", "scale", "D", "alpha", "error", "RMSE", ""),
     )
     for i, row in enumerate(found.rows):
         best = i == found.best_index
@@ -113,7 +113,10 @@ def _table(found: Search, data: str) -> RenderableType:
             "← best" if best else "as good" if row["within_one_standard_error"] else "",
             style="bold" if best else None,
         )
-    note = "error: share of the variance, least over alpha and D; as good: within its standard error"
+    note = (
+        "scale: the length scale; error: share of the variance, least over alpha and D; "
+        "as good: within its standard error"
+    )
     return Group(view, Text(note, "dim"))
 
 

@@ -45,7 +45,7 @@ class PassStarted:
     n_samples: int
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.n_samples:,} rows in {self.n_blocks} blocks"
+        return f"{self.label}: {self.n_samples:,} rows in {self.n_blocks} block{'s' * (self.n_blocks != 1)}"
 
 
 @dataclass(frozen=True, slots=True)

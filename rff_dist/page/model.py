@@ -16,7 +16,7 @@ from rff_dist.costs.clock import Times
 from rff_dist.data.blocks import Dataset
 from rff_dist.errors import RFFDistError
 from rff_dist.features.approximation import approximation_error
-from rff_dist.features.kernel_of import kernel_of, kind_of
+from rff_dist.features.kernel_of import kernel_of, kind_of, length_scale_of
 from rff_dist.ingest.recipe import recipe_of
 from rff_dist.jobs.fits import JobData, estimate_of
 from rff_dist.kernels.text import kernel_text, shortened_text
@@ -218,10 +218,12 @@ def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
 def _choice_section(page: Page, model: RidgeModel, data: str) -> None:
     page.section("What was chosen", "")
     kernel = kernel_of(model.feature_map)
+    scale = None if kernel is None else length_scale_of(model.feature_map)
     page.facts(
         "The model",
         {
             "kernel": "given features" if kernel is None else kernel_text(kernel),
+            **({} if scale is None else {"length scale": scale if np.isscalar(scale) else "one a column"}),
             "features": kind_of(model.feature_map),
             "D, the number of features": model.feature_map.n_components,
             "alpha, the penalty": model.plain_alpha,

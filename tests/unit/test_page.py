@@ -283,6 +283,7 @@ def test_other_commands_that_train_write_the_page_too(trained, tmp_path, command
         result = run("update", tmp_path / "model", tmp_path / "data", *page)
     assert result.exit_code == 0, result.stderr
     _, words = check_readable(tmp_path / "page.html")
+    assert re.search(r"kernel gaussian length scale (1|2) features", words) or command == "update"
     assert ("the model before" in words) == (command == "update")
     assert ("rows that came 100" in words) == (command == "update")
 
