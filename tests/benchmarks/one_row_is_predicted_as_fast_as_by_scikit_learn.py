@@ -1,6 +1,9 @@
-"""What one row takes of a fitted model: RFFRidge and RFFClassifier against RBFSampler and Ridge."""
+"""What one row takes of a model, in Python beside RBFSampler and Ridge, and from the shell."""
 
 import statistics
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +13,11 @@ from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 
-from rff_dist import Gaussian, RFFClassifier, RFFRidge
+from rff_dist import Gaussian, RFFClassifier, RFFRidge, save_model
+from rff_dist.storage.writing import write_dataset
 from tests.benchmarks.measure import seconds
 
-ROUNDS = 300
+ROUNDS, STARTS = 300, 7
 ROWS, COLUMNS, N_COMPONENTS = 6000, 26, 2048
 LENGTH_SCALE = 5.0
 
@@ -58,6 +62,24 @@ def run(console: Console, folder: Path) -> None:
             limits.get(name, ""),
         )
     console.print(table)
+    write_dataset(folder / "row", row)
+    for model, name in ((fourier, "Fourier"), (nystrom, "Nyström")):
+        save_model(model, folder / name)
+        words = [
+            sys.executable,
+            "-m",
+            "rff_dist.cli",
+            "predict",
+            name,
+            "row",
+            "out",
+            "--overwrite",
+            "--quiet",
+        ]
+        taken = [seconds(partial(subprocess.check_output, words, cwd=folder)) for _ in range(STARTS)]
+        console.print(
+            f"rff-dist predict, {name}: {min(taken):.2f} s, median {statistics.median(taken):.2f} (≤ 1.2)"
+        )
     console.print(
         f"D = {N_COMPONENTS:_}, {COLUMNS} inputs, {ROUNDS} rounds in turns. The first call of a model "
         "makes what it keeps for the others."
