@@ -9,7 +9,6 @@ import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist.errors import SolveError
-from rff_dist.numerics import tridiagonal
 from rff_dist.numerics.eigen import decompose
 from rff_dist.numerics.tridiagonal import tridiagonalize
 from tests.ridge_problems import draw_problem, normal_equations
@@ -82,7 +81,7 @@ def test_eigenvalues_that_do_not_converge_are_a_solve_error(monkeypatch):
     def fails(*_, **__):
         raise np.linalg.LinAlgError("Eigenvalues did not converge")
 
-    monkeypatch.setattr(tridiagonal, "eigvalsh_tridiagonal", fails)
+    monkeypatch.setattr(scipy.linalg, "eigvalsh_tridiagonal", fails)
     with pytest.raises(SolveError, match="do not converge"):
         tridiagonalize(normal_equations(*draw_problem()))
 
