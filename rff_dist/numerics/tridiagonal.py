@@ -13,6 +13,7 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Self
 
 import numpy as np
 import scipy
@@ -28,22 +29,93 @@ _BLOCK = 64  # columns that LAPACK reduces or applies together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RidgeTridiagonal:
-    """The Gram of normal equations as A = QTQ'.
+class Tridiagonal:
+    """A symmetric matrix as A = QTQ'.
 
-    `reflectors`: Fortran-ordered float64 array of shape (n_components, n_components). Below its first
-      subdiagonal, and with `reflector_scales`, the Householder reflections that make Q.
-    `reflector_scales`: float64 array of shape (n_components - 1,), one zero for one component.
-    `diagonal`: float64 array of shape (n_components,). Of T.
-    `off_diagonal`: float64 array of shape (n_components - 1,), one zero for one component. Of T.
-    `eigenvalues`: float64 array of shape (n_components,). Ascending; those at or below `floor` are set to 0.
-    `floor`: rounding error of the eigenvalues, see `RidgeSpectrum`, above the size of the most negative one.
+    `reflectors`: Fortran-ordered float64 array of shape (n, n). Below its first subdiagonal, and with
+      `reflector_scales`, the Householder reflections that make Q.
+    `reflector_scales`: float64 array of shape (n - 1,), one zero for n = 1.
+    `diagonal`: float64 array of shape (n,). Of T.
+    `off_diagonal`: float64 array of shape (n - 1,), one zero for n = 1. Of T.
     """
 
     reflectors: FloatArray
     reflector_scales: FloatArray
     diagonal: FloatArray
     off_diagonal: FloatArray
+
+    @classmethod
+    def of(cls, matrix: FloatArray) -> Self:
+        """Reduce a matrix in 4/3·n³ operations and one array of its size, whose upper triangle is read.
+
+        It takes one BLAS thread, so that no bit depends on their number, and other Python threads run
+        meanwhile.
+        """
+        n = len(matrix)
+        # the transpose's lower triangle is the matrix's upper one, in LAPACK's order
+        reflectors = np.array(matrix, np.float64, order="C").T
+        diagonal, work = np.empty(n), np.empty(n * _BLOCK)
+        off_diagonal, scales = np.zeros((2, max(1, n - 1)))
+        with limit_blas(1):
+            _call(
+                "dsytrd",
+                *(b"L", n, reflectors, n, diagonal, off_diagonal, scales),
+                *(work, len(work)),
+            )
+        return cls(reflectors, scales, diagonal, off_diagonal)
+
+    def eigenvalues(self) -> FloatArray:
+        """Return all of them, ascending.
+
+        Raises SolveError if they do not converge.
+        """
+        n = len(self.diagonal)
+        try:
+            with limit_blas(1):
+                found: FloatArray = scipy.linalg.eigvalsh_tridiagonal(
+                    self.diagonal, self.off_diagonal[: n - 1], lapack_driver="sterf", check_finite=False
+                )
+        except np.linalg.LinAlgError as error:
+            raise SolveError(
+                f"the eigenvalues of a matrix of {n} columns do not converge ({error}); give "
+                "one alpha, which needs none, and report this"
+            ) from error
+        return found
+
+    def shifted_solve(self, columns: FloatArray, alpha: float) -> FloatArray:
+        """Return (T + alpha)⁻¹x of each column x.
+
+        Raises SolveError if T + alpha is not positive definite.
+        """
+        _, _, solution, failed = scipy.linalg.lapack.dptsv(self.diagonal + alpha, self.off_diagonal, columns)
+        if failed:
+            raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}")
+        return np.asarray(solution)
+
+    def rotate(self, columns: FloatArray, *, transposed: bool) -> FloatArray:
+        """Return Q'x or Qx of each column x."""
+        n, n_columns = columns.shape
+        rotated = np.array(columns, order="F")
+        work = np.empty(max(1, n_columns) * _BLOCK)
+        _call(
+            "dormtr",
+            *(b"L", b"L", b"T" if transposed else b"N", n, n_columns),
+            *(self.reflectors, n, self.reflector_scales, rotated, n),
+            *(work, len(work)),
+        )
+        return rotated
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RidgeTridiagonal:
+    """The Gram of normal equations as A = QTQ'.
+
+    `form`: Q and T.
+    `eigenvalues`: float64 array of shape (n_components,). Ascending; those at or below `floor` are set to 0.
+    `floor`: rounding error of the eigenvalues, see `RidgeSpectrum`, above the size of the most negative one.
+    """
+
+    form: Tridiagonal
     eigenvalues: FloatArray
     floor: float
     n_samples: int
@@ -59,17 +131,12 @@ class RidgeTridiagonal:
         Returns float64 array of shape (n_components, n_columns).
         Raises SolveError if A + alpha is not positive definite.
         """
-        solved = self._rotate(right_hand_sides, transposed=True)
+        solved = self.form.rotate(right_hand_sides, transposed=True)
         penalties = np.maximum(alphas, self.floor)
         for penalty in np.unique(penalties):
             columns = np.flatnonzero(penalties == penalty)
-            _, _, solution, failed = scipy.linalg.lapack.dptsv(
-                self.diagonal + penalty, self.off_diagonal, solved[:, columns]
-            )
-            if failed:
-                raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {penalty:g}")
-            solved[:, columns] = solution
-        return self._rotate(solved, transposed=False)
+            solved[:, columns] = self.form.shifted_solve(solved[:, columns], penalty)
+        return self.form.rotate(solved, transposed=False)
 
     def degrees_of_freedom(self, alphas: FloatArray) -> FloatArray:
         """Effective number of parameters, Σ λ/(λ + alpha), plus one for an intercept; shape (n_alphas,)."""
@@ -77,55 +144,19 @@ class RidgeTridiagonal:
         shares = [(kept / (kept + alpha)).sum() for alpha in np.maximum(alphas, self.floor)]
         return float(self.fit_intercept) + np.array(shares)
 
-    def _rotate(self, columns: FloatArray, *, transposed: bool) -> FloatArray:
-        """Return Q'x or Qx."""
-        n_components, n_columns = columns.shape
-        rotated = np.array(columns, order="F")
-        work = np.empty(max(1, n_columns) * _BLOCK)
-        _call(
-            "dormtr",
-            *(b"L", b"L", b"T" if transposed else b"N", n_components, n_columns),
-            *(self.reflectors, n_components, self.reflector_scales, rotated, n_components),
-            *(work, len(work)),
-        )
-        return rotated
-
 
 def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
-    """Reduce a Gram to tridiagonal form, in 4/3·n_components³ operations and one array of its size.
-
-    It takes one BLAS thread, so that no bit depends on their number, and other Python threads run meanwhile.
+    """Reduce the Gram of normal equations; see `Tridiagonal.of`.
 
     Raises SolveError if the equations hold NaN or infinity, or the eigenvalues do not converge.
     """
     check_equations(equations)
-    n_components = len(equations.gram)
-    # the transpose's lower triangle is the Gram's upper one, in LAPACK's order
-    reflectors = np.array(equations.gram, np.float64, order="C").T
-    diagonal, work = np.empty(n_components), np.empty(n_components * _BLOCK)
-    off_diagonal, scales = np.zeros((2, max(1, n_components - 1)))
-    with limit_blas(1):
-        _call(
-            "dsytrd",
-            *(b"L", n_components, reflectors, n_components, diagonal, off_diagonal, scales),
-            *(work, len(work)),
-        )
-        try:
-            found = scipy.linalg.eigvalsh_tridiagonal(
-                diagonal, off_diagonal[: n_components - 1], lapack_driver="sterf", check_finite=False
-            )
-        except np.linalg.LinAlgError as error:
-            raise SolveError(
-                f"the eigenvalues of a Gram of {n_components} components do not converge ({error}); give "
-                "one alpha, which needs none, and report this"
-            ) from error
+    form = Tridiagonal.of(equations.gram)
+    found = form.eigenvalues()
     rounding_error, n_clipped = clip(equations, found)
     return RidgeTridiagonal(
-        reflectors=reflectors,
-        reflector_scales=scales,
-        diagonal=diagonal,
-        off_diagonal=off_diagonal,
-        eigenvalues=np.where(np.arange(n_components) < n_clipped, 0.0, found),
+        form=form,
+        eigenvalues=np.where(np.arange(len(found)) < n_clipped, 0.0, found),
         # what is left of the least eigenvalue is then no accident of rounding
         floor=rounding_error + max(0.0, -float(found[0])),
         n_samples=equations.n_samples,

@@ -17,6 +17,7 @@ from rff_dist.data.folds import Folds
 from rff_dist.data.samples import FoldSample
 from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.threads import executor_of, limit_blas
+from rff_dist.numerics.tridiagonal import Tridiagonal
 from rff_dist.selection.alphas import alpha_grid, check_grid
 from rff_dist.selection.cross_validation import SMALL, CrossValidation, largest_eigenvalue
 from rff_dist.typing import FloatArray
@@ -53,14 +54,13 @@ def cross_validate_rows(
     whole = _Centred.of(Z, y, weights, fit_intercept=fit_intercept)
 
     def validate(train: NDArray[np.bool_], test: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-        centred = _Centred.of(Z[train], y[train], weights[train], fit_intercept=fit_intercept)
-        predicted, degrees = centred.predict(Z[test], grid)
-        squares = np.tensordot(weights[test], np.square(predicted - y[test]), axes=(0, 1))
-        return squares, degrees / (centred.total if repeated else train.sum())
+        squares, degrees = whole.hold_out(train, test, gram, grid)
+        return squares, degrees / (weights[train].sum() if repeated else train.sum())
 
     n_threads = available_cores() if min(Z.shape) > SMALL else 1
     with limit_blas(1), executor_of(n_threads) as pool:
-        largest = largest_eigenvalue(whole.gram())
+        gram = whole.gram()
+        largest = largest_eigenvalue(gram)
         grid = alpha_grid(largest, max(Z.shape) * _EPS * largest) if alphas is None else check_grid(alphas)
         errors, leverages = zip(*pool.map(validate, *zip(*splits, strict=True)), strict=True)
     held_out = np.array([weights[test].sum() for _, test in splits])
@@ -120,15 +120,12 @@ class _Centred:
 
     `features`: float64 array of shape (n_samples, n_components).
     `targets`: float64 array of shape (n_samples, n_targets).
-    `feature_means`, `target_means`: the means.
     `roots`: float64 array of shape (n_samples, 1). Of the weights.
     `total`: sum of the weights.
     """
 
     features: FloatArray
     targets: FloatArray
-    feature_means: FloatArray
-    target_means: FloatArray
     roots: FloatArray
     total: float
     fit_intercept: bool
@@ -137,8 +134,7 @@ class _Centred:
     def of(cls, Z: FloatArray, y: FloatArray, weights: FloatArray, *, fit_intercept: bool) -> Self:
         total, roots = float(weights.sum()), np.sqrt(weights)[:, np.newaxis]
         shares = weights / total if fit_intercept else np.zeros(len(weights))
-        means = shares @ Z, shares @ y
-        return cls(roots * (Z - means[0]), roots * (y - means[1]), *means, roots, total, fit_intercept)
+        return cls(roots * (Z - shares @ Z), roots * (y - shares @ y), roots, total, fit_intercept)
 
     @property
     def _by_rows(self) -> bool:
@@ -150,24 +146,45 @@ class _Centred:
         A = self.features
         return A @ A.T if self._by_rows else A.T @ A
 
-    def predict(self, Z: FloatArray, alphas: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return what ridge on these rows predicts for others, and its degrees of freedom.
+    def hold_out(
+        self, train: NDArray[np.bool_], test: NDArray[np.bool_], gram: FloatArray, alphas: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Predict some rows by ridge on others; see `Tridiagonal`.
 
-        Returns `predicted`: float64 array of shape (n_alphas, n_samples, n_targets).
+        `train`, `test`: of shape (n_samples,). Which rows.
+        `gram`: of all rows, from `gram`.
+        Returns `squares`: float64 array of shape (n_alphas, n_targets). Weighted sums of squared errors.
         Returns `degrees_of_freedom`: float64 array of shape (n_alphas,).
         """
-        A = self.features
-        eigenvalues, vectors = np.linalg.eigh(self.gram())
-        floor = max(A.shape) * _EPS * max(float(eigenvalues[-1]), 0.0)
-        kept = eigenvalues > floor
-        eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
-        # A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b
-        basis = A.T @ vectors if self._by_rows else vectors
-        moments = vectors.T @ self.targets if self._by_rows else vectors.T @ (A.T @ self.targets)
-        inverse = 1.0 / (eigenvalues + np.maximum(alphas, floor)[:, np.newaxis])
-        rotated = (Z - self.feature_means) @ basis
-        predicted = self.target_means + rotated @ (inverse[:, :, np.newaxis] * moments)
-        return predicted, float(self.fit_intercept) + inverse @ eigenvalues
+        targets, roots = self._about(train, self.targets), self.roots[train]
+        if self._by_rows:  # A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b, and products of rows stay as they are
+            products = self._about(train, gram)[:, train]
+            if self.fit_intercept:
+                products -= (products @ roots) / np.square(roots).sum() @ roots.T
+            system, moments, held_out = products[train], targets[train], products[test]
+        else:
+            features = self._about(train, self.features)
+            A = features[train]
+            system, moments, held_out = A.T @ A, A.T @ targets[train], features[test]
+        form = Tridiagonal.of(system)
+        eigenvalues = form.eigenvalues()
+        # what is left of the least eigenvalue is then no accident of rounding
+        rounding = max(int(train.sum()), self.features.shape[1]) * _EPS * max(float(eigenvalues[-1]), 0.0)
+        penalties = np.maximum(alphas, rounding + max(0.0, -float(eigenvalues[0])))
+        moments, held_out = (form.rotate(columns, transposed=True) for columns in (moments, held_out.T))
+        predicted = held_out.T @ np.hstack([form.shifted_solve(moments, penalty) for penalty in penalties])
+        missed = predicted.reshape(len(predicted), len(penalties), -1) - targets[test][:, np.newaxis]
+        kept = eigenvalues[eigenvalues > rounding]
+        degrees = (kept / (kept + penalties[:, np.newaxis])).sum(axis=1)
+        return np.square(missed).sum(axis=0), float(self.fit_intercept) + degrees
+
+    def _about(self, train: NDArray[np.bool_], columns: FloatArray) -> FloatArray:
+        """Return columns of rows times the roots of their weights less the means of some rows."""
+        if not self.fit_intercept:
+            return columns
+        roots = self.roots[train]
+        means = (roots.T @ columns[train]) / np.square(roots).sum()
+        return np.asarray(columns - self.roots * means)
 
     def orthogonal(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return U and λ of I − H = U·diag(α/(λ + α))·U' + C, the diagonal of C, and C·y.
