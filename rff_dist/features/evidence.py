@@ -146,7 +146,8 @@ class Objective:
         value = n * np.log(misfit / n).sum() + n_targets * log_determinant
 
         lower, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
-        inverse = np.tril(lower) + np.tril(lower, -1).T
+        inverse = lower + lower.T  # above the diagonal, `lower` is 0
+        inverse[np.diag_indices_from(inverse)] *= 0.5
         by_log_alpha = n * alpha * (squares / misfit).sum()
         by_log_alpha += n_targets * (alpha * np.trace(inverse) - n_components)
         by_Z = (2 * n_targets) * (Z @ inverse)

@@ -118,6 +118,12 @@ def limit_blas(n_threads: int) -> AbstractContextManager[object]:
     return limiter
 
 
+def libraries_with_threads() -> list[dict[str, Any]]:
+    """Return what `threadpoolctl.threadpool_info` tells of BLAS and OpenMP."""
+    found: list[dict[str, Any]] = _libraries(len(sys.modules)).info()
+    return found
+
+
 @lru_cache(maxsize=1)
 def _libraries(n_modules: int) -> ThreadpoolController:
     """List the libraries with threads of their own, anew when modules may have brought more."""

@@ -9,12 +9,11 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any, Self
 
 import numpy as np
-import threadpoolctl
 from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.errors import IntegrityError, RFFDistError, StatisticsError
@@ -24,6 +23,7 @@ from rff_dist.features.kinds import feature_map_class
 from rff_dist.frequencies.designs import DESIGNS
 from rff_dist.kernels.find import kernel_from_dict
 from rff_dist.numerics.solution import RidgeSolution
+from rff_dist.numerics.threads import libraries_with_threads
 from rff_dist.ridge.conformal import HeldOutScores
 from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.ridge.uncertainty import PredictiveModel, predictive_model
@@ -217,15 +217,18 @@ def one_or_several(alpha: ArrayLike) -> float | FloatArray:
 
 def describe_environment() -> dict[str, Any]:
     """Return the versions and the kind of processor that bits depend on."""
-    blas = [library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
+    blas = [library for library in libraries_with_threads() if library["user_api"] == "blas"]
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "packages": {name: version(name) for name in ("rff_dist", "numpy", "scipy", "zarr")},
+        "packages": {name: _version(name) for name in ("rff_dist", "numpy", "scipy", "zarr")},
         "blas": sorted(
             {f"{b['internal_api']} {b['version']} {b.get('architecture', '')}".strip() for b in blas}
         ),
     }
+
+
+_version = cache(version)  # which reads a file
 
 
 def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:

@@ -126,6 +126,8 @@ class RidgeStatistics:
             scales=scales,
             exponents=_leading_runs(self.spec.exponents, n_components),
         )
+        if spec == self.spec:
+            return self
         return replace(
             self,
             spec=spec,
