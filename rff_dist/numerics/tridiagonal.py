@@ -13,7 +13,7 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Self
+from typing import NoReturn, Self
 
 import numpy as np
 import scipy
@@ -82,6 +82,24 @@ class Tridiagonal:
             ) from error
         return found
 
+    def solve_path(self, columns: FloatArray, alphas: FloatArray) -> FloatArray:
+        """Return (T + alpha)⁻¹x of each column x for each alpha, of shape (n, n_alphas, n_columns).
+
+        One call for all alphas: their matrices stand one below the other, with nothing between them.
+
+        Raises SolveError if T + alpha is not positive definite.
+        """
+        n, n_alphas = len(columns), len(alphas)
+        diagonal = (alphas[:, np.newaxis] + self.diagonal).ravel()
+        between = np.zeros((n_alphas, n))
+        between[:, : n - 1] = self.off_diagonal[: n - 1]
+        _, _, solution, failed = scipy.linalg.lapack.dptsv(
+            diagonal, between.ravel()[: max(1, len(diagonal) - 1)], np.tile(columns, (n_alphas, 1))
+        )
+        if failed:
+            _refuse(alphas[(failed - 1) // n])
+        return np.asarray(solution.reshape(n_alphas, n, -1).swapaxes(0, 1))
+
     def shifted_solve(self, columns: FloatArray, alpha: float) -> FloatArray:
         """Return (T + alpha)⁻¹x of each column x.
 
@@ -89,7 +107,7 @@ class Tridiagonal:
         """
         _, _, solution, failed = scipy.linalg.lapack.dptsv(self.diagonal + alpha, self.off_diagonal, columns)
         if failed:
-            raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}")
+            _refuse(alpha)
         return np.asarray(solution)
 
     def rotate(self, columns: FloatArray, *, transposed: bool) -> FloatArray:
@@ -164,6 +182,10 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
     )
 
 
+def _refuse(alpha: float) -> NoReturn:
+    raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}")
+
+
 def _call(name: str, *arguments: bytes | int | FloatArray) -> None:
     """Call a routine of LAPACK, all of whose arguments are pointers and whose last is its status.
 
@@ -177,13 +199,12 @@ def _call(name: str, *arguments: bytes | int | FloatArray) -> None:
 
 
 def _pointer(argument: bytes | int | ctypes.c_int | FloatArray) -> object:
-    """Return what LAPACK takes an argument by; ctypes keeps alive what it points to."""
+    """Return what LAPACK takes an argument by; `ctypes.cast` would leave cycles for Python to collect."""
     if isinstance(argument, np.ndarray):
-        return argument.ctypes.data_as(ctypes.c_void_p)
+        return argument.ctypes.data
     if isinstance(argument, bytes):
-        return ctypes.cast(ctypes.c_char_p(argument), ctypes.c_void_p)
-    value = ctypes.c_int(argument) if isinstance(argument, int) else argument
-    return ctypes.cast(ctypes.pointer(value), ctypes.c_void_p)
+        return argument
+    return ctypes.byref(ctypes.c_int(argument) if isinstance(argument, int) else argument)
 
 
 @cache

@@ -172,8 +172,9 @@ class _Centred:
         rounding = max(int(train.sum()), self.features.shape[1]) * _EPS * max(float(eigenvalues[-1]), 0.0)
         penalties = np.maximum(alphas, rounding + max(0.0, -float(eigenvalues[0])))
         moments, held_out = (form.rotate(columns, transposed=True) for columns in (moments, held_out.T))
-        predicted = held_out.T @ np.hstack([form.shifted_solve(moments, penalty) for penalty in penalties])
-        missed = predicted.reshape(len(predicted), len(penalties), -1) - targets[test][:, np.newaxis]
+        solved = form.solve_path(moments, penalties)
+        predicted = (held_out.T @ solved.reshape(len(solved), -1)).reshape(-1, *solved.shape[1:])
+        missed = predicted - targets[test][:, np.newaxis]
         kept = eigenvalues[eigenvalues > rounding]
         degrees = (kept / (kept + penalties[:, np.newaxis])).sum(axis=1)
         return np.square(missed).sum(axis=0), float(self.fit_intercept) + degrees
