@@ -4,6 +4,10 @@ Errors of few rows hardly tell alphas apart, and the smallest of those that are 
 small. So the largest one is taken whose error is within one standard error of the least. This is the standard
 error of the difference, row by row, in which most of what makes rows easy or hard to predict cancels.
 
+Of 349 nasty draws 38 err by more than 1.1 times what the best alpha gives; by half a standard error it would
+be 48, by one and a half 60, by the greatest evidence 96, and by that among the alphas within the error 62.
+Copies of rows that are left out together do no better: of 115 draws that have copies 13, for 9.
+
 Breiman, Friedman, Olshen & Stone (1984), Classification and regression trees, section 3.4.3, on the rule of
 one standard error.
 """
