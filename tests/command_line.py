@@ -1,17 +1,21 @@
 """Commands in this process, and what they show."""
 
+import functools
 import json
 
-from typer.testing import CliRunner
+from typer import testing
 
 from rff_dist.cli.program import app
+
+# Of all commands it takes 40 ms, and a process that a user starts builds the program once, too.
+testing._get_command = functools.cache(testing._get_command)
 
 # choices that are not what a test is about, and would cost a second each
 PLAIN = ["--kernel", "gaussian", "--length-scale", "median", "--features", "fourier"]
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
+    return testing.CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
 
 
 def document(*arguments):
