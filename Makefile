@@ -42,13 +42,13 @@ test-flows: setup  ## Run the tests of flows, the whole system with real process
 	$(bin)/python -m pytest -m flows $(ARGS)
 
 test-faults: setup  ## Run the tests of faults, all of tests/faults/test_table.py, in less than ten minutes.
-	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m faults $(ARGS)
+	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m faults tests $(ARGS)
 
 test-slow: setup  ## Run the tests that take minutes.
-	$(bin)/python -m pytest -m slow $(ARGS)
+	$(bin)/python -m pytest -m slow tests $(ARGS)
 
 test-all: setup  ## Run every test.
-	$(bin)/python -m pytest -m "" $(ARGS)
+	$(bin)/python -m pytest -m "" tests rff_dist $(ARGS)
 
 lint: setup  ## Check format, style, types and import layers; change nothing.
 	$(bin)/ruff format --check .

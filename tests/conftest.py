@@ -3,6 +3,7 @@
 import gc
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def project_root() -> Path:
     """Return the folder that holds pyproject.toml."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[Any]:
+    """Lend one embedded cluster to all tests of a process, which scale it: each start takes seconds."""
+    from rff_dist.engines.dask import DaskEngine
+
+    with DaskEngine(n_workers=1, threads_per_worker=1) as engine:
+        yield engine

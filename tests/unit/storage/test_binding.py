@@ -32,25 +32,6 @@ def read(url):
     return dataset.read(Block(0, 0, dataset.n_samples))
 
 
-@pytest.fixture(scope="module")
-def subjects(tmp_path_factory):
-    return flips.write_subjects(tmp_path_factory.mktemp("flips"))
-
-
-@pytest.mark.parametrize("name", [name for name in flips.NAMES if name != "models/m"])  # has many files
-def test_a_few_damages_of_each_kind_of_file_are_noticed(subjects, name):
-    found = list(flips.try_damages(name, subjects[name], 3))
-    assert [one for one in found if one[2] not in ("error", "same")] == []
-    assert sum(one[2] == "error" for one in found) > len(found) / 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", flips.NAMES)
-def test_300_flips_in_each_kind_of_file_are_noticed(subjects, name):
-    found = flips.try_damages(name, subjects[name], 300)
-    assert [one for one in found if one[2] not in ("error", "same")] == []
-
-
 @pytest.fixture(params=[False, True], ids=["plain", "versioned"])
 def url(tmp_path, request):
     groups = np.arange(N) % 5
