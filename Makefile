@@ -34,7 +34,7 @@ demo: setup  ## Train on a photograph through the Prefect flow and save the pict
 test: setup  ## Run the default tests and the doctests.
 	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-documents: setup  ## Run what README, the manual and the notebooks show.
+test-documents: setup  ## Run what README, the manual and the notebooks show, and the demo.
 	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  -m "documents and not slow" tests/integration $(ARGS)
 

@@ -23,7 +23,12 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
-pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
+pytestmark = [
+    pytest.mark.documents,
+    pytest.mark.flows,
+    pytest.mark.distributed,
+    pytest.mark.usefixtures("prefect_server"),
+]
 
 STRIDE = 8
 N_COMPONENTS = 512
