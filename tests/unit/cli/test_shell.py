@@ -60,16 +60,12 @@ def test_every_module_of_a_command_is_in_the_help():
     assert found == set(COMMANDS)
 
 
-def test_tab_completes_commands_options_and_names():
+def test_tab_completes_commands_options_and_names(monkeypatch):
     def completed(*words):
-        line = "rff-dist " + " ".join(words)
-        environment = os.environ | {"_RFF_DIST_COMPLETE": "complete_bash", "COMP_WORDS": line}
-        environment["COMP_CWORD"] = str(len(words))
-        code = "from rff_dist.cli import main; main()"
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-        )
-        return done.stdout.split()
+        monkeypatch.setenv("_RFF_DIST_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", "rff-dist " + " ".join(words))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        return run().stdout.split()
 
     assert completed("ev") == ["evaluate"]
     assert completed("fit", "--reg") == ["--register"]
