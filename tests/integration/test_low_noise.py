@@ -16,7 +16,7 @@ from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import solve
 from tests.plain import plain_ridge
 
-N_TRAIN, N_TEST, N_FEATURES, N_COMPONENTS, NOISE = 36_000, 4_000, 8, 768, 0.01
+N_TRAIN, N_TEST, N_FEATURES, N_COMPONENTS, NOISE = 16_000, 4_000, 8, 768, 0.01
 ALPHAS = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-2]
 
 
