@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from sklearn.base import clone
 from sklearn.preprocessing import QuantileTransformer
 
-from rff_dist import RFFClassifier, RFFRidge, load_model, save_model, write_dataset
+from rff_dist import RFFRidge, load_model, save_model, write_dataset
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
@@ -23,6 +23,7 @@ from rff_dist.features.feature_map import Standardizer
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.statistics import inspection
 from rff_dist.statistics.quantiles import N_CELLS, RowSample, rank_map, sample_columns
+from tests.plain import plain_classifier, plain_ridge
 
 ENGINE = SerialEngine(1)
 CELL = 2 * 3.7 / N_CELLS  # a cell of the scores of 4,096 rows, which interpolation errs by at most
@@ -157,10 +158,10 @@ def test_auto_is_true_for_ordinary_columns(law):
     assert_array_equal(found(X), standardizer_of(X, True)(X))
 
 
-def test_a_default_fit_of_heavy_tails_reports_its_columns_and_is_stored(tmp_path):
+def test_a_fit_of_heavy_tails_reports_its_columns_and_is_stored(tmp_path):
     X = tailed(3_000)
     y = np.tanh(X[:, 0]) + np.log(X[:, 3])
-    model = RFFRidge(n_components=64, alpha=1e-3, random_state=0).fit(X[:2_000], y[:2_000])
+    model = plain_ridge(n_components=64, alpha=1e-3, random_state=0).fit(X[:2_000], y[:2_000])
     assert model.ranked_columns_ == (0, 3)
     assert model.model_.card["ranked_columns"] == [0, 3]
     # by means and deviations log-normal columns of sigma 2 are a spike at 0: R² 0.3
@@ -172,7 +173,7 @@ def test_a_default_fit_of_heavy_tails_reports_its_columns_and_is_stored(tmp_path
     assert loaded.ranked_columns_ == (0, 3)
     again = clone(loaded).fit(X[:2_000], y[:2_000])
     assert again.feature_map_.digest() == model.feature_map_.digest()
-    classifier = RFFClassifier(n_components=64, random_state=0).fit(X, y > 0)
+    classifier = plain_classifier(n_components=64, random_state=0).fit(X, y > 0)
     assert classifier.ranked_columns_ == (0, 3)
     assert classifier.score(X, y > 0) > 0.9
 
