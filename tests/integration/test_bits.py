@@ -3,7 +3,7 @@
 import operator
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rff_dist import (
     open_dataset,
     write_dataset,
 )
+from rff_dist.data import cut
 from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.data.folds import HashFolds
 from rff_dist.data.memory import ArrayDataset
@@ -30,7 +31,17 @@ from tests import digests
 from tests.dask_processes import scaled
 from tests.plain import plain_ridge
 
-N_ROWS, N_COMPONENTS = 50_000, 520  # four blocks of 16,384 rows; three output tiles, one of them narrow
+BLOCK_ROWS = 8_192  # two tiles
+N_ROWS, N_COMPONENTS = 26_000, 520  # four blocks; three output tiles, one of them narrow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks() -> Iterator[None]:
+    """Cut data into blocks of half as many rows as usual, so that half of the rows have as many blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cut, "MIN_BLOCK_ROWS", BLOCK_ROWS)
+        patch.setattr(digests, "N_ROWS", digests.N_ROWS // 2)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +109,7 @@ def reopen_sleepy(reopen: Callable[..., ZarrDataset], arguments: tuple[Any, ...]
 
 @pytest.mark.distributed
 def test_dask_blocks_that_finish_in_another_order_change_no_bit(dataset, expected, embedded):
-    assert_same_bits(fit(sleepy(dataset), scaled(embedded, 3)), expected)
+    assert_same_bits(fit(sleepy(dataset), scaled(embedded, 2)), expected)
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +144,9 @@ def test_jobs_find_the_same_bits_by_two_workers_and_by_two_threads(jobs_folder, 
 @pytest.mark.distributed
 def test_passes_that_judge_a_model_have_the_same_bits_on_dask(embedded):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(40_000, 3))
-    Y = np.column_stack([np.sin(X[:, 0]), X[:, 1]]) + 0.1 * rng.normal(size=(40_000, 2))
-    data = ArrayDataset(X, Y, rng.random(40_000))
+    X = rng.normal(size=(20_000, 3))
+    Y = np.column_stack([np.sin(X[:, 0]), X[:, 1]]) + 0.1 * rng.normal(size=(20_000, 2))
+    data = ArrayDataset(X, Y, rng.random(20_000))
     assert len(inspection.blocks_of(data)) > 1
     model = plain_ridge(n_components=64, alpha=0.01, random_state=0).fit(data).model_
     accumulation = Accumulation(model.feature_map, model.statistics.spec)
@@ -217,7 +228,7 @@ def with_chunks(dataset: ZarrDataset, chunk_rows: int) -> ZarrDataset:
     )
 
 
-@pytest.mark.parametrize("chunk_rows", [2048, 16_384])
+@pytest.mark.parametrize("chunk_rows", [2048, BLOCK_ROWS])
 def test_other_chunks_that_make_the_same_blocks_have_the_same_bits(dataset, expected, chunk_rows):
     other = with_chunks(dataset, chunk_rows)
     assert inspection.blocks_of(other) == inspection.blocks_of(dataset)
@@ -240,7 +251,7 @@ def test_blocks_that_cut_tiles_elsewhere_agree_to_rounding_but_not_to_the_bit(da
     state = Accumulation(expected.feature_map_, expected.statistics_.spec)
     statistics = SerialEngine(n_threads=2).map_reduce(
         BlockTask(dataset, accumulate_rows),
-        cut_blocks(N_ROWS, 1000, rows_per_block=15_000),
+        cut_blocks(N_ROWS, 1000, rows_per_block=7_000),
         state,
         combine=operator.add,
     )
