@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from rff_dist.frequencies.counter import counter_uniforms
+from rff_dist.frequencies.counter import counter_uniforms, pick
 from rff_dist.kernels.base import Kernel
 from rff_dist.numerics.threads import tile_pool
 from rff_dist.numerics.triangular import cholesky_in_place, solve_transposed
@@ -40,7 +40,7 @@ def choose_by_kmeans(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
     distances = np.full(len(points), np.inf)
     weights = np.ones(len(points))
     for i, uniform in enumerate(uniforms):
-        index = _pick(weights, uniform)
+        index = pick(weights, uniform)
         chosen[i] = index
         to_centre = diagonal - 2 * kernel.gram(points, points[index : index + 1])[:, 0] + diagonal[index]
         np.minimum(distances, np.maximum(to_centre, 0.0), out=distances)
@@ -69,7 +69,7 @@ def choose_by_pivots(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
     with tile_pool() as pool:
         while len(chosen) < n_centres and left.sum() > exhausted:
             uniforms = counter_uniforms(seed, _STREAM + turn, _PROPOSALS, 2)
-            proposed = np.array([_pick(left, uniform) for uniform in uniforms[:, 0]])
+            proposed = np.array([pick(left, uniform) for uniform in uniforms[:, 0]])
             known = columns[: len(chosen)]
             residual = kernel.gram(points[proposed], points[proposed])
             residual -= known[:, proposed].T @ known[:, proposed]
@@ -109,11 +109,6 @@ def _add_columns(
     stopped = cholesky_in_place(factor, pool)
     assert stopped is None, "accepted pivots are positive by the same elimination"
     solve_transposed(factor, new)
-
-
-def _pick(weights: FloatArray, uniform: float) -> int:
-    cumulated = np.cumsum(weights)
-    return min(int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right")), len(weights) - 1)
 
 
 RULES: dict[str, Callable[[FloatArray, Kernel, int, int], IndexArray]] = {

@@ -56,3 +56,9 @@ def derived_seed(seed: int, index: int) -> int:
 def draw_phases(n_components: int, seed: int) -> FloatArray:
     """Return phases, uniform on [0, 2*pi), of shape (n_components,)."""
     return 2 * np.pi * counter_uniforms(seed, PHASE_STREAM, n_components, 1)[:, 0]
+
+
+def pick(weights: FloatArray, uniform: float) -> int:
+    """Return the index that a number uniform on [0, 1) draws, in proportion to weights not below 0."""
+    cumulated = np.cumsum(weights)
+    return min(int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right")), len(weights) - 1)

@@ -20,7 +20,7 @@ import scipy
 from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
-from rff_dist.frequencies.counter import counter_uniforms
+from rff_dist.frequencies.counter import counter_uniforms, pick
 from rff_dist.kmeans.cluster_sums import EQUAL, Centres, ClusterSums, factors_of, visit_tiles
 from rff_dist.kmeans.lloyd_pass import nearest, row_uniforms
 from rff_dist.numerics.threads import using_threads
@@ -140,23 +140,18 @@ def choose_centres(
         shifted = points - np.average(points, axis=0, weights=weights)
         norms = np.einsum("ij,ij->i", shifted, shifted)
         nothing = EQUAL * float(norms.max())
-        chosen = [_pick(weights, uniforms[0, 0])]
+        chosen = [pick(weights, uniforms[0, 0])]
         distances = _to_points(shifted, norms, np.array(chosen), nothing)[0]
         for trials in uniforms[1:]:
             potential = weights * distances
             if not potential.any():
                 break
-            picked = np.unique([_pick(potential, uniform) for uniform in trials])
+            picked = np.unique([pick(potential, uniform) for uniform in trials])
             tried = np.minimum(distances, _to_points(shifted, norms, picked, nothing))
             best = int(np.argmin(tried @ weights))
             chosen.append(int(picked[best]))
             distances = tried[best]
     return np.array(chosen, np.intp)
-
-
-def _pick(weights: FloatArray, uniform: float) -> int:
-    cumulated = np.cumsum(weights)
-    return min(int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right")), len(weights) - 1)
 
 
 def _to_points(points: FloatArray, norms: FloatArray, chosen: NDArray[np.intp], nothing: float) -> FloatArray:
@@ -194,7 +189,7 @@ def exchange_centres(
             potential = weights * near[0]
             if not potential.any():
                 break
-            tried = _pick(potential, uniform)
+            tried = pick(potential, uniform)
             distances = _to_points(shifted, norms, np.array([tried]), nothing)[0]
             kept = np.minimum(distances, near[0])
             without = weights * (np.minimum(distances, near[1]) - kept)
