@@ -15,13 +15,12 @@ from functools import partial
 from rff_dist.data.columns import Column
 from rff_dist.engines.progress import Announcer, Remark
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Clustering
-from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
+from rff_dist.jobs.steps import Runner, Skipped, Step, made, run_steps
 from rff_dist.kmeans import choosing_k
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
@@ -131,7 +130,7 @@ class ClusteringRun:
     def draw(self) -> Summary:
         """Draw the features to cluster in; with principal components there is a pass that finds them."""
         given, engine = self.job.features.space, self.engine
-        feature_map = kmeans.draw_features(self.dataset, given, _found(self.moments), engine=engine)
+        feature_map = kmeans.draw_features(self.dataset, given, made(self.moments), engine=engine)
         self.feature_map = feature_map
         kernel = kernel_of(feature_map)
         return {
@@ -143,13 +142,13 @@ class ClusteringRun:
 
     def broadcast(self) -> Summary:
         """Give the features to every worker and compare their digests."""
-        feature_map = _found(self.feature_map)
+        feature_map = made(self.feature_map)
         self.engine.broadcast(feature_map)
         return {"feature_map": feature_map.digest(), "n_workers": self.engine.n_workers}
 
     def start(self) -> Summary:
         """Measure the features' norms, and choose the centres of each start."""
-        job = kmeans_starts.measure(self.dataset, _found(self.feature_map), self.moments, engine=self.engine)
+        job = kmeans_starts.measure(self.dataset, made(self.feature_map), self.moments, engine=self.engine)
         starts = kmeans.start(job, self.lloyd, self.job.lloyd.numbers)
         self.passes = kmeans.iterate(job, starts, self.lloyd)
         return {"n_candidates": starts.n_candidates, "n_starts": len(starts)}
@@ -157,7 +156,7 @@ class ClusteringRun:
     def run_pass(self, number: int) -> Summary:
         """Run a Lloyd pass: the centres of all starts that still move go to the means of their rows."""
         began = time.perf_counter()
-        done = next(_found(self.passes))
+        done = next(made(self.passes))
         if done.clusters:
             card = describe_dataset(self.dataset)
             self.found = [replace(clusters, card=card) for clusters in done.clusters]
@@ -214,7 +213,7 @@ class ClusteringRun:
         """
         job, clusters, version = self.job, self.clusters, None
         if job.model is not None:
-            _found(self.lease).check()
+            made(self.lease).check()
             card = {**clusters.card, **self.choice}
             if self.agreement is not None:
                 card["agreement"] = self._describe_agreement(self.agreement)
@@ -228,7 +227,7 @@ class ClusteringRun:
                 n_samples=self.dataset.n_samples,
             )
         try:
-            _found(self.staged).publish()
+            made(self.staged).publish()
         except Exception as error:
             if job.model is not None:
                 model, data, output = (redact(url) for url in (job.model, job.source.data, job.output))
@@ -293,9 +292,3 @@ def cluster(job: Clustering, runner: Runner) -> dict[str, Summary | None]:
     """Cluster the rows of a dataset, and return the records of the steps by name."""
     with open_clustering(job, runner) as run:
         return run_steps(run.steps(), runner)
-
-
-def _found[T](value: T | None) -> T:
-    if value is None:
-        raise InvalidParameterError("the steps of a clustering were not taken in their order; see `steps`")
-    return value

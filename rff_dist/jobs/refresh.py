@@ -33,7 +33,7 @@ from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.jobs.publishing import publish
 from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Update
-from rff_dist.jobs.steps import Runner, Step, in_this_process, run_steps
+from rff_dist.jobs.steps import Runner, Step, in_this_process, made, run_steps
 from rff_dist.registry.versions import RegisteredModel, Version
 from rff_dist.ridge.drift import LEVEL, Batch, Drift, Gone, Observed, check_level, judge_drift
 from rff_dist.ridge.gate import TOLERANCE, Gate, HeldOut, check_tolerance, hold_out, judge
@@ -178,9 +178,9 @@ class Refresh:
     def steps(self) -> Iterator[Step]:
         """Yield the steps in their order; the engine is opened where there are new rows."""
         yield Step("find new rows", partial(find_rows, self), repeatable=True)
-        if not _found(self.rows).is_nothing:
+        if not made(self.rows).is_nothing:
             with self.runner.open_engine(self.dataset.n_samples) as engine, self._resumable(engine):
-                if _found(self.rows).n_samples:
+                if made(self.rows).n_samples:
                     yield Step("score", partial(score_rows, self, engine), repeatable=True)
                 yield Step("hold out", partial(hold_out_rows, self, engine), repeatable=True)
                 yield Step("sum", partial(sum_rows, self, engine), repeatable=True)
@@ -320,7 +320,7 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
             f"an update of n_components={feature_map.n_components:_} needs {human_bytes(needed)} in this "
             f"process, which has {human_bytes(limit)}; give it more memory, or fit fewer components"
         )
-    job.batch = score_new_rows(job.champion, job.dataset, _found(job.rows), engine=engine)
+    job.batch = score_new_rows(job.champion, job.dataset, made(job.rows), engine=engine)
     return job.batch.errors.errors.to_dict()
 
 
@@ -330,7 +330,7 @@ def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
     Returns `summary`: what is held out in words, and as `score_rows`.
     Raises DataError if test data do not fit the champion.
     """
-    shared = _found(job.rows).shared(job.champion)
+    shared = made(job.rows).shared(job.champion)
     job.held_out = hold_out(job.champion, job.dataset, shared, engine=engine, test=job.test)
     return {"held_out": job.held_out.words, **job.held_out.errors.errors.to_dict()}
 
@@ -342,7 +342,7 @@ def sum_rows(job: Refresh, engine: Engine) -> Summary:
     Raises DataError, StatisticsError as `accumulate_new_rows`.
     """
     start = time.perf_counter()
-    rows = _found(job.rows)
+    rows = made(job.rows)
     job.statistics = accumulate_new_rows(job.champion, job.dataset, rows, engine=engine)
     job.gone = measure_gone_rows(job.champion, job.dataset, rows, engine=engine)
     seconds = round(time.perf_counter() - start, 3)
@@ -355,7 +355,7 @@ def check_drift(job: Refresh) -> Summary:
     Returns `summary`: see `Drift.to_dict`.
     """
     assert job.champion.statistics is not None
-    batch, held_out, statistics = _found(job.batch), _found(job.held_out), _found(job.statistics)
+    batch, held_out, statistics = made(job.batch), made(job.held_out), made(job.statistics)
     held = Observed(job.champion.statistics, job.champion.columns, held_out.errors)
     all_rows = statistics if job.gone is None else statistics + job.gone.statistics
     columns = ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
@@ -369,7 +369,7 @@ def solve_model(job: Refresh) -> Summary:
 
     Returns `summary`: alpha before and now, and the solver's status.
     """
-    statistics, rows = _found(job.statistics), _found(job.rows)
+    statistics, rows = made(job.statistics), made(job.rows)
     job.challenger = solve_update(
         job.champion, job.dataset, rows, statistics=statistics, batch=job.batch, gone=job.gone
     )
@@ -388,7 +388,7 @@ def judge_model(job: Refresh, engine: Engine) -> Summary:
 
     Returns `summary`: the fields of `Gate`.
     """
-    job.gate = judge(_found(job.challenger), _found(job.held_out), tolerance=job.tolerance, engine=engine)
+    job.gate = judge(made(job.challenger), made(job.held_out), tolerance=job.tolerance, engine=engine)
     finite = {name: value if np.isfinite(value) else None for name, value in _ratios(job.gate).items()}
     return {**asdict(job.gate), **finite}
 
@@ -404,7 +404,7 @@ def publish_update(job: Refresh) -> Summary:
       run; `reason`; `model`, its version's number, the digests and the rows of the one that is current now.
     Raises StorageError if it cannot be written; then the champion stays.
     """
-    rows = _found(job.rows)
+    rows = made(job.rows)
     if rows.is_nothing:
         which = "rows of the data" if rows.window == "all" else f"rows of the window {rows.window}"
         reason = f"the model holds all {rows.n_after - rows.start:,} {which}"
@@ -413,7 +413,7 @@ def publish_update(job: Refresh) -> Summary:
             first = rows.left_out[0][0]
             reason += f", but {count_rows(rows.left_out):,} ({why}). `backfill`={first} has them judged again"
         return _outcome(job, job.champion, "nothing new", reason, job.version)
-    gate, challenger = _found(job.gate), _found(job.challenger)
+    gate, challenger = made(job.gate), made(job.challenger)
     passed = gate.passed or job.force
     reason = gate.reason + ("" if gate.passed or not job.force else "; it was forced")
     if job.dry_run:
@@ -472,14 +472,6 @@ def refresh(job: Update, runner: Runner) -> Summary:
     """Bring a model up to date, and return what became of it; see `outcome`."""
     with open_update(job, runner) as run:
         return outcome(run_steps(run.steps(), runner))
-
-
-def _found[T](value: T | None) -> T:
-    if value is None:
-        raise InvalidParameterError(
-            "the steps of an update were not taken in their order; see `Refresh.steps`"
-        )
-    return value
 
 
 def _describe_update(job: Refresh, rows: NewRows, reason: str) -> Summary:

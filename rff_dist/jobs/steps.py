@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import Summary
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ def in_this_process(engine: Engine | None = None) -> Runner:
     from contextlib import nullcontext
 
     return Runner(lambda _: SerialEngine() if engine is None else nullcontext(engine))
+
+
+def made[T](value: T | None) -> T:
+    """Return what an earlier step made.
+
+    Raises InvalidParameterError if that was not taken.
+    """
+    if value is None:
+        raise InvalidParameterError("the steps of a job were not taken in their order; see its `steps`")
+    return value
 
 
 def run_steps(steps: Iterable[Step], runner: Runner) -> dict[str, Summary | None]:
