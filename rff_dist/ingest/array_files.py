@@ -12,6 +12,7 @@ import numpy as np
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.ingest.tables import BATCH_BYTES, Table, cast_columns, listed
+from rff_dist.storage.arrays import native
 from rff_dist.storage.contents import list_arrays, read_arrays
 from rff_dist.storage.locations import explain
 
@@ -41,7 +42,7 @@ def array_table(paths: Sequence[Path]) -> Table:
             "Arrays of more rows are ingested one after the other, with append (--append)"
         )
     kinds = {
-        name: pyarrow.string() if array.dtype.kind == "U" else pyarrow.from_numpy_dtype(_native(array).dtype)
+        name: pyarrow.string() if array.dtype.kind == "U" else pyarrow.from_numpy_dtype(native(array).dtype)
         for path, array in arrays.items()
         for name in names[path]
     }
@@ -84,16 +85,12 @@ def _names_of(path: Path, array: np.ndarray) -> list[str]:
     return [path.stem] if array.ndim == 1 else [str(i) for i in range(array.shape[1])]
 
 
-def _native(values: np.ndarray) -> np.ndarray:
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
-
-
 def _column(values: np.ndarray) -> pyarrow.Array:
     import pyarrow
 
     if is_text(values.dtype):
         return pyarrow.array(values.astype(object), pyarrow.string())
-    return pyarrow.array(np.ascontiguousarray(_native(values)))
+    return pyarrow.array(np.ascontiguousarray(native(values)))
 
 
 # -- Zarr ------------------------------------------------------------------------------------------

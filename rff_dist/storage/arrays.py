@@ -174,7 +174,7 @@ def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> n
             "dataset"
         )
     try:
-        return _native(np.asarray(array[start:stop]))
+        return native(np.asarray(array[start:stop]))
     except MemoryError:
         raise
     except Exception as error:
@@ -186,7 +186,7 @@ def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> n
     """Read the rows `indices` (sorted, each once), one read per stored chunk; raises as `read_rows`."""
     try:
         selection = (indices, slice(None)) if array.ndim == 2 else (indices,)
-        return _native(np.asarray(array.oindex[selection]))
+        return native(np.asarray(array.oindex[selection]))
     except MemoryError:
         raise
     except Exception as error:
@@ -361,7 +361,8 @@ def _numeric(dtype: object, stored: object) -> np.dtype[Any]:
     )
 
 
-def _native(values: np.ndarray) -> np.ndarray:
+def native(values: np.ndarray) -> np.ndarray:
+    """Return values in the byte order of this machine."""
     if values.dtype.kind == "T":  # has no byte order
         return values
     return values.astype(values.dtype.newbyteorder("="), copy=False)
