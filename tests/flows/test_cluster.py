@@ -182,7 +182,8 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
     )
     with lend_engine(SerialEngine(1)), pytest.raises(StorageError, match="the disk is full") as failure:
         cluster(**parameters.model_copy(update=places).model_dump())
-    left = sorted(path.name for path in tmp_path.iterdir())
+    # On a busy machine passes take long, and sums of those that did are kept for the same command.
+    left = sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".ledger"))
     if breaks == "write":
         assert left == ["labels.zarr.png"]
     else:
