@@ -1,12 +1,15 @@
 """Dask clusters for tests: embedded ones, and processes of their own, which are killed and frozen."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +56,24 @@ def run_dask(
                 process.wait()
 
 
+@cache
+def start_fork_server() -> None:
+    """Start the process that workers are forked from, which imports all that passes need, once for all."""
+    imported = [
+        "distributed",
+        "rff_dist.engines.worker",
+        "rff_dist.estimators.ridge",
+        "rff_dist.storage.datasets",
+    ]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(imported)
+    forkserver.ensure_running()
+
+
 def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
     """Give an embedded cluster another number of workers, and forget who observed it."""
-    # Workers forked from a process that has imported Dask start in a fifth of the time. They have its
-    # environment, not this one's, and are started anew as users' are.
+    # Workers have the environment of the process that they are forked from, not this one's, and are started
+    # anew as users' are.
+    start_fork_server()
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         engine.client.cluster.scale(n_workers)
         deadline = time.monotonic() + 60
