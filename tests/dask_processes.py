@@ -22,7 +22,7 @@ from rff_dist.engines.progress import BlockDone, Event
 
 @contextmanager
 def run_dask(
-    folder: Path, *, port: int = 0, n_workers: int = 1
+    folder: Path, *, port: int = 0, n_workers: int = 1, worker_port: int = 0
 ) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
     """Run a scheduler and workers without nannies; yield its address, and the processes in this order."""
     file = folder / "scheduler.json"
@@ -47,8 +47,9 @@ def run_dask(
             while not (file.exists() and file.stat().st_size):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
+            worker = ("worker", "--no-nanny", "--nthreads", "1", "--host", "127.0.0.1")
             for _ in range(n_workers):
-                processes.append(start("worker", "--no-nanny", "--host", "127.0.0.1", "--nthreads", "1"))
+                processes.append(start(*worker, "--worker-port", str(worker_port)))
             yield json.loads(file.read_text())["address"], processes
         finally:
             for process in processes:

@@ -25,7 +25,7 @@ from rff_dist.data.blocks import Block
 from rff_dist.engines.dask_workers import POLL_S, Workers
 from rff_dist.engines.kept import MOST_RUNS, KeptPass
 from rff_dist.engines.serial import BlockFailed, block_error, failure_of, name_block
-from rff_dist.engines.worker import add_totals, pack, run_blocks, run_lazy_block
+from rff_dist.engines.worker import TotalLostError, add_totals, pack, run_blocks, run_lazy_block
 from rff_dist.errors import BlockError, ClusterError, RFFDistError
 
 type Future = distributed.Future[Any]
@@ -77,13 +77,14 @@ class _Share:
 class _Chain:
     """A worker's total, and what is under way to become its next ones.
 
+    `worker`: None where the total is on another one, or on none.
     `total`: the latest that is done; None before.
     `shares`: the blocks in it.
     `runs`: each goes on with the total before it.
     `merge`: that of this total and that of `other`, which is another worker's.
     """
 
-    worker: str
+    worker: str | None
     total: Future | None = None
     shares: list[_Share] = field(default_factory=list)
     runs: deque[tuple[Future, _Share]] = field(default_factory=deque)
@@ -98,7 +99,7 @@ class _Chain:
 
     @property
     def has_lost_total(self) -> bool:
-        """Whether the total was on a worker that died. Workers that retire hand theirs on before."""
+        """Whether no worker has the total any more. Workers that retire hand theirs on before."""
         return self.total is not None and self.total.status != "finished"
 
     def is_cut_off(self, *, gone: bool) -> bool:
@@ -169,9 +170,12 @@ class _Queue:
 class Pass:
     """What the client knows of a pass: who has summed up which blocks.
 
-    Tasks are pinned to their worker, and each has the result of the one before as an argument: they run one
-    after another, and when a worker dies the scheduler runs none of them elsewhere. The blocks of its total
-    and of its runs are given out again.
+    Tasks are pinned to their worker, and each goes on with the result of the one before: they run one after
+    another, and when a worker dies the scheduler runs none of them elsewhere. The blocks of its total and of
+    its runs are given out again.
+    A run finds the total before it on its worker by name. As an argument, which it is only where it is not
+    done yet, the scheduler would keep it, and all before it, until the pass ends. A total that is not where
+    it was, since Dask moved it or another worker has the address, is merged from elsewhere, or lost.
     """
 
     def __init__(self, workers: Workers, name: str, blocks: Sequence[Block], *, tasks: Tasks) -> None:
@@ -213,8 +217,10 @@ class Pass:
             while self._is_complete():
                 wait([fetching], timeout=POLL_S)
                 if fetching.done():
-                    with self._workers.errors(talking=True):
+                    with self._workers.errors(talking=True), contextlib.suppress(TotalLostError):
                         return fetching.result()
+                    self._give_up_lost()
+                    break
                 self._look_for_lost()
             fetching.cancel()
             deque(self.finished_blocks(), maxlen=0)
@@ -243,7 +249,7 @@ class Pass:
 
     def _free_workers(self) -> list[_Chain]:
         """Return the totals of the workers that may be given a run and have least to do."""
-        own: dict[str, _Chain] = {}
+        own: dict[str | None, _Chain] = {}
         closed = set()
         for chain in self._chains:
             own.setdefault(chain.worker, chain)
@@ -267,8 +273,9 @@ class Pass:
         for chain, share in zip(chains, shares, strict=True):
             first = share.positions.start
             blocks = self._blocks[first : share.positions.stop]
-            # None or one: a total may be None itself.
-            before = [chain.runs[-1][0]] if chain.runs else [chain.total] if chain.total is not None else []
+            before: Any = [future for future, _ in chain.runs][-1:]
+            if not before and chain.total is not None:
+                before = cast("tuple[str, int]", chain.total.key)[1]  # no argument: see above
             if tasks.source is None:
                 arguments.append((first, blocks, before))
             else:
@@ -358,6 +365,10 @@ class Pass:
         """Take over the totals that are done, in their order; yields the blocks that came to them."""
         while chain.runs and chain.runs[0][0].done() and chain.runs[0][0].key not in self._by_key:
             future, share = chain.runs[0]
+            if _has_lost_total(future):
+                chain.worker = None
+                self._give_up_lost()
+                return
             self._check(future, share)
             chain.runs.popleft()
             chain.total = future
@@ -365,6 +376,9 @@ class Pass:
             self.n_left -= len(share.positions)
             yield share
         if chain.merge is not None and chain.other is not None and chain.merge.done():
+            if _has_lost_total(chain.merge):
+                self._give_up_lost()
+                return
             self._check(chain.merge, None)
             chain.total, chain.merge = chain.merge, None
             chain.shares += chain.other.shares
@@ -381,11 +395,16 @@ class Pass:
         """Give up what was on workers that are gone."""
         present = self._workers.current()
         self._workers.check_patience()
-        if present is self._present:
-            return
-        self._present = present
+        if present is not self._present:
+            self._present = present
+            self._give_up_lost()
+
+    def _give_up_lost(self) -> None:
+        """Give out again what was on workers that are gone, or that do not have a total any more."""
         for chain in list(self._chains):
-            gone = chain.worker not in present
+            if chain.total is not None and _has_lost_total(chain.total):
+                chain.worker = None
+            gone = chain.worker not in self._present
             if gone and chain.runs:
                 (_, begun), *waiting = chain.runs
                 for future, _ in chain.runs:
@@ -397,7 +416,7 @@ class Pass:
                 chain.give_up_merge()
         for chain in list(self._chains):
             if (
-                chain.worker not in present
+                chain.worker not in self._present
                 and chain.is_idle
                 and (chain.total is None or chain.has_lost_total)
             ):
@@ -428,7 +447,7 @@ class Pass:
         client, total = self._tasks.client, whole.total
         # By way of the scheduler, Dask's default, the fetch takes six times as long (0.74 s for 67 MB), and
         # the scheduler the memory.
-        if self._tasks.embedded or await _is_in_reach(client, whole.worker):
+        if self._tasks.embedded or (whole.worker is not None and await _is_in_reach(client, whole.worker)):
             return await client.gather(total, asynchronous=True, direct=True)
         packed = client.submit(pack, total, pure=False)
         n_bytes = await client.gather(client.submit(len, packed, pure=False), asynchronous=True)
@@ -463,6 +482,11 @@ class Pass:
         if first is last:
             return name_block(first)
         return f"blocks {first.index} to {last.index} (rows {first.start}:{last.stop})"
+
+
+def _has_lost_total(task: Future) -> bool:
+    """Return whether a task has no result because its worker did not have the total before any more."""
+    return task.status == "error" and isinstance(task.exception(), TotalLostError)
 
 
 def _allowed_deaths() -> int:

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
 import distributed
+from distributed.utils import sync
 
 from rff_dist.data.blocks import Block, BlockFunction, BlockTask, Dataset, Rows
 from rff_dist.engines.kept import Keeper, KeptPass
@@ -189,12 +190,13 @@ def _is_said_here_only(record: logging.LogRecord) -> bool:
 
 
 def run_blocks(
-    job: _Parcel, state: _Parcel, first: int, blocks: Sequence[Block], before: Sequence[Any]
+    job: _Parcel, state: _Parcel, first: int, blocks: Sequence[Block], before: Sequence[Any] | int
 ) -> Any:
     """Return the total of the blocks before, if there were any, and of a run of blocks.
 
     `first`: the position of the first one among the blocks of the pass.
-    `before`: the total of the blocks before, or nothing.
+    `before`: the total of the blocks before, or nothing; or the number of the task of this worker that has it
+      as its result.
     """
     return _run(job.value, job.value.function, state, first, blocks, before)
 
@@ -204,7 +206,7 @@ def run_lazy_block(
     state: _Parcel,
     first: int,
     block: Block,
-    before: Sequence[Any],
+    before: Sequence[Any] | int,
     arrays: Sequence[Any],
 ) -> Any:
     """Return the same where the run is one block, whose rows other tasks made: X, y and the weights."""
@@ -218,10 +220,12 @@ def _run(
     state: _Parcel,
     first: int,
     blocks: Sequence[Block],
-    before: Sequence[Any],
+    before: Sequence[Any] | int,
 ) -> Any:
     worker = distributed.get_worker()
     key, told_at = worker.get_current_task(), time.monotonic()
+    if isinstance(before, int):
+        before = [_result_here(worker, (cast("tuple[str, int]", key)[0], before))]
     timings: list[tuple[int, int, float]] = []
     failure = None
 
@@ -286,6 +290,22 @@ def _sum_up(
 
 class _UnwantedError(Exception):
     """End a run that nobody waits for."""
+
+
+class TotalLostError(Exception):
+    """A worker does not have the total any more that a run was to go on with."""
+
+
+def _result_here(worker: distributed.Worker, key: tuple[str, int]) -> Any:
+    """Return the result of a task that this worker has done; raise TotalLostError if it is not here."""
+
+    async def look() -> list[Any]:
+        return [worker.data[key]] if key in worker.data else []
+
+    found = sync(worker.loop, look)  # where nothing else changes what the worker has
+    if not found:
+        raise TotalLostError(f"the result of {key} is not on worker {worker.address}")
+    return found[0]
 
 
 def add_totals(job: _Parcel, _: _Parcel, left: Any, right: Any) -> Any:

@@ -2,8 +2,10 @@ import operator
 import os
 import re
 import signal
+import subprocess
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import psutil
 import pytest
 
 from rff_dist.data.blocks import Block, BlockTask, cut_blocks
-from rff_dist.engines import dask_pass
+from rff_dist.engines import dask_pass, dask_workers
 from rff_dist.engines import worker as dask_tasks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event, PassTimings
@@ -26,8 +28,9 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
-from tests.dask_processes import once_after, scaled, slow_power, wait_until_no_tasks
+from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
 from tests.engine_contract import BLOCKS, EngineContract, unit_blocks
+from tests.system import free_port
 
 pytestmark = pytest.mark.distributed
 
@@ -87,6 +90,52 @@ def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int, n_don
     assert bin(total) == bin(2**80 - 1)
     assert sorted(done.block.index for done in timings.blocks) == list(range(80))
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.fixture
+def run_for_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each block out as a run of its own, when the one before is done, however short it is."""
+    monkeypatch.setattr(dask_pass, "RUN_S", 1e-6)
+    monkeypatch.setattr(dask_pass, "SHORT_S", 0.0)
+
+
+@pytest.mark.faults("F1")
+@pytest.mark.usefixtures("run_for_run")
+def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_dask(tmp_path, worker_port=free_port()) as (address, [_, worker]), ExitStack() as stack:
+        engine = stack.enter_context(DaskEngine(address))
+        engine.client.wait_for_workers(1, timeout=60)
+
+        def restart() -> None:
+            worker.kill()
+            worker.wait()
+            stack.callback(stack.enter_context(subprocess.Popen(worker.args)).kill)
+
+        engine.observers = (once_after(30, restart),)
+        monkeypatch.setattr(dask_workers, "POLL_S", 600.0)  # the client does not look for workers meanwhile
+        total = engine.map_reduce(slow_power, unit_blocks(60), None, combine=operator.add)
+    assert bin(total) == bin(2**60 - 1)
+
+
+@pytest.mark.usefixtures("run_for_run")
+def test_totals_that_dask_moves_to_other_workers_count_once(embedded: DaskEngine) -> None:
+    engine, moved = scaled(embedded, 2), []
+
+    async def move(dask_scheduler: Any) -> int:
+        totals = [task for task in dask_scheduler.tasks.values() if isinstance(task.key, tuple)]
+        there = {task.key: [one.address for one in task.who_has or ()] for task in totals}
+        held = {key: addresses for key, addresses in there.items() if len(addresses) == 1}
+        await dask_scheduler.replicate(keys=list(held), n=2)
+        for key, [address] in held.items():
+            dask_scheduler.request_remove_replicas(address, [key], stimulus_id="test")
+        return len(held)
+
+    engine.observers = (once_after(30, lambda: moved.append(engine.client.run_on_scheduler(move))),)
+    total = engine.map_reduce(slow_power, unit_blocks(60), None, combine=operator.add)
+    assert bin(total) == bin(2**60 - 1)
+    assert moved[0] >= 2
 
 
 @pytest.mark.faults("F15")
@@ -191,6 +240,21 @@ def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: Dask
     assert len(samples) == 20
     assert max(in_memory for in_memory, _ in samples) <= most
     assert max(futures for _, futures in samples) <= most
+
+
+@pytest.mark.usefixtures("run_for_run")
+def test_the_scheduler_forgets_runs_that_are_done(embedded: DaskEngine) -> None:
+    engine, held = scaled(embedded, 2), []
+
+    def sample(event: Event) -> None:
+        if isinstance(event, BlockDone) and event.block.index % 10 == 9:
+            held.append(engine.client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
+
+    engine.observers = (sample,)
+    engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
+    # State and function; of each worker its total, its run, and a total before whose release is under way.
+    assert len(held) == 10
+    assert max(held) <= 2 + 2 * 3
 
 
 def test_nothing_is_left_on_the_cluster_after_a_pass(embedded: DaskEngine) -> None:
