@@ -33,7 +33,7 @@ def test_each_block_is_a_task_that_a_stub_says_is_done(tmp_path):
 def test_the_simulation_is_drawn_beside_what_was_measured(tmp_path):
     said = io.StringIO()
     a_thousand_workers_are_busy.run(
-        Console(file=said, width=110), tmp_path, processes=(1, 2), n_blocks=4, stubs=(4, 40), most=4
+        Console(file=said, width=140), tmp_path, processes=(1, 2), n_blocks=4, stubs=(4, 40), most=4
     )
     assert (tmp_path / "workers.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r"4 stubs, 40 blocks: \d+\.\d\d ms a task where", said.getvalue())
