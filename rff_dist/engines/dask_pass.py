@@ -200,6 +200,7 @@ class Pass:
 
     def finished_blocks(self) -> Iterator[tuple[Block, float, str]]:
         """Have all blocks summed up, and yield each when it is done: where, and the seconds it took there."""
+        self._workers.look()
         while not self._is_complete():
             self._give_out()
             for news in self._next_news():

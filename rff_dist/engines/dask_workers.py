@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import distributed
@@ -37,6 +39,7 @@ class Workers:
         self._client, self._patience = client, patience
         self._threads: dict[str, int] = {}
         self._looked_at = self._seen_at = self._watched_at = time.monotonic()
+        self._looking: Future[dict[str, int]] | None = None
         self._same_versions: set[str] = set()
 
     @property
@@ -46,23 +49,45 @@ class Workers:
         return str(scheduler.address) if scheduler is not None else "(closed)"
 
     def current(self) -> dict[str, int]:
-        """Return threads by worker address, at most `POLL_S` old."""
-        age = time.monotonic() - self._looked_at
-        return self._threads if self._threads and age < POLL_S else self.look()
+        """Return threads by worker address as the scheduler last told them; it is asked every `POLL_S`.
+
+        Nobody waits for its answer, which takes a second where it has much to do.
+        """
+        if not self._threads:
+            return self.look()
+        if self._looking is None and time.monotonic() - self._looked_at > POLL_S:
+            loop = cast("Any", self._client.loop).asyncio_loop
+            self._looking = asyncio.run_coroutine_threadsafe(self._look(), loop)
+        if self._looking is not None and self._looking.done():
+            looking, self._looking = self._looking, None
+            with self.errors(talking=True):
+                looking.result()
+        return self._threads
 
     def look(self) -> dict[str, int]:
         """Return threads by worker address, as they are now; raise ClusterError for other versions."""
+        self._looking = None  # of a pass before
+        with self.errors(talking=True):
+            return cast("dict[str, int]", self._client.sync(self._look))
+
+    async def _look(self) -> dict[str, int]:
         if time.monotonic() - self._watched_at > WATCH_S:
-            self._drop_silent()
-        self._threads = dict(self.ask(self._client.nthreads))
+            await self._drop_silent()
+        self._threads = dict(await self._answer(self._client.nthreads))
         self._looked_at = time.monotonic()
         if self._threads:
             self._seen_at = self._looked_at
         if self._threads.keys() - self._same_versions:
-            found = self.ask(lambda: self._client.get_versions(packages=SAME_PACKAGES))
+            found = await self._answer(partial(self._client.get_versions, packages=SAME_PACKAGES))
             check_versions(found["client"], found["workers"])
             self._same_versions |= found["workers"].keys()
         return self._threads
+
+    async def _answer(self, call: Callable[[], Any]) -> Any:
+        """Return what a method of the client answers in its own thread, within `ANSWER_S`."""
+        with self.errors(talking=True):
+            async with asyncio.timeout(ANSWER_S):
+                return await call()
 
     def ask(self, call: Callable[[], Any]) -> Any:
         """Return what a method of the client answers; raise ClusterLostError if it takes `ANSWER_S`."""
@@ -75,12 +100,12 @@ class Workers:
         found = self.ask(lambda: cast("Any", self._client.scheduler).identity(n_workers=-1))
         return cast("dict[str, Any]", found["workers"])
 
-    def _drop_silent(self) -> None:
+    async def _drop_silent(self) -> None:
         """Let the scheduler restart workers that say nothing: it would give them up after 5 minutes."""
         self._watched_at = time.monotonic()
         drop = make_dropper()
         try:
-            silent = self.ask(lambda: self._client.run_on_scheduler(drop, SILENT_S))
+            silent = await self._answer(partial(self._client.run_on_scheduler, drop, SILENT_S))
         except RFFDistError:
             raise
         except Exception as error:

@@ -1,3 +1,4 @@
+import asyncio
 import operator
 import os
 import re
@@ -90,6 +91,28 @@ def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int, n_don
     assert bin(total) == bin(2**80 - 1)
     assert sorted(done.block.index for done in timings.blocks) == list(range(80))
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_blocks_are_handed_out_before_the_scheduler_says_which_workers_there_are(
+    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, n_asked, over = scaled(embedded, 1), 0, asyncio.Event()
+    real = engine.client.nthreads
+
+    async def nthreads() -> Any:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 2:  # the first one that a pass does not wait for
+            await over.wait()
+            raise OSError("an answer of the pass before")
+        return await real()
+
+    monkeypatch.setattr(dask_workers, "POLL_S", 0.0)
+    monkeypatch.setattr(engine.client, "nthreads", nthreads)
+    for n_passes in (1, 2):
+        assert engine.map_reduce(slow_power, unit_blocks(20), None, combine=operator.add) == 2**20 - 1
+        assert (n_asked == 2) == (n_passes == 1)
+        engine.client.sync(lambda: asyncio.sleep(0, over.set()))
 
 
 @pytest.fixture
