@@ -15,6 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from rff_dist import load_model
+from rff_dist.data.folds import folds_from_dict
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.refresh import read_refusals
 from rff_dist.registry.versions import RegisteredModel
@@ -22,6 +23,7 @@ from rff_dist.ridge.model import read_model
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import passes
+from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
@@ -223,14 +225,14 @@ def test_scheduled_refresh_adds_the_new_rows_and_the_next_one_finds_nothing_to_d
 
 def test_refreshed_model_has_the_bits_of_one_trained_on_all_rows_at_once(refreshed, place):
     first, second = (read_model(version.url) for version in RegisteredModel(place.model).versions()[:2])
-    engine = SerialEngine(1)
-    at_once = passes.accumulate(
-        open_dataset(place.data), first.feature_map, engine=engine, spec=first.statistics.spec
-    )
+    member = Accumulation(first.feature_map, first.statistics.spec)
+    folds = folds_from_dict(first.card["folds"])
+    [parts] = passes.accumulate_folds(open_dataset(place.data), [member], folds=folds, engine=SerialEngine(1))
+    at_once = parts.total()
     assert at_once.n_samples == N_SAMPLES + N_NEW
     assert second.feature_map.digest() == first.feature_map.digest()
     assert second.statistics.digest() == at_once.digest()
-    solved = solve(at_once, Penalty(alpha="auto", fit_intercept=True))
+    solved = solve(at_once, Penalty(alpha=first.plain_alpha, fit_intercept=True))
     np.testing.assert_array_equal(second.coefficients, solved.solution.coefficients)
 
 
