@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage.arrays import native
 from rff_dist.storage.locations import explain
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def to_column(values: np.ndarray) -> pyarrow.Array:
 
     if values.dtype.kind not in "iuf":
         return pyarrow.array(values.astype(object) if values.dtype.kind in "UT" else values)
-    plain = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+    plain = np.ascontiguousarray(native(values))
     data = pyarrow.py_buffer(plain)
     return pyarrow.Array.from_buffers(pyarrow.from_numpy_dtype(plain.dtype), len(plain), [None, data])
 

@@ -28,7 +28,7 @@ th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 10rem; ma
 figure { margin: 1rem 0; } img { max-width: 100%; height: auto; } figcaption { color: #595959; }
 @media (max-width: 40rem) { figure img { max-width: none; width: 42rem; } }
 @media print { body { max-width: none; font-size: 11pt; } nav { display: none; }
-  figure, table { break-inside: avoid; } h2 { break-after: avoid; } }
+  figure, table { break-inside: avoid; } h2, h2 + p, caption { break-after: avoid; } }
 """
 
 
