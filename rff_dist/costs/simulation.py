@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# Seconds that a message is on its way at the most: workers that began together do not end together for ever.
+LATE_S = 0.01
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -16,7 +19,8 @@ class Job:
 
     `n_blocks`, `block_seconds`: blocks, and seconds of one.
     `n_workers`: workers.
-    `task_seconds`: that the scheduler takes for a task, one after another.
+    `task_seconds`: that the scheduler takes for a task, half of it to give it out. It works in rounds: on all
+      that has come, before what it says goes out.
     `merge_seconds`: in which a worker's partial moves to another worker, or to the client, and is added.
     `begin_seconds`: before the first block begins.
     `run_seconds`: of a run of blocks at the most.
@@ -66,6 +70,18 @@ def simulate(job: Job, *, seed: int = 0) -> Simulated:
     return _Simulation(job, np.random.default_rng([seed, 15])).run()
 
 
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What the scheduler is sent: a task, with its seconds for a worker, or None from one that has done it.
+
+    `life`: of the worker, which is another after its death.
+    """
+
+    worker: int
+    life: int
+    seconds: float | None
+
+
 class _Simulation:
     def __init__(self, job: Job, rng: np.random.Generator) -> None:
         self._job, self._rng = job, rng
@@ -80,7 +96,8 @@ class _Simulation:
         self._life = [0] * job.n_workers
         slow = rng.random(job.n_workers) < job.slow_share
         self._pace = np.where(slow, job.slowdown, 1.0)
-        self._scheduler_free = 0.0
+        self._inbox: list[_Message] = []
+        self._serving: list[_Message] = []
         self._n_tasks = self._n_deaths = self._n_again = 0
 
     def run(self) -> Simulated:
@@ -89,7 +106,8 @@ class _Simulation:
             for worker in range(job.n_workers):
                 self._plan_death(worker, now)
         while True:
-            self._give_out(now)
+            self._give_out()
+            self._serve(now)
             if not (self._n_waiting or self._running or self._merging):
                 holders = [worker for worker in range(job.n_workers) if self._totals[worker]]
                 if len(holders) == 1:
@@ -100,8 +118,10 @@ class _Simulation:
             elif kind == "restart":
                 self._free.add(worker)
                 self._plan_death(worker, now)
-            elif life == self._life[worker]:
-                self._finish(worker)
+            elif kind == "done":
+                self._inbox.append(_Message(worker, life, None))
+            else:
+                self._end_round(now)
         seconds = now + job.merge_seconds  # the last way, to the client
         counts = np.zeros(job.n_blocks, int)
         for share in self._totals[holders[0]]:
@@ -109,12 +129,12 @@ class _Simulation:
         ideal = job.n_blocks * job.block_seconds / job.n_workers
         return Simulated(seconds, ideal / seconds, self._n_tasks, self._n_deaths, self._n_again, counts)
 
-    def _give_out(self, now: float) -> None:
+    def _give_out(self) -> None:
         for worker in sorted(self._free):
             if not self._n_waiting:
                 break
             if worker not in self._taken:
-                self._start_run(worker, now)
+                self._start_run(worker)
         if self._n_waiting or self._running:
             return
         idle = [w for w in sorted(self._free) if self._totals[w] and w not in self._taken]
@@ -122,9 +142,9 @@ class _Simulation:
             self._free -= {keeper}
             self._taken.add(other)
             self._merging[keeper] = other
-            self._submit(keeper, now, self._job.merge_seconds)
+            self._submit(keeper, self._job.merge_seconds)
 
-    def _start_run(self, worker: int, now: float) -> None:
+    def _start_run(self, worker: int) -> None:
         job, share = self._job, self._waiting.popleft()
         most = max(1, int(job.run_seconds / job.block_seconds)) if job.block_seconds else len(share)
         length = min(len(share), most, max(1, self._n_waiting // (2 * job.n_workers)))
@@ -134,12 +154,27 @@ class _Simulation:
         self._running[worker] = share[:length]
         self._free.discard(worker)
         drawn = np.exp(self._rng.normal(0.0, job.spread, length)) if job.spread else np.ones(length)
-        self._submit(worker, now, float(drawn.sum()) * job.block_seconds * self._pace[worker])
+        self._submit(worker, float(drawn.sum()) * job.block_seconds * self._pace[worker])
 
-    def _submit(self, worker: int, now: float, seconds: float) -> None:
+    def _submit(self, worker: int, seconds: float) -> None:
         self._n_tasks += 1
-        self._scheduler_free = max(now, self._scheduler_free) + self._job.task_seconds
-        self._push(self._scheduler_free + seconds, "done", worker, self._life[worker])
+        self._inbox.append(_Message(worker, self._life[worker], seconds))
+
+    def _serve(self, now: float) -> None:
+        """Begin a round of the scheduler, if it is free and something has come."""
+        if self._inbox and not self._serving:
+            self._serving, self._inbox = self._inbox, []
+            self._push(now + len(self._serving) * self._job.task_seconds / 2, "served", 0, 0)
+
+    def _end_round(self, now: float) -> None:
+        """Let workers begin with what the scheduler gave out, and the client hear of what is done."""
+        for message in self._serving:
+            if message.seconds is not None:
+                late = self._rng.random() * LATE_S if self._job.task_seconds else 0.0
+                self._push(now + message.seconds + late, "done", message.worker, message.life)
+            elif message.life == self._life[message.worker]:
+                self._finish(message.worker)
+        self._serving = []
 
     def _finish(self, worker: int) -> None:
         self._free.add(worker)

@@ -137,6 +137,12 @@ def test_merges_are_a_tree_and_the_scheduler_is_a_queue():
     assert simulate(queueing).seconds == pytest.approx(simulate(queueing).n_tasks, abs=4)
 
 
+def test_workers_that_end_together_wait_for_others_to_be_heard_and_given_more():
+    job = Job(n_blocks=100, block_seconds=1.0, n_workers=10, task_seconds=0.1, run_seconds=0.0)
+    one_by_one, all_together = 10 * (1.0 + 0.1), 10 * (1.0 + 10 * 0.1) + 9 * 0.1  # with the merges
+    assert 1.3 * one_by_one < simulate(job).seconds <= all_together
+
+
 def test_it_agrees_with_the_closed_form_where_nothing_happens_at_random():
     plan = plan_of(16, 40_000_000)
     times = predict(plan, RATES)
