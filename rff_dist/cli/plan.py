@@ -79,7 +79,8 @@ def plan(
     options = fit.options
     dataset = datasets.open_dataset(source.data, x=source.x, y=source.y, version=source.version)
     fit.check(dataset)
-    cluster = where.cluster if memory is not None else where.cluster.for_rows(dataset.n_samples)
+    cluster = where.cluster.in_environment()
+    cluster = cluster if memory is not None else cluster.for_rows(dataset.n_samples)
     workers, threads = cluster.size()
     here = available_memory()
     limit = (
@@ -95,7 +96,7 @@ def plan(
     )
 
     if where.scheduler is not None:
-        with open_engine(where.cluster.in_environment()) as engine:
+        with open_engine(cluster) as engine:
             machines = Machines.of(engine)
         workers, threads = machines.n_workers, machines.n_threads
         limit, solver_limit = machines.memory_limit or here, machines.client_memory_limit or here
@@ -188,7 +189,7 @@ def _measure(
     from rff_dist.engines.cluster import open_engine
 
     begun = time.perf_counter()
-    with open_engine(cluster.in_environment()) as engine:
+    with open_engine(cluster) as engine:
         started = time.perf_counter() - begun
         measured = rates.measure_rates(dataset, found.n_components, engine=engine)
     predicted = times.predict(found, measured, solve=solve)

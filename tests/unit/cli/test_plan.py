@@ -20,6 +20,14 @@ def test_what_is_no_size_is_a_usage_error(folder, text):
     assert "--memory" in refusal(2, "plan", folder / "data.zarr", f"--memory={text}")
 
 
+def test_few_rows_are_measured_where_the_environment_says(folder, monkeypatch):
+    monkeypatch.setattr("rff_dist.engines.dask_cluster.CONNECT_S", 0.3)
+    monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
+    size = ("--components", "64", "--alpha", "1", "--features", "fourier")
+    message = refusal(69, "plan", folder / "data.zarr", *PLAIN, *size, "--measure")
+    assert "no scheduler answers at tcp://127.0.0.1:1" in message
+
+
 def test_a_job_that_does_not_fit_exits_1_with_both_numbers(folder):
     size = ("--components", "8192", "--memory", "1GiB")
     message = refusal(1, "plan", folder / "data.zarr", *PLAIN, *size, "--alpha", "gcv")
