@@ -35,7 +35,7 @@ from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import Runner, Step, in_this_process, made, run_steps
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.ridge.drift import LEVEL, Batch, Drift, Gone, Observed, check_level, judge_drift
+from rff_dist.ridge.drift import LEVEL, Batch, Drift, Observed, check_level, judge_drift
 from rff_dist.ridge.gate import TOLERANCE, Gate, HeldOut, check_tolerance, hold_out, judge
 from rff_dist.ridge.model import KIND, RidgeModel, model_from, write_model
 from rff_dist.ridge.plan import Sums, check_plan
@@ -51,7 +51,7 @@ from rff_dist.ridge.update import (
     score_new_rows,
     solve_update,
 )
-from rff_dist.statistics.moments import ColumnMoments
+from rff_dist.statistics.moments import ColumnMoments, Moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.documents import parse_document, sign_document
@@ -169,7 +169,7 @@ class Refresh:
     batch: Batch | None = None
     held_out: HeldOut | None = None
     statistics: RidgeStatistics | None = None
-    gone: Gone | None = None
+    gone: Moments | None = None
     drift: Drift | None = None
     challenger: RidgeModel | None = None
     gate: Gate | None = None
@@ -357,9 +357,8 @@ def check_drift(job: Refresh) -> Summary:
     assert job.champion.statistics is not None
     batch, held_out, statistics = made(job.batch), made(job.held_out), made(job.statistics)
     held = Observed(job.champion.statistics, job.champion.columns, held_out.errors)
-    all_rows = statistics if job.gone is None else statistics + job.gone.statistics
     columns = ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
-    new = Observed(all_rows - held.statistics, columns, batch.errors)
+    new = Observed(batch.statistics, columns, batch.errors)
     job.drift = judge_drift(held, new, statistics, level=job.level)
     return job.drift.to_dict()
 

@@ -108,10 +108,12 @@ class BatchState:
     """The state of a pass over new rows.
 
     `model`: the current one.
+    `sums`: its features and grids, without Z'Z.
     `pivot`: float64 array of shape (n_features + n_targets,). What moments are summed about, see `Moments`.
     """
 
     model: LinearModel
+    sums: Accumulation
     pivot: FloatArray
 
     def digest(self) -> str:
@@ -124,63 +126,30 @@ class Batch:
     """What one pass over new rows finds out before they are added; `+` joins two sets of rows.
 
     `errors`: of the champion, which has not seen them.
-    `moments`: of their columns.
-    """
-
-    errors: ErrorSums
-    moments: Moments
-
-    def __add__(self, other: Batch) -> Batch:
-        return Batch(self.errors + other.errors, self.moments + other.moments)
-
-
-def measure_batch(rows: Rows, state: BatchState) -> Batch:
-    """Score a block with a model that has not seen it, and measure its columns, in one reading.
-
-    Raises DataError if the block has no targets, or values that are not finite.
-    """
-    return Batch(measure_errors(rows, state.model), measure_moments(rows, state.pivot))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GoneState:
-    """The state of a pass over rows that a model is to hold no longer; see `Gone`.
-
-    `sums`: features and grids, without Z'Z.
-    `pivot`: as of `BatchState`.
-    """
-
-    sums: Accumulation
-    pivot: FloatArray
-
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.sums.digest()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gone:
-    """What is known of rows that a model is to hold no longer; `+` joins two sets of rows.
-
     `statistics`: their sums, without Z'Z.
     `moments`: of their columns.
     """
 
+    errors: ErrorSums
     statistics: RidgeStatistics
     moments: Moments
 
-    def __add__(self, other: Gone) -> Gone:
-        return Gone(self.statistics + other.statistics, self.moments + other.moments)
+    def __add__(self, other: Batch) -> Batch:
+        return Batch(
+            self.errors + other.errors, self.statistics + other.statistics, self.moments + other.moments
+        )
 
 
-def measure_gone(rows: Rows, state: GoneState, total: Gone | None = None) -> Gone:
-    """Sum a block that goes; adds to `total` in place.
+def measure_batch(rows: Rows, state: BatchState, total: Batch | None = None) -> Batch:
+    """Score a block with a model that has not seen it, and measure its columns; adds to `total` in place.
 
-    Raises DataError as `accumulate_rows`.
+    Raises DataError if the block has no targets, or as `accumulate_rows`.
     """
+    errors, moments = measure_errors(rows, state.model), measure_moments(rows, state.pivot)
     statistics = accumulate_rows(rows, state.sums, None if total is None else total.statistics)
-    moments = measure_moments(rows, state.pivot)
-    return Gone(statistics, moments if total is None else total.moments + moments)
+    if total is None:
+        return Batch(errors, statistics, moments)
+    return Batch(total.errors + errors, statistics, total.moments + moments)
 
 
 # -- the tests -----------------------------------------------------------------------------------------

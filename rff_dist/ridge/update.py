@@ -35,13 +35,13 @@ from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParamete
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.describe import attributes_of, describe_cut, describe_dataset
 from rff_dist.ridge.differences import Differences, find_differences, has_rows_of
-from rff_dist.ridge.drift import Batch, BatchState, Gone, GoneState, measure_batch, measure_gone
+from rff_dist.ridge.drift import Batch, BatchState, measure_batch
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges, merge_ranges, without_rows
 from rff_dist.statistics import inspection
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from rff_dist.statistics.moments import ColumnMoments
+from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import tile_rows
 from rff_dist.storage.loads import Window, read_loads
@@ -361,22 +361,22 @@ def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine
 
     There must be some.
 
-    Raises DataError if values cannot be used; names row and column.
+    Raises DataError if values cannot be used, or lie beyond what the sums were laid out for; names row and
+      column.
     """
-    state = BatchState(model.linear, _pivot(model))
-    sources: list[tuple[Dataset, list[Block]]] = [
-        (dataset, as_blocks(cut_ranges(rows.ranges, rows_at_once(dataset, MIN_BLOCK_ROWS))))
-    ]
-    if rows.came is not None:
-        sources.append((rows.came, inspection.blocks_of(rows.came)))
-    batches: list[Batch] = [
+    assert model.statistics is not None
+    sums = Accumulation(model.feature_map, model.statistics.spec, sums="moments")
+    found: list[Batch] = [
         engine.map_reduce(
-            BlockTask(source, measure_batch), blocks, state, combine=operator.add, label="score"
+            BlockTask(source, measure_batch, adds=True),
+            blocks,
+            BatchState(model.linear, sums, _pivot(model)),
+            combine=operator.add,
+            label="score",
         )
-        for source, blocks in sources
-        if blocks
+        for source, blocks in _sources((dataset, rows.ranges), rows.came, model.statistics.spec.limb_rows)
     ]
-    batch = functools.reduce(operator.add, batches)
+    batch = functools.reduce(operator.add, found)
     if not batch.moments.weight.value() > 0:
         raise DataError(f"all {rows.n_samples:_} new rows have weight 0; at least one must count")
     return batch
@@ -389,26 +389,29 @@ def _pivot(model: RidgeModel) -> FloatArray:
     return np.concatenate([center, model.statistics.target_means()])
 
 
-def measure_gone_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine) -> Gone | None:
-    """Sum the rows that a model is to hold no longer, without Z'Z; None where all stay."""
-    assert model.statistics is not None
+def measure_gone_rows(
+    model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine
+) -> Moments | None:
+    """Measure the columns of the rows that a model is to hold no longer; None where all stay."""
     before = dataset if rows.differences is None else rows.differences.before
-    sources = [(before, as_blocks(cut_ranges(rows.left, rows_at_once(before, MIN_BLOCK_ROWS))))]
-    if rows.gone is not None:
-        sources.append((rows.gone, inspection.blocks_of(rows.gone)))
-    sums = Accumulation(model.feature_map, model.statistics.spec, sums="moments")
-    found: list[Gone] = [
+    found: list[Moments] = [
         engine.map_reduce(
-            BlockTask(source, measure_gone, adds=True),
-            blocks,
-            GoneState(sums, _pivot(model)),
-            combine=operator.add,
-            label="measure",
+            BlockTask(source, measure_moments), blocks, _pivot(model), combine=operator.add, label="measure"
         )
-        for source, blocks in sources
-        if blocks
+        for source, blocks in _sources((before, rows.left), rows.gone, MIN_BLOCK_ROWS)
     ]
     return functools.reduce(operator.add, found) if found else None
+
+
+def _sources(
+    stored: tuple[Dataset, Sequence[Range]], others: Dataset | None, max_rows: int
+) -> Iterator[tuple[Dataset, list[Block]]]:
+    """Give rows of a dataset, and others, with their blocks; only where there are any."""
+    dataset, ranges = stored
+    if ranges:
+        yield dataset, as_blocks(cut_ranges(ranges, rows_at_once(dataset, max_rows)))
+    if others is not None:
+        yield others, inspection.blocks_of(others, max_rows=max_rows)
 
 
 def rows_at_once(dataset: Dataset, at_most: int) -> int:
@@ -546,7 +549,7 @@ def solve_update(
     *,
     statistics: RidgeStatistics,
     batch: Batch | None,
-    gone: Gone | None = None,
+    gone: Moments | None = None,
 ) -> RidgeModel:
     """Solve a model again from the statistics of all rows, with alpha chosen as before."""
     again = solve_as_before(model, statistics).with_card(
@@ -573,7 +576,7 @@ def solve_as_before(model: RidgeModel, statistics: RidgeStatistics) -> RidgeMode
     return again.with_card(**{name: card[name] for name in ("alpha_given", "alphas") if name in card})
 
 
-def _columns(model: RidgeModel, batch: Batch | None, gone: Gone | None) -> ColumnMoments | None:
+def _columns(model: RidgeModel, batch: Batch | None, gone: Moments | None) -> ColumnMoments | None:
     """Return the moments of the columns of all rows, from a model's own."""
     if model.columns is None or model.statistics is None:
         return None
@@ -581,6 +584,6 @@ def _columns(model: RidgeModel, batch: Batch | None, gone: Gone | None) -> Colum
     if batch is not None:
         columns = columns + ColumnMoments.of(batch.moments, frequency_weights=frequency)
     if gone is not None:
-        went = ColumnMoments.of(gone.moments, frequency_weights=frequency)
+        went = ColumnMoments.of(gone, frequency_weights=frequency)
         columns = columns + replace(went, n_samples=-went.n_samples, weight=-went.weight)
     return columns

@@ -247,15 +247,20 @@ def test_absurd_targets_are_a_large_error_and_no_failure():
     assert "errors" in drift.parts
 
 
-def test_a_pass_over_a_batch_is_both_measurements_in_one():
+def test_a_pass_over_a_batch_is_all_measurements_in_one():
     X, y = draw(np.random.default_rng(0), 100)
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
-    state = BatchState(model, np.zeros(N_FEATURES + 1))
+    sums = Accumulation(features(), statistics_of(X, y).spec, sums="moments")
+    state = BatchState(model, sums, np.zeros(N_FEATURES + 1))
     parts = [measure_batch(rows_of(X[i : i + 50], y[i : i + 50]), state) for i in (0, 50)]
     found: Batch = parts[0] + parts[1]
     assert found.errors.errors.n_samples == found.moments.n_samples == 100
     assert state.digest() == features().digest()
     np.testing.assert_allclose(ColumnMoments.of(found.moments).mean, X.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(found.statistics.Zt1(), statistics_of(X, y).Zt1(), rtol=1e-12, atol=1e-12)
+    in_place = measure_batch(rows_of(X[50:], y[50:]), state, parts[0])
+    assert in_place.statistics == found.statistics
+    assert in_place.errors.errors.n_samples == 100
 
 
 # -- all of it -----------------------------------------------------------------------------------------
