@@ -17,7 +17,7 @@ from rff_dist.text import number
 
 if TYPE_CHECKING:
     from rff_dist.registry.versions import RegisteredModel, Version
-    from rff_dist.ridge.update import Refusal
+    from rff_dist.ridge.new_rows import Refusal
 
 group = make_group("models", "List, promote and roll back the versions of registered models.")
 app.add_typer(group)

@@ -21,7 +21,7 @@ from rff_dist.jobs.steps import Runner, Step, take
 from rff_dist.jobs.train import leftover_runs
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge.model import RidgeModel, read_model, write_model
-from rff_dist.ridge.update import check_updatable
+from rff_dist.ridge.new_rows import check_updatable
 from rff_dist.storage.appending import known_sources
 from rff_dist.storage.columns import ID
 from rff_dist.storage.corrections import delete_from

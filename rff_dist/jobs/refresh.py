@@ -38,19 +38,10 @@ from rff_dist.registry.versions import RegisteredModel, Version
 from rff_dist.ridge.drift import LEVEL, Batch, Drift, Observed, check_level, judge_drift
 from rff_dist.ridge.gate import TOLERANCE, Gate, HeldOut, check_tolerance, hold_out, judge
 from rff_dist.ridge.model import KIND, RidgeModel, model_from, write_model
+from rff_dist.ridge.new_rows import NewRows, Refusal, check_updatable, find_new_rows, refuse
 from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.row_ranges import count_rows
-from rff_dist.ridge.update import (
-    NewRows,
-    Refusal,
-    accumulate_new_rows,
-    check_updatable,
-    find_new_rows,
-    measure_gone_rows,
-    refuse,
-    score_new_rows,
-    solve_update,
-)
+from rff_dist.ridge.update import accumulate_new_rows, measure_gone_rows, score_new_rows, solve_update
 from rff_dist.statistics.moments import ColumnMoments, Moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.datasets import open_dataset

@@ -27,8 +27,9 @@ from rff_dist.ridge.drift import ErrorSums, measure_errors
 from rff_dist.ridge.evaluation import check_evaluation
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.new_rows import check_columns
 from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges
-from rff_dist.ridge.update import check_columns, rows_at_once, sum_ranges
+from rff_dist.ridge.update import rows_at_once, sum_ranges
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray

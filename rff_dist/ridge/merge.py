@@ -20,7 +20,8 @@ from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.ridge.describe import describe_cut, describe_dataset
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.update import check_columns, solve_as_before
+from rff_dist.ridge.new_rows import check_columns
+from rff_dist.ridge.update import solve_as_before
 from rff_dist.statistics.inspection import inspect
 from rff_dist.statistics.moments import ColumnMoments
 from rff_dist.statistics.passes import accumulate

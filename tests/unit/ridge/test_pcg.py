@@ -26,11 +26,11 @@ from rff_dist.features.options import Recipe
 from rff_dist.numerics.conjugate_gradients import Stop
 from rff_dist.numerics.solution import SolveStatus
 from rff_dist.ridge import plan
+from rff_dist.ridge.new_rows import check_updatable
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
 from rff_dist.ridge.plan import Machines, Sizes, choose_solver
 from rff_dist.ridge.prepare import prepare
-from rff_dist.ridge.update import check_updatable
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)

@@ -25,9 +25,10 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge import update
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.gate import hold_out, judge
+from rff_dist.ridge.new_rows import NewRows, Refusal, find_new_rows, held_ranges, refuse
 from rff_dist.ridge.options import Penalty, RidgeOptions
 from rff_dist.ridge.solve import solve
-from rff_dist.ridge.update import NewRows, Refusal, find_new_rows, held_ranges, refuse, update_model
+from rff_dist.ridge.update import update_model
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.storage.appending import append_dataset

@@ -24,8 +24,9 @@ from rff_dist.ridge import update
 from rff_dist.ridge.differences import find_differences
 from rff_dist.ridge.merge import refit_on
 from rff_dist.ridge.model import read_model, write_model
+from rff_dist.ridge.new_rows import find_new_rows
 from rff_dist.ridge.row_ranges import merge_ranges
-from rff_dist.ridge.update import find_new_rows, update_model
+from rff_dist.ridge.update import update_model
 from rff_dist.statistics import accumulate, passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import ColumnMoments, measure_moments

@@ -1,0 +1,305 @@
+"""Which rows came and went since a model was trained: what an update is to add and to subtract.
+
+Data that keep versions say which of their chunks differ; of others the first rows must be the same, by their
+fingerprint, and what lies behind them is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.describe import attributes_of
+from rff_dist.ridge.differences import Differences, find_differences, has_rows_of
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.row_ranges import Range, count_rows, merge_ranges, without_rows
+from rff_dist.storage.loads import Window, read_loads
+from rff_dist.text import redact
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Rows that were kept out of a model, or a change of rows that it holds.
+
+    `start`, `stop`: which rows of the data; of a change, the first and the last one that changed.
+    `n_samples`: rows that the fingerprint covers, from the first on.
+    `fingerprint`: where it is another now, the rows may be others, and count as new.
+    `refused`: when, as ISO 8601 in UTC.
+    `data_version`: the version of the data that they were read from, where it keeps some.
+    `n_changed`: of a change, how many rows were replaced or deleted; else 0.
+    """
+
+    start: int
+    stop: int
+    n_samples: int
+    fingerprint: str
+    reason: str
+    refused: str
+    data_version: str | None = None
+    n_changed: int = 0
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the model holds these rows as they were before; each update judges such a change again."""
+        return self.n_changed > 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Which rows of a dataset a model does not hold yet, and which it is to do without.
+
+    `n_before`: rows of the data when the model was made, those that it does not hold among them.
+    `n_after`: rows of the data now.
+    `ranges`: rows to add.
+    `left_out`: rows that stay out.
+    `differences`: how versioned data differ from those that the model was made of; None of others.
+    `window`: which rows the model is to hold, as `Window.parse` reads it.
+    `is_new_window`: whether the model had another.
+    `start`: the first row of the window.
+    `left`: rows that the model holds and that are before it.
+    """
+
+    n_before: int
+    n_after: int
+    ranges: tuple[Range, ...]
+    left_out: tuple[Range, ...]
+    differences: Differences | None = None
+    window: str = "all"
+    is_new_window: bool = False
+    start: int = 0
+    left: tuple[Range, ...] = ()
+
+    @property
+    def out(self) -> list[Range]:
+        """All rows of the data that the model is to do without."""
+        return merge_ranges([(0, self.start), *self.left_out])
+
+    @property
+    def changed(self) -> tuple[Range, ...]:
+        """Rows that the model was made of and that are others now, or gone."""
+        return () if self.differences is None else self.differences.changed
+
+    def shared(self, model: RidgeModel) -> list[Range]:
+        """Return the rows, by their numbers now, that a model holds and is to hold."""
+        stay = without_rows(held_ranges(model), [*self.changed, *self.left])
+        return merge_ranges([*stay, *(() if self.differences is None else self.differences.moved)])
+
+    @property
+    def came(self) -> ArrayDataset | None:
+        """Rows that replaced others; None where none did."""
+        return None if self.differences is None else self.differences.came
+
+    @property
+    def gone(self) -> ArrayDataset | None:
+        """Rows that the data do not have any more; None where all are there."""
+        return None if self.differences is None else self.differences.gone
+
+    def read_once(self, dataset: Dataset) -> Dataset:
+        """Return the dataset, of which what was read to compare versions is not read again."""
+        return dataset if self.differences is None else self.differences.after
+
+    @property
+    def n_samples(self) -> int:
+        """How many rows there are to add, those that replace others among them."""
+        return count_rows(self.ranges) + (0 if self.came is None else self.came.n_samples)
+
+    @property
+    def n_gone(self) -> int:
+        """How many rows there are to take out."""
+        return count_rows(self.left) + (0 if self.gone is None else self.gone.n_samples)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the model holds the data as they are."""
+        return not (self.n_samples or self.changed or self.left or self.is_new_window)
+
+
+def find_new_rows(
+    model: RidgeModel,
+    dataset: Dataset,
+    *,
+    refusals: Sequence[Refusal] = (),
+    backfill: int | None = None,
+    window: str | None = None,
+) -> NewRows:
+    """Find the rows that came, and those that went, since a model was trained on the data.
+
+    Data that keep versions say which of their chunks differ; of others the first rows must be the same.
+
+    `model`: with its statistics.
+    `dataset`: the data that it was trained on, perhaps with more rows at their end.
+    `refusals`: rows to pass over.
+    `backfill`: from this row on, rows that were left out or refused before are new again.
+    `window`: which rows the model is to hold, see `Window.parse`; if left out, as before.
+    Returns `rows`: of no ranges where there is nothing new.
+    Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
+      StatisticsError if the model cannot be updated exactly; the message says why; DataError if columns or
+      targets are others; InvalidParameterError if there is no such window.
+    """
+    check_updatable(model)
+    check_columns(model, dataset)
+    seen, n_samples = n_seen(model), dataset.n_samples
+    before = _window(model)
+    window = before.of if window is None else window
+    start = _first_row(dataset, window)
+    version = model.card.get("data_version")
+    missing = without_rows([(0, seen)], held_ranges(model))
+    fingerprint = model.card["prefix_fingerprint"]
+    differences = find_differences(
+        dataset,
+        version,
+        missing,
+        start=start,
+        only_appended=fingerprint == dataset.recorded_prefix(seen),
+    )
+    if differences is None and not _begins_with(dataset, seen, fingerprint):
+        has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
+        raise FingerprintMismatchError(
+            f"the model was trained on {seen:_} rows, and {_name(dataset)} {has} (fingerprint "
+            f"{_prefix(dataset, min(seen, n_samples))[:16]}…, expected "
+            f"{str(fingerprint)[:16]}…); only appended rows can be added. Give the data "
+            "that it was trained on, with the same arrays of X, y and weights, or fit anew"
+        )
+    changed = () if differences is None else differences.changed
+    held_back = [
+        (one.start, one.stop)
+        for one in refusals
+        if not one.is_change
+        and seen < one.stop
+        and (
+            has_rows_of(dataset, one.data_version, one.start, one.stop)
+            if changed
+            else _begins_with(dataset, one.n_samples, one.fingerprint)
+        )
+    ]
+    out = merge_ranges([*without_rows(_left_out(model), changed), *without_rows(held_back, [(0, seen)])])
+    again = [] if backfill is None else without_rows(out, [(0, backfill)])
+    out = without_rows(out, [*again, (0, start)])
+    again += without_rows([(start, before.start)], changed)  # by a longer window
+    added = without_rows([*again, (seen, max(seen, n_samples))], [*out, (0, start)])
+    left = without_rows(held_ranges(model), [*changed, (start, max(start, seen))])
+    return NewRows(
+        seen,
+        n_samples,
+        tuple(merge_ranges(added)),
+        tuple(out),
+        differences,
+        window,
+        window != before.of,
+        start,
+        tuple(left),
+    )
+
+
+def _first_row(dataset: Dataset, window: str) -> int:
+    """Return the first row of a window; raises InvalidParameterError where there is none."""
+    wanted = Window.parse(window)
+    if wanted == Window():
+        return 0
+    if getattr(dataset, "version", None) is None:
+        raise InvalidParameterError(
+            f"`window` is {window!r}, but {_name(dataset)} keeps no versions, so that nobody knows which "
+            "rows came together; expected a versioned dataset. `rff-dist data convert` makes one"
+        )
+    return wanted.first_row(read_loads(attributes_of(dataset), dataset.n_samples))
+
+
+def refuse(dataset: Dataset, rows: NewRows, reason: str) -> list[Refusal]:
+    """Return new rows as refused ones, from now on, and changes of others as a refused change."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    fingerprint = dataset.recorded_prefix(rows.n_after) or _prefix(dataset, rows.n_after)
+    version = getattr(dataset, "version", None)
+    found = [
+        Refusal(start, stop, rows.n_after, fingerprint, reason, now, version) for start, stop in rows.ranges
+    ]
+    if n_changed := count_rows(rows.changed):
+        first, last = rows.changed[0][0], rows.changed[-1][1]
+        found.append(Refusal(first, last, rows.n_after, fingerprint, reason, now, version, n_changed))
+    return found
+
+
+def check_updatable(model: RidgeModel) -> None:
+    """Check that a model can be updated exactly.
+
+    Raises StatisticsError if it cannot; says why and what to do.
+    """
+    if "classifier" in model.card:
+        why = "it is a classifier, whose probabilities, class weights and losses depend on all rows"
+    elif model.statistics is None:
+        solved_without = model.card.get("solver", {}).get("method") == "pcg"
+        why = "it was stored without its statistics (`--no-statistics`)"
+        why = "conjugate gradients solved it, without statistics (`--solver pcg`)" if solved_without else why
+    elif "prefix_fingerprint" not in model.card or "fit_intercept" not in model.card:
+        why = "its card does not say which rows it was trained on"
+    else:
+        return
+    raise StatisticsError(f"this model cannot be updated: {why}; train it anew on all rows")
+
+
+def check_columns(model: RidgeModel, dataset: Dataset) -> None:
+    """Check that a dataset has the columns and targets of a model; else raise a DataError."""
+    prediction.check_dataset(dataset, model)
+    assert model.statistics is not None
+    spec = model.statistics.spec
+    if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
+        raise DataError(
+            f"{_name(dataset)} has {dataset.n_targets} targets (vector: {dataset.one_dimensional}); "
+            f"the model was trained on {spec.n_targets} (vector: {spec.one_dimensional})"
+        )
+
+
+def n_seen(model: RidgeModel) -> int:
+    """Return how many rows its data had when a model was made."""
+    return int(model.card.get("n_seen", model.card["n_samples"]))
+
+
+def _left_out(model: RidgeModel) -> list[Range]:
+    return [(int(start), int(stop)) for start, stop in model.card.get("left_out", ())]
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptWindow:
+    """What a model's card says of its window; see `NewRows`."""
+
+    of: str = "all"
+    start: int = 0
+
+
+def _window(model: RidgeModel) -> _KeptWindow:
+    return _KeptWindow(**model.card.get("window", {}))
+
+
+def held_ranges(model: RidgeModel) -> list[Range]:
+    """Return the rows that a model holds."""
+    return without_rows([(0, n_seen(model))], out_of(model))
+
+
+def out_of(model: RidgeModel) -> list[Range]:
+    """Return the rows of its data that a model does without, those before its window among them."""
+    return merge_ranges([(0, _window(model).start), *_left_out(model)])
+
+
+def _begins_with(dataset: Dataset, n_samples: int, fingerprint: str) -> bool:
+    """Tell whether the first rows are those of a fingerprint."""
+    if n_samples > dataset.n_samples:
+        return False
+    return fingerprint == dataset.recorded_prefix(n_samples) or fingerprint == _prefix(dataset, n_samples)
+
+
+def _prefix(dataset: Dataset, n_samples: int) -> str:
+    fingerprint = dataset.prefix_fingerprint(n_samples)
+    if fingerprint is None:
+        raise DataError(
+            f"a {type(dataset).__name__} does not tell its first rows from others; write the data to Zarr "
+            "and open them with open_dataset"
+        )
+    return fingerprint
+
+
+def _name(dataset: Dataset) -> str:
+    return "the data" if dataset.url is None else redact(dataset.url)
