@@ -207,6 +207,8 @@ def _describe_record(path: str, record: Record, *, version: Version | None = Non
             facts["left out"] = f"{display.ranges_words(card['left_out'])}, which updates refused"
         if "window" in card:
             facts["window"] = f"{card['window']['of']}: from row {card['window']['start']:,} of the data on"
+        if "fading" in card:
+            facts["half-life"] = card["fading"]["half_life"]
         for label, names in (("columns", "feature_names"), ("targets", "target_names")):
             if names in card:
                 facts[label] = display.some(card[names])

@@ -27,6 +27,7 @@ REFUSED = 3
     "rff-dist update model data.zarr",
     "rff-dist update models/sales data.zarr --test test.zarr --tolerance 0.02",
     "rff-dist update models/sales data.zarr --window 30d",
+    "rff-dist update models/sales data.zarr --half-life 30d",
     "rff-dist update model data.zarr --dry-run --json",
     "rff-dist update model data.zarr --backfill 0 --force",
 )
@@ -67,6 +68,8 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     facts["holds"] = display.plural(found["n_samples"], "row")
     if found["window"] != "all":
         facts["holds"] += f", of the window {found['window']}: from row {found['first_row']:,} on"
+    if found["half_life"] != "none":
+        facts["half-life"] = found["half_life"]
     if found["n_gone"]:
         facts["gone"] = display.plural(found["n_gone"], "row")
     if not found["n_new"]:

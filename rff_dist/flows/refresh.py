@@ -117,6 +117,7 @@ def _report_markdown(result: Mapping[str, Any]) -> str:
         "rows of the model": f"{result['n_samples']:,}",
         "new rows": f"{result['n_new']:,}",
         "window": f"{result['window']}, from row {result['first_row']:,} on",
+        "half-life": result["half_life"],
         "left out": ", ".join(f"{start:,} to {stop - 1:,}" for start, stop in result["left_out"]) or "none",
         "digest": code(result["digest"]),
         "digest of the statistics": code(result["statistics_digest"]),

@@ -47,6 +47,7 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.leases import Lease, hold
+from rff_dist.storage.loads import ALL_ROWS
 from rff_dist.storage.locations import Location, open_store, parse_location, read_bytes, write_bytes
 from rff_dist.storage.output_places import holds_versions
 from rff_dist.storage.records import Record, peek_record, read_record
@@ -135,7 +136,7 @@ class Refresh:
     `test`: what models are compared on; None holds out rows that the champion was trained on.
     `tolerance`: see `judge`.
     `level`: probability of a drift alarm without drift.
-    `backfill`, `window`: see `find_new_rows`.
+    `backfill`, `window`, `half_life`: see `find_new_rows`.
     `force`: whether the challenger is published whatever the gate says.
     `dry_run`: whether nothing is written.
     `runner`: by what the steps are driven.
@@ -154,6 +155,7 @@ class Refresh:
     level: float = LEVEL
     backfill: int | None = None
     window: str | None = None
+    half_life: str | None = None
     force: bool = False
     dry_run: bool = False
     rows: NewRows | None = None
@@ -202,6 +204,7 @@ def open_update(job: Update, runner: Runner) -> Iterator[Refresh]:
         level=job.drift_level,
         backfill=job.backfill,
         window=job.window,
+        half_life=job.half_life,
         force=job.force,
         dry_run=job.dry_run,
         runner=runner,
@@ -217,7 +220,8 @@ def open_refresh(
 
     `url`: a model's folder, or that of a registered model, whose next version is published.
     `runner`: by what the steps are driven; in this process if left out.
-    `**options`: `test`, `tolerance`, `level`, `backfill`, `window`, `force` and `dry_run`; see `Refresh`.
+    `**options`: `test`, `tolerance`, `level`, `backfill`, `window`, `half_life`, `force` and
+      `dry_run`; see `Refresh`.
     Raises OutputBusyError if another run writes it; StorageError if there is no ridge model.
     """
     runner = in_this_process() if runner is None else runner
@@ -264,12 +268,17 @@ def find_rows(job: Refresh) -> Summary:
     """Find the new rows; nothing new is an answer.
 
     Returns `summary`: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows; in
-      `left_out_because` why each of the last is left out; the `window` and its `first_row`.
+      `left_out_because` why each of the last is left out; the `window` and its `first_row`; the `half_life`.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError, DataError as `find_new_rows`.
     """
     job.rows = find_new_rows(
-        job.champion, job.dataset, refusals=job.refusals, backfill=job.backfill, window=job.window
+        job.champion,
+        job.dataset,
+        refusals=job.refusals,
+        backfill=job.backfill,
+        window=job.window,
+        half_life=job.half_life,
     )
     job.dataset = job.rows.read_once(job.dataset)
     return {
@@ -282,6 +291,7 @@ def find_rows(job: Refresh) -> Summary:
         "left_out": [list(one) for one in job.rows.left_out],
         "left_out_because": [_why(job, start, stop) for start, stop in job.rows.left_out],
         "window": job.rows.window,
+        "half_life": job.rows.fading.half_life,
         "first_row": job.rows.start,
     }
 
@@ -321,8 +331,7 @@ def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
     Returns `summary`: what is held out in words, and as `score_rows`.
     Raises DataError if test data do not fit the champion.
     """
-    shared = made(job.rows).shared(job.champion)
-    job.held_out = hold_out(job.champion, job.dataset, shared, engine=engine, test=job.test)
+    job.held_out = hold_out(job.champion, job.dataset, made(job.rows), engine=engine, test=job.test)
     return {"held_out": job.held_out.words, **job.held_out.errors.errors.to_dict()}
 
 
@@ -396,7 +405,8 @@ def publish_update(job: Refresh) -> Summary:
     """
     rows = made(job.rows)
     if rows.is_nothing:
-        which = "rows of the data" if rows.window == "all" else f"rows of the window {rows.window}"
+        which = "rows of the data" if not rows.start else "rows that count"
+        which = which if rows.window == ALL_ROWS else f"rows of the window {rows.window}"
         reason = f"the model holds all {rows.n_after - rows.start:,} {which}"
         if rows.left_out:
             why = "; ".join(f"rows {a:,} to {b - 1:,}: {_why(job, a, b)}" for a, b in rows.left_out)
@@ -422,7 +432,8 @@ def publish_update(job: Refresh) -> Summary:
         facts: Summary = {
             "added": [list(one) for one in rows.ranges],
             "n_seen": rows.n_after,
-            **({} if rows.window == "all" else {"window": rows.window}),
+            **({} if rows.window == ALL_ROWS else {"window": rows.window}),
+            **({"half_life": rows.fading.half_life} if rows.fading.halvings else {}),
             "drifted": job.drift is not None and job.drift.drifted,
         }
         version = publish(

@@ -281,14 +281,21 @@ class Update:
         None,
         unit="12|30d|all",
     )
+    half_life: str | None = option(
+        "How long rows of versioned data keep their weight, before it halves: 12 loads, say; 30d, from one "
+        "span of 30 days to the next, by when rows were loaded; or none. If left out, as before.",
+        None,
+        unit="12|30d|none",
+    )
     force: bool = option("Whether the challenger is published even if it is worse than tolerated.", False)
     dry_run: bool = option("Whether to say only what would be done, and write nothing.", False)
 
     def __post_init__(self) -> None:
-        if self.window is not None:
-            from rff_dist.storage.loads import Window
+        if self.window is not None or self.half_life is not None:
+            from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, HalfLife, Window
 
-            Window.parse(self.window)
+            Window.parse(ALL_ROWS if self.window is None else self.window)
+            HalfLife.parse(NO_HALF_LIFE if self.half_life is None else self.half_life)
 
 
 @group

@@ -35,8 +35,8 @@ class Differences:
 
     before: Dataset
     after: Dataset
-    was: _Compared
-    became: _Compared
+    was: Compared
+    became: Compared
     came: ArrayDataset | None
     gone: ArrayDataset | None
     moved: tuple[Range, ...]
@@ -125,7 +125,7 @@ def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) ->
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Compared:
+class Compared:
     """Rows of chunks that differ: their numbers, values, and all values of a row as bytes."""
 
     numbers: np.ndarray
@@ -134,10 +134,10 @@ class _Compared:
     sample_weight: np.ndarray | None
     as_bytes: np.ndarray
 
-    def only(self, which: np.ndarray) -> _Compared:
+    def only(self, which: np.ndarray) -> Compared:
         """Return some of the rows, by a mask."""
         y, weight = self.y, self.sample_weight
-        return _Compared(
+        return Compared(
             self.numbers[which],
             self.X[which],
             None if y is None else y[which],
@@ -145,7 +145,7 @@ class _Compared:
             self.as_bytes[which],
         )
 
-    def within(self, ranges: Sequence[Range]) -> _Compared:
+    def within(self, ranges: Sequence[Range]) -> Compared:
         """Return the rows whose numbers are in ranges."""
         return self.only(_inside(self.numbers, ranges))
 
@@ -154,16 +154,16 @@ class _Compared:
         return ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
 
 
-def _as_ranges(rows: _Compared) -> tuple[Range, ...]:
+def _as_ranges(rows: Compared) -> tuple[Range, ...]:
     return tuple(merge_ranges((row, row + 1) for row in rows.numbers.tolist()))
 
 
-def _read(dataset: ZarrDataset, ranges: Sequence[Range]) -> _Compared:
+def _read(dataset: ZarrDataset, ranges: Sequence[Range]) -> Compared:
     spans = [(start, min(stop, dataset.n_samples)) for start, stop in ranges if start < dataset.n_samples]
     read: list[Rows] = [dataset.read(Block(i, start, stop)) for i, (start, stop) in enumerate(spans)]
     numbers = [np.arange(start, stop) for start, stop in spans]
     if not read:
-        return _Compared(np.empty(0, np.int64), np.empty((0, 1)), None, None, np.empty((0, 0), np.uint8))
+        return Compared(np.empty(0, np.int64), np.empty((0, 1)), None, None, np.empty((0, 0), np.uint8))
     X = np.concatenate([rows.X for rows in read])
     y = None if read[0].y is None else np.concatenate([rows.y for rows in read if rows.y is not None])
     weight = None
@@ -173,7 +173,7 @@ def _read(dataset: ZarrDataset, ranges: Sequence[Range]) -> _Compared:
     as_bytes = np.hstack([np.ascontiguousarray(part).view(np.uint8) for part in parts])
     if y is not None and dataset.one_dimensional:
         y = y[:, 0]
-    return _Compared(np.concatenate(numbers), X, y, weight, as_bytes)
+    return Compared(np.concatenate(numbers), X, y, weight, as_bytes)
 
 
 def _inside(numbers: np.ndarray, ranges: Sequence[Range]) -> np.ndarray:

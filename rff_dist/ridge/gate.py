@@ -11,7 +11,7 @@ is published holds all rows, those too.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -25,9 +25,10 @@ from rff_dist.numerics.eigen import decompose
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.drift import ErrorSums, measure_errors
 from rff_dist.ridge.evaluation import check_evaluation
+from rff_dist.ridge.fading import Fading
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.new_rows import check_columns
+from rff_dist.ridge.new_rows import NewRows, check_columns
 from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges
 from rff_dist.ridge.update import rows_at_once, sum_ranges
 from rff_dist.statistics import inspection, passes
@@ -47,14 +48,15 @@ _NEGLIGIBLE = 1e-6  # of a target's variance: errors below it are not told apart
 class HeldOut:
     """Rows that two models are compared on, neither of which has seen them; see above.
 
-    `statistics`: of these rows, to be subtracted; None of test data.
+    `sums`: of these rows, to be subtracted, by how often their weights are halved in the champion and in the
+      challenger; none of test data.
     `champion`: solved without them.
     `errors`: its errors.
     """
 
     dataset: Dataset
     blocks: list[Block]
-    statistics: RidgeStatistics | None
+    sums: Mapping[tuple[int, int], RidgeStatistics]
     champion: LinearModel
     errors: ErrorSums
 
@@ -62,7 +64,7 @@ class HeldOut:
     def words(self) -> str:
         """What they are, for people."""
         n_samples = f"{self.errors.errors.n_samples:,}"
-        if self.statistics is None:
+        if not self.sums:
             return f"{n_samples} rows of test data"
         return f"the newest {n_samples} rows that the champion holds"
 
@@ -70,14 +72,14 @@ class HeldOut:
 def hold_out(
     champion: RidgeModel,
     dataset: Dataset,
-    shared: Sequence[Range],
+    rows: NewRows,
     *,
     engine: Engine,
     test: Dataset | None = None,
 ) -> HeldOut:
     """Choose the rows to hold out, and measure the champion's errors on them, solved without them.
 
-    `shared`: rows that both models hold.
+    `rows`: what the challenger is to hold: of rows that both do, the newest are held out.
     Raises DataError if test data do not fit the model, or have no targets; StatisticsError if no row is
       shared.
     """
@@ -86,8 +88,8 @@ def hold_out(
         check_columns(champion, test)
         blocks = inspection.blocks_of(test)
         linear = champion.linear
-        return HeldOut(test, blocks, None, linear, _errors(test, blocks, linear, engine=engine))
-    spec, ranges = champion.statistics.spec, _newest(shared)
+        return HeldOut(test, blocks, {}, linear, _errors(test, blocks, linear, engine=engine))
+    spec, ranges = champion.statistics.spec, _newest(rows.shared(champion))
     if not ranges:
         raise StatisticsError(
             "no row that the champion holds stays, so none can be held out to compare models on; give test "
@@ -95,12 +97,14 @@ def hold_out(
         )
     blocks = as_blocks(cut_ranges(ranges, rows_at_once(dataset, spec.limb_rows)))
     state = passes.broadcast(champion.feature_map, spec, engine=engine)
-    pieces = [(block.start, block.stop) for block in blocks]
-    statistics = sum_ranges(dataset, pieces, state, engine=engine).with_whitener(
-        champion.feature_map.whitener
-    )
-    without = _linear_without(champion, statistics)
-    return HeldOut(dataset, blocks, statistics, without, _errors(dataset, blocks, without, engine=engine))
+    whitener, pieces = champion.feature_map.whitener, [(block.start, block.stop) for block in blocks]
+    sums = {
+        (before, now): sum_ranges(dataset, within, state, engine=engine).with_whitener(whitener)
+        for before, those in Fading.from_card(champion.card).by_age(pieces).items()
+        for now, within in rows.fading.by_age(those).items()
+    }
+    without = _linear_without(champion, [(before, part) for (before, _), part in sums.items()])
+    return HeldOut(dataset, blocks, sums, without, _errors(dataset, blocks, without, engine=engine))
 
 
 def _newest(ranges: Sequence[Range]) -> list[Range]:
@@ -115,14 +119,18 @@ def _newest(ranges: Sequence[Range]) -> list[Range]:
     return newest
 
 
-def _linear_without(model: RidgeModel, part: RidgeStatistics | None) -> LinearModel:
-    """Return a model solved without some of its rows, with the same alpha."""
-    if part is None:
+def _linear_without(model: RidgeModel, parts: Sequence[tuple[int, RidgeStatistics]]) -> LinearModel:
+    """Return a model solved without some of its rows, with the same alpha.
+
+    `parts`: sums of these rows, and how often their weights are halved in the model.
+    """
+    if not parts:
         return model.linear
     assert model.statistics is not None
-    # The part was cut into other tiles than in the whole: their roundings add up, and none cancels.
-    n_tiles = model.statistics.n_tiles + part.n_tiles
-    rest = replace(model.statistics - part, n_tiles=n_tiles)
+    rest, halvings = model.statistics, Fading.from_card(model.card).halvings
+    for age, part in parts:
+        # The part was cut into other tiles than in the whole: their roundings add up, and none cancels.
+        rest = replace(rest - part.reweighted(-age, halvings), n_tiles=rest.n_tiles + part.n_tiles)
     equations = rest.normal_equations(fit_intercept=model.card["fit_intercept"])
     # As `ridge.solve` does: directions below the floor count by Cholesky and not by eigenvalues, and
     # where alpha is near the floor the errors of the two are far apart (0.244 and 0.273 for D = 512 in 3
@@ -236,7 +244,10 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     Raises InvalidParameterError if `tolerance` is negative or not finite.
     """
     check_tolerance(tolerance)
-    champion, without = held_out.champion, _linear_without(challenger, held_out.statistics)
+    champion, without = (
+        held_out.champion,
+        _linear_without(challenger, [(now, part) for (_, now), part in held_out.sums.items()]),
+    )
     both = LinearModel(
         challenger.feature_map,
         np.hstack([champion.coefficients, without.coefficients]),

@@ -16,9 +16,10 @@ from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParamete
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.describe import attributes_of
 from rff_dist.ridge.differences import Differences, find_differences, has_rows_of
+from rff_dist.ridge.fading import NO_FADING, Fading
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.row_ranges import Range, count_rows, merge_ranges, without_rows
-from rff_dist.storage.loads import Window, read_loads
+from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, Load, Window, read_loads
 from rff_dist.text import redact
 
 
@@ -59,8 +60,9 @@ class NewRows:
     `left_out`: rows that stay out.
     `differences`: how versioned data differ from those that the model was made of; None of others.
     `window`: which rows the model is to hold, as `Window.parse` reads it.
-    `is_new_window`: whether the model had another.
-    `start`: the first row of the window.
+    `fading`: how often the weights of rows are halved.
+    `is_other_choice`: whether the model had another window or half-life.
+    `start`: the first row that the model is to hold.
     `left`: rows that the model holds and that are before it.
     """
 
@@ -69,8 +71,9 @@ class NewRows:
     ranges: tuple[Range, ...]
     left_out: tuple[Range, ...]
     differences: Differences | None = None
-    window: str = "all"
-    is_new_window: bool = False
+    window: str = ALL_ROWS
+    fading: Fading = NO_FADING
+    is_other_choice: bool = False
     start: int = 0
     left: tuple[Range, ...] = ()
 
@@ -85,9 +88,13 @@ class NewRows:
         return () if self.differences is None else self.differences.changed
 
     def shared(self, model: RidgeModel) -> list[Range]:
-        """Return the rows, by their numbers now, that a model holds and is to hold."""
+        """Return the rows, by their numbers now, that a model holds and is to hold.
+
+        Where weights fade, rows that only moved are not among them: which span they were in is not known.
+        """
         stay = without_rows(held_ranges(model), [*self.changed, *self.left])
-        return merge_ranges([*stay, *(() if self.differences is None else self.differences.moved)])
+        moved = () if self.differences is None or self.fading.halvings else self.differences.moved
+        return merge_ranges([*stay, *moved])
 
     @property
     def came(self) -> ArrayDataset | None:
@@ -116,7 +123,7 @@ class NewRows:
     @property
     def is_nothing(self) -> bool:
         """Whether the model holds the data as they are."""
-        return not (self.n_samples or self.changed or self.left or self.is_new_window)
+        return not (self.n_samples or self.changed or self.left or self.is_other_choice)
 
 
 def find_new_rows(
@@ -126,6 +133,7 @@ def find_new_rows(
     refusals: Sequence[Refusal] = (),
     backfill: int | None = None,
     window: str | None = None,
+    half_life: str | None = None,
 ) -> NewRows:
     """Find the rows that came, and those that went, since a model was trained on the data.
 
@@ -136,17 +144,21 @@ def find_new_rows(
     `refusals`: rows to pass over.
     `backfill`: from this row on, rows that were left out or refused before are new again.
     `window`: which rows the model is to hold, see `Window.parse`; if left out, as before.
+    `half_life`: after how many loads or days a row weighs half as much, see `HalfLife.parse`; likewise.
     Returns `rows`: of no ranges where there is nothing new.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError if the model cannot be updated exactly; the message says why; DataError if columns or
-      targets are others; InvalidParameterError if there is no such window.
+      targets are others; InvalidParameterError if there is no such window or half-life.
     """
     check_updatable(model)
     check_columns(model, dataset)
     seen, n_samples = n_seen(model), dataset.n_samples
-    before = _window(model)
+    before, faded = _window(model), Fading.from_card(model.card)
     window = before.of if window is None else window
-    start = _first_row(dataset, window)
+    half_life = faded.half_life if half_life is None else half_life
+    loads = _loads_of(dataset, window, half_life)
+    fading = Fading.of(half_life, loads)
+    start = max(Window.parse(window).first_row(loads), fading.first_row)
     version = model.card.get("data_version")
     missing = without_rows([(0, seen)], held_ranges(model))
     fingerprint = model.card["prefix_fingerprint"]
@@ -190,23 +202,24 @@ def find_new_rows(
         tuple(out),
         differences,
         window,
-        window != before.of,
+        fading,
+        (window, half_life) != (before.of, faded.half_life),
         start,
         tuple(left),
     )
 
 
-def _first_row(dataset: Dataset, window: str) -> int:
-    """Return the first row of a window; raises InvalidParameterError where there is none."""
-    wanted = Window.parse(window)
-    if wanted == Window():
-        return 0
-    if getattr(dataset, "version", None) is None:
+def _loads_of(dataset: Dataset, window: str, half_life: str) -> list[Load]:
+    """Return the loads of a dataset; raises InvalidParameterError where they are asked for and not known."""
+    asked = {"window": window} if window != ALL_ROWS else {}
+    asked |= {"half_life": half_life} if half_life != NO_HALF_LIFE else {}
+    if asked and getattr(dataset, "version", None) is None:
+        option, value = next(iter(asked.items()))
         raise InvalidParameterError(
-            f"`window` is {window!r}, but {_name(dataset)} keeps no versions, so that nobody knows which "
+            f"`{option}` is {value!r}, but {_name(dataset)} keeps no versions, so that nobody knows which "
             "rows came together; expected a versioned dataset. `rff-dist data convert` makes one"
         )
-    return wanted.first_row(read_loads(attributes_of(dataset), dataset.n_samples))
+    return read_loads(attributes_of(dataset), dataset.n_samples)
 
 
 def refuse(dataset: Dataset, rows: NewRows, reason: str) -> list[Refusal]:
@@ -266,7 +279,7 @@ def _left_out(model: RidgeModel) -> list[Range]:
 class _KeptWindow:
     """What a model's card says of its window; see `NewRows`."""
 
-    of: str = "all"
+    of: str = ALL_ROWS
     start: int = 0
 
 

@@ -19,8 +19,8 @@ import bisect
 import functools
 import logging
 import operator
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -31,25 +31,44 @@ from rff_dist.data.folds import Folds, HashFolds, HeldInFolds, folds_from_dict
 from rff_dist.engines.protocol import Broadcast, Engine
 from rff_dist.errors import DataError
 from rff_dist.ridge.describe import describe_cut, describe_dataset
+from rff_dist.ridge.differences import Compared
 from rff_dist.ridge.drift import Batch, BatchState, measure_batch
+from rff_dist.ridge.fading import Fading
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.new_rows import NewRows, find_new_rows, held_ranges, n_seen, out_of
+from rff_dist.ridge.new_rows import NewRows, find_new_rows, n_seen, out_of
 from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges, merge_ranges, without_rows
 from rff_dist.statistics import inspection
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import tile_rows
+from rff_dist.storage.loads import ALL_ROWS
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
-type _Change = tuple[int, Dataset, set[Range], Literal["all", "gram", "moments"]]  # its sign, rows and sums
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Rows to add to the sums of a model, or to subtract from them.
+
+    `age`: how often their weights are halved, by now.
+    """
+
+    source: Dataset
+    ranges: set[Range]
+    age: int
+    sums: Literal["all", "gram", "moments"] = "all"
 
 
 def update_model(
-    model: RidgeModel, dataset: Dataset, *, window: str | None = None, engine: Engine
+    model: RidgeModel,
+    dataset: Dataset,
+    *,
+    window: str | None = None,
+    half_life: str | None = None,
+    engine: Engine,
 ) -> RidgeModel:
     """Follow the data since a model was trained, whatever became of its rows, and solve again.
 
@@ -58,13 +77,14 @@ def update_model(
     stays.
 
     `dataset`: the data that it was trained on, with more rows at their end.
-    `window`: see `find_new_rows`.
+    `window`, `half_life`: see `find_new_rows`.
     Returns `model`: the same one where there is nothing new.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError if the model cannot be updated exactly; DataError if new values cannot be used, or lie
-      beyond what the sums were laid out for; InvalidParameterError if there is no such window.
+      beyond what the sums were laid out for; InvalidParameterError if there is no such window or
+      half-life.
     """
-    rows = find_new_rows(model, dataset, window=window)
+    rows = find_new_rows(model, dataset, window=window, half_life=half_life)
     if rows.is_nothing:
         return model
     dataset = rows.read_once(dataset)
@@ -145,78 +165,109 @@ def accumulate_new_rows(
     Raises DataError if values cannot be used, or lie beyond what the sums were laid out for.
     """
     assert model.statistics is not None
-    spec, whitener = model.statistics.spec, model.feature_map.whitener
-    folds = _folds(model)
+    spec, folds, fading = model.statistics.spec, _folds(model), rows.fading
+    faded = Fading.from_card(model.card)
+    halved = fading.halved_since(faded)
     state = Accumulation(model.feature_map, spec, folds)
+
+    def summed(change: _Change, halvings: int, age: int) -> RidgeStatistics:
+        sums = replace(state, sums=change.sums, folds=None if change.sums == "gram" else folds)
+        found = sum_ranges(change.source, change.ranges, engine.broadcast(sums), engine=engine)
+        return found.reweighted(-age, halvings)
+
     blocks = inspection.blocks_of(
         dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
     )
-    wanted = set(without_rows([(block.start, block.stop) for block in blocks], rows.out))
-    gone, come = _changed(model, wanted, rows.changed)
-    before = dataset if rows.differences is None else rows.differences.before
-    if gone is None:
+    wanted = without_rows([(block.start, block.stop) for block in blocks], rows.out)
+    changes = _changes(model, dataset, rows, fading.by_age(wanted), halved)
+    if changes is None:
         logger.info("summing all %s rows anew", f"{count_rows(wanted):_}")
-        statistics = sum_ranges(dataset, come, engine.broadcast(state), engine=engine)
+        statistics = RidgeStatistics.empty(spec).reweighted(0, fading.halvings)
+        come = [_Change(dataset, ranges, age) for age, ranges in fading.by_age(wanted).items()]
     else:
-        cut: Iterable[_Change] = [(1, dataset, come, "all"), (-1, before, gone, "all")]
-        if spec.fixed_point:
-            cut = _cut_by_rows(model, dataset, rows, wanted, come=come, gone=gone)
+        gone, come = changes
         statistics = model.statistics
-        for sign, source, ranges, sums in cut:
-            if ranges:
-                summed = engine.broadcast(replace(state, sums=sums, folds=None if sums == "gram" else folds))
-                part = sum_ranges(source, ranges, summed, engine=engine)
-                statistics = statistics + part if sign > 0 else statistics - part
+        for change in gone:
+            statistics = statistics - summed(change, faded.halvings, change.age - halved)
+        statistics = statistics.reweighted(-halved, fading.halvings)
+    for change in come:
+        statistics = statistics + summed(change, fading.halvings, change.age)
     statistics.check_complete(count_rows(wanted), model.feature_map)
-    return statistics.with_whitener(whitener)
+    return statistics.with_whitener(model.feature_map.whitener)
 
 
-def _cut_by_rows(
-    model: RidgeModel,
-    dataset: Dataset,
-    rows: NewRows,
-    wanted: set[Range],
-    *,
-    come: set[Range],
-    gone: set[Range],
-) -> Iterator[_Change]:
-    """Give what is to be added and subtracted of features in fixed point, whose Z'Z is not rounded.
+def _changes(
+    model: RidgeModel, dataset: Dataset, rows: NewRows, wanted: Mapping[int, set[Range]], halved: int
+) -> tuple[list[_Change], list[_Change]] | None:
+    """Return what is to be subtracted, as it was, and what is to be added; None to begin with nothing.
 
-    Of pieces that have rows before and after only those that differ are multiplied, one by one.
+    `wanted`: the blocks that the model is to hold, by how often the weights of their rows are halved.
+    `halved`: how often weights were halved since the model was made.
     """
-    differences, at_once = rows.differences, rows_at_once(dataset, MIN_BLOCK_ROWS)
-    before = dataset if differences is None else differences.before
-    held, now = held_ranges(model), merge_ranges(wanted)
-    for sign, source, pieces, own, other in ((1, dataset, come, now, held), (-1, before, gone, held, now)):
-        mixed = set(_touched(sorted(pieces), other))
-        yield sign, source, pieces - mixed, "all"
-        yield sign, source, mixed, "moments"
-        alone = without_rows(own, other)
-        within = cut_ranges(without_rows(alone, pieces - mixed), at_once)
-        yield sign, source, set(within), "gram"
-        if differences is not None:
-            compared = differences.became if sign > 0 else differences.was
-            differing = compared.within(without_rows(own, alone)).as_dataset()
-            if differing is not None:
-                yield sign, differing, set(cut_ranges([(0, differing.n_samples)], at_once)), "gram"
-
-
-def _changed(
-    model: RidgeModel, wanted: set[Range], changed: Sequence[Range]
-) -> tuple[set[Range] | None, set[Range]]:
-    """Return the pieces to subtract, as they were, and those to add; None to begin with nothing."""
+    assert model.statistics is not None
     per_block, by_folds = model.card.get("rows_per_block"), model.card.get("summed_by_folds", False)
     if per_block is None or (by_folds and _folds(model) is None):
-        return None, wanted
-    cut = cut_ranges([(0, n_seen(model))], int(per_block))
-    held = set(without_rows(cut, out_of(model)))
+        return None
+    cut = without_rows(cut_ranges([(0, n_seen(model))], int(per_block)), out_of(model))
+    held = {age + halved: ranges for age, ranges in Fading.from_card(model.card).by_age(cut).items()}
+    before = dataset if rows.differences is None else rows.differences.before
     # Sums are rounded tile by tile; with folds a block's tiles are cut from its rows in another order.
-    height = tile_rows(model.feature_map.n_components)
-    again = set[Range]()
-    for piece in _touched(sorted(held & wanted), changed):
-        again.update([piece] if by_folds else _tiles(piece, changed, height))
-    gone, come = (held - wanted) | again, (wanted - held) | again
-    return (gone, come) if count_rows(gone) + count_rows(come) < count_rows(wanted) else (None, wanted)
+    height = None if by_folds else tile_rows(model.feature_map.n_components)
+    gone: list[_Change] = []
+    come: list[_Change] = []
+    for age in sorted({*held, *wanted}):
+        were, are = held.get(age, set()), wanted.get(age, set())
+        again = _again(sorted(were & are), rows.changed, height)
+        gone.append(_Change(before, (were - are) | again, age))
+        come.append(_Change(dataset, (are - were) | again, age))
+    if sum(count_rows(change.ranges) for change in [*gone, *come]) >= sum(map(count_rows, wanted.values())):
+        return None
+    if model.statistics.spec.fixed_point:
+        was, became = (rows.differences.was, rows.differences.became) if rows.differences else (None, None)
+        at_once = rows_at_once(dataset, MIN_BLOCK_ROWS)
+        gone = [part for one in gone for part in _by_rows(one, held, wanted, was, at_once)]
+        come = [part for one in come for part in _by_rows(one, wanted, held, became, at_once)]
+    return [one for one in gone if one.ranges], [one for one in come if one.ranges]
+
+
+def _by_rows(
+    change: _Change,
+    own: Mapping[int, set[Range]],
+    other: Mapping[int, set[Range]],
+    compared: Compared | None,
+    at_once: int,
+) -> Iterator[_Change]:
+    """Give what is to be added, or subtracted, of features in fixed point, whose Z'Z is not rounded.
+
+    Of pieces that have rows before and after only those that differ are multiplied, one by one.
+
+    `own`, `other`: all rows of the side that the change is of, and of the other one.
+    `compared`: the rows that differ, as the side has them.
+    """
+    age = change.age
+    others = merge_ranges(other.get(age, ()))
+    mixed = set(_touched(sorted(change.ranges), others))
+    yield replace(change, ranges=change.ranges - mixed)
+    yield replace(change, ranges=mixed, sums="moments")
+    alone = without_rows(merge_ranges(own.get(age, ())), others)
+    within = cut_ranges(without_rows(alone, change.ranges - mixed), at_once)
+    yield replace(change, ranges=set(within), sums="gram")
+    if compared is not None:
+        both = without_rows(merge_ranges(own.get(age, ())), alone)
+        differing = compared.within(both).as_dataset()
+        if differing is not None:
+            yield _Change(differing, set(cut_ranges([(0, differing.n_samples)], at_once)), age, "gram")
+
+
+def _again(pieces: Sequence[Range], changed: Sequence[Range], height: int | None) -> set[Range]:
+    """Return what is summed again of pieces that stay: their tiles that have changed rows.
+
+    `height`: rows of a tile; None takes whole pieces.
+    """
+    found = set[Range]()
+    for piece in _touched(pieces, changed):
+        found.update([piece] if height is None else _tiles(piece, changed, height))
+    return found
 
 
 def _touched(pieces: Sequence[Range], changed: Sequence[Range]) -> list[Range]:
@@ -275,7 +326,12 @@ def solve_update(
         **describe_cut(dataset, statistics, _folds(model)),
         n_seen=rows.n_after,
         left_out=[list(one) for one in rows.left_out],
-        **({"window": {"of": rows.window, "start": rows.start}} if rows.window != "all" else {}),
+        **(
+            {"window": {"of": rows.window, "start": rows.start}}
+            if rows.window != ALL_ROWS or rows.start
+            else {}
+        ),
+        **rows.fading.to_card(),
     )
     return replace(again, columns=_columns(model, batch, gone))
 

@@ -79,7 +79,7 @@ def _numbers(
     statistics: RidgeStatistics, tile: tuple[int, int, int], strip: slice, *, out: FloatArray
 ) -> FloatArray:
     """Fill `out` with some lines of an output tile of U'U."""
-    layout, exponent = statistics.spec.layout, statistics.spec.grid_exponent
+    layout, exponent = statistics.spec.layout, statistics.spec.grid_exponent - statistics.halvings
     np.ldexp(layout.view(statistics.low, *tile)[strip].astype(np.float64), exponent, out=out)
     if statistics.high is not None:
         high = layout.view(statistics.high, *tile)[strip].astype(np.float64)

@@ -46,7 +46,7 @@ class RidgeStatistics:
         Rows of a weight above 0; where weights repeat rows, the sum of these weights, without what weights
         of classes multiply them by.
     low, high : int64 arrays, `high` None for up to 2**23 rows
-        Output tiles of U'WU in multiples of 2**grid_exponent: low + high · 2**62.
+        Output tiles of U'WU in multiples of 2**grid_exponent, or finer ones: low + high · 2**62.
     cross : ExactSum of shape (n_components, n_targets + 1)
         U'W[Y - offset, 1].
     targets : ExactSum of shape (n_targets + 1, n_targets + 1)
@@ -54,6 +54,9 @@ class RidgeStatistics:
     n_tiles : int
         Products that were rounded to the grid, none in fixed point; says how far the Gram may be off, and is
         no part of equality or digest.
+    halvings : int
+        How often the weight of a row may be halved: `low` and `high` count multiples of
+        2**(grid_exponent - halvings).
     whitener : float64 array of shape (n_components, n_components), or None
         The upper triangular T of Z = V·T⁻¹, of the feature map; no part of equality, digest or storage.
     """
@@ -67,6 +70,7 @@ class RidgeStatistics:
     targets: ExactSum
     n_tiles: int = 0
     whitener: FloatArray | None = None
+    halvings: int = 0
 
     @classmethod
     def empty(cls, spec: StatisticsSpec) -> Self:
@@ -92,9 +96,41 @@ class RidgeStatistics:
 
     def making_room(self, n_samples: int) -> Self:
         """Return the same sums with a second limb if so many more rows need one; shares and changes `low`."""
-        if self.high is not None or self.n_samples + n_samples <= self.spec.limb_rows:
+        if self.high is not None or self.n_samples + n_samples <= self._limb_rows:
             return self
         return carried(replace(self, high=np.zeros_like(self.low)))
+
+    def reweighted(self, exponent: int, halvings: int) -> Self:
+        """Return the sums of the same rows with weights times 2**exponent: nothing is rounded.
+
+        Parameters
+        ----------
+        exponent : int
+            Below 0 for less weight.
+        halvings : int
+            How often weights may be halved in the result.
+
+        Raises
+        ------
+        StatisticsError
+            If that would need fractions: a weight was halved more often than `halvings` then.
+        """
+        shift = exponent + halvings - self.halvings
+        if not (exponent or shift):
+            return self
+        found = replace(
+            self,
+            halvings=halvings,
+            cross=self.cross.times_power(exponent),
+            targets=self.targets.times_power(exponent),
+        )
+        low, high = _shifted(self, shift, two_limbs=self.n_samples > found._limb_rows)
+        return replace(found, low=low, high=high)
+
+    @property
+    def _limb_rows(self) -> int:
+        """Rows whose sums stay within one limb: fewer where these count halved weights."""
+        return self.spec.limb_rows >> self.halvings
 
     def with_whitener(self, whitener: FloatArray | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
@@ -142,6 +178,7 @@ class RidgeStatistics:
             return NotImplemented
         return (
             self.spec == other.spec
+            and self.halvings == other.halvings
             and self.n_samples == other.n_samples
             and self.n_observations == other.n_observations
             and np.array_equal(self.low, other.low)
@@ -160,6 +197,8 @@ class RidgeStatistics:
         facts = [spec, self.n_samples]
         if self.n_observations != _n_observations(self.spec, self.n_samples, self.targets):
             facts.append(self.n_observations)  # a number that older digests did not know of
+        if self.halvings:
+            facts.append({"halvings": self.halvings})
         hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for limb in (self.low, self.high):
             if limb is not None:
@@ -281,7 +320,7 @@ class RidgeStatistics:
             return
         expected = squared_norm * self.sum_of_weights
         trace = trace_of(self)
-        rounding = self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
+        rounding = self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent  # before halving
         if abs(trace - expected) > feature_map.squared_norm_error * expected + rounding:
             raise StatisticsError(
                 f"the trace of U'U is {trace:.9g}, expected {expected:.9g} for {n_samples:_} rows; "
@@ -300,6 +339,7 @@ class RidgeStatistics:
             arrays["gram_high"] = _packed(self.spec.layout, self.high)
         arrays |= exact_sum_arrays("cross", self.cross) | exact_sum_arrays("targets", self.targets)
         counts = {name: getattr(self, name) for name in ("n_samples", "n_observations", "n_tiles")}
+        counts |= {"halvings": self.halvings} if self.halvings else {}
         return {"spec": _spec_to_dict(self.spec), **counts, "digest": self.digest()}, arrays
 
     @classmethod
@@ -328,6 +368,7 @@ class RidgeStatistics:
             exact_sum_from_arrays("cross", arrays),
             targets,
             int(metadata["n_tiles"]),
+            halvings=int(metadata.get("halvings", 0)),
         )
         if statistics.digest() != metadata["digest"]:
             raise StatisticsError("stored statistics do not have the digest they were stored with")
@@ -342,7 +383,7 @@ def _spec_to_dict(spec: StatisticsSpec) -> dict[str, Any]:
 
 
 def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) -> S:
-    _check_same_spec(left.spec, right.spec)
+    _check_same_spec(left, right)
     n_samples = left.n_samples + sign * right.n_samples
     if n_samples < 0:
         raise StatisticsError(
@@ -355,7 +396,9 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
     n_observations = left.n_observations + sign * right.n_observations
     n_tiles = left.n_tiles + sign * right.n_tiles
     whitener = right.whitener if left.whitener is None else left.whitener
-    return type(left)(left.spec, n_samples, n_observations, low, high, cross, targets, n_tiles, whitener)
+    return type(left)(
+        left.spec, n_samples, n_observations, low, high, cross, targets, n_tiles, whitener, left.halvings
+    )
 
 
 def carried[S: RidgeStatistics](statistics: S) -> S:
@@ -381,9 +424,9 @@ def _same(left: IntArray | None, right: IntArray | None) -> bool:
     return left is right if left is None or right is None else np.array_equal(left, right)
 
 
-def _check_same_spec(left: StatisticsSpec, right: StatisticsSpec) -> None:
-    if left != right:
-        a, b = asdict(left), asdict(right)
+def _check_same_spec(left: RidgeStatistics, right: RidgeStatistics) -> None:
+    if (left.spec, left.halvings) != (right.spec, right.halvings):
+        a, b = ({**asdict(one.spec), "halvings": one.halvings} for one in (left, right))
         differing = ", ".join(f"{key}: {a[key]!r} and {b[key]!r}" for key in a if a[key] != b[key])
         raise StatisticsError(
             f"these statistics do not belong together ({differing}); accumulate both with the same "
@@ -395,10 +438,10 @@ def _combine_limbs(
     left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int
 ) -> tuple[IntArray, IntArray | None]:
     """Add or subtract Grams; one limb up to `limb_rows` rows and two above, so that the form is canonical."""
-    if left.high is None and right.high is None and n_samples <= left.spec.limb_rows:
+    if left.high is None and right.high is None and n_samples <= left._limb_rows:
         return (left.low + right.low if sign > 0 else left.low - right.low), None
     low = np.empty_like(left.low)
-    high = np.empty_like(left.low) if n_samples > left.spec.limb_rows else None
+    high = np.empty_like(left.low) if n_samples > left._limb_rows else None
     for start in range(0, len(low), _STRIP):
         part = slice(start, start + _STRIP)
         left_low, left_high = _split(left, part)
@@ -417,6 +460,31 @@ def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray
     if statistics.high is not None:
         return statistics.low[part], statistics.high[part]
     return statistics.low[part] & ((1 << LIMB_BITS) - 1), statistics.low[part] >> LIMB_BITS
+
+
+def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> tuple[IntArray, IntArray | None]:
+    """Return a Gram's limbs times 2**bits.
+
+    Raises StatisticsError if that leaves a fraction.
+    """
+    low = np.empty_like(statistics.low)
+    high = np.empty_like(statistics.low) if two_limbs else None
+    for start in range(0, len(low), _STRIP):
+        part = slice(start, start + _STRIP)
+        lower, upper = _split(statistics, part)
+        if bits < 0:
+            if (lower & ((1 << -bits) - 1)).any():
+                raise StatisticsError(f"these sums cannot be divided by 2**{-bits} without rounding")
+            lower = (lower >> -bits) + ((upper & ((1 << -bits) - 1)) << (LIMB_BITS + bits))
+            upper = upper >> -bits
+        else:
+            upper = (upper << bits) + (lower >> (LIMB_BITS - bits))
+            lower = (lower & ((1 << (LIMB_BITS - bits)) - 1)) << bits
+        if high is None:
+            low[part] = lower + (upper << LIMB_BITS)
+        else:
+            low[part], high[part] = lower, upper
+    return low, high
 
 
 def _leading_runs(runs: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:

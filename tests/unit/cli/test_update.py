@@ -96,6 +96,24 @@ def test_a_model_of_the_last_loads_keeps_its_window(job, tmp_path):
     assert read_model(model).card["window"] == {"of": "2", "start": 799}
 
 
+def test_a_half_life_is_kept_told_and_followed(job):
+    data, model, _ = job
+    append_dataset(data, *batch(1, 300))
+    shown = run(model, data, "--half-life", "1")
+    assert "half-life  1" in " ".join(shown.stdout.split(" ")).replace("   ", "  ")
+    held = read_model(model)
+    assert held.statistics.sum_of_weights == 300 + 800 / 2
+    assert held.card["fading"] == {"half_life": "1", "spans": [[800, 0], [1100, 1]]}
+    append_dataset(data, *batch(2, 300))
+    assert run(model, data).exit_code == 0
+    assert read_model(model).statistics.sum_of_weights == 300 + 300 / 2 + 800 / 4
+    described = CliRunner().invoke(app, ["info", model]).stdout
+    assert "half-life" in described
+    wrong = run(model, data, "--half-life", "a year")
+    assert wrong.exit_code == 2
+    assert "--half-life is 'a year'; expected a number of loads, such as 12, of days" in wrong.stderr
+
+
 def test_what_is_no_window_is_refused(job, tmp_path):
     data, model, _ = job
     wrong = run(model, data, "--window", "2 weeks")

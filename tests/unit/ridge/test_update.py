@@ -25,7 +25,7 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge import update
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.gate import hold_out, judge
-from rff_dist.ridge.new_rows import NewRows, Refusal, find_new_rows, held_ranges, refuse
+from rff_dist.ridge.new_rows import NewRows, Refusal, find_new_rows, refuse
 from rff_dist.ridge.options import Penalty, RidgeOptions
 from rff_dist.ridge.solve import solve
 from rff_dist.ridge.update import update_model
@@ -372,6 +372,11 @@ def test_new_rows_without_weight_are_refused():
 # -- progressive validation and the gate ---------------------------------------------------------------
 
 
+def nothing_new(model):
+    n_samples = model.card["n_seen"] if "n_seen" in model.card else model.card["n_samples"]
+    return NewRows(n_samples, n_samples, (), tuple(tuple(one) for one in model.card.get("left_out", ())))
+
+
 def test_new_rows_are_scored_before_they_are_added():
     model, dataset = fit(first_rows(3000)), first_rows(3700)
     batch = update.score_new_rows(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
@@ -387,7 +392,7 @@ def test_new_rows_are_scored_before_they_are_added():
 def test_the_gate_compares_models_that_have_not_seen_the_held_out_rows():
     model, dataset = fit(first_rows(1000)), first_rows(1400)
     challenger = update_model(model, dataset, engine=ENGINE)
-    held_out = hold_out(model, dataset, held_ranges(model), engine=ENGINE)
+    held_out = hold_out(model, dataset, nothing_new(model), engine=ENGINE)
     gate = judge(challenger, held_out, engine=ENGINE)
     X, y, *_ = arrays()
     expected = []
@@ -408,7 +413,7 @@ def test_the_gate_allows_for_what_chance_may_add():
     worse = refit(model, model.statistics, alpha=30.0)
     gate = judge(
         worse,
-        hold_out(model, dataset, held_ranges(model), engine=ENGINE, test=first_rows(300)),
+        hold_out(model, dataset, nothing_new(model), engine=ENGINE, test=first_rows(300)),
         engine=ENGINE,
     )
     X, y, *_ = arrays()
@@ -435,7 +440,7 @@ def test_good_batches_pass_the_gate():
         challenger = update_model(model, dataset, engine=ENGINE)
         passed.append(
             judge(
-                challenger, hold_out(model, dataset, held_ranges(model), engine=ENGINE), engine=ENGINE
+                challenger, hold_out(model, dataset, nothing_new(model), engine=ENGINE), engine=ENGINE
             ).passed
         )
     assert np.mean(passed) >= 0.95
@@ -447,21 +452,21 @@ def test_test_data_are_held_out_where_there_are_some():
     model, dataset = fit(first_rows(1000)), first_rows(1400)
     challenger = update_model(model, dataset, engine=ENGINE)
     gate = judge(
-        challenger, hold_out(model, dataset, held_ranges(model), engine=ENGINE, test=test), engine=ENGINE
+        challenger, hold_out(model, dataset, nothing_new(model), engine=ENGINE, test=test), engine=ENGINE
     )
     for one, rmse in ((model, gate.champion), (challenger, gate.challenger)):
         errors = prediction.evaluate(test, one, engine=ENGINE)
         np.testing.assert_allclose(rmse, np.sqrt(errors.mean_squared_error), rtol=1e-12)
     assert "500 rows of test data" in gate.reason
     with pytest.raises(DataError, match="the model was trained on 2"):
-        hold_out(model, dataset, held_ranges(model), engine=ENGINE, test=ArrayDataset(X[:10], y[:10, 0]))
+        hold_out(model, dataset, nothing_new(model), engine=ENGINE, test=ArrayDataset(X[:10], y[:10, 0]))
 
 
 def test_held_out_rows_are_the_newest_that_the_model_holds():
     model = with_rows(
         fit(first_rows(500)), first_rows(800), NewRows(500, 800, ((600, 700),), ((500, 600), (700, 800)))
     )
-    held_out = hold_out(model, first_rows(900), held_ranges(model), engine=ENGINE)
+    held_out = hold_out(model, first_rows(900), nothing_new(model), engine=ENGINE)
     assert [(block.start, block.stop) for block in held_out.blocks] == [(480, 500), (600, 700)]
 
 
@@ -472,16 +477,16 @@ def test_one_corrupted_target_of_two_is_enough_to_fail():
     dataset = ArrayDataset(X[:1400], bad)
     model = fit(ArrayDataset(X[:1000], bad[:1000]), n_components=64)
     challenger = update_model(model, dataset, engine=ENGINE)
-    gate = judge(challenger, hold_out(model, dataset, held_ranges(model), engine=ENGINE), engine=ENGINE)
+    gate = judge(challenger, hold_out(model, dataset, nothing_new(model), engine=ENGINE), engine=ENGINE)
     assert not gate.passed
     assert "of target 1" in gate.reason
     assert judge(
-        challenger, hold_out(model, dataset, held_ranges(model), engine=ENGINE), tolerance=1e3, engine=ENGINE
+        challenger, hold_out(model, dataset, nothing_new(model), engine=ENGINE), tolerance=1e3, engine=ENGINE
     ).passed
     with pytest.raises(InvalidParameterError, match="tolerance"):
         judge(
             challenger,
-            hold_out(model, dataset, held_ranges(model), engine=ENGINE),
+            hold_out(model, dataset, nothing_new(model), engine=ENGINE),
             tolerance=-0.1,
             engine=ENGINE,
         )
@@ -494,7 +499,7 @@ def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
         ArrayDataset(X[:1000], X[:1000, 0]), kernel=Linear(), length_scale=None, n_components=4, alpha=1e-8
     )
     worse = refit(model, model.statistics, alpha=1e-3)
-    gate = judge(worse, hold_out(model, dataset, held_ranges(model), engine=ENGINE), engine=ENGINE)
+    gate = judge(worse, hold_out(model, dataset, nothing_new(model), engine=ENGINE), engine=ENGINE)
     assert gate.challenger[0] > 10 * gate.champion[0]
     assert gate.passed
 
@@ -511,6 +516,6 @@ def test_a_part_that_was_cut_into_other_tiles_is_held_out_too():
     )
     model = with_rows(model, first_rows(60), rows)
     whole = update.replace(model, statistics=update.replace(model.statistics, n_tiles=1))
-    held_out = hold_out(whole, first_rows(60), held_ranges(whole), engine=ENGINE)
-    assert held_out.statistics.n_tiles > 1
+    held_out = hold_out(whole, first_rows(60), nothing_new(whole), engine=ENGINE)
+    assert held_out.sums[0, 0].n_tiles > 1
     assert judge(whole, held_out, engine=ENGINE).ratio == 1.0

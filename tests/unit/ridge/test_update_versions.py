@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +22,21 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.jobs.refresh import find_lacking, open_refresh, outcome
 from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.ridge import update
+from rff_dist.ridge import fading, update
+from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.differences import find_differences
+from rff_dist.ridge.fading import MOST_HALVINGS
+from rff_dist.ridge.gate import hold_out, judge
 from rff_dist.ridge.merge import refit_on
 from rff_dist.ridge.model import read_model, write_model
 from rff_dist.ridge.new_rows import find_new_rows
 from rff_dist.ridge.row_ranges import merge_ranges
 from rff_dist.ridge.update import update_model
-from rff_dist.statistics import accumulate, passes
+from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.storage import loads
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import open_dataset
@@ -91,6 +98,27 @@ def assert_follows(model, begun, dataset, start=0):
     np.testing.assert_allclose(model.columns.second, columns.second, rtol=1e-9)
 
 
+def assert_fades(model, begun, dataset, ages, start=0):
+    """The oracle: each piece of a block whose rows weigh the same, summed apart and divided by powers of two.
+
+    `ages`: how often the weight of each row is halved.
+    """
+    state = Accumulation(begun.feature_map, begun.statistics.spec)
+    edges = {0, start, *(np.flatnonzero(np.diff(ages)) + 1).tolist(), dataset.n_samples}
+    edges |= {block.start for block in inspection.blocks_of(dataset)}
+    expected = RidgeStatistics.empty(begun.statistics.spec).reweighted(0, MOST_HALVINGS)
+    for a, b in pairwise(sorted(edge for edge in edges if edge >= start)):
+        part = accumulate.accumulate_rows(dataset.read(Block(0, a, b)), state)
+        expected = expected + part.reweighted(-int(ages[a]), MOST_HALVINGS)
+    assert model.statistics == expected
+    assert model.statistics.digest() == expected.digest()
+    W = 2.0 ** -ages[start:, np.newaxis].astype(float)
+    rows = dataset.read(Block(0, start, dataset.n_samples))
+    Z = begun.feature_map.transform(rows.X)
+    np.testing.assert_allclose(model.statistics.ZtZ(), Z.T @ (W * Z), rtol=1e-6, atol=1e-6 * W.sum())
+    np.testing.assert_allclose(model.statistics.Zty()[:, np.newaxis], Z.T @ (W * rows.y), atol=1e-6 * W.sum())
+
+
 class Versions(RuleBasedStateMachine):
     """Append, correct, delete and roll back in any order; now and then the model follows."""
 
@@ -104,7 +132,7 @@ class Versions(RuleBasedStateMachine):
         self.url, self.seed = f"{self.folder.name}/data", 1
         dataset = write_dataset(self.url, *draw(1500, 0), chunk_rows=CHUNK, versioned=True)
         self.model = self.begun = fit(dataset, precision=self.precision)
-        self.version, self.window = dataset.version, None
+        self.version, self.window, self.half_life = dataset.version, None, None
         self.loads = {self.version: np.zeros(1500, int)}  # of each version, which load each row is of
 
     def teardown(self):
@@ -157,12 +185,21 @@ class Versions(RuleBasedStateMachine):
             return 0
         return int(np.searchsorted(loads, np.unique(loads)[-int(window) :][0]))
 
-    @rule(window=st.sampled_from([None, None, "1", "2", "3", "all"]))
-    def follow(self, window):
+    @rule(
+        window=st.sampled_from([None, None, "1", "2", "3", "all"]),
+        half_life=st.sampled_from([None, None, "1", "2", "none"]),
+    )
+    def follow(self, window, half_life):
         dataset = open_dataset(self.url)
-        self.model = update_model(self.model, dataset, window=window, engine=ENGINE)
-        self.window = window or self.window
-        assert_follows(self.model, self.begun, dataset, self.first_row(self.window))
+        self.model = update_model(self.model, dataset, window=window, half_life=half_life, engine=ENGINE)
+        self.window, self.half_life = window or self.window, half_life or self.half_life
+        start = self.first_row(self.window)
+        if self.half_life in (None, "none"):
+            assert_follows(self.model, self.begun, dataset, start)
+        else:
+            _, load_of_row = np.unique(self.loads[self.version], return_inverse=True)
+            spans = load_of_row // int(self.half_life)
+            assert_fades(self.model, self.begun, dataset, spans[-1] - spans, start)
 
     @invariant()
     def rows_that_only_moved_are_not_new(self):
@@ -215,10 +252,10 @@ def test_only_tiles_with_changed_rows_are_summed_again(url, precision, monkeypat
     # of features in fixed point only the rows that differ are multiplied: Z'Z is not rounded
     sums = ["moments"] if precision == "standard" else ["all"]
     pieces = [(0, 128), (2944, 3008)]
-    expected = [(dataset.version, one, [*pieces, (tail, 3999)]) for one in sums]
-    expected += [(None, "gram", [(0, 3)])] * (precision == "standard")
-    expected += [(begun, one, [*pieces, (tail, 4000)]) for one in sums]
+    expected = [(begun, one, [*pieces, (tail, 4000)]) for one in sums]
     expected += [(begun, "gram", [(3999, 4000)]), (None, "gram", [(0, 3)])] * (precision == "standard")
+    expected += [(dataset.version, one, [*pieces, (tail, 3999)]) for one in sums]
+    expected += [(None, "gram", [(0, 3)])] * (precision == "standard")
     assert summed == expected
 
 
@@ -356,7 +393,7 @@ class TestAWindow:
             append_dataset(url, *draw(BLOCK, 9 + i))
             model = update_model(model, open_dataset(url), window="5", engine=ENGINE)
             assert_follows(model, begun, open_dataset(url), (i + 1) * BLOCK)
-        parts = [[(j * BLOCK, (j + 1) * BLOCK)] for i in range(3) for j in (5 + i, i)]
+        parts = [[(j * BLOCK, (j + 1) * BLOCK)] for i in range(3) for j in (i, 5 + i)]
         assert summed == [("all", part) for part in parts]
 
     def test_needs_data_that_know_their_loads(self, url, tmp_path):
@@ -381,6 +418,123 @@ class TestAWindow:
         assert (found["decision"], found["left_out"], found["n_samples"]) == ("published", [], 900)
         assert find_lacking(parse_location(tmp_path / "model")) == []
         assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url), 4500)
+
+
+class TestAHalfLife:
+    """Weights that halve from one span of loads to the next."""
+
+    def test_reads_only_what_came_while_all_weights_are_halved(self, tmp_path, monkeypatch):
+        url = tmp_path / "d"
+        write_dataset(url, *draw(BLOCK, 0), chunk_rows=CHUNK, versioned=True)
+        begun = fit(open_dataset(url))
+        write_model(update_model(begun, open_dataset(url), half_life="1", engine=ENGINE), tmp_path / "model")
+        summed, original = [], update.sum_ranges
+
+        def counted(dataset, ranges, state, *, engine):
+            summed.append(merge_ranges(ranges))
+            return original(dataset, ranges, state, engine=engine)
+
+        monkeypatch.setattr(update, "sum_ranges", counted)
+        for night in range(1, 4):
+            append_dataset(url, *draw(BLOCK, night))
+            found = refresh(tmp_path / "model", url)
+            assert (found["decision"], found["half_life"]) == ("published", "1")
+            ages = night - np.repeat(np.arange(night + 1), BLOCK)
+            assert_fades(read_model(tmp_path / "model"), begun, open_dataset(url), ages)
+        assert summed == [[(night * BLOCK, (night + 1) * BLOCK)] for night in range(1, 4)]
+        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
+
+    def test_taken_at_once_has_the_bits_of_every_night(self, url):
+        nightly = begun = fit(open_dataset(url))
+        for night in range(4):
+            append_dataset(url, *draw(300, night + 1))
+            nightly = update_model(nightly, open_dataset(url), half_life="2", engine=ENGINE)
+        at_once = update_model(begun, open_dataset(url), half_life="2", engine=ENGINE)
+        assert at_once.statistics == nightly.statistics
+        assert at_once.digest() == nightly.digest()
+        back = update_model(nightly, open_dataset(url), half_life="none", engine=ENGINE)
+        assert_follows(back, begun, open_dataset(url))
+        assert "fading" not in back.card
+
+    def test_by_days_follows_the_clock_of_the_loads(self, url, monkeypatch):
+        begun = model = fit(open_dataset(url))
+        now = datetime.now(UTC)
+        for days in (1, 12, 13, 40):  # spans of ten days, of which the first load's is cut somewhere
+            clock = type("Clock", (datetime,), {"now": lambda _, days=days: now + timedelta(days=days)})
+            with monkeypatch.context() as patched:
+                patched.setattr(loads, "datetime", clock)
+                append_dataset(url, *draw(200, days))
+            model = update_model(model, open_dataset(url), half_life="10d", engine=ENGINE)
+            spans = [int((now + timedelta(days=d)).timestamp() // 864_000) for d in (0, 1, 12, 13, 40)]
+            ages = np.repeat(spans, [4000, 200, 200, 200, 200])[: open_dataset(url).n_samples]
+            assert_fades(model, begun, open_dataset(url), ages[-1] - ages)
+
+    def test_lets_rows_leave_that_were_halved_too_often(self, url, tmp_path, monkeypatch):
+        monkeypatch.setattr(fading, "MOST_HALVINGS", 2)
+        begun = fit(open_dataset(url))
+        write_model(begun, tmp_path / "model")
+        for night in range(4):
+            append_dataset(url, *draw(256, night + 1))
+            found = refresh(tmp_path / "model", url, half_life="1" if night == 0 else None)
+        facts = ("decision", "first_row", "n_gone", "n_samples")
+        assert [found[name] for name in facts] == ["published", 4256, 256, 3 * 256]
+        model = read_model(tmp_path / "model")
+        assert model.statistics.sum_of_weights == 256 * (1 + 0.5 + 0.25)
+        assert refresh(tmp_path / "model", url)["reason"] == "the model holds all 768 rows that count"
+
+    def test_gives_the_newest_rows_the_model(self, tmp_path):
+        """The law changes; what came before it hardly counts after some nights."""
+        url, rng = tmp_path / "d", np.random.default_rng(0)
+
+        def rows(slope):
+            X = rng.standard_normal((1000, 2))
+            return X, slope * X[:, 0] + 0.1 * rng.standard_normal(1000)
+
+        write_dataset(url, *rows(1.0), chunk_rows=CHUNK, versioned=True)
+        plain = fades = fit(open_dataset(url), n_components=64)
+        for _ in range(4):
+            append_dataset(url, *rows(-1.0))
+            plain = update_model(plain, open_dataset(url), engine=ENGINE)
+            fades = update_model(fades, open_dataset(url), half_life="1", engine=ENGINE)
+        X, y = rows(-1.0)
+        errors = [
+            np.sqrt(np.mean((prediction.predict_in_memory(ArrayDataset(X), one, engine=ENGINE) - y) ** 2))
+            for one in (plain, fades)
+        ]
+        assert errors[1] < 0.5 * errors[0]
+
+    def test_needs_data_that_know_their_loads(self, url, tmp_path):
+        plain = write_dataset(tmp_path / "plain", *draw(500, 0))
+        with pytest.raises(InvalidParameterError, match=r"`half_life` is '2', but .* keeps no versions"):
+            update_model(fit(plain), plain, half_life="2", engine=ENGINE)
+        with pytest.raises(InvalidParameterError, match=r"`half_life` is '2 weeks'; .* or none"):
+            update_model(fit(open_dataset(url)), open_dataset(url), half_life="2 weeks", engine=ENGINE)
+
+    def test_holds_out_rows_by_the_weights_of_either_model(self, url, tmp_path):
+        model = update_model(fit(open_dataset(url)), open_dataset(url), half_life="1", engine=ENGINE)
+        for night in range(2):
+            append_dataset(url, *draw(400, night + 1))
+            model = update_model(model, open_dataset(url), engine=ENGINE)
+        append_dataset(url, *draw(400, 9))
+        dataset = open_dataset(url)
+        rows = find_new_rows(model, dataset)
+        held_out = hold_out(model, dataset, rows, engine=ENGINE)
+        challenger = update_model(model, dataset, engine=ENGINE)
+        gate = judge(challenger, held_out, engine=ENGINE)
+        held = np.arange(4800 - 960, 4800)  # a fifth of what both hold
+        X, y, _ = dataset.take(np.arange(5200))
+        expected = []
+        for n, ages in (
+            (4800, np.repeat([2, 1, 0], [4000, 400, 400])),
+            (5200, np.repeat([3, 2, 1, 0], [4000, 400, 400, 400])),
+        ):
+            W = 2.0 ** -ages.astype(float)
+            W[held] = 0
+            Z = np.column_stack([model.feature_map.transform(X[:n]), np.ones(n)])
+            penalty = np.diag([0.1] * 8 + [0.0])
+            weights = np.linalg.solve(Z.T @ (W[:, np.newaxis] * Z) + penalty, Z.T @ (W * np.ravel(y)[:n]))
+            expected.append(np.sqrt(np.mean((Z[held] @ weights - np.ravel(y)[held]) ** 2)))
+        np.testing.assert_allclose([gate.champion[0], gate.challenger[0]], expected, rtol=1e-6)
 
 
 class TestARun:
