@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +12,9 @@ import numpy as np
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import NoSuchVersionError, StatisticsError
-from rff_dist.ridge.row_ranges import Range, count_rows, merge_ranges
+from rff_dist.ridge.row_ranges import Range, are_in, count_rows, merge_ranges
 from rff_dist.storage.datasets import ZarrDataset, changed_rows
+from rff_dist.typing import IntArray
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Differences:
     `came`: rows that replaced others; None where none did. Appended ones are not among them.
     `gone`: rows that the model holds and the data do not any more, likewise. Rows that only moved are in
       neither.
-    `moved`: where such rows are now.
+    `moved`: int64 array of shape (n_moved, 2). Where such rows are now, ascending, and where they were.
     """
 
     before: Dataset
@@ -39,7 +40,7 @@ class Differences:
     became: Compared
     came: ArrayDataset | None
     gone: ArrayDataset | None
-    moved: tuple[Range, ...]
+    moved: IntArray
 
     @property
     def changed(self) -> tuple[Range, ...]:
@@ -82,19 +83,19 @@ def find_differences(
     n_both = len(new.numbers)  # the same rows as of `old`, which may have more at their end
     differs = np.ones(len(old.numbers), bool)
     differs[:n_both] = (old.as_bytes[:n_both] != new.as_bytes).any(axis=1)
-    out = _inside(old.numbers, left_out)
+    out = are_in(old.numbers, left_out)
     went = np.flatnonzero(differs & ~out).tolist()
     entered = np.flatnonzero(differs[:n_both] & (new.numbers >= start)).tolist()
-    held = Counter(old.as_bytes[i].tobytes() for i in went)
-    came, moved, gone = np.zeros(n_both, bool), np.zeros(n_both, bool), np.zeros(len(old.numbers), bool)
-    for i in entered:
-        key = new.as_bytes[i].tobytes()
-        came[i], moved[i] = not held[key], held[key] > 0
-        held[key] -= not came[i]
+    held = defaultdict[bytes, list[int]](list)
     for i in went:
-        key = old.as_bytes[i].tobytes()
-        gone[i] = held[key] > 0
-        held[key] -= bool(gone[i])
+        held[old.as_bytes[i].tobytes()].append(i)
+    came, gone, moved = np.zeros(n_both, bool), np.zeros(len(old.numbers), bool), []
+    for i in entered:
+        if alike := held[new.as_bytes[i].tobytes()]:
+            moved.append((new.numbers[i], old.numbers[alike.pop()]))
+        else:
+            came[i] = True
+    gone[[i for alike in held.values() for i in alike]] = True
     was, became = old.only(differs), new.only(differs[:n_both])
     return Differences(
         before,
@@ -103,7 +104,7 @@ def find_differences(
         became,
         new.only(came).as_dataset(),
         old.only(gone).as_dataset(),
-        _as_ranges(new.only(moved)),
+        np.array(moved, np.int64).reshape(-1, 2),
     )
 
 
@@ -147,7 +148,7 @@ class Compared:
 
     def within(self, ranges: Sequence[Range]) -> Compared:
         """Return the rows whose numbers are in ranges."""
-        return self.only(_inside(self.numbers, ranges))
+        return self.only(are_in(self.numbers, ranges))
 
     def as_dataset(self) -> ArrayDataset | None:
         """Return the rows; None where there are none."""
@@ -174,10 +175,3 @@ def _read(dataset: ZarrDataset, ranges: Sequence[Range]) -> Compared:
     if y is not None and dataset.one_dimensional:
         y = y[:, 0]
     return Compared(np.concatenate(numbers), X, y, weight, as_bytes)
-
-
-def _inside(numbers: np.ndarray, ranges: Sequence[Range]) -> np.ndarray:
-    found = np.zeros(len(numbers), bool)
-    for start, stop in ranges:
-        found |= (numbers >= start) & (numbers < stop)
-    return found

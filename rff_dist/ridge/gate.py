@@ -95,13 +95,12 @@ def hold_out(
             "no row that the champion holds stays, so none can be held out to compare models on; give test "
             "data (`--test`), or fit anew"
         )
-    blocks = as_blocks(cut_ranges(ranges, rows_at_once(dataset, spec.limb_rows)))
+    at_once, whitener = rows_at_once(dataset, spec.limb_rows), champion.feature_map.whitener
+    blocks = as_blocks(cut_ranges(ranges, at_once))
     state = passes.broadcast(champion.feature_map, spec, engine=engine)
-    whitener, pieces = champion.feature_map.whitener, [(block.start, block.stop) for block in blocks]
     sums = {
-        (before, now): sum_ranges(dataset, within, state, engine=engine).with_whitener(whitener)
-        for before, those in Fading.from_card(champion.card).by_age(pieces).items()
-        for now, within in rows.fading.by_age(those).items()
+        ages: sum_ranges(dataset, cut_ranges(those, at_once), state, engine=engine).with_whitener(whitener)
+        for ages, those in rows.by_ages(champion, ranges).items()
     }
     without = _linear_without(champion, [(before, part) for (before, _), part in sums.items()])
     return HeldOut(dataset, blocks, sums, without, _errors(dataset, blocks, without, engine=engine))

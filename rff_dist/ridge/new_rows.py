@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import numpy as np
+
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
@@ -18,9 +20,10 @@ from rff_dist.ridge.describe import attributes_of
 from rff_dist.ridge.differences import Differences, find_differences, has_rows_of
 from rff_dist.ridge.fading import NO_FADING, Fading
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.row_ranges import Range, count_rows, merge_ranges, without_rows
+from rff_dist.ridge.row_ranges import Range, are_in, count_rows, merge_ranges, without_rows
 from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, Load, Window, read_loads
 from rff_dist.text import redact
+from rff_dist.typing import IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,27 @@ class NewRows:
         return () if self.differences is None else self.differences.changed
 
     def shared(self, model: RidgeModel) -> list[Range]:
-        """Return the rows, by their numbers now, that a model holds and is to hold.
-
-        Where weights fade, rows that only moved are not among them: which span they were in is not known.
-        """
+        """Return the rows, by their numbers now, that a model holds and is to hold."""
         stay = without_rows(held_ranges(model), [*self.changed, *self.left])
-        moved = () if self.differences is None or self.fading.halvings else self.differences.moved
-        return merge_ranges([*stay, *moved])
+        return merge_ranges([*stay, *((row, row + 1) for row in self._moved[:, 0].tolist())])
+
+    def by_ages(self, model: RidgeModel, shared: Sequence[Range]) -> dict[tuple[int, int], list[Range]]:
+        """Return such rows by how often their weights are halved in the model, and by how often now."""
+        faded = Fading.from_card(model.card)
+        moved = self._moved[are_in(self._moved[:, 0], shared)].tolist()
+        here = [(row, row + 1) for row, _ in moved]
+        by_age = [(faded.age(before), row) for row, (_, before) in zip(here, moved, strict=True)]
+        stay = faded.by_age(without_rows(shared, here))
+        by_age += [(age, one) for age, ranges in stay.items() for one in ranges]
+        found: dict[tuple[int, int], list[Range]] = {}
+        for before, one in by_age:
+            for now, ranges in self.fading.by_age([one]).items():
+                found.setdefault((before, now), []).extend(ranges)
+        return {ages: merge_ranges(ranges) for ages, ranges in found.items()}
+
+    @property
+    def _moved(self) -> IntArray:
+        return np.empty((0, 2), np.int64) if self.differences is None else self.differences.moved
 
     @property
     def came(self) -> ArrayDataset | None:

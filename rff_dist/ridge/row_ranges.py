@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rff_dist.data.blocks import Block
+from rff_dist.typing import IntArray
 
 type Range = tuple[int, int]
 
@@ -49,3 +53,11 @@ def as_blocks(ranges: Iterable[Range]) -> list[Block]:
 def cut_ranges(ranges: Iterable[Range], rows: int) -> list[Range]:
     """Cut ranges into pieces of so many rows."""
     return [(i, min(i + rows, stop)) for start, stop in ranges for i in range(start, stop, rows)]
+
+
+def are_in(numbers: IntArray, ranges: Iterable[Range]) -> NDArray[np.bool_]:
+    """Return which of the numbers of rows are in ranges."""
+    found = np.zeros(len(numbers), bool)
+    for start, stop in ranges:
+        found |= (numbers >= start) & (numbers < stop)
+    return found

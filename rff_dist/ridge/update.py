@@ -117,7 +117,7 @@ def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine
     batch = functools.reduce(operator.add, found)
     if not batch.moments.weight.value() > 0:
         raise DataError(f"all {rows.n_samples:_} new rows have weight 0; at least one must count")
-    return batch
+    return replace(batch, statistics=batch.statistics.with_whitener(model.feature_map.whitener))
 
 
 def _pivot(model: RidgeModel) -> FloatArray:

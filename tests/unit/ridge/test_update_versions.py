@@ -510,31 +510,56 @@ class TestAHalfLife:
         with pytest.raises(InvalidParameterError, match=r"`half_life` is '2 weeks'; .* or none"):
             update_model(fit(open_dataset(url)), open_dataset(url), half_life="2 weeks", engine=ENGINE)
 
-    def test_holds_out_rows_by_the_weights_of_either_model(self, url, tmp_path):
+    @pytest.mark.parametrize(
+        ("deleted", "keep_order", "sizes"),
+        [
+            ([], False, [4000, 400, 400, 400]),
+            ([10], True, [3999, 400, 400, 400]),  # all rows behind it move, in their loads
+            (
+                [100],
+                False,
+                [4000, 400, 399, 400],
+            ),  # the newest takes its place, and is old from now on
+        ],
+    )
+    def test_holds_out_rows_by_the_weights_of_either_model(self, url, deleted, keep_order, sizes):
         model = update_model(fit(open_dataset(url)), open_dataset(url), half_life="1", engine=ENGINE)
         for night in range(2):
             append_dataset(url, *draw(400, night + 1))
             model = update_model(model, open_dataset(url), engine=ENGINE)
+        before = open_dataset(url)
+        if deleted:
+            delete_rows(url, deleted, keep_order=keep_order)
         append_dataset(url, *draw(400, 9))
         dataset = open_dataset(url)
-        rows = find_new_rows(model, dataset)
-        held_out = hold_out(model, dataset, rows, engine=ENGINE)
-        challenger = update_model(model, dataset, engine=ENGINE)
-        gate = judge(challenger, held_out, engine=ENGINE)
-        held = np.arange(4800 - 960, 4800)  # a fifth of what both hold
-        X, y, _ = dataset.take(np.arange(5200))
+        held_out = hold_out(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
+        gate = judge(update_model(model, dataset, engine=ENGINE), held_out, engine=ENGINE)
+        held = np.concatenate([np.arange(block.start, block.stop) for block in held_out.blocks])
+        assert len(held) == (sum(sizes) - 400) // 5
+        X_held, y_held = (one[held] for one in dataset.take(np.arange(dataset.n_samples))[:2])
         expected = []
-        for n, ages in (
-            (4800, np.repeat([2, 1, 0], [4000, 400, 400])),
-            (5200, np.repeat([3, 2, 1, 0], [4000, 400, 400, 400])),
-        ):
-            W = 2.0 ** -ages.astype(float)
-            W[held] = 0
-            Z = np.column_stack([model.feature_map.transform(X[:n]), np.ones(n)])
+        for rows, loads_of in ((before, [4000, 400, 400]), (dataset, sizes)):
+            X, y, _ = rows.take(np.arange(rows.n_samples))
+            W = 2.0 ** np.repeat(-np.arange(len(loads_of))[::-1].astype(float), loads_of)
+            W[np.isin(X[:, 0], X_held[:, 0])] = 0
+            Z, Z_held = (
+                np.column_stack([model.feature_map.transform(one), np.ones(len(one))]) for one in (X, X_held)
+            )
             penalty = np.diag([0.1] * 8 + [0.0])
-            weights = np.linalg.solve(Z.T @ (W[:, np.newaxis] * Z) + penalty, Z.T @ (W * np.ravel(y)[:n]))
-            expected.append(np.sqrt(np.mean((Z[held] @ weights - np.ravel(y)[held]) ** 2)))
-        np.testing.assert_allclose([gate.champion[0], gate.challenger[0]], expected, rtol=1e-6)
+            weights = np.linalg.solve(Z.T @ (W[:, np.newaxis] * Z) + penalty, Z.T @ (W * np.ravel(y)))
+            expected.append(np.sqrt(np.mean((Z_held @ weights - np.ravel(y_held)) ** 2)))
+        np.testing.assert_allclose([gate.champion[0], gate.challenger[0]], expected, rtol=1e-7)
+
+    @pytest.mark.parametrize("features", ["fourier", "nystrom"])
+    def test_is_followed_by_a_whole_run_with_either_kind_of_features(self, url, tmp_path, features):
+        model = fit(open_dataset(url), features=features)
+        write_model(model, tmp_path / "model")
+        for half_life in ("1", None):
+            append_dataset(url, *draw(400, 7))
+            found = refresh(tmp_path / "model", url, half_life=half_life)
+            assert (found["decision"], found["half_life"]) == ("published", "1")
+        ages = np.repeat([2, 1, 0], [4000, 400, 400])
+        assert read_model(tmp_path / "model").statistics.sum_of_weights == (2.0**-ages).sum()
 
 
 class TestARun:
