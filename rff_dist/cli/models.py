@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +31,7 @@ RegisteredArgument = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the version.")]
 _DIGITS = 8
+_REASON = 58  # characters; all of the current one stands below the table
 _COLUMNS = ("version", "created", "rows", "made of", "digest")
 
 
@@ -84,7 +86,8 @@ def show(model: RegisteredArgument) -> Report:
     }
     view, table = _table(f"{model}: {display.plural(len(rows), 'version')}", *_COLUMNS, "reason")
     for row in rows:
-        table.add_row(*_cells(row), row["reason"], style="bold" if row["current"] else None)
+        reason = textwrap.shorten(row["reason"], _REASON, placeholder=" …")
+        table.add_row(*_cells(row), reason, style="bold" if row["current"] else None)
     current = next((row for row in rows if row["current"]), None)
     facts = {"current": "[yellow]none: promote a version[/]"}
     if pointer is not None and current is not None:
@@ -171,12 +174,10 @@ def _changed(model: str, version: Version, before: int | None) -> Report:
 
 
 def _table(title: str, *columns: str) -> tuple[RenderableType, Table]:
-    """Return a table of one line a row; what does not fit ends in an ellipsis."""
+    """Return a table of which only reasons take several lines; what does not fit ends in an ellipsis."""
     view, table = display.titled_table(title, *columns, numbers=False)
     for column in table.columns:
-        column.no_wrap, column.overflow = True, "ellipsis"
-        if column.header in ("version", "created", "digest"):
-            column.min_width = {"version": 7, "created": 16, "digest": _DIGITS}[column.header]
+        column.no_wrap, column.overflow = column.header != "reason", "ellipsis"
     return view, table
 
 

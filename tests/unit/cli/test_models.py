@@ -1,10 +1,13 @@
 """Registered models at the command line: publish, list, show, promote, roll back, prune."""
 
+import io
 import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from rff_dist.cli import models
 from rff_dist.jobs.publishing import lineage_of
 from rff_dist.kmeans.model import read_clusters
 from rff_dist.ridge.model import read_model
@@ -197,3 +200,12 @@ def test_show_tells_of_versions_that_wait(tmp_path):
 def test_mistakes_in_the_words_are_one_line_and_a_next_step():
     assert "Missing command" in refusal(2, "models")
     assert "did you mean" in refusal(2, "models", "promot").lower()
+
+
+def test_a_long_reason_leaves_the_other_columns_readable():
+    view, table = models._table("m: 1 version", *models._COLUMNS, "reason")
+    table.add_row("3 ←", "2026-11-23 14:34", "12,000", "D 256, gaussian", "aa0d476a", "worse " * 10)
+    console = Console(width=80, file=io.StringIO())
+    console.print(view)
+    for cell in ("3 ←", "2026-11-23 14:34", "12,000", "D 256, gaussian", "aa0d476a"):
+        assert cell in console.file.getvalue()
