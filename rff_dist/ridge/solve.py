@@ -18,7 +18,7 @@ from rff_dist.numerics.eigen import decompose
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.ridge.options import Penalty, is_one_alpha
 from rff_dist.selection.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
-from rff_dist.selection.few_rows import HeaviestRow, choose_by_rows
+from rff_dist.selection.few_rows import Doubts, choose_by_rows
 from rff_dist.selection.gcv import Selection, select_alpha
 from rff_dist.selection.leave_one_out import LeaveOneOut
 from rff_dist.selection.row_folds import leave_out_each
@@ -35,7 +35,7 @@ class Solved:
     `cross_validation`: the table of k-fold errors.
     `choice`: the place of that table that was taken.
     `leave_one_out`: the path of alpha by PRESS.
-    `heaviest_row`: the row that errs most, where leave-one-out errors of few rows chose the alpha.
+    `doubts`: of an alpha that leave-one-out errors of few rows chose.
     """
 
     solution: RidgeSolution
@@ -43,7 +43,7 @@ class Solved:
     cross_validation: CrossValidation | None = None
     choice: Choice | None = None
     leave_one_out: LeaveOneOut | None = None
-    heaviest_row: HeaviestRow | None = None
+    doubts: Doubts | None = None
 
     def path(self) -> dict[str, NDArray[Any]]:
         """Return what alpha was chosen from as named arrays: the table of folds, or the path on all rows."""
@@ -56,7 +56,7 @@ class Solved:
     @property
     def chosen_by(self) -> str:
         """What alpha was chosen by: "cv", "press", "gcv", "evidence" or "given"."""
-        if self.heaviest_row is not None:
+        if self.doubts is not None:
             return "press"
         if self.cross_validation is not None:
             return "cv" if len(self.cross_validation.alphas) > 1 else "given"
@@ -116,12 +116,12 @@ def solve_folds(
     total = statistics.total()
     if chosen is not feature_map:
         total = total.leading(chosen.n_components, feature_digest=chosen.digest(), scales=chosen.scales)
-    heaviest = None
+    doubts = None
     if rows is not None:
         repeated = total.spec.frequency_weights
-        choice, heaviest = _leave_out_each(rows, chosen, table, choice, penalty, repeated=repeated)
+        choice, doubts = _leave_out_each(rows, chosen, table, choice, penalty, repeated=repeated)
     solved = solve_with(total, choice.penalty, fit_intercept=fit_intercept)
-    return chosen, total, replace(solved, cross_validation=table, choice=choice, heaviest_row=heaviest)
+    return chosen, total, replace(solved, cross_validation=table, choice=choice, doubts=doubts)
 
 
 def _leave_out_each(
@@ -132,7 +132,7 @@ def _leave_out_each(
     penalty: Penalty,
     *,
     repeated: bool,
-) -> tuple[Choice, HeaviestRow | None]:
+) -> tuple[Choice, Doubts | None]:
     """Choose anew among a table's alphas by the error of each row; the same choice where rows do not tell."""
     assert rows.y is not None
     squares = leave_out_each(
@@ -149,8 +149,8 @@ def _leave_out_each(
     )
     if found is None:
         return choice, None
-    places, heaviest = found
-    return table.choice_at(choice.n_components, places), heaviest
+    places, doubts = found
+    return table.choice_at(choice.n_components, places), doubts
 
 
 def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:

@@ -29,17 +29,19 @@ IMMATERIAL = 0.003
 
 
 @dataclass(frozen=True, slots=True)
-class HeaviestRow:
-    """The row with the largest leave-one-out error.
+class Doubts:
+    """What speaks against an alpha that rows chose.
 
-    `number`: of the row.
-    `share`: of the sum of all rows' squared errors e.
-    `effective_rows`: (Σe)² / Σe²: how many rows of equal errors would say as much (Kish 1965).
+    `other`: place of the alpha that may err less by most, among those that were tried.
+    `saving`: share of the error that it saves, and one standard error of that more.
+    `heaviest_row`: number of the row with the largest error.
+    `share`: of that row in the sum of all squared errors.
     """
 
-    number: int
+    other: int
+    saving: float
+    heaviest_row: int
     share: float
-    effective_rows: float
 
 
 def choose_by_rows(
@@ -49,8 +51,8 @@ def choose_by_rows(
     *,
     per_target: PerTarget,
     repeated: bool = False,
-) -> tuple[NDArray[np.intp], HeaviestRow] | None:
-    """Return the place of each target's alpha among those that were tried, and the row that errs most there.
+) -> tuple[NDArray[np.intp], Doubts] | None:
+    """Return the place of each target's alpha among those that were tried, and what speaks against it.
 
     `squares`: float64 array of shape (n_alphas, n_targets, n_samples). From `leave_out_each`, alphas
       ascending.
@@ -78,8 +80,9 @@ def choose_by_rows(
     errors = rows.shares * losses[places[varying], np.arange(len(varying))].mean(axis=0)
     if not (total := float(errors.sum())) > 0.0:
         return None
-    number, effective_rows = int(np.argmax(errors)), total**2 / float(np.square(errors).sum())
-    return known[places], HeaviestRow(number, float(errors[number]) / total, effective_rows)
+    saving, other = max(rows.most_saved(losses[:, i], place) for i, place in enumerate(places[varying]))
+    heaviest = int(np.argmax(errors))
+    return known[places], Doubts(int(known[other]), saving, heaviest, float(errors[heaviest]) / total)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +106,15 @@ class _Rows:
         excess, error = self.mean_and_error(losses - losses[least])
         slack = max(RESOLUTION, IMMATERIAL * float(means[least]))
         return int(np.flatnonzero(excess <= np.maximum(error, slack))[-1])
+
+    def most_saved(self, losses: FloatArray, chosen: int) -> tuple[float, int]:
+        """Return by what share another alpha may err less, with a standard error added, and its place.
+
+        `losses`: as of `largest_as_good`.
+        """
+        saved, error = self.mean_and_error(losses[chosen] - losses)
+        most, total = int(np.argmax(saved + error)), float(losses[chosen] @ self.shares)
+        return float(saved[most] + error[most]) / total if total > 0.0 else 0.0, most
 
     def mean_and_error(self, losses: FloatArray) -> tuple[Any, Any]:
         """Return means over the last axis, and their standard errors, whatever else weights stand for."""

@@ -79,16 +79,30 @@ def test_weights_that_repeat_rows_are_rows_repeated():
 def test_the_row_that_errs_most_is_told_with_its_share():
     squares, weights = errors()
     squares[:, :, 17] += 1e3
-    _, heaviest = choose_by_rows(squares, weights, np.ones(2), per_target=False)
-    assert heaviest.number == 17
-    places, _ = choose_by_rows(squares, weights, np.ones(2), per_target=False)
+    places, doubts = choose_by_rows(squares, weights, np.ones(2), per_target=False)
+    assert doubts.heaviest_row == 17
     own = weights * squares[places[0]].mean(axis=0)
-    assert_allclose(heaviest.share, own[17] / own.sum(), rtol=1e-12)
-    assert 1.0 < heaviest.effective_rows < 1.5
-    alike, _ = errors()
-    alike[:] = 2.0
-    _, heaviest = choose_by_rows(alike, np.ones(ROWS), np.ones(2), per_target=False)
-    assert heaviest.effective_rows == pytest.approx(ROWS)
+    assert_allclose(doubts.share, own[17] / own.sum(), rtol=1e-12)
+    alike = np.full_like(squares, 2.0)
+    _, doubts = choose_by_rows(alike, np.ones(ROWS), np.ones(2), per_target=False)
+    assert doubts.share == pytest.approx(1 / ROWS)
+    assert doubts.saving == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_alpha_that_may_save_most_is_told_with_what_it_saves(seed):
+    squares, weights = errors(1, seed=seed)
+    squares *= np.random.default_rng(seed).exponential(1.0, squares.shape)  # so that they tell little
+    places, doubts = choose_by_rows(squares, weights, np.ones(1), per_target=False)
+    losses, shares = squares[:, 0], weights / weights.sum()
+    chosen = losses[places[0]]
+    bounds = []
+    for other in losses:
+        saved = shares @ (chosen - other)
+        bounds.append(saved + np.sqrt(np.sum((shares * (chosen - other - saved)) ** 2)))
+    assert doubts.other == np.argmax(bounds)
+    assert_allclose(doubts.saving, max(bounds) / (shares @ chosen), rtol=1e-12)
+    assert 0.0 <= doubts.saving < 1.0
 
 
 def test_alphas_that_leave_a_row_undetermined_and_constant_targets_have_no_say():
