@@ -13,7 +13,7 @@ is stored: the document names dataclasses of this package and what their members
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import io
 import logging
 import math
@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import google_crc32c
 import numpy as np
 
 from rff_dist.errors import IntegrityError, RFFDistError
@@ -50,7 +51,7 @@ from rff_dist.storage.output_places import discard
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had the SHA-256 of the arrays
 _KIND = "sums of a pass"
 _NAME = re.compile(r"(?P<name>[0-9a-f]{40})-(?P<start>\d{1,12})-(?P<stop>\d{1,12})\.sums")
 _OUTPUT = re.compile(r"output-[0-9a-f]{40}")
@@ -231,14 +232,19 @@ def _key(name: str, span: range) -> str:
 
 
 def _to_parts(key: str, tree: Any, arrays: Sequence[np.ndarray]) -> list[bytes | memoryview]:
-    views = [memoryview(array.reshape(-1).view(np.uint8)) for array in arrays]
-    digest = hashlib.sha256()
-    for view in views:
-        digest.update(view)
     entries = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
-    document = {"key": key, "value": tree, "arrays": entries, "digest": digest.hexdigest()}
+    document = {"key": key, "value": tree, "arrays": entries, "crc32c": _checksum(arrays)}
     header = sign_document(document, kind=_KIND, version=FORMAT_VERSION)
-    return [len(header).to_bytes(_LENGTH, "little"), header, *views]
+    return [len(header).to_bytes(_LENGTH, "little"), header, *(memoryview(_bytes(one)) for one in arrays)]
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _checksum(arrays: Sequence[np.ndarray]) -> int:
+    """Return the CRC-32C of all bytes: SHA-256 takes four times as long, most of what keeping sums took."""
+    return functools.reduce(google_crc32c.extend, map(_bytes, arrays), 0)
 
 
 def _read(file: BinaryIO, size: int, key: str) -> Any:
@@ -262,14 +268,10 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
             raise IntegrityError(
                 f"{where} is damaged: it has {size:_} bytes; expected {_LENGTH + length + n_bytes:_}"
             )
-        arrays, digest = [], hashlib.sha256()
-        for dtype, shape in entries:
-            array = np.empty(shape, dtype)
-            view = memoryview(array.reshape(-1).view(np.uint8))
-            file.readinto(view)  # type: ignore[attr-defined]
-            digest.update(view)
-            arrays.append(array)
-        if digest.hexdigest() != document["digest"]:
+        arrays = [np.empty(shape, dtype) for dtype, shape in entries]
+        for array in arrays:
+            file.readinto(memoryview(_bytes(array)))  # type: ignore[attr-defined]
+        if _checksum(arrays) != document["crc32c"]:
             raise IntegrityError(f"{where} is damaged: its arrays are not as they were written")
         return _unpack(document["value"], arrays)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -160,11 +160,14 @@ def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger: Ledger, n
 
 def test_a_file_that_claims_more_than_it_holds_takes_no_memory(ledger: Ledger) -> None:
     parts = ledger_module._to_parts(f"{NAME}-0-1.sums", {"array": 0}, [np.zeros(4)])
-    document = ledger_module.parse_document(bytes(parts[1]), kind="sums of a pass", version=1, where="a test")
+    version = ledger_module.FORMAT_VERSION
+    document = ledger_module.parse_document(
+        bytes(parts[1]), kind="sums of a pass", version=version, where="a test"
+    )
     document["arrays"] = [{"dtype": "<f8", "shape": [2**40]}]
     for key in ("format", "format_version"):
         del document[key]
-    signed = ledger_module.sign_document(document, kind="sums of a pass", version=1)
+    signed = ledger_module.sign_document(document, kind="sums of a pass", version=version)
     path = Path(ledger.location.path, f"{NAME}-0-1.sums")
     path.write_bytes(len(signed).to_bytes(8, "little") + signed + bytes(32))
     assert ledger.find(NAME, range(1)) is None
