@@ -55,9 +55,8 @@ from rff_dist.engines.worker import (
     CountBlocks,
     PassTask,
     SayOnce,
-    broadcast_error,
     bytes_per_row,
-    digests_found,
+    check_state,
     pickle_value,
     source_of,
     state_digests,
@@ -259,11 +258,10 @@ class DaskEngine(Engine):
 
     def broadcast[S](self, state: S) -> Broadcast[S]:
         placed = self._place(state)
-        expected = state_digests(placed.state)
-        if expected:
+        if state_digests(placed.state):
             try:
                 with self._workers.errors():
-                    _check_everywhere(self._client, self._workers, placed.future, expected)
+                    _check_everywhere(self._client, self._workers, placed.future)
             except BaseException:
                 placed.future.release()
                 raise
@@ -394,23 +392,20 @@ def _export_metrics(client: distributed.Client, workers: Workers) -> None:
         )
 
 
-def _check_everywhere(
-    client: distributed.Client, workers: Workers, state: Future, expected: dict[str, str]
-) -> None:
+def _check_everywhere(client: distributed.Client, workers: Workers, state: Future) -> None:
     """Raise BroadcastError if a worker holds a state of other digests than the client."""
-    # Tasks bound to their worker, so that large state goes from worker to worker and stays there.
+    # Tasks bound to their worker, so that large state goes from worker to worker and stays there. Nobody asks
+    # for what they return: a worker that died before it told would be waited for without end.
     checks = {
-        address: client.submit(digests_found, state, workers=[address], pure=False)
+        address: client.submit(check_state, state, workers=[address], pure=False)
         for address in workers.look()
     }
     try:
         while checks:
             present = workers.current()
             for address, check in list(checks.items()):
-                if check.done():
-                    found = _result_or_raise(check)
-                    if found != expected:
-                        raise broadcast_error({address: found}, expected)
+                if check.status == "error":
+                    raise cast("BaseException", check.exception())
                 if check.done() or address not in present:
                     # A worker that left has nothing to check; one that comes checks in its first task.
                     del checks[address]
@@ -419,9 +414,3 @@ def _check_everywhere(
     finally:
         for check in checks.values():
             check.release()
-
-
-def _result_or_raise(future: Future) -> Any:
-    if future.status == "error":
-        raise future.exception()
-    return future.result()

@@ -319,12 +319,12 @@ def pack(total: Any) -> bytes:
     return cast("bytes", cloudpickle.dumps(total))
 
 
-def digests_found(state: _Parcel) -> dict[str, str]:
-    """Return the digests of a state on this worker."""
-    return state.found()
+def check_state(state: _Parcel) -> None:
+    """Raise BroadcastError if a state has other digests on this worker than where it comes from."""
+    state.check()
 
 
-_TASKS = (unpack, run_blocks, run_lazy_block, add_totals, pack, digests_found)
+_TASKS = (unpack, run_blocks, run_lazy_block, add_totals, pack, check_state)
 
 
 def _picklable(error: Exception) -> Exception:

@@ -358,6 +358,26 @@ def test_broadcast_of_differing_state_names_worker_and_digests(embedded: DaskEng
     assert "doctor" not in str(caught.value)
 
 
+@pytest.mark.faults("F1")
+def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(
+    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = scaled(embedded, 2)
+    doomed = list(engine.client.run(os.getpid).values())[:1]
+    known = engine._workers.current
+
+    def current() -> dict[str, int]:
+        found = known()
+        time.sleep(1.0)  # both have looked, and the scheduler knows
+        while doomed:
+            os.kill(doomed.pop(), signal.SIGKILL)
+        return found
+
+    monkeypatch.setattr(engine._workers, "current", current)
+    handle = engine.broadcast((Drawn(), 3))
+    assert engine.map_reduce(lambda b, s: s[1], unit_blocks(4), handle, combine=operator.add) == 12
+
+
 def test_plain_state_that_differs_is_found_by_the_first_block(embedded: DaskEngine) -> None:
     engine = scaled(embedded, 2)
     with pytest.raises(BroadcastError, match=r"state\['map'\] is drawn in"):
