@@ -35,6 +35,8 @@ pytestmark = pytest.mark.s3
 
 X = np.arange(60.0).reshape(30, 2)
 
+SMALL = (*PLAIN, "--components", "64", "--alpha", "0.01")
+
 
 @pytest.fixture(scope="module")
 def server():
@@ -66,9 +68,7 @@ def fitted(server, table, tmp_path_factory):
     found = []
     for place in (str(folder), server.url("cli")):
         document("ingest", table, f"{place}/data.zarr", "--target", "price", "--chunk-rows", "64")
-        found.append(
-            document("fit", f"{place}/data.zarr", f"{place}/model", *PLAIN, "--components", "64", "--serial")
-        )
+        found.append(document("fit", f"{place}/data.zarr", f"{place}/model", *SMALL, "--serial"))
     return folder, *found
 
 
@@ -81,7 +81,7 @@ def test_fit_in_an_object_store_has_the_digest_of_one_on_disk(fitted):
 @pytest.mark.distributed
 def test_workers_of_a_cluster_read_and_write_the_object_store(fitted, server):
     _, here, _ = fitted
-    arguments = (*PLAIN, "--components", "64", "--workers", "1", "--threads", "1")
+    arguments = (*SMALL, "--workers", "1", "--threads", "1")
     there = document("fit", server.url("cli/data.zarr"), server.url("cli/dask"), *arguments)
     assert there["engine"]["kind"] == "embedded dask"
     assert there["digest"] == here["digest"]
@@ -328,9 +328,7 @@ def test_reader_of_a_record_sees_the_old_one_or_the_new_one(server):
 def test_versions_are_published_promoted_and_rolled_back(fitted, server):
     data, model = server.url("cli/data.zarr"), server.url("models/main")
     digests = [
-        document("fit", data, model, *PLAIN, "--components", "16", "--seed", seed, "--register", "--serial")[
-            "digest"
-        ]
+        document("fit", data, model, *SMALL, "--seed", seed, "--register", "--serial")["digest"]
         for seed in ("1", "2")
     ]
     [listed] = document("models", "list", server.url("models"))["models"]

@@ -79,12 +79,12 @@ def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
 
 
 def test_fit_tells_the_version_it_published(folder):
-    first = fit(folder, "models/other", "--register")
+    first = fit(folder, "models/other", "--alpha", 0.1, "--register")
     assert first["version"] == {"number": 1, "parent": None}
-    sizes = ("--components", 32, "--serial", "--register")
+    sizes = ("--components", 32, "--alpha", 0.1, "--serial", "--register")
     result = run("fit", folder / "data.zarr", folder / "models/other", *PLAIN, *sizes)
     assert "2, after version 1; the current one from now on" in result.stdout
-    assert fit(folder, "unregistered")["version"] is None
+    assert fit(folder, "unregistered", "--alpha", 0.1)["version"] is None
 
 
 def test_tune_and_cluster_publish_versions_too(folder):
@@ -134,7 +134,7 @@ def test_what_reads_a_model_reads_the_current_version_or_the_one_it_is_given(fol
 def test_what_cannot_be_published_is_refused_before_any_pass(folder, monkeypatch, arguments, message):
     monkeypatch.chdir(folder)
     if not (folder / "plain").exists():
-        fit(folder, "plain")
+        fit(folder, "plain", "--alpha", 0.1)
     code = 2 if message in ("are never replaced", "needs a model to publish; give --model") else 73
     stderr = refusal(code, *arguments, "--serial")
     assert message in stderr

@@ -66,6 +66,7 @@ def test_the_reader_names_classes(tmp_path, labels):
     y = np.array(labels)[np.digitize(X[:, 0], [0.0, 1.0][: len(labels) - 1])]
     write_dataset(tmp_path / "data", X, y)
     fit = ["fit", tmp_path / "data", tmp_path / "model", "--classify", "--components", "32", "--serial"]
+    fit += ["--alpha", "0.01"]
     assert run(*fit).exit_code == 0  # with the features that are chosen by themselves
     assert run("export", tmp_path / "model", tmp_path / "slim").exit_code == 0
     assert run("predict", tmp_path / "model", tmp_path / "data", tmp_path / "out", "--serial").exit_code == 0
