@@ -13,8 +13,8 @@ scheduler   the scheduler that `rff-dist fit` was sent to is killed; the command
             is sent to another one.
 
 What can go wrong: a wrong result, something that is left beside it, a command or a pass that does not end,
-and an error that nothing calls for. A client that is killed between publishing a model and removing its run's
-folder leaves that to the next run for the model, which is begun then.
+and an error that nothing calls for. A client that is killed between publishing a model and its own end leaves
+the folder of its run, or its lock, to the next run for the model, which is begun then.
 """
 
 import argparse
@@ -230,7 +230,7 @@ class Command:
             called_for = LOST if kind == "scheduler" else {-signal.SIGKILL}
             if process.returncode and (event is None or process.returncode not in called_for):
                 raise RuntimeError(f"exit code {process.returncode}: {said[-500:]}")
-        if any(place.glob(".model.run-*")):
+        if len(list(place.iterdir())) > 1:
             with self._start(place / "model", ["--serial", "--overwrite"]) as process:
                 process.communicate(timeout=HUNG_S)
         return str(read_model(place / "model").digest()), sorted(path.name for path in place.iterdir())

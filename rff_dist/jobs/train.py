@@ -19,19 +19,20 @@ from typing import Any
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError, RFFDistError
 from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_data
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
+from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
 from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import Location, list_names, parse_location
-from rff_dist.storage.output_places import beside, discard
-from rff_dist.storage.records import write_record
+from rff_dist.storage.output_places import beside, discard, holds_versions
+from rff_dist.storage.records import peek_record, write_record
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
 
@@ -140,7 +141,7 @@ def open_run(
     """Begin a run, and remove its folder at the end, unless a trained model could not be published.
 
     No other run can begin for the same model meanwhile. What runs left that were killed is removed, but for
-    models that were trained.
+    models that were trained and not published.
 
     `fit`, `data`, `engine`: see `Training`, and for `options` too.
     `model_url`: where the model is to be published.
@@ -170,8 +171,10 @@ def open_run(
 
 def _remove_leftovers(output: Location) -> None:
     """Remove the folders of runs that were killed: whoever holds the lease knows that none of them lives."""
-    for folder in beside(output, "run-"):
-        trained = trained_models(folder)
+    folders = beside(output, "run-")
+    published = _published(output) if folders else set()
+    for folder in folders:
+        trained = [model for model in trained_models(folder) if _digest(model) not in published]
         if trained:
             logger.warning(
                 "a run that did not end left trained models, which stay: %s",
@@ -180,6 +183,21 @@ def _remove_leftovers(output: Location) -> None:
         else:
             logger.info("removing what a run left that did not end: %s", redact(folder.url))
             discard(folder)
+
+
+def _published(output: Location) -> set[str | None]:
+    """Return the digests of what is published at an output."""
+    if holds_versions(output):
+        return {version.digest for version in RegisteredModel(output.url).versions()}
+    return {_digest(output)} - {None}
+
+
+def _digest(model: Location) -> str | None:
+    """Return the digest that a stored model tells; None where none can be read."""
+    try:
+        return peek_record(model.url).metadata.get("digest")
+    except RFFDistError:
+        return None
 
 
 def leftover_runs(model_url: str) -> list[Location]:

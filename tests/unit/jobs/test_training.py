@@ -20,6 +20,7 @@ from rff_dist.features.nystrom import Nystrom
 from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
 from rff_dist.jobs.fits import Fit, JobData
+from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.kernels.stationary import Cauchy, Matern
 from rff_dist.ridge import automatic, search
 from rff_dist.ridge import predict as prediction
@@ -301,6 +302,22 @@ def test_what_a_killed_run_left_is_removed_but_for_trained_models(problem, tmp_p
         ".model.run-almost",
     ]
     assert f"{tmp_path}/.model.run-almost/trained-model" in caplog.text
+
+
+@pytest.mark.parametrize("register", [False, True])
+def test_what_a_run_left_that_was_killed_when_it_had_published_is_removed(
+    problem, tmp_path, monkeypatch, caplog, register
+):
+    place = str(tmp_path / "model")
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "discard", lambda _: None)
+        with open_job(problem, place, register=register) as job:
+            run_steps(job.steps(), in_this_process())
+    assert list(tmp_path.glob(".model.run-*/trained-model"))
+    with open_job(problem, place, register=register, overwrite=not register):
+        assert len(list(tmp_path.glob(".model.run-*"))) <= 1  # its own
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert "left trained models" not in caplog.text
 
 
 def test_leftovers_in_memory_are_found_too(problem, in_memory):
