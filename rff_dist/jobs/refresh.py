@@ -314,8 +314,9 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
     kind = "nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier"
     sums = Sums(alpha=job.champion.card["alpha_given"], features=kind)
     plan = check_plan(job.dataset, feature_map.n_components, sums, engine=engine)
-    # beside a fit's: the champion's sums, and those of the held-out rows
-    needed, limit = plan.client_bytes + 2 * plan.statistics_bytes, plan.client_memory_limit
+    # beside a fit's: the champion's sums, and those of the held-out rows; of weights that fade twice as large
+    n_sums = 5 if made(job.rows).fading.halvings else 2
+    needed, limit = plan.client_bytes + n_sums * plan.statistics_bytes, plan.client_memory_limit
     if limit is not None and needed > limit:
         raise PlanError(
             f"an update of n_components={feature_map.n_components:_} needs {human_bytes(needed)} in this "

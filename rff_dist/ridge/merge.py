@@ -19,6 +19,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.ridge.describe import describe_cut, describe_dataset
+from rff_dist.ridge.fading import Fading
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.new_rows import check_columns
 from rff_dist.ridge.update import solve_as_before
@@ -128,6 +129,7 @@ def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
     for one in fields(spec):
         yield one.name, getattr(spec, one.name)
     yield "fit_intercept", card["fit_intercept"]
+    yield "half_life", Fading.from_card(card).half_life
 
 
 def _check_apart(

@@ -18,7 +18,7 @@ from rff_dist.data.blocks import Block
 from rff_dist.data.folds import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.jobs.refresh import find_lacking, open_refresh, outcome
 from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.kernels.stationary import Gaussian
@@ -27,7 +27,7 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.differences import find_differences
 from rff_dist.ridge.fading import MOST_HALVINGS
 from rff_dist.ridge.gate import hold_out, judge
-from rff_dist.ridge.merge import refit_on
+from rff_dist.ridge.merge import merge, refit_on
 from rff_dist.ridge.model import read_model, write_model
 from rff_dist.ridge.new_rows import find_new_rows
 from rff_dist.ridge.row_ranges import merge_ranges
@@ -502,6 +502,13 @@ class TestAHalfLife:
             for one in (plain, fades)
         ]
         assert errors[1] < 0.5 * errors[0]
+
+    def test_is_no_spec_of_models_without_one(self, url, tmp_path):
+        model = fit(open_dataset(url))
+        fades = update_model(model, open_dataset(url), half_life="1", engine=ENGINE)
+        other = refit_on(model, write_dataset(tmp_path / "other", *draw(500, 7)), engine=ENGINE)
+        with pytest.raises(StatisticsError, match="`half_life` is 1 and none"):
+            merge([fades, other], ["fades", "other"])
 
     def test_needs_data_that_know_their_loads(self, url, tmp_path):
         plain = write_dataset(tmp_path / "plain", *draw(500, 0))
