@@ -7,6 +7,7 @@ error of the difference, row by row, in which most of what makes rows easy or ha
 Of 349 nasty draws 38 err by more than 1.1 times what the best alpha gives; by half a standard error it would
 be 48, by one and a half 60, by the greatest evidence 96, and by that among the alphas within the error 62.
 Copies of rows that are left out together do no better: of 115 draws that have copies 13, for 9.
+Were errors clipped at ten times their mean asked as well, two fewer would, and five of 42 in 240 smooth ones.
 
 Breiman, Friedman, Olshen & Stone (1984), Classification and regression trees, section 3.4.3, on the rule of
 one standard error.
