@@ -393,7 +393,7 @@ def test_peak_memory_does_not_grow_with_the_file(tmp_path, project_root, kind):
         "sys.stdout.write(re.search(r'VmHWM:\\s*(\\d+) kB', status)[1])\n"
     )
     peaks, sizes = [], []
-    for n_samples in (400_000, 1_200_000):
+    for n_samples in (400_000, 2_400_000):  # read-ahead and allocators hold 10 to 50 MB more or less
         values = np.random.default_rng(0).standard_normal((n_samples, 8)).round(3)
         source = tmp_path / f"{n_samples}.{kind}"
         match kind:
@@ -411,7 +411,7 @@ def test_peak_memory_does_not_grow_with_the_file(tmp_path, project_root, kind):
         run = subprocess.run(command, capture_output=True, text=True, cwd=project_root, check=True)
         peaks.append(int(run.stdout) * 1024)
         sizes.append(values.nbytes)
-    # Held whole, the slope is 1 or more; read-ahead and allocators keep it from being exactly 0.
+    # Held whole, the slope is 1 or more.
     assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 0.5
 
 
