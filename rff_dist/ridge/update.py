@@ -6,7 +6,8 @@ sums are rounded tile by tile, and tiles are cut from blocks: of the old rows th
 block are read again, subtracted as they were cut then and added as they are cut now. `-` is exact, so that
 the result has the bits of one pass over all rows. Of versioned data, tiles with rows that were corrected,
 deleted or rolled back are subtracted as they were, and added as they are; rows that leave a window of the
-newest ones are subtracted likewise. Where the model does not say how its rows were cut, where they were cut
+newest ones are subtracted likewise. Weights that fade are halved with the whole of the sums, see
+`ridge.fading`. Where the model does not say how its rows were cut, where they were cut
 by folds of groups or of time, or where most blocks have changed, all rows are summed anew.
 
 The result is the challenger: `ridge.gate` says whether it may replace the champion, the current model, and
