@@ -46,7 +46,7 @@ def test_every_night_goes_as_printed(blocks, tmp_path, monkeypatch, scheduler):
     monkeypatch.setenv(SCHEDULER_VARIABLE, scheduler)
     [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist update" in text]
     commands = commands_of(text)
-    assert len(commands) == 12
+    assert len(commands) == 13
     Path("fixed.csv").write_text("sale,area,rooms,price\n3,0.1,0.2,0.5\n1007,1,1,3\n")
     Path("gone.csv").write_text("sale\n5\n")
     Path("asked.csv").write_text("sale\n7\n")
@@ -64,6 +64,7 @@ def test_every_night_goes_as_printed(blocks, tmp_path, monkeypatch, scheduler):
     assert "2,000 before, 1,999 after" in said[8]
     assert "forgot 1 row" in said[10]
     assert "of the window 90d: from row 0 on" in said[11]
+    assert "half-life  30d" in said[12]
 
 
 @pytest.mark.documents
