@@ -9,7 +9,7 @@ from typing import Any
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.kmeans.model import AnyModel, kind_of
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.storage.locations import Location, parse_location
+from rff_dist.storage.locations import RECORD_FILE, Location, parse_location
 from rff_dist.storage.output_places import check_output
 
 # What a card says of the data, where it does.
@@ -27,7 +27,7 @@ def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[L
     if register:
         RegisteredModel(url).check(inputs=inputs)
     else:
-        check_output(output, overwrite=overwrite, inputs=inputs, marker=("model.json",))
+        check_output(output, overwrite=overwrite, inputs=inputs, marker=(RECORD_FILE,))
     return output
 
 

@@ -30,7 +30,7 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
 from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.storage.leases import Lease, hold
-from rff_dist.storage.locations import Location, list_names, parse_location
+from rff_dist.storage.locations import RECORD_FILE, Location, list_names, parse_location
 from rff_dist.storage.output_places import beside, discard, holds_versions
 from rff_dist.storage.records import peek_record, write_record
 from rff_dist.text import human_bytes, redact
@@ -206,8 +206,9 @@ def leftover_runs(model_url: str) -> list[Location]:
 
 
 def trained_models(folder: Location) -> list[Location]:
-    """Return where trained models are in a run's folder, that were not published."""
-    return [folder.child(name) for name in list_names(folder) if name.endswith("-model")]
+    """Return where trained models are in a run's folder; what was begun and not finished is none."""
+    found = [folder.child(name) for name in list_names(folder) if name.endswith("-model")]
+    return [model for model in found if RECORD_FILE in list_names(model)]
 
 
 # -- its steps -------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ REPOSITORY_FILE = "repo"
 # By these an output may be told to be a dataset, and be replaced.
 DATASET_FILES = (*NODE_FILES, REPOSITORY_FILE)
 # Says which version of a registered model is current; the folder that it is in holds all versions.
+RECORD_FILE = "model.json"  # of a model
 POINTER_FILE = "current.json"
 # Says what a version was made of, and that it was published.
 LINEAGE_FILE = "lineage.json"
@@ -224,7 +225,7 @@ def exists(location: Location) -> bool:
     if location.scheme == "memory":
         return location.path in MEMORY
     store = open_store(location, read_only=True)
-    names = (*DATASET_FILES, "model.json", POINTER_FILE)
+    names = (*DATASET_FILES, RECORD_FILE, POINTER_FILE)
     return any(read_bytes(store, name, where=location) is not None for name in names)
 
 

@@ -29,6 +29,7 @@ from rff_dist.storage.locations import (
     NODE_FILES,
     POINTER_FILE,
     READ_ONLY_SCHEMES,
+    RECORD_FILE,
     REPOSITORY_FILE,
     Location,
     exists,
@@ -100,7 +101,7 @@ def check_output(
             f"{location} is a published version of a registered model, which is never replaced; publish the "
             "next one with register=True, or choose another name"
         )
-    begun = is_unfinished(location) and (location.is_remote or "model.json" in marker)
+    begun = is_unfinished(location) and (location.is_remote or RECORD_FILE in marker)
     if not overwrite and not begun:
         raise OutputExistsError(
             f"{location} exists already; choose another name, or give overwrite=True "
@@ -123,7 +124,7 @@ def check_output(
         )
     if location.is_local:
         # A model is replaced in its folder, a dataset beside it.
-        _try_writing(location.child("model") if "model.json" in marker else location)
+        _try_writing(location.child("model") if RECORD_FILE in marker else location)
 
 
 def holds_versions(location: Location) -> bool:

@@ -46,6 +46,7 @@ from rff_dist.storage.arrays import (
 from rff_dist.storage.current_version import read_pointer, version_place
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.locations import (
+    RECORD_FILE,
     Location,
     exists,
     explain,
@@ -62,7 +63,7 @@ from rff_dist.storage.output_places import check_output, discard, parts_of_model
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
-_KIND, _FILE = "record", "model.json"
+_KIND = "record"
 _SAFE_CODECS = {"bytes", "crc32c"}
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill", ".cloudpickle")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -106,7 +107,7 @@ def write_record(
     values = {name: _checked_array(name, array) for name, array in arrays.items()}
     body = _checked_metadata(metadata)
     location = parse_location(url)
-    check_output(location, overwrite=overwrite, marker=(_FILE,))
+    check_output(location, overwrite=overwrite, marker=(RECORD_FILE,))
     left = parts_of_model(location) or []  # by a writer that died
     was_there = exists(location)
     generation = f"arrays-{uuid.uuid4().hex}.zarr"
@@ -163,13 +164,13 @@ def find_record(location: Location) -> Location:
     """Return where the record that is meant by `location` is: of a registered model the current version."""
     _refuse_pickles(location)
     if may_hold(location):
-        if read_bytes(open_store(location, read_only=True), _FILE, where=location) is not None:
+        if read_bytes(open_store(location, read_only=True), RECORD_FILE, where=location) is not None:
             return location
         pointer, _ = read_pointer(location)
         if pointer is not None:
             return version_place(location, pointer.number)
     if not exists(location):
-        raise StorageError(f"no model at {location}: nothing is there; expected a folder with {_FILE}")
+        raise StorageError(f"no model at {location}: nothing is there; expected a folder with {RECORD_FILE}")
     return location
 
 
@@ -258,14 +259,14 @@ def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
 
 
 def _commit(store: Store, document: dict[str, Any], location: Location, *, overwrite: bool) -> None:
-    if not overwrite and read_bytes(store, _FILE, where=location) is not None:
+    if not overwrite and read_bytes(store, RECORD_FILE, where=location) is not None:
         raise OutputExistsError(f"{location} was written meanwhile; choose another name")
-    write_bytes(store, _FILE, sign_document(document, kind=_KIND, version=FORMAT_VERSION))
+    write_bytes(store, RECORD_FILE, sign_document(document, kind=_KIND, version=FORMAT_VERSION))
 
 
 def _generations(store: Store, location: Location) -> tuple[str | None, str | None]:
     """Name the current generation and the one before, of the record that is there."""
-    content = read_bytes(store, _FILE, where=location)
+    content = read_bytes(store, RECORD_FILE, where=location)
     if content is None:
         return None, None
     try:
@@ -282,7 +283,7 @@ def holds_record(location: Location) -> bool:
     """Say whether a record is at `location`."""
     return (
         exists(location)
-        and read_bytes(open_store(location, read_only=True), _FILE, where=location) is not None
+        and read_bytes(open_store(location, read_only=True), RECORD_FILE, where=location) is not None
     )
 
 
@@ -298,9 +299,9 @@ def _refuse_pickles(location: Location) -> None:
         if pickled or path.suffix.lower() in _PICKLE_SUFFIXES:
             raise UnsafeModelError(
                 f"{path} is a pickle, which runs code when it is loaded; expected a model folder with "
-                f"{_FILE}. Fit the model again and save it with save_model"
+                f"{RECORD_FILE}. Fit the model again and save it with save_model"
             )
-        raise StorageError(f"{path} is a file; expected a model folder with {_FILE}")
+        raise StorageError(f"{path} is a file; expected a model folder with {RECORD_FILE}")
     if path.is_dir():
         try:
             names = os.listdir(path)
@@ -310,22 +311,23 @@ def _refuse_pickles(location: Location) -> None:
         if pickles:
             raise UnsafeModelError(
                 f"{path} holds {', '.join(pickles[:5])}: pickles run code when they are loaded, and no model "
-                f"of rff_dist has one; expected {_FILE} and its arrays. Remove them if you know what they are"
+                f"of rff_dist has one; expected {RECORD_FILE} and its arrays. Remove them if you know what "
+                "they are"
             )
 
 
 def _read_document(store: Store, location: Location) -> bytes:
-    content = read_bytes(store, _FILE, where=location)
+    content = read_bytes(store, RECORD_FILE, where=location)
     if content is None:
         raise StorageError(
-            f"{location} is not a model: it has no {_FILE}. Expected a folder that save_model wrote, or a "
-            "registered model of which a version is current"
+            f"{location} is not a model: it has no {RECORD_FILE}. Expected a folder that save_model wrote, "
+            "or a registered model of which a version is current"
         )
     return content
 
 
 def _parse_document(content: bytes, location: Location) -> dict[str, Any]:
-    where = f"{_FILE} of {location}"
+    where = f"{RECORD_FILE} of {location}"
     document = parse_document(content, kind=_KIND, version=FORMAT_VERSION, where=where)
     if not _is_record(document):
         raise StorageError(f"{where} does not have the fields of a record; restore it from a copy")
@@ -364,8 +366,8 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
     shape = tuple(entry["shape"])
     if (header.shape or (1,)) != (shape or (1,)) or header.dtype.name != entry["dtype"]:
         raise IntegrityError(
-            f"{label} is {header.dtype} of shape {header.shape}; {_FILE} says {entry['dtype']} of shape "
-            f"{shape}"
+            f"{label} is {header.dtype} of shape {header.shape}; {RECORD_FILE} says {entry['dtype']} of "
+            f"shape {shape}"
         )
     n_bytes = int(np.prod([float(length) for length in shape])) * header.dtype.itemsize
     if n_bytes > MAX_ARRAY_BYTES:

@@ -29,7 +29,7 @@ from rff_dist.ridge.choices import planner
 from rff_dist.ridge.model import read_model
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.columns import as_column
-from rff_dist.storage.records import read_record
+from rff_dist.storage.records import read_record, write_record
 from tests.plain import search_plain
 
 PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
@@ -291,10 +291,14 @@ def test_a_second_run_of_a_model_is_refused_with_the_first_ones_name(problem, tm
 
 def test_what_a_killed_run_left_is_removed_but_for_trained_models(problem, tmp_path, caplog):
     (tmp_path / ".model.run-killed" / "plan").mkdir(parents=True)
-    (tmp_path / ".model.run-almost" / "trained-model").mkdir(parents=True)
+    write_record(tmp_path / ".model.run-almost" / "trained-model", kind="a model", metadata={}, arrays={})
+    begun = tmp_path / ".model.run-begun" / "trained-model"
+    write_record(begun, kind="a model", metadata={}, arrays={"w": np.zeros(3)})
+    (begun / "model.json").unlink()  # which is written last
     (tmp_path / ".model-2.run-of-another-model").mkdir()
     left = training.leftover_runs(str(tmp_path / "model"))
-    assert [Path(folder.path).name for folder in left] == [".model.run-almost", ".model.run-killed"]
+    names = [f".model.run-{name}" for name in ("almost", "begun", "killed")]
+    assert sorted(Path(folder.path).name for folder in left) == names
     with open_job(problem, str(tmp_path / "model")):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [
