@@ -96,7 +96,7 @@ class RidgeStatistics:
 
     def making_room(self, n_samples: int) -> Self:
         """Return the same sums with a second limb if so many more rows need one; shares and changes `low`."""
-        if self.high is not None or self.n_samples + n_samples <= self._limb_rows:
+        if self.high is not None or self.n_samples + n_samples <= _limb_rows(self):
             return self
         return carried(replace(self, high=np.zeros_like(self.low)))
 
@@ -124,13 +124,8 @@ class RidgeStatistics:
             cross=self.cross.times_power(exponent),
             targets=self.targets.times_power(exponent),
         )
-        low, high = _shifted(self, shift, two_limbs=self.n_samples > found._limb_rows)
+        low, high = _shifted(self, shift, two_limbs=self.n_samples > _limb_rows(found))
         return replace(found, low=low, high=high)
-
-    @property
-    def _limb_rows(self) -> int:
-        """Rows whose sums stay within one limb: fewer where these count halved weights."""
-        return self.spec.limb_rows >> self.halvings
 
     def with_whitener(self, whitener: FloatArray | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
@@ -420,6 +415,11 @@ def _n_observations(spec: StatisticsSpec, n_samples: int, targets: ExactSum) -> 
     return round(float(targets.value()[-1, -1])) if spec.frequency_weights else n_samples
 
 
+def _limb_rows(statistics: RidgeStatistics) -> int:
+    """Return how many rows' sums stay within one limb: fewer where these count halved weights."""
+    return statistics.spec.limb_rows >> statistics.halvings
+
+
 def _same(left: IntArray | None, right: IntArray | None) -> bool:
     return left is right if left is None or right is None else np.array_equal(left, right)
 
@@ -438,10 +438,10 @@ def _combine_limbs(
     left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int
 ) -> tuple[IntArray, IntArray | None]:
     """Add or subtract Grams; one limb up to `limb_rows` rows and two above, so that the form is canonical."""
-    if left.high is None and right.high is None and n_samples <= left._limb_rows:
+    if left.high is None and right.high is None and n_samples <= _limb_rows(left):
         return (left.low + right.low if sign > 0 else left.low - right.low), None
     low = np.empty_like(left.low)
-    high = np.empty_like(left.low) if n_samples > left._limb_rows else None
+    high = np.empty_like(left.low) if n_samples > _limb_rows(left) else None
     for start in range(0, len(low), _STRIP):
         part = slice(start, start + _STRIP)
         left_low, left_high = _split(left, part)
