@@ -27,7 +27,7 @@ from rff_dist.products.choice import products_for
 from rff_dist.products.float64 import Float64Products
 from rff_dist.products.protocol import Products, Tile
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.ridge_statistics import RidgeStatistics, carried
+from rff_dist.statistics.ridge_statistics import RidgeStatistics, carried, with_room
 from rff_dist.statistics.spec import OUTPUT_TILE, Region, StatisticsSpec, tile_rows
 from rff_dist.typing import FloatArray, IntArray
 
@@ -182,7 +182,7 @@ def _accumulate(
     layout, n_components = spec.layout, spec.n_components
     starts = (0, *ends[:-1])
     begun = [
-        (RidgeStatistics.empty(spec) if total is None else total).making_room(end - start)
+        with_room(RidgeStatistics.empty(spec) if total is None else total, end - start)
         for total, start, end in zip(totals, starts, ends, strict=True)
     ]
     sums = [total.low for total in begun]

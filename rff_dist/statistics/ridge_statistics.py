@@ -94,12 +94,6 @@ class RidgeStatistics:
     def __sub__(self, other: object) -> Self:
         return _combined(self, other, -1) if isinstance(other, RidgeStatistics) else NotImplemented
 
-    def making_room(self, n_samples: int) -> Self:
-        """Return the same sums with a second limb if so many more rows need one; shares and changes `low`."""
-        if self.high is not None or self.n_samples + n_samples <= _limb_rows(self):
-            return self
-        return carried(replace(self, high=np.zeros_like(self.low)))
-
     def reweighted(self, exponent: int, halvings: int) -> Self:
         """Return the sums of the same rows with weights times 2**exponent: nothing is rounded.
 
@@ -394,6 +388,13 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
     return type(left)(
         left.spec, n_samples, n_observations, low, high, cross, targets, n_tiles, whitener, left.halvings
     )
+
+
+def with_room[S: RidgeStatistics](statistics: S, n_samples: int) -> S:
+    """Return the same sums with a second limb if so many more rows need one; shares and changes `low`."""
+    if statistics.high is not None or statistics.n_samples + n_samples <= _limb_rows(statistics):
+        return statistics
+    return carried(replace(statistics, high=np.zeros_like(statistics.low)))
 
 
 def carried[S: RidgeStatistics](statistics: S) -> S:

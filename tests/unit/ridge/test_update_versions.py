@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,110 +12,38 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rff_dist.data import cut
 from rff_dist.data.blocks import Block
 from rff_dist.data.folds import HashFolds
-from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.jobs.refresh import find_lacking, open_refresh, outcome
-from rff_dist.jobs.steps import in_this_process, run_steps
-from rff_dist.kernels.stationary import Gaussian
-from rff_dist.ridge import fading, update
-from rff_dist.ridge import predict as prediction
+from rff_dist.jobs.refresh import find_lacking
+from rff_dist.ridge import update
 from rff_dist.ridge.differences import find_differences
-from rff_dist.ridge.fading import MOST_HALVINGS
-from rff_dist.ridge.gate import hold_out, judge
-from rff_dist.ridge.merge import merge, refit_on
 from rff_dist.ridge.model import read_model, write_model
 from rff_dist.ridge.new_rows import find_new_rows
-from rff_dist.ridge.row_ranges import merge_ranges
 from rff_dist.ridge.update import update_model
-from rff_dist.statistics import accumulate, inspection, passes
+from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation
-from rff_dist.statistics.moments import ColumnMoments, measure_moments
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.storage import loads
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import expire, roll_back
 from rff_dist.storage.writing import write_dataset
-from tests.plain import fit_ridge
-
-ENGINE = SerialEngine(1)
-CHUNK, TILE, BLOCK = 128, 64, 256
+from tests.living_data import (
+    BLOCK,
+    CHUNK,
+    ENGINE,
+    assert_fades,
+    assert_follows,
+    draw,
+    fit,
+    make_small,
+    refresh,
+)
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     make_small(monkeypatch)
-
-
-def make_small(patched):
-    """Many blocks and tiles of few rows, so that most of them stay."""
-    patched.setattr(cut, "MIN_BLOCK_ROWS", BLOCK)
-    for module in (accumulate, update):
-        patched.setattr(module, "tile_rows", lambda _: TILE)
-
-
-def draw(n, seed):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, 2))
-    return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n)
-
-
-def fit(dataset, **options):
-    options = {"length_scale": 1.0, "n_components": 8, "alpha": 0.1, **options}
-    return fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)[0]
-
-
-def assert_follows(model, begun, dataset, start=0):
-    """One pass over the rows of this version, with the first model's features and grids, is the oracle.
-
-    `start`: the first row of a window, whose rows are a dataset of their own.
-    """
-    rows = dataset.read(Block(0, start, dataset.n_samples))
-    held = ArrayDataset(rows.X, rows.y[:, 0], chunk_rows=CHUNK) if start else dataset
-    expected = passes.accumulate(held, begun.feature_map, engine=ENGINE, spec=begun.statistics.spec)
-    if start % BLOCK == 0:
-        assert model.statistics == expected
-        assert model.statistics.digest() == expected.digest()
-        assert model.statistics.n_tiles == expected.n_tiles
-    else:  # rows lie in other tiles, in which Z'y and products without a fixed point are rounded
-        assert model.statistics.n_samples == expected.n_samples
-        if begun.statistics.spec.fixed_point:
-            assert np.array_equal(model.statistics.ZtZ(), expected.ZtZ())
-        np.testing.assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
-    assert model.card["data_version"] == dataset.version
-    columns = ColumnMoments.of(measure_moments(rows, np.zeros(3)))
-    assert model.columns.n_samples == pytest.approx(columns.n_samples)
-    # sums of a thousand terms, in another order
-    np.testing.assert_allclose(model.columns.mean, columns.mean, atol=1e-11)
-    np.testing.assert_allclose(model.columns.second, columns.second, rtol=1e-9)
-
-
-def assert_fades(model, begun, dataset, ages, start=0):
-    """The oracle: each piece of a block whose rows weigh the same, summed apart and divided by powers of two.
-
-    `ages`: how often the weight of each row is halved.
-    """
-    state = Accumulation(begun.feature_map, begun.statistics.spec)
-    edges = {0, start, *(np.flatnonzero(np.diff(ages)) + 1).tolist(), dataset.n_samples}
-    edges |= {block.start for block in inspection.blocks_of(dataset)}
-    expected = RidgeStatistics.empty(begun.statistics.spec).reweighted(0, MOST_HALVINGS)
-    for a, b in pairwise(sorted(edge for edge in edges if edge >= start)):
-        part = accumulate.accumulate_rows(dataset.read(Block(0, a, b)), state)
-        expected = expected + part.reweighted(-int(ages[a]), MOST_HALVINGS)
-    assert model.statistics == expected
-    assert model.statistics.digest() == expected.digest()
-    W = 2.0 ** -ages[start:, np.newaxis].astype(float)
-    rows = dataset.read(Block(0, start, dataset.n_samples))
-    Z = begun.feature_map.transform(rows.X)
-    np.testing.assert_allclose(model.statistics.ZtZ(), Z.T @ (W * Z), rtol=1e-6, atol=1e-6 * W.sum())
-    np.testing.assert_allclose(model.statistics.Zty()[:, np.newaxis], Z.T @ (W * rows.y), atol=1e-6 * W.sum())
 
 
 class Versions(RuleBasedStateMachine):
@@ -299,7 +226,6 @@ def test_sums_by_hash_folds_follow_too(url):
 
 
 def test_a_version_that_has_expired_leaves_the_comparison_by_fingerprints(url):
-    from datetime import UTC, datetime
 
     model = fit(open_dataset(url))
     append_dataset(url, *draw(10, 1))
@@ -307,266 +233,6 @@ def test_a_version_that_has_expired_leaves_the_comparison_by_fingerprints(url):
     assert find_differences(open_dataset(url), model.card["data_version"], []) is None
     found = update_model(model, open_dataset(url), engine=ENGINE)
     assert_follows(found, model, open_dataset(url))
-
-
-def refresh(model, url, **options):
-    runner = in_this_process(ENGINE)
-    with open_refresh(model, open_dataset(url), runner=runner, **options) as run:
-        return outcome(run_steps(run.steps(), runner))
-
-
-class TestAWindow:
-    """A model of the last loads: what leaves is subtracted."""
-
-    def test_has_the_bits_of_a_fit_on_its_rows(self, url, tmp_path):
-        model = fit(open_dataset(url), alpha="gcv")
-        append_dataset(url, *draw(96, 1))  # to a whole number of blocks: the tiles are then the same
-        append_dataset(url, *draw(3 * BLOCK, 2))
-        found = update_model(model, open_dataset(url), window="1", engine=ENGINE)
-        rows = write_dataset(tmp_path / "window", *draw(3 * BLOCK, 2), chunk_rows=CHUNK)
-        fresh = refit_on(model, rows, engine=ENGINE)
-        assert found.statistics.digest() == fresh.statistics.digest()
-        assert found.digest() == fresh.digest()
-        assert found.card["window"] == {"of": "1", "start": 4096}
-
-    def test_moves_with_each_load_and_is_left_by_all(self, url, tmp_path):
-        begun = fit(open_dataset(url))
-        write_model(begun, tmp_path / "model")
-        starts = []
-        for night, window in enumerate(["2", None, None, "3", "all"]):
-            append_dataset(url, *draw(256, night + 1))
-            found = refresh(tmp_path / "model", url, window=window)
-            assert (found["decision"], found["n_new"] >= 256) == ("published", True)
-            starts.append(found["first_row"])
-            assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url), starts[-1])
-        assert starts == [0, 4000, 4256, 4256, 0]
-        assert found["n_new"] == 256 + 4256
-
-    def test_that_is_shorter_subtracts_where_nothing_is_new(self, url, tmp_path):
-        begun = fit(open_dataset(url))
-        append_dataset(url, *draw(256, 1))
-        write_model(update_model(begun, open_dataset(url), engine=ENGINE), tmp_path / "model")
-        found = refresh(tmp_path / "model", url, window="1")
-        facts = ("decision", "n_new", "n_gone", "n_samples")
-        assert [found[name] for name in facts] == ["published", 0, 4000, 256]
-        again = refresh(tmp_path / "model", url)
-        assert (again["decision"], again["window"]) == ("nothing new", "1")
-        assert again["reason"] == "the model holds all 256 rows of the window 1"
-
-    def test_is_remembered_where_it_holds_all_rows_yet(self, url, tmp_path):
-        begun = fit(open_dataset(url))
-        write_model(begun, tmp_path / "model")
-        found = refresh(tmp_path / "model", url, window="2")
-        assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 0, 0)
-        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
-        for seed in (1, 2):
-            append_dataset(url, *draw(300, seed))
-            found = refresh(tmp_path / "model", url)
-        assert (found["window"], found["first_row"], found["n_samples"]) == ("2", 4000, 600)
-
-    def test_stays_as_it_is_where_rows_before_it_are_deleted_in_order(self, url, tmp_path):
-        begun = fit(open_dataset(url))
-        write_model(begun, tmp_path / "model")
-        for seed in (1, 2):
-            append_dataset(url, *draw(300, seed))
-            refresh(tmp_path / "model", url, window="2")
-        delete_rows(url, [3], keep_order=True)
-        found = refresh(tmp_path / "model", url)
-        facts = ("decision", "first_row", "n_new", "n_gone", "n_samples")
-        assert [found[name] for name in facts] == ["published", 3999, 0, 0, 600]
-        assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url), 3999)
-
-    def test_sums_what_comes_and_what_leaves(self, tmp_path, monkeypatch):
-        url = tmp_path / "d"
-        write_dataset(url, *draw(BLOCK, 0), chunk_rows=CHUNK, versioned=True)
-        for seed in range(1, 5):
-            append_dataset(url, *draw(BLOCK, seed))
-        begun = model = fit(open_dataset(url))
-        summed, original = [], update.sum_ranges
-
-        def counted(dataset, ranges, state, *, engine):
-            summed.append((state.state.sums, merge_ranges(ranges)))
-            return original(dataset, ranges, state, engine=engine)
-
-        monkeypatch.setattr(update, "sum_ranges", counted)
-        for i in range(3):
-            append_dataset(url, *draw(BLOCK, 9 + i))
-            model = update_model(model, open_dataset(url), window="5", engine=ENGINE)
-            assert_follows(model, begun, open_dataset(url), (i + 1) * BLOCK)
-        parts = [[(j * BLOCK, (j + 1) * BLOCK)] for i in range(3) for j in (i, 5 + i)]
-        assert summed == [("all", part) for part in parts]
-
-    def test_needs_data_that_know_their_loads(self, url, tmp_path):
-        plain = write_dataset(tmp_path / "plain", *draw(500, 0))
-        with pytest.raises(InvalidParameterError, match="keeps no versions"):
-            update_model(fit(plain), plain, window="2", engine=ENGINE)
-        with pytest.raises(InvalidParameterError, match="expected a number of loads"):
-            update_model(fit(open_dataset(url)), open_dataset(url), window="2 weeks", engine=ENGINE)
-
-    def test_keeps_refused_rows_out_until_they_leave(self, url, tmp_path):
-        begun = fit(open_dataset(url))
-        write_model(begun, tmp_path / "model")
-        X, y = draw(500, 1)
-        append_dataset(url, X, 20 * y[::-1])
-        assert refresh(tmp_path / "model", url, window="3")["decision"] == "kept"
-        append_dataset(url, *draw(300, 2))
-        found = refresh(tmp_path / "model", url, window="3")
-        assert (found["decision"], found["left_out"]) == ("published", [[4000, 4500]])
-        append_dataset(url, *draw(300, 3))
-        append_dataset(url, *draw(300, 4))
-        found = refresh(tmp_path / "model", url)
-        assert (found["decision"], found["left_out"], found["n_samples"]) == ("published", [], 900)
-        assert find_lacking(parse_location(tmp_path / "model")) == []
-        assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url), 4500)
-
-
-class TestAHalfLife:
-    """Weights that halve from one span of loads to the next."""
-
-    def test_reads_only_what_came_while_all_weights_are_halved(self, tmp_path, monkeypatch):
-        url = tmp_path / "d"
-        write_dataset(url, *draw(BLOCK, 0), chunk_rows=CHUNK, versioned=True)
-        begun = fit(open_dataset(url))
-        write_model(update_model(begun, open_dataset(url), half_life="1", engine=ENGINE), tmp_path / "model")
-        summed, original = [], update.sum_ranges
-
-        def counted(dataset, ranges, state, *, engine):
-            summed.append(merge_ranges(ranges))
-            return original(dataset, ranges, state, engine=engine)
-
-        monkeypatch.setattr(update, "sum_ranges", counted)
-        for night in range(1, 4):
-            append_dataset(url, *draw(BLOCK, night))
-            found = refresh(tmp_path / "model", url)
-            assert (found["decision"], found["half_life"]) == ("published", "1")
-            ages = night - np.repeat(np.arange(night + 1), BLOCK)
-            assert_fades(read_model(tmp_path / "model"), begun, open_dataset(url), ages)
-        assert summed == [[(night * BLOCK, (night + 1) * BLOCK)] for night in range(1, 4)]
-        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
-
-    def test_taken_at_once_has_the_bits_of_every_night(self, url):
-        nightly = begun = fit(open_dataset(url))
-        for night in range(4):
-            append_dataset(url, *draw(300, night + 1))
-            nightly = update_model(nightly, open_dataset(url), half_life="2", engine=ENGINE)
-        at_once = update_model(begun, open_dataset(url), half_life="2", engine=ENGINE)
-        assert at_once.statistics == nightly.statistics
-        assert at_once.digest() == nightly.digest()
-        back = update_model(nightly, open_dataset(url), half_life="none", engine=ENGINE)
-        assert_follows(back, begun, open_dataset(url))
-        assert "fading" not in back.card
-
-    def test_by_days_follows_the_clock_of_the_loads(self, url, monkeypatch):
-        begun = model = fit(open_dataset(url))
-        now = datetime.now(UTC)
-        for days in (1, 12, 13, 40):  # spans of ten days, of which the first load's is cut somewhere
-            clock = type("Clock", (datetime,), {"now": lambda _, days=days: now + timedelta(days=days)})
-            with monkeypatch.context() as patched:
-                patched.setattr(loads, "datetime", clock)
-                append_dataset(url, *draw(200, days))
-            model = update_model(model, open_dataset(url), half_life="10d", engine=ENGINE)
-            spans = [int((now + timedelta(days=d)).timestamp() // 864_000) for d in (0, 1, 12, 13, 40)]
-            ages = np.repeat(spans, [4000, 200, 200, 200, 200])[: open_dataset(url).n_samples]
-            assert_fades(model, begun, open_dataset(url), ages[-1] - ages)
-
-    def test_lets_rows_leave_that_were_halved_too_often(self, url, tmp_path, monkeypatch):
-        monkeypatch.setattr(fading, "MOST_HALVINGS", 2)
-        begun = fit(open_dataset(url))
-        write_model(begun, tmp_path / "model")
-        for night in range(4):
-            append_dataset(url, *draw(256, night + 1))
-            found = refresh(tmp_path / "model", url, half_life="1" if night == 0 else None)
-        facts = ("decision", "first_row", "n_gone", "n_samples")
-        assert [found[name] for name in facts] == ["published", 4256, 256, 3 * 256]
-        model = read_model(tmp_path / "model")
-        assert model.statistics.sum_of_weights == 256 * (1 + 0.5 + 0.25)
-        assert refresh(tmp_path / "model", url)["reason"] == "the model holds all 768 rows that count"
-
-    def test_gives_the_newest_rows_the_model(self, tmp_path):
-        """The law changes; what came before it hardly counts after some nights."""
-        url, rng = tmp_path / "d", np.random.default_rng(0)
-
-        def rows(slope):
-            X = rng.standard_normal((1000, 2))
-            return X, slope * X[:, 0] + 0.1 * rng.standard_normal(1000)
-
-        write_dataset(url, *rows(1.0), chunk_rows=CHUNK, versioned=True)
-        plain = fades = fit(open_dataset(url), n_components=64)
-        for _ in range(4):
-            append_dataset(url, *rows(-1.0))
-            plain = update_model(plain, open_dataset(url), engine=ENGINE)
-            fades = update_model(fades, open_dataset(url), half_life="1", engine=ENGINE)
-        X, y = rows(-1.0)
-        errors = [
-            np.sqrt(np.mean((prediction.predict_in_memory(ArrayDataset(X), one, engine=ENGINE) - y) ** 2))
-            for one in (plain, fades)
-        ]
-        assert errors[1] < 0.5 * errors[0]
-
-    def test_is_no_spec_of_models_without_one(self, url, tmp_path):
-        model = fit(open_dataset(url))
-        fades = update_model(model, open_dataset(url), half_life="1", engine=ENGINE)
-        other = refit_on(model, write_dataset(tmp_path / "other", *draw(500, 7)), engine=ENGINE)
-        with pytest.raises(StatisticsError, match="`half_life` is 1 and none"):
-            merge([fades, other], ["fades", "other"])
-
-    def test_needs_data_that_know_their_loads(self, url, tmp_path):
-        plain = write_dataset(tmp_path / "plain", *draw(500, 0))
-        with pytest.raises(InvalidParameterError, match=r"`half_life` is '2', but .* keeps no versions"):
-            update_model(fit(plain), plain, half_life="2", engine=ENGINE)
-        with pytest.raises(InvalidParameterError, match=r"`half_life` is '2 weeks'; .* or none"):
-            update_model(fit(open_dataset(url)), open_dataset(url), half_life="2 weeks", engine=ENGINE)
-
-    @pytest.mark.parametrize(
-        ("deleted", "keep_order", "sizes"),
-        [
-            ([], False, [4000, 400, 400, 400]),
-            ([10], True, [3999, 400, 400, 400]),  # all rows behind it move, in their loads
-            (
-                [100],
-                False,
-                [4000, 400, 399, 400],
-            ),  # the newest takes its place, and is old from now on
-        ],
-    )
-    def test_holds_out_rows_by_the_weights_of_either_model(self, url, deleted, keep_order, sizes):
-        model = update_model(fit(open_dataset(url)), open_dataset(url), half_life="1", engine=ENGINE)
-        for night in range(2):
-            append_dataset(url, *draw(400, night + 1))
-            model = update_model(model, open_dataset(url), engine=ENGINE)
-        before = open_dataset(url)
-        if deleted:
-            delete_rows(url, deleted, keep_order=keep_order)
-        append_dataset(url, *draw(400, 9))
-        dataset = open_dataset(url)
-        held_out = hold_out(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
-        gate = judge(update_model(model, dataset, engine=ENGINE), held_out, engine=ENGINE)
-        held = np.concatenate([np.arange(block.start, block.stop) for block in held_out.blocks])
-        assert len(held) == (sum(sizes) - 400) // 5
-        X_held, y_held = (one[held] for one in dataset.take(np.arange(dataset.n_samples))[:2])
-        expected = []
-        for rows, loads_of in ((before, [4000, 400, 400]), (dataset, sizes)):
-            X, y, _ = rows.take(np.arange(rows.n_samples))
-            W = 2.0 ** np.repeat(-np.arange(len(loads_of))[::-1].astype(float), loads_of)
-            W[np.isin(X[:, 0], X_held[:, 0])] = 0
-            Z, Z_held = (
-                np.column_stack([model.feature_map.transform(one), np.ones(len(one))]) for one in (X, X_held)
-            )
-            penalty = np.diag([0.1] * 8 + [0.0])
-            weights = np.linalg.solve(Z.T @ (W[:, np.newaxis] * Z) + penalty, Z.T @ (W * np.ravel(y)))
-            expected.append(np.sqrt(np.mean((Z_held @ weights - np.ravel(y_held)) ** 2)))
-        np.testing.assert_allclose([gate.champion[0], gate.challenger[0]], expected, rtol=1e-7)
-
-    @pytest.mark.parametrize("features", ["fourier", "nystrom"])
-    def test_is_followed_by_a_whole_run_with_either_kind_of_features(self, url, tmp_path, features):
-        model = fit(open_dataset(url), features=features)
-        write_model(model, tmp_path / "model")
-        for half_life in ("1", None):
-            append_dataset(url, *draw(400, 7))
-            found = refresh(tmp_path / "model", url, half_life=half_life)
-            assert (found["decision"], found["half_life"]) == ("published", "1")
-        ages = np.repeat([2, 1, 0], [4000, 400, 400])
-        assert read_model(tmp_path / "model").statistics.sum_of_weights == (2.0**-ages).sum()
 
 
 class TestARun:

@@ -1,0 +1,98 @@
+"""Versioned rows and models that follow them, for tests of updates."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rff_dist.data import cut
+from rff_dist.data.blocks import Block
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs.refresh import open_refresh, outcome
+from rff_dist.jobs.steps import in_this_process, run_steps
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.ridge import update
+from rff_dist.ridge.fading import MOST_HALVINGS
+from rff_dist.statistics import accumulate, inspection, passes
+from rff_dist.statistics.accumulate import Accumulation
+from rff_dist.statistics.moments import ColumnMoments, measure_moments
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.storage.datasets import open_dataset
+from tests.plain import fit_ridge
+
+ENGINE = SerialEngine(1)
+CHUNK, TILE, BLOCK = 128, 64, 256
+
+
+def make_small(patched):
+    """Many blocks and tiles of few rows, so that most of them stay."""
+    patched.setattr(cut, "MIN_BLOCK_ROWS", BLOCK)
+    for module in (accumulate, update):
+        patched.setattr(module, "tile_rows", lambda _: TILE)
+
+
+def draw(n, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2))
+    return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n)
+
+
+def fit(dataset, **options):
+    options = {"length_scale": 1.0, "n_components": 8, "alpha": 0.1, **options}
+    return fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)[0]
+
+
+def assert_follows(model, begun, dataset, start=0):
+    """One pass over the rows of this version, with the first model's features and grids, is the oracle.
+
+    `start`: the first row of a window, whose rows are a dataset of their own.
+    """
+    rows = dataset.read(Block(0, start, dataset.n_samples))
+    held = ArrayDataset(rows.X, rows.y[:, 0], chunk_rows=CHUNK) if start else dataset
+    expected = passes.accumulate(held, begun.feature_map, engine=ENGINE, spec=begun.statistics.spec)
+    if start % BLOCK == 0:
+        assert model.statistics == expected
+        assert model.statistics.digest() == expected.digest()
+        assert model.statistics.n_tiles == expected.n_tiles
+    else:  # rows lie in other tiles, in which Z'y and products without a fixed point are rounded
+        assert model.statistics.n_samples == expected.n_samples
+        if begun.statistics.spec.fixed_point:
+            assert np.array_equal(model.statistics.ZtZ(), expected.ZtZ())
+        np.testing.assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
+    assert model.card["data_version"] == dataset.version
+    columns = ColumnMoments.of(measure_moments(rows, np.zeros(3)))
+    assert model.columns.n_samples == pytest.approx(columns.n_samples)
+    # sums of a thousand terms, in another order
+    np.testing.assert_allclose(model.columns.mean, columns.mean, atol=1e-11)
+    np.testing.assert_allclose(model.columns.second, columns.second, rtol=1e-9)
+
+
+def assert_fades(model, begun, dataset, ages, start=0):
+    """The oracle: each piece of a block whose rows weigh the same, summed apart and divided by powers of two.
+
+    `ages`: how often the weight of each row is halved.
+    """
+    state = Accumulation(begun.feature_map, begun.statistics.spec)
+    edges = {0, start, *(np.flatnonzero(np.diff(ages)) + 1).tolist(), dataset.n_samples}
+    edges |= {block.start for block in inspection.blocks_of(dataset)}
+    expected = RidgeStatistics.empty(begun.statistics.spec).reweighted(0, MOST_HALVINGS)
+    for a, b in pairwise(sorted(edge for edge in edges if edge >= start)):
+        part = accumulate.accumulate_rows(dataset.read(Block(0, a, b)), state)
+        expected = expected + part.reweighted(-int(ages[a]), MOST_HALVINGS)
+    assert model.statistics == expected
+    assert model.statistics.digest() == expected.digest()
+    W = 2.0 ** -ages[start:, np.newaxis].astype(float)
+    rows = dataset.read(Block(0, start, dataset.n_samples))
+    Z = begun.feature_map.transform(rows.X)
+    np.testing.assert_allclose(model.statistics.ZtZ(), Z.T @ (W * Z), rtol=1e-6, atol=1e-6 * W.sum())
+    np.testing.assert_allclose(model.statistics.Zty()[:, np.newaxis], Z.T @ (W * rows.y), atol=1e-6 * W.sum())
+
+
+def refresh(model, url, **options):
+    runner = in_this_process(ENGINE)
+    with open_refresh(model, open_dataset(url), runner=runner, **options) as run:
+        return outcome(run_steps(run.steps(), runner))
