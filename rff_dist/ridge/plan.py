@@ -358,9 +358,9 @@ def choose_solver(
     sums = Sums.of(options, n_folds)
     if options.solver == "pcg":
         return plan_pcg(sizes, n_components, machines, sums)
-    if options.solver == "direct" or n_folds > 1:
+    if options.solver == "direct":
         return plan_fit(sizes, n_components, machines, sums)
-    needs = options.needs_statistics
+    needs = "folds choose alpha" if n_folds > 1 else options.needs_statistics
     if needs is None and not is_one_alpha(options.alpha):
         needs = f"`alpha` is {options.alpha!r}"
     if needs is not None:

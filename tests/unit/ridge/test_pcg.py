@@ -267,10 +267,10 @@ def test_what_takes_sums_is_refused_before_any_pass(asked, reason):
         RidgeOptions(solver="pcg", **asked)
 
 
-def plan_of(n_samples, n_components, *, memory=None, **options):
+def plan_of(n_samples, n_components, *, memory=None, n_folds=1, **options):
     sizes = Sizes(n_samples=n_samples, n_features=8, n_targets=1, chunk_rows=16_384)
     options = RidgeOptions(**{"alpha": 1.0, "features": "fourier", **options})
-    return choose_solver(sizes, n_components, Machines(memory_limit=memory), options)
+    return choose_solver(sizes, n_components, Machines(memory_limit=memory), options, n_folds)
 
 
 def test_auto_iterates_where_the_sums_are_far_dearer_or_memory_does_not_hold_them():
@@ -280,6 +280,7 @@ def test_auto_iterates_where_the_sums_are_far_dearer_or_memory_does_not_hold_the
     assert "times as long as Z'Z" in far_dearer.reason
     assert plan_of(100_000, 65_536, solver="direct").solver == "direct"
     assert plan_of(100_000, 65_536, alpha="gcv").solver == "direct"
+    assert plan_of(100_000, 65_536, alpha="auto", n_folds=5).reason.startswith("folds choose alpha")
     short = plan_of(100_000, 16_384, memory=4 * 2**30)
     assert short.solver == "pcg"
     assert "memory does not hold" in short.reason
