@@ -515,8 +515,9 @@ def slurm(tmp_path, monkeypatch) -> Path:
 
 
 def submit(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "WORKERS"}  # make's own
     return subprocess.run(
-        [DEPLOY / "slurm/submit.sh", *arguments], capture_output=True, text=True, check=False
+        [DEPLOY / "slurm/submit.sh", *arguments], capture_output=True, text=True, check=False, env=environment
     )
 
 

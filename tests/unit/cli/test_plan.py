@@ -3,7 +3,8 @@
 import pytest
 
 from rff_dist.cli.options import read_bytes
-from rff_dist.ridge.plan import Machines, Sizes, Sums, plan_fit
+from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.plan import Machines, Sizes, choose_solver
 from rff_dist.storage.datasets import open_dataset
 from tests.command_line import PLAIN, document, refusal, run
 
@@ -39,7 +40,7 @@ def test_the_plan_is_the_librarys(folder):
     sizes = ("--components", "512", "--workers", "3", "--threads", "2")
     found = document("plan", folder / "data.zarr", *PLAIN, *sizes)
     itemsize = open_dataset(folder / "data.zarr").dtype.itemsize
-    expected = plan_fit(
+    expected = choose_solver(
         Sizes(n_samples=300, n_features=3, n_targets=1, chunk_rows=64, itemsize=itemsize),
         512,
         Machines(
@@ -49,7 +50,8 @@ def test_the_plan_is_the_librarys(folder):
             memory_limit=found["memory_limit"],
             client_memory_limit=found["client_memory_limit"],
         ),
-        Sums(n_folds=5),
+        RidgeOptions(features="fourier"),
+        n_folds=5,
     )
     assert found["memory_limit"] < found["client_memory_limit"]
     assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()
