@@ -232,8 +232,10 @@ class ColumnShifts:
 def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     """Test each column's mean and spread, O(n_features).
 
-    The spread is that about the old mean, so that a shifted mean shows in it too.
+    The spread is that about the old mean, so that a shifted mean shows in it too. A column whose old moments
+    are not known has not shifted.
     """
+    held = held.filled(new)
     shift = new.mean - held.mean
     shift = np.where(np.abs(shift) > 4 * np.finfo(np.float64).eps * np.abs(held.mean), shift, 0.0)
     second, _, fourth = _about(shift, np.zeros_like(shift), *new.central)

@@ -134,12 +134,17 @@ def _higher_powers(columns: FloatArray, weights: FloatArray) -> tuple[FloatArray
     return np.clip(sums[0], -limit, limit), np.minimum(sums[1], limit)
 
 
-_ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
+# Of a mean square, what rounding alone may leave as the variance of a constant: of one set of rows, and of
+# two of which one was taken out, whose blocks were others.
+_ROUNDING, _CANCELLED = 1e-14, 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnMoments:
     """Means and central moments of the input columns over some rows; `+` joins two sets of rows.
+
+    Taking rows out is adding them with a weight below 0. Where a column is constant after that, rounding is
+    all that is left: its central moments are NaN, and it has the moments of the rows that are added next.
 
     `n_samples`: rows that count alike: the sum of weights that repeat rows; with weights that say how precise
       a row is the least number that they can stand for, the sum of weights in units of the largest.
@@ -176,20 +181,23 @@ class ColumnMoments:
 
     def __add__(self, other: ColumnMoments) -> ColumnMoments:
         weight = self.weight + other.weight
-        mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
+        left, right = (
+            one if rest.weight < 0 else one.filled(rest) for one, rest in ((self, other), (other, self))
+        )
+        mean = left.mean + (right.weight / weight) * (right.mean - left.mean)
         moved = [
             (part.weight / weight, _about(part.mean - mean, np.zeros_like(mean), *part.central))
-            for part in (self, other)
+            for part in (left, right)
         ]
-        second, third, fourth = (sum(share * parts[i] for share, parts in moved) for i in range(3))
-        return ColumnMoments(
-            self.n_samples + other.n_samples,
-            weight,
-            mean,
-            np.asarray(second),
-            np.asarray(third),
-            np.asarray(fourth),
-        )
+        found = np.array([mean, *(sum(share * parts[i] for share, parts in moved) for i in range(3))])
+        taken = sum(abs(share) * parts[0] for share, parts in moved)
+        found[1:, found[1] < _CANCELLED * taken] = np.nan
+        return ColumnMoments(self.n_samples + other.n_samples, weight, *found)
+
+    def filled(self, other: ColumnMoments) -> Self:
+        """Return these moments, those of other rows in the place of what is not known."""
+        mine, others = np.array([self.mean, *self.central]), np.array([other.mean, *other.central])
+        return type(self)(self.n_samples, self.weight, *np.where(np.isnan(self.second), others, mine))
 
     @property
     def central(self) -> tuple[FloatArray, FloatArray, FloatArray]:
