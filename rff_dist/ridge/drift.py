@@ -232,25 +232,25 @@ class ColumnShifts:
 def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     """Test each column's mean and spread, O(n_features).
 
-    The spread is that about the old mean, so that a shifted mean shows in it too. A column whose old moments
-    are not known has not shifted.
+    The spread is that about the old mean, so that a shifted mean shows in it too.
     """
-    held = held.filled(new)
     shift = new.mean - held.mean
-    shift = np.where(np.abs(shift) > 4 * np.finfo(np.float64).eps * np.abs(held.mean), shift, 0.0)
+    rounding = np.maximum(4 * np.finfo(np.float64).eps * np.abs(held.mean), held.rounding)
+    shift = np.where(np.abs(shift) > rounding, shift, 0.0)
     second, _, fourth = _about(shift, np.zeros_like(shift), *new.central)
+    grown = np.where(np.abs(second - held.second) > held.rounding**2, second - held.second, 0.0)
     old_variance, new_variance = (held.fourth - held.second**2, fourth - second**2)
     scores = np.column_stack(
         [
             _score(shift, held.second, new.second, held.n_samples, new.n_samples),
-            _score(second - held.second, old_variance, new_variance, held.n_samples, new.n_samples),
+            _score(grown, old_variance, new_variance, held.n_samples, new.n_samples),
         ]
     )
     p_values = 2 * scipy.special.ndtr(-np.abs(scores))
     with np.errstate(divide="ignore", invalid="ignore"):
-        deviation = np.sqrt(held.second)
+        deviation = np.sqrt(np.maximum(held.second, 0.0))
         moved = np.where(shift == 0, 0.0, shift / deviation)
-        spread = np.where(second == held.second, 1.0, np.sqrt(np.maximum(second, 0.0)) / deviation)
+        spread = np.where(grown == 0, 1.0, np.sqrt(np.maximum(second, 0.0)) / deviation)
     return ColumnShifts(moved, spread, p_values, _sidak(float(p_values.min()), p_values.size))
 
 

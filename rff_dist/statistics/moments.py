@@ -134,23 +134,23 @@ def _higher_powers(columns: FloatArray, weights: FloatArray) -> tuple[FloatArray
     return np.clip(sums[0], -limit, limit), np.minimum(sums[1], limit)
 
 
-# Of a mean square, what rounding alone may leave as the variance of a constant: of one set of rows, and of
-# two of which one was taken out, whose blocks were others.
-_ROUNDING, _CANCELLED = 1e-14, 1e-12
+_ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
+_CANCELLED = 1e-13  # the same where rows were taken out, which were summed up in other blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnMoments:
     """Means and central moments of the input columns over some rows; `+` joins two sets of rows.
 
-    Taking rows out is adding them with a weight below 0. Where a column is constant after that, rounding is
-    all that is left: its central moments are NaN, and it has the moments of the rows that are added next.
+    Rows are taken out by adding them with a weight below 0.
 
     `n_samples`: rows that count alike: the sum of weights that repeat rows; with weights that say how precise
       a row is the least number that they can stand for, the sum of weights in units of the largest.
     `weight`: sum of the weights.
     `mean`, `second`, `third`, `fourth`: float64 arrays of shape (n_features,). Mean, and mean powers of the
       deviations from it.
+    `rounding`: float64 array of shape (n_features,). Means or deviations that differ by less may be the same,
+      since rounding is left where most of what varied was taken out.
     """
 
     n_samples: float
@@ -159,6 +159,7 @@ class ColumnMoments:
     second: FloatArray
     third: FloatArray
     fourth: FloatArray
+    rounding: FloatArray
 
     @classmethod
     def of(cls, moments: Moments, *, frequency_weights: bool = False) -> Self:
@@ -177,27 +178,25 @@ class ColumnMoments:
             second,
             third,
             np.maximum(fourth, 0),
+            np.zeros(n_features),
         )
 
     def __add__(self, other: ColumnMoments) -> ColumnMoments:
         weight = self.weight + other.weight
-        left, right = (
-            one if rest.weight < 0 else one.filled(rest) for one, rest in ((self, other), (other, self))
-        )
-        mean = left.mean + (right.weight / weight) * (right.mean - left.mean)
+        mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
         moved = [
             (part.weight / weight, _about(part.mean - mean, np.zeros_like(mean), *part.central))
-            for part in (left, right)
+            for part in (self, other)
         ]
-        found = np.array([mean, *(sum(share * parts[i] for share, parts in moved) for i in range(3))])
-        taken = sum(abs(share) * parts[0] for share, parts in moved)
-        found[1:, found[1] < _CANCELLED * taken] = np.nan
-        return ColumnMoments(self.n_samples + other.n_samples, weight, *found)
-
-    def filled(self, other: ColumnMoments) -> Self:
-        """Return these moments, those of other rows in the place of what is not known."""
-        mine, others = np.array([self.mean, *self.central]), np.array([other.mean, *other.central])
-        return type(self)(self.n_samples, self.weight, *np.where(np.isnan(self.second), others, mine))
+        second, third, fourth = (
+            np.asarray(sum(share * parts[i] for share, parts in moved)) for i in range(3)
+        )
+        rounding = np.maximum(self.rounding, other.rounding)
+        if min(self.weight, other.weight) < 0:
+            summed = np.abs([share * parts[0] for share, parts in moved]).sum(axis=0)
+            rounding = np.maximum(rounding, np.sqrt(_CANCELLED * summed))
+        n_samples = self.n_samples + other.n_samples
+        return ColumnMoments(n_samples, weight, mean, second, third, fourth, rounding)
 
     @property
     def central(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -208,14 +207,17 @@ class ColumnMoments:
         """Return the arrays that store the moments; `from_arrays` is the way back."""
         return {
             "weights": np.array([self.n_samples, self.weight]),
-            "moments": np.array([self.mean, *self.central]),
+            "moments": np.array([self.mean, *self.central, self.rounding]),
         }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Read what `to_arrays` returned."""
         n_samples, weight = np.asarray(arrays["weights"], np.float64)
-        return cls(float(n_samples), float(weight), *np.asarray(arrays["moments"], np.float64))
+        moments = np.asarray(arrays["moments"], np.float64)
+        mean, second, third, fourth = moments[:4]
+        rounding = moments[4] if len(moments) > 4 else np.zeros_like(mean)  # older releases did not keep it
+        return cls(float(n_samples), float(weight), mean, second, third, fourth, rounding)
 
 
 def _about(

@@ -1,8 +1,8 @@
 """What keeping sums takes of a pass, and how many rows are read again after its process was killed.
 
 Passes of 200,000 rows with and without a ledger take turns, and their medians are compared: turns of one kind
-differ by a tenth where others use the machine too. Then a process kills itself at a half and at nine tenths of
-a pass; sums are kept by what that costs, so a pass of few seconds repeats more than a long one.
+differ by a tenth where others use the machine too. Then a process kills itself at a half and at nine tenths
+of a pass; sums are kept by what that costs, so a pass of few seconds repeats more than a long one.
 """
 
 import math
