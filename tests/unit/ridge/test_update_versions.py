@@ -136,7 +136,10 @@ class Versions(RuleBasedStateMachine):
         before = open_dataset(self.url, version=self.model.card["data_version"])
         rows = find_new_rows(self.model, dataset)
         old, new = (set(map(bytes, one.read(Block(0, 0, one.n_samples)).X)) for one in (before, dataset))
-        assert (rows.n_samples, rows.n_gone) == (len(new - old), len(old - new))
+        twice = rows.n_samples - len(new - old)
+        assert rows.n_gone - len(old - new) == twice
+        # a row that moved behind the former last one goes and comes: there rows are added, not compared
+        assert 0 <= twice <= max(0, dataset.n_samples - before.n_samples)
 
 
 class RoundedVersions(Versions):
@@ -151,6 +154,14 @@ steps = settings(
 Versions.TestCase.settings = RoundedVersions.TestCase.settings = steps
 TestVersions = Versions.TestCase
 TestRoundedVersions = RoundedVersions.TestCase
+
+
+class ManyVersions(Versions):
+    """What few examples do not find: a window of one row, whose columns do not vary any more."""
+
+
+ManyVersions.TestCase.settings = settings(steps, max_examples=100)
+TestManyVersions = pytest.mark.timeout(1800)(pytest.mark.slow(ManyVersions.TestCase))
 
 
 @pytest.fixture
