@@ -360,7 +360,9 @@ def choose_solver(
         return plan_pcg(sizes, n_components, machines, sums)
     if options.solver == "direct":
         return plan_fit(sizes, n_components, machines, sums)
-    needs = "folds choose alpha" if n_folds > 1 else options.needs_statistics
+    needs = options.needs_statistics
+    if needs is None and n_folds > 1:
+        needs = "folds choose alpha"
     if needs is None and not is_one_alpha(options.alpha):
         needs = f"`alpha` is {options.alpha!r}"
     if needs is not None:

@@ -281,6 +281,7 @@ def test_auto_iterates_where_the_sums_are_far_dearer_or_memory_does_not_hold_the
     assert plan_of(100_000, 65_536, solver="direct").solver == "direct"
     assert plan_of(100_000, 65_536, alpha="gcv").solver == "direct"
     assert plan_of(100_000, 65_536, alpha="auto", n_folds=5).reason.startswith("folds choose alpha")
+    assert plan_of(100_000, 65_536, conformal=True, n_folds=5).reason.startswith("`conformal` is True")
     short = plan_of(100_000, 16_384, memory=4 * 2**30)
     assert short.solver == "pcg"
     assert "memory does not hold" in short.reason
