@@ -24,7 +24,7 @@ def fit(y: Callable[[np.ndarray], np.ndarray], **options: object) -> RidgeModel:
     return model.without_statistics()
 
 
-@pytest.mark.filterwarnings("default:alpha=0.1 was chosen")  # the least of the list
+@pytest.mark.filterwarnings("ignore:alpha=0.1 was chosen")  # the least of the list
 @pytest.mark.parametrize(
     "options",
     [
