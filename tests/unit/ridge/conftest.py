@@ -3,6 +3,8 @@
 import pytest
 
 from rff_dist import Gaussian, SerialEngine
+from rff_dist.storage.writing import write_dataset
+from tests.living_data import CHUNK, draw, make_small
 from tests.plain import fit_ridge
 from tests.ridge_problems import draw_dataset
 
@@ -15,3 +17,16 @@ def dataset():
 @pytest.fixture(scope="package")
 def model(dataset):
     return fit_ridge(dataset, Gaussian(), engine=SerialEngine(n_threads=1), n_components=32, alpha=0.1)[0]
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Let data of some thousand rows have many blocks and tiles."""
+    make_small(monkeypatch)
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Versioned rows, to append to and to correct."""
+    write_dataset(tmp_path / "d", *draw(4000, 0), chunk_rows=CHUNK, versioned=True)
+    return tmp_path / "d"

@@ -32,20 +32,10 @@ from tests.living_data import (
     assert_follows,
     draw,
     fit,
-    make_small,
     refresh,
 )
 
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    make_small(monkeypatch)
-
-
-@pytest.fixture
-def url(tmp_path):
-    write_dataset(tmp_path / "d", *draw(4000, 0), chunk_rows=CHUNK, versioned=True)
-    return tmp_path / "d"
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
 class TestAWindow:

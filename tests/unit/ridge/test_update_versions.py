@@ -40,10 +40,7 @@ from tests.living_data import (
     refresh,
 )
 
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    make_small(monkeypatch)
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
 class Versions(RuleBasedStateMachine):
@@ -162,12 +159,6 @@ class ManyVersions(Versions):
 
 ManyVersions.TestCase.settings = settings(steps, max_examples=100)
 TestManyVersions = pytest.mark.timeout(1800)(pytest.mark.slow(ManyVersions.TestCase))
-
-
-@pytest.fixture
-def url(tmp_path):
-    write_dataset(tmp_path / "d", *draw(4000, 0), chunk_rows=CHUNK, versioned=True)
-    return tmp_path / "d"
 
 
 @pytest.mark.parametrize("precision", ["standard", "high"])
