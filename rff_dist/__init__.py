@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from rff_dist.estimators.classifier import RFFClassifier
     from rff_dist.estimators.kernel_kmeans import KernelKMeans
     from rff_dist.estimators.kmeans import RFFKMeans
-    from rff_dist.estimators.merging import merge_models
     from rff_dist.estimators.pca import RFFPCA
     from rff_dist.estimators.persistence import load_model, save_model
-    from rff_dist.estimators.ridge import RFFRidge
+    from rff_dist.estimators.ridge import RFFRidge, merge_models
     from rff_dist.estimators.sampler import RFFSampler
     from rff_dist.estimators.tuning import tune_kernels, tune_length_scales
     from rff_dist.features.approximation import approximation_error
@@ -82,7 +81,7 @@ _HOMES = {
     "delete_rows": "rff_dist.storage.corrections",
     "draw_feature_map": "rff_dist.features.draw",
     "load_model": "rff_dist.estimators.persistence",
-    "merge_models": "rff_dist.estimators.merging",
+    "merge_models": "rff_dist.estimators.ridge",
     "open_dataset": "rff_dist.storage.datasets",
     "replace_rows": "rff_dist.storage.corrections",
     "save_model": "rff_dist.estimators.persistence",

@@ -88,24 +88,23 @@ def run_demo(
         "Starting Dask and Prefect's temporary server takes about 20 s …\n",
         highlight=False,
     )
-    files = _Files(output)
     digits = _load_digits()
-    _write_data(photo, files)
-    _write_digits(digits, files)
+    _write_data(photo, output)
+    write_dataset(output / "digits.zarr", digits.pixels, digits.names, overwrite=True)
     gflops = measure_gflops()
     timings = PassTimings()
     with RichProgress(console) as progress:
         shown = _without_lloyd(progress)
         with DaskEngine(n_workers=workers, threads_per_worker=threads, observers=(shown, timings)) as engine:
-            trained = _train(files, engine, n_components=n_components, seed=seed)
-            predicted = _predict(files, engine).reshape(height, width, 3)
-            clustered = _cluster(digits, files, engine, n_components=n_components, seed=seed)
+            trained = _train(output, engine, n_components=n_components, seed=seed)
+            predicted = _predict(output, engine).reshape(height, width, 3)
+            clustered = _cluster(digits, output, engine, n_components=n_components, seed=seed)
     gflops = max(gflops, measure_gflops())  # the better of two, since the first may have been disturbed
     linear = _fit_linear(photo).reshape(height, width, 3)
     figures = _figures(photo, trained, linear=linear, predicted=predicted)
-    _save_picture(files, photo, figures, linear=linear, predicted=predicted)
+    _save_picture(output, photo, figures, linear=linear, predicted=predicted)
     plain = _cluster_pixels(digits, seed=seed)
-    _save_digits(files, digits, clustered, plain)
+    _save_digits(output, digits, clustered, plain)
     seconds = timings.seconds("accumulate")
     flops = trained["flops_per_pass"] * len(LENGTH_SCALES)
     n_cores = len(os.sched_getaffinity(0))
@@ -116,7 +115,7 @@ def run_demo(
         "n_cores": n_cores,
         "digits": _digit_figures(clustered, plain),
         "seconds": time.perf_counter() - start,
-        "files": files.named(),
+        "files": _named(output),
     }
     _show(figures, console)
     return figures
@@ -143,20 +142,13 @@ class _Photo:
     held_out: NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    folder: Path
-
-    def named(self) -> dict[str, str]:
-        """Return the files that a reader may want, relative to the working folder where they are below it."""
-        names = (
-            *("comparison.png", "digits.png", "model", "predictions.zarr", "train.zarr", "test.zarr"),
-            *("all.zarr", "digits.zarr", "digits-labels.zarr"),
-        )
-        return {name: _relative(self.folder / name) for name in names}
-
-    def place(self, name: str) -> str:
-        return str(self.folder / name)
+def _named(folder: Path) -> dict[str, str]:
+    """Return the files that a reader may want, relative to the working folder where they are below it."""
+    names = (
+        *("comparison.png", "digits.png", "model", "predictions.zarr", "train.zarr", "test.zarr"),
+        *("all.zarr", "digits.zarr", "digits-labels.zarr"),
+    )
+    return {name: _relative(folder / name) for name in names}
 
 
 def _relative(path: Path) -> str:
@@ -182,17 +174,17 @@ def _load_photo(stride: int, seed: int) -> _Photo:
     )
 
 
-def _write_data(photo: _Photo, files: _Files) -> None:
+def _write_data(photo: _Photo, folder: Path) -> None:
     names: dict[str, Any] = {"feature_names": ["x", "y"], "overwrite": True}
     for name, pixels in (("train.zarr", photo.learnt), ("test.zarr", photo.held_out)):
         write_dataset(
-            files.place(name),
+            folder / name,
             photo.places[pixels],
             photo.colours[pixels],
             target_names=["red", "green", "blue"],
             **names,
         )
-    write_dataset(files.place("all.zarr"), photo.places, **names)
+    write_dataset(folder / "all.zarr", photo.places, **names)
 
 
 # -- the job ---------------------------------------------------------------------------------------
@@ -204,16 +196,16 @@ def _prepare_prefect(output: Path) -> None:
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
 
 
-def _train(files: _Files, engine: Engine, *, n_components: int, seed: int) -> dict[str, Any]:
+def _train(folder: Path, engine: Engine, *, n_components: int, seed: int) -> dict[str, Any]:
     # Imported here: Prefect takes two seconds, and reads its settings when it is imported.
     from rff_dist.flows.running import lend_engine
     from rff_dist.flows.tune import tune
 
     with lend_engine(engine):
         return tune(
-            data=files.place("train.zarr"),
-            test=files.place("test.zarr"),
-            model=files.place("model"),
+            data=str(folder / "train.zarr"),
+            test=str(folder / "test.zarr"),
+            model=str(folder / "model"),
             kernels=["gaussian"],
             length_scales=list(LENGTH_SCALES),
             n_components=n_components,
@@ -224,12 +216,12 @@ def _train(files: _Files, engine: Engine, *, n_components: int, seed: int) -> di
         )
 
 
-def _predict(files: _Files, engine: Engine) -> FloatArray:
+def _predict(folder: Path, engine: Engine) -> FloatArray:
     """Predict every pixel into Zarr and read the result, shape (n_pixels, 3)."""
-    url = files.place("predictions.zarr")
+    url = folder / "predictions.zarr"
     prediction.predict(
-        open_dataset(files.place("all.zarr"), y=None),
-        read_model(files.place("model")),
+        open_dataset(folder / "all.zarr", y=None),
+        read_model(folder / "model"),
         url,
         engine=engine,
         column_names=["red", "green", "blue"],
@@ -280,14 +272,10 @@ def _load_digits() -> _Digits:
     return _Digits((pixels / 16).astype(np.float32), names.astype(np.int64))
 
 
-def _write_digits(digits: _Digits, files: _Files) -> None:
-    write_dataset(files.place("digits.zarr"), digits.pixels, digits.names, overwrite=True)
-
-
-def _cluster(digits: _Digits, files: _Files, engine: Engine, *, n_components: int, seed: int) -> _Clustered:
+def _cluster(digits: _Digits, folder: Path, engine: Engine, *, n_components: int, seed: int) -> _Clustered:
     """Cluster the stored digits, write their labels, and count how far they agree with their names."""
     start = time.perf_counter()
-    url, labelled = files.place("digits.zarr"), files.place("digits-labels.zarr")
+    url, labelled = folder / "digits.zarr", folder / "digits-labels.zarr"
     dataset = open_dataset(url)
     model = RFFKMeans(
         _DIGITS,
@@ -340,7 +328,7 @@ def _digit_figures(clustered: _Clustered, plain: _Clustered) -> dict[str, Any]:
     }
 
 
-def _save_digits(files: _Files, digits: _Digits, clustered: _Clustered, plain: _Clustered) -> None:
+def _save_digits(folder: Path, digits: _Digits, clustered: _Clustered, plain: _Clustered) -> None:
     panels = []
     for title, found in (("k-means of the pixels", plain), ("Kernel k-means", clustered)):
         strangers = len(digits.names) - int(found.agreement.counts.max(axis=0).sum())
@@ -348,7 +336,7 @@ def _save_digits(files: _Files, digits: _Digits, clustered: _Clustered, plain: _
         index = f"adjusted Rand index {found.agreement.adjusted_rand_index:.3f}"
         panels.append(Panel(_examples(digits, found), title, f"{words}\n{index}"))
     title = f"Each cluster's mean, and {_EXAMPLES} of its digits from its centre to its edge"
-    save_comparison(files.place("digits.png"), panels, title)
+    save_comparison(folder / "digits.png", panels, title)
 
 
 def _examples(digits: _Digits, found: _Clustered) -> FloatArray:
@@ -417,7 +405,7 @@ def _psnr(mean_squared_error: float | np.floating[Any]) -> float:
 
 
 def _save_picture(
-    files: _Files, photo: _Photo, figures: Mapping[str, Any], *, linear: FloatArray, predicted: FloatArray
+    folder: Path, photo: _Photo, figures: Mapping[str, Any], *, linear: FloatArray, predicted: FloatArray
 ) -> None:
     # Its font cache is of no interest here.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.WARNING)
@@ -438,7 +426,7 @@ def _save_picture(
             f"length scale {100 * figures['length_scale']:g} % of the width",
         ),
     ]
-    save_comparison(files.place("comparison.png"), panels, "The colour of a pixel, learnt from its place")
+    save_comparison(folder / "comparison.png", panels, "The colour of a pixel, learnt from its place")
 
 
 def _show(figures: Mapping[str, Any], console: Console) -> None:

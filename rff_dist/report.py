@@ -265,17 +265,12 @@ def save_cross_validation(
     wide = positive.max() > 4 * positive.min()
     left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide else MaxNLocator(6))
     left.yaxis.set_minor_locator(NullLocator())
-    handles, labels = left.get_legend_handles_labels()
-    last = zip(*panels[-1].get_legend_handles_labels(), strict=True)
-    more = [pair for pair in last if pair[1] not in labels]
-    figure.legend(
-        [*handles, *(handle for handle, _ in more)],
-        [*labels, *(text for _, text in more)],
-        loc="outside lower left",
-        ncols=4,
-        frameon=False,
-        fontsize=9,
-    )
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(text, handle)
+    where: dict[str, Any] = {"loc": "outside lower left", "ncols": 4, "frameon": False, "fontsize": 9}
+    figure.legend(list(entries.values()), list(entries), **where)
     return _save(figure, Path(path))
 
 
@@ -291,10 +286,8 @@ def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidate
     axes.axvline(errors[0] + deviations[0], color=MUTED, lw=1.0, ls="--")
     axes.set_yticks(places, [_candidate_words(one) for one in ranked], parse_math=False)
     axes.set_ylim(len(ranked) - 0.4, -0.6)
-    shown = (
-        f"the best {len(ranked)} of {n_candidates}" if n_candidates > len(ranked) else f"all {n_candidates}"
-    )
-    title = f"{shown} candidates; discs: within one standard error of the best"
+    shown = f"the best {len(ranked)} of" if n_candidates > len(ranked) else "all"
+    title = f"{shown} {n_candidates} candidates; discs: within one standard error of the best"
     axes.set_title(title, loc="left", fontsize=9.5, color=MUTED)
     axes.set_xlabel("mean squared error / variance, and its standard error", color=MUTED)
     plain_axes(axes)
@@ -484,11 +477,9 @@ def plain_axes(axes: Any) -> None:
 
 def round_ticks(axes: Any) -> None:
     """Mark few places on linear axes, in the digits of tables."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axis.set_major_formatter(lambda value, _: number(value))
 
 
 def _label_components(axes: Any, n_components: Sequence[int]) -> None:
@@ -514,10 +505,9 @@ def save_choice(model: RidgeModel, path: str | os.PathLike[str], *, title: str, 
     """
     arrays = model.selection
     if "cv_alphas" in arrays:
-        table = CrossValidation.from_arrays(folds_from_dict(model.card["folds"]), arrays)
-        return save_cross_validation(
-            path, table, title=title, subtitle=f"{about}, {folds_words(model.card['folds'])}"
-        )
+        folds = model.card["folds"]
+        table = CrossValidation.from_arrays(folds_from_dict(folds), arrays)
+        return save_cross_validation(path, table, title=title, subtitle=f"{about}, {folds_words(folds)}")
     if "press_alphas" in arrays:
         errors = np.sqrt(arrays["press_errors"])
         panels = [AlphaPath("leave-one-out RMSE", arrays["press_alphas"], errors)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,3 +18,7 @@ type AnyIntArray = NDArray[np.integer[Any]]
 type BitArray = NDArray[np.uint64]
 type PathLike = str | os.PathLike[str]
 type Summary = dict[str, Any]  # facts of a step, as JSON
+
+# what a stored object is made again from: JSON values, and arrays by name
+type Facts = Mapping[str, Any]
+type Arrays = Mapping[str, NDArray[Any]]

@@ -60,7 +60,7 @@ BREAKS = [
     Break(
         "a merge forgets what it adds to",
         "rff_dist/engines/serial.py",
-        "[combine(total[0], made[0])]",
+        "[self.combine(total[0], made[0])]",
         "made",
         ("tests/unit/engines", "tests/unit/statistics"),
     ),

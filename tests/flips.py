@@ -176,7 +176,7 @@ def damages(
 
 def outcome(subject: Subject, expected: Any) -> str:
     """Return "error", "same" or "unnoticed"; an error of another kind than ours is one too many."""
-    repositories._open_pinned.cache_clear()
+    repositories.open_pinned.cache_clear()
     try:
         found = subject.read()
     except RFFDistError:
@@ -201,7 +201,7 @@ def try_damages(name: str, subject: Subject, n_flips: int) -> Iterator[tuple[str
             yield f"{name}/{kind}", damage, outcome(subject, expected)
             for path, content in before.items():
                 path.write_bytes(content)
-    repositories._open_pinned.cache_clear()
+    repositories.open_pinned.cache_clear()
     assert subject.read() == expected
 
 

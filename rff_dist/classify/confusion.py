@@ -93,15 +93,8 @@ def count_classes(
       predicted.
     `sample_weight`: float64 array of shape (n_samples,). Finite and not negative; 1 if left out.
     `log_probabilities`: float64 array of shape (n_samples, n_classes).
-    Raises DataError if a weight is not finite, or negative; names its place.
     """
     weights = np.ones(len(codes)) if sample_weight is None else sample_weight
-    usable = np.isfinite(weights) & (weights >= 0)
-    if not usable.all():
-        at = int(np.argmin(usable))
-        raise DataError(
-            f"sample_weight is {weights[at]} in row {at:_} of a block; weights must be finite, not negative"
-        )
     shape = (n_classes, n_classes)
     pairs = codes * n_classes + predicted
     sums = ExactSum.by_group(weights, pairs, n_classes**2)

@@ -7,7 +7,6 @@ their preconditioner. Each evaluation of a loss is one pass, which makes all fea
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.checks import check_count, find_by_name, is_number
+from rff_dist.checks import check_count, check_name, is_number
 from rff_dist.classify.confusion import Confusion, count_classes
-from rff_dist.classify.losses import LOSSES, Logistic, Loss, LossState, LossSums, sum_loss
+from rff_dist.classify.losses import LOSSES, Logistic, Loss, LossState, sum_loss
 from rff_dist.classify.platt_scaling import ScoreCalibration, fit_calibration, leave_one_out_scores
 from rff_dist.classify.predict import SQUARED, class_of, decide
-from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
+from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import LabelCounts, LabelledDataset, class_weights
 from rff_dist.data.samples import sample_rows
@@ -44,7 +43,6 @@ from rff_dist.statistics import inspection
 from rff_dist.statistics.accumulate import add_each
 from rff_dist.statistics.gram_products import sums_of_z
 from rff_dist.statistics.label_counts import count_labels
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -68,7 +66,7 @@ def check_loss(loss: object) -> None:
 
     Raises InvalidParameterError otherwise.
     """
-    find_by_name(dict.fromkeys(LOSS_NAMES), loss, "loss", also="")
+    check_name(loss, LOSS_NAMES, "loss")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,18 +131,12 @@ def fit_loss(
     `curvature`: see `minimize_loss`.
     Raises DataError if values are not finite or others than −1 and +1.
     """
-    statistics, loss = _statistics(model), LOSSES[options.loss]
+    statistics, loss = model.summed, LOSSES[options.loss]
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
-    blocks = inspection.blocks_of(dataset)
 
     def evaluate(coefficients: FloatArray, intercept: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        sums: LossSums = engine.map_reduce(
-            BlockTask(dataset, sum_loss),
-            blocks,
-            LossState(LinearModel(model.feature_map, coefficients, intercept), loss),
-            combine=operator.add,
-            label=loss.name,
-        )
+        state = LossState(LinearModel(model.feature_map, coefficients, intercept), loss)
+        sums = inspection.sum_rows(dataset, sum_loss, state, engine=engine, label=loss.name)
         if sums.n_samples != dataset.n_samples:
             raise DataError(f"a pass counted {sums.n_samples:_} of {dataset.n_samples:_} rows; run it again")
         gradient = sums_of_z(sums.gradient.value(), model.feature_map)
@@ -177,49 +169,34 @@ def _loss_of_no_scores(loss: Loss, n_columns: int) -> float:
     return float(loss(np.zeros_like(targets), targets)[0][0])
 
 
-def _statistics(model: RidgeModel) -> RidgeStatistics:
-    assert model.statistics is not None  # models that were just fitted have them
-    return model.statistics
-
-
 # -- probabilities ---------------------------------------------------------------------------------
 
 
 def calibrate(
-    dataset: Dataset,
-    model: RidgeModel,
-    *,
-    class_weight: FloatArray | None,
-    seed: int,
-    n_rows: int = CALIBRATION_ROWS,
+    dataset: Dataset, model: RidgeModel, *, class_weight: FloatArray | None, seed: int
 ) -> ScoreCalibration | None:
     """Fit probabilities to the leave-one-out scores of a seeded sample of the training rows.
 
-    O(n_components³ / 3 + n_rows · n_components²), in this process. Rows count by their full weights, those of
-    their classes included, so that class weights move probabilities, and the decisions made by them. Of rows
-    that weights repeat one is left out.
+    O(n_components³ / 3), and O(n_components²) for each of up to 10,000 rows, in this process. Rows count by
+    their full weights, those of their classes included, so that class weights move probabilities, and the
+    decisions made by them. Of rows that weights repeat one is left out.
 
     `dataset`: with targets of −1 and +1, whose weights hold those of classes.
     `model`: ridge on this dataset, with its statistics.
     `class_weight`: float64 array of shape (n_classes,), or None. What the weights of each class's rows were
       multiplied by.
     `seed`: of the sample.
-    `n_rows`: of the sample, at most.
     Returns: None, with the reason in the log, where alpha is so small that Z'Z is singular.
     """
-    X, targets, weights = sample_rows(dataset, seed, n_rows=n_rows)
+    X, targets, weights = sample_rows(dataset, seed, n_rows=CALIBRATION_ROWS)
     assert targets is not None
     weights = np.ones(len(targets)) if weights is None else weights
     factors = np.ones(len(targets)) if class_weight is None else class_weight[class_of(targets)]
     own = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
-    repeated = _statistics(model).spec.frequency_weights
+    repeated = model.summed.spec.frequency_weights
     try:
-        predictive = predictive_model(
-            model.linear,
-            _statistics(model),
-            alpha=model.alpha,
-            fit_intercept=model.card["fit_intercept"],
-        )
+        alpha, fit_intercept = model.alpha, model.card["fit_intercept"]
+        predictive = predictive_model(model.linear, model.summed, alpha=alpha, fit_intercept=fit_intercept)
     except SolveError as error:
         logger.warning("no probabilities: %s", error)
         return None
@@ -268,7 +245,7 @@ def fit(
     curvature = HINGE_CURVATURE
     alpha = ridge_alpha
     if logistic:
-        curvature = logistic_curvature(solved.solution, _statistics(model).sum_of_weights)
+        curvature = logistic_curvature(solved.solution, model.summed.sum_of_weights)
         given = is_one_alpha(options.alpha)
         alpha *= 1.0 if given else max(curvature, SMALLEST_ALPHA_FACTOR)
     minimum = fit_loss(dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
@@ -278,12 +255,7 @@ def fit(
 
 
 def fit_labels(
-    source: Dataset,
-    labels: Column,
-    options: RidgeOptions,
-    losses: LossOptions,
-    *,
-    engine: Engine,
+    source: Dataset, labels: Column, options: RidgeOptions, losses: LossOptions, *, engine: Engine
 ) -> tuple[RidgeModel, Solved]:
     """Train a classifier on labels of any type: a pass that counts them, and then `fit`.
 
@@ -354,13 +326,8 @@ def estimate_by_folds(
     feature_map, solved = trained.compared[trained.best_index]
     fit_intercept = trained.model.card["fit_intercept"]
     state = fold_models(trained.parts, feature_map, alpha=solved.solution.alpha, fit_intercept=fit_intercept)
-    found: tuple[Confusion, ...] = engine.map_reduce(
-        BlockTask(dataset, partial(judge_held_out, calibration=calibration)),
-        inspection.blocks_of(dataset),
-        state,
-        combine=add_each,
-        label="hold out",
-    )
+    judge = partial(judge_held_out, calibration=calibration)
+    found = inspection.sum_rows(dataset, judge, state, combine=add_each, engine=engine, label="hold out")
     weights = np.array([one.weights.value().sum() for one in found])
     figures: dict[str, list[Any]] = {
         "accuracy": [one.accuracy for one in found],

@@ -18,7 +18,7 @@ import scipy
 from rff_dist.data.blocks import Rows
 from rff_dist.data.checks import check_finite
 from rff_dist.errors import DataError
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.numerics.threads import share_out
 from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.statistics.spec import tile_rows
@@ -114,13 +114,7 @@ class LossSums:
     gradient: ExactSum
     intercept_gradient: ExactSum
 
-    def __add__(self, other: LossSums) -> LossSums:
-        return LossSums(
-            self.n_samples + other.n_samples,
-            self.loss + other.loss,
-            self.gradient + other.gradient,
-            self.intercept_gradient + other.intercept_gradient,
-        )
+    __add__ = add_fields
 
 
 def sum_loss(rows: Rows, state: LossState) -> LossSums:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from rff_dist.classify.confusion import Confusion, count_classes
 from rff_dist.classify.platt_scaling import ScoreCalibration
-from rff_dist.data.blocks import BlockTask, Dataset, Rows
+from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.data.checks import check_targets
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import IntegrityError, SolveError
@@ -39,14 +38,8 @@ def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Confusio
     Raises DataError if the dataset does not fit the model, or a label is not among the classes.
     """
     prediction.check_dataset(dataset, model)
-    found: Confusion = engine.map_reduce(
-        BlockTask(dataset, partial(judge_rows, calibration=calibration_of(model))),
-        inspection.blocks_of(dataset),
-        model.linear,
-        combine=operator.add,
-        label="evaluate",
-    )
-    return found
+    judge = partial(judge_rows, calibration=calibration_of(model))
+    return inspection.sum_rows(dataset, judge, model.linear, engine=engine, label="evaluate")
 
 
 def judge_rows(rows: Rows, model: LinearModel, *, calibration: ScoreCalibration | None) -> Confusion:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -22,10 +22,11 @@ from rff_dist.jobs.options import Drawing, Features, WeightedSource
 
 if TYPE_CHECKING:
     from rff_dist.features.approximation import ApproximationError
-    from rff_dist.features.feature_map import FeatureMap, FeatureSpec
+    from rff_dist.features.feature_map import FeatureSpec
 
 FEATURES, MEASURE = Drawing.panel, "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
+BOUNDED = {**MEASURES, "compact_set": "in the box"}
 POINTS, LEAST = 8, 16  # of the curve: how many numbers of components at most, and the least of them
 
 
@@ -108,7 +109,9 @@ def approximate(
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
     sampling = Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)
-    curve = error_curve(spec.kernel, feature_map, rows, _curve_components(feature_map), sampling)
+    curve = error_curve(
+        spec.kernel, feature_map, rows, _curve_components(spec, feature_map.n_components), sampling
+    )
     compared = samples.sample_inputs(sample, seed)  # the rows that --map auto looks at
     variances = better_map(spec.kernel, seen.prepare(compared))
     theory = theory_of(
@@ -129,11 +132,7 @@ def approximate(
         "design": spec.design.name,
         "map": spec.map,
         "seed": seed,
-        "map_variances": {
-            "pairs": variances.pairs,
-            "phases": variances.phases,
-            "better": variances.better,
-        },
+        "map_variances": {**asdict(variances), "better": variances.better},
         "errors": _errors(curve[-1]),
         "wanted": {
             "error": measured.error,
@@ -150,16 +149,13 @@ def approximate(
     return Report(document, _view(document))
 
 
-def _curve_components(feature_map: FeatureMap) -> list[int]:
+def _curve_components(spec: FeatureSpec, D: int) -> list[int]:
     """Return D and its halves, as far as the kernel has features of so few components."""
     from rff_dist.features.draw import draw_from_spec
 
-    D = feature_map.n_components
-    spec = feature_map.spec
-    assert spec is not None
     found = [D]
     for i in range(1, POINTS):
-        fewer = (D >> i) - (D >> i) % 2
+        fewer = (D >> i) // 2 * 2
         if fewer < LEAST:
             break
         try:
@@ -186,13 +182,13 @@ class Theory:
 
     def bounds(self, n_components: int) -> dict[str, float | None]:
         """Return theory's figure for each measure."""
-        laws = {name: self.laws.get(name) for name in (*MEASURES, "compact_set")}
+        laws = {name: self.laws.get(name) for name in BOUNDED}
         return {name: None if law is None else law[0](n_components) for name, law in laws.items()}
 
     def needed(self, error: float) -> dict[str, dict[str, float | None]]:
         """Return the D for an error: by the measured 1/√D law, by theory, and how many times as much."""
         rows: dict[str, dict[str, float | None]] = {}
-        for name in (*MEASURES, "compact_set"):
+        for name in BOUNDED:
             law = self.laws.get(name)
             theory = None if law is None else law[1](error)
             # the box is beyond what rows can show; the largest error on them is the nearest thing
@@ -219,7 +215,7 @@ def theory_of(
         moment = bounds.second_moment(spec.kernel, spec.n_features)
     except InvalidParameterError:
         reason = f"bounds are for one shift-invariant kernel with k(0) = 1, not for {spec.kernel}"
-        return Theory(found, {}, dict.fromkeys([*MEASURES, "compact_set"], reason))
+        return Theory(found, {}, dict.fromkeys(BOUNDED, reason))
     chance: Any = {"delta": delta, "map": spec.map}
     pairs: Any = {"n_points": found.n_samples, **chance}
     gram: Any = {"n_points": found.n_samples, "gram_norm": found.gram_norm}
@@ -248,12 +244,8 @@ def theory_of(
 
 
 def _errors(point: ApproximationError) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        name: {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-        for name in (*MEASURES, "operator_norm")
-        for estimate in [getattr(point, name)]
-    }
-    return {**found, "gram_norm": point.gram_norm}
+    found = asdict(point)
+    return {name: found[name] for name in (*MEASURES, "operator_norm", "gram_norm")}
 
 
 def _view(found: Mapping[str, Any]) -> RenderableType:
@@ -268,15 +260,10 @@ def _view(found: Mapping[str, Any]) -> RenderableType:
     )
     measured, table = titled_table(
         "",
-        "error",
-        "measured",
-        f"± {100 * found['confidence']:.3g}%",
-        "theory",
-        f"D for {wanted['error']:g}",
-        "by theory",
-        "factor",
+        *("error", "measured", f"± {100 * found['confidence']:.3g}%", "theory"),
+        *(f"D for {wanted['error']:g}", "by theory", "factor"),
     )
-    for name, label in {**MEASURES, "compact_set": "in the box"}.items():
+    for name, label in BOUNDED.items():
         needed, error = wanted["n_components"][name], errors.get(name)
         table.add_row(
             label,
@@ -336,11 +323,8 @@ def _draw_curve(
     widths = [point.n_components for point in curve]
     series = []
     for name, (label, source) in drawn.items():
-        estimates = [getattr(point, name) for point in curve]
+        values, low, high = np.array([astuple(getattr(point, name)) for point in curve]).T
         known = [theory.bounds(D)[name] for D in widths]
-        values, low, high = (
-            np.array([getattr(estimate, part) for estimate in estimates]) for part in ("value", "low", "high")
-        )
         bound = None if None in known else np.array(known, float)
         series.append(ErrorSeries(label, values, low, high, bound, source))
     save_error_curve(

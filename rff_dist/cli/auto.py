@@ -82,11 +82,8 @@ def verdict(scores: Mapping[str, Mapping[str, float]]) -> str:
     ours, linear, trees = (scores[model].get(name) for model in (_OURS, "linear", "boosted trees"))
     if ours is None or linear is None or trees is None:
         return "This model has no probabilities, so that it cannot be compared by log loss."
-    if (
-        name == "rmse"
-        and not (scores[_OURS]["r2"] or 0.0) > 0.02
-        and not scores["boosted trees"]["r2"] > 0.02
-    ):
+    explained = [scores[model].get("r2") or 0.0 for model in (_OURS, "boosted trees")]
+    if name == "rmse" and not any(one > 0.02 for one in explained):
         return "No signal was found: the mean of the target predicts it as well."
     if ours > 1.005 * linear:
         return "A linear model is better here: the signal is linear, or rows are few."
@@ -124,9 +121,8 @@ def _view(
         **display.estimate_facts(card),
         **display.version_facts(document),
         "seconds": display.seconds_words(document["seconds"]),
+        "dropped": display.dropped_words(prepared.dropped_rows),
     }
-    if prepared.dropped_rows:
-        facts["dropped"] = f"[yellow]{prepared.dropped_rows:,} rows[/] with missing or infinite values"
     title = f"on {prepared.n_test:,} rows that were kept out"
     if (others.n_train, others.n_test) != (prepared.n_train, prepared.n_test):
         title += f"; the others on {others.n_test:,} of them, trained on {others.n_train:,}"

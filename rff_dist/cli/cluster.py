@@ -94,21 +94,18 @@ def _view(found: Mapping[str, Any]) -> RenderableType:
 
 
 def _facts(found: Mapping[str, Any]) -> RenderableType:
-    kernel = found["kernel"]
-    facts = {
+    kernel, known, model = found["kernel"], found["known_labels"], found["model"]
+    facts: display.ShownFacts = {
         "rows": f"{found['n_samples']:,}, {display.plural(found['n_features'], 'feature')}",
         "features": f"D = {found['n_components']:,}, {found['features']}, seed {found['seed']}",
+        "kernel": None if kernel is None else display.kernel_words(kernel),
+        **clusters_words(found),
+        **({} if known is None else {f"against {known['name']}": agreement_words(known)}),
+        "arrays": ", ".join(found["arrays"]),
+        "model": None if model is None else f"{model} ({found['digest'][:16]})",
+        **display.version_facts(found),
+        **display.run_facts(found),
     }
-    if kernel is not None:
-        facts["kernel"] = display.kernel_words(kernel)
-    facts |= clusters_words(found)
-    if (known := found["known_labels"]) is not None:
-        facts[f"against {known['name']}"] = agreement_words(known)
-    facts["arrays"] = ", ".join(found["arrays"])
-    if found["model"] is not None:
-        facts["model"] = f"{found['model']} ({found['digest'][:16]})"
-        facts |= display.version_facts(found)
-    facts |= display.run_facts(found)
     return display.facts_view(f"wrote {found['output']}", **facts)
 
 

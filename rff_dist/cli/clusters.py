@@ -47,17 +47,15 @@ def describe_agreement(agreement: Contingency, name: str) -> dict[str, Any]:
 
 def clusters_words(found: Mapping[str, Any]) -> dict[str, str]:
     """Return in words what `describe_clusters` found."""
-    facts = {"clusters": f"{found['n_clusters']:,}"}
+    clusters, inertia = f"{found['n_clusters']:,}", number(found["inertia"])
     if found["n_filled"] < found["n_clusters"]:
-        facts["clusters"] += f", [yellow]{found['n_filled']:,} with rows[/]: no more rows are distinct"
-    facts["inertia"] = number(found["inertia"])
+        clusters += f", [yellow]{found['n_filled']:,} with rows[/]: no more rows are distinct"
     if (n_starts := len(found["start_inertias"])) > 1:
-        facts["inertia"] += f", the least of {n_starts} starts (most {number(max(found['start_inertias']))})"
+        inertia += f", the least of {n_starts} starts (most {number(max(found['start_inertias']))})"
     n_passes = plural(found["n_passes"], "pass", "passes")
-    settled = f"converged after {n_passes}"
     still = f"[yellow]centres still moved[/] after {n_passes}; raise --max-passes or --tol"
-    facts["Lloyd"] = settled if found["converged"] else still
-    return facts
+    lloyd = f"converged after {n_passes}" if found["converged"] else still
+    return {"clusters": clusters, "inertia": inertia, "Lloyd": lloyd}
 
 
 def agreement_words(known: Mapping[str, Any]) -> str:

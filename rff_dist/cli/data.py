@@ -25,6 +25,7 @@ Data = Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of a vers
 Version = Annotated[
     str, typer.Argument(metavar="VERSION", help="A tag, or a version as `data log` names it.")
 ]
+AnyVersion = Annotated[str | None, typer.Argument(metavar="[VERSION]", help="The current one if left out.")]
 Message = Annotated[str | None, typer.Option("--message", metavar="TEXT", help="Why; kept with the version.")]
 By = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Column by whose values rows are found.")
@@ -64,9 +65,7 @@ def log(
 def diff(
     data: Data,
     before: Version,
-    after: Annotated[
-        str | None, typer.Argument(metavar="[VERSION]", help="The current one if left out.")
-    ] = None,
+    after: AnyVersion = None,
 ) -> Report:
     """Say which chunks of rows differ between two versions."""
     from rff_dist.storage.datasets import open_dataset
@@ -90,11 +89,10 @@ def diff(
         "chunk_rows": new.chunk_rows,
         "changed_chunks": n_changed,
     }
-    facts = {name: f"{n:,} of {n_chunks:,} chunks differ" for name, n in n_changed.items()}
     view = display.facts_view(
         f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}",
         rows=f"{old.n_samples:,} before, {new.n_samples:,} after",
-        **facts,
+        **{name: f"{n:,} of {n_chunks:,} chunks differ" for name, n in n_changed.items()},
     )
     return Report(document, view)
 
@@ -103,9 +101,7 @@ def diff(
 def tag(
     data: Data,
     name: Annotated[str, typer.Argument(metavar="TAG", help="A name that it keeps for good.")],
-    version: Annotated[
-        str | None, typer.Argument(metavar="[VERSION]", help="The current one if left out.")
-    ] = None,
+    version: AnyVersion = None,
 ) -> Report:
     """Give a version a name, by which it can be read, and which keeps it from expiring."""
     from rff_dist.storage.repositories import tag_snapshot
@@ -213,24 +209,20 @@ def delete(
     from rff_dist.ingest.corrections import read_rows_to_change
     from rff_dist.storage.corrections import delete_from
     from rff_dist.storage.editing import editing
+    from rff_dist.storage.locations import parse_location
 
-    with editing(_location(data)) as dataset:
+    with editing(parse_location(data)) as dataset:
         rows = read_rows_to_change(source, dataset, by)
         found = delete_from(dataset, rows, keep_order=keep_order, message=message)
     return _corrected(data, "deleted", found)
 
 
-def _location(data: str) -> Location:
-    from rff_dist.storage.locations import parse_location
-
-    return parse_location(data)
-
-
 def _versioned(data: str) -> Location:
     """Return where a versioned dataset is; says what is there instead."""
     from rff_dist.storage.groups import require_versions
+    from rff_dist.storage.locations import parse_location
 
-    location = _location(data)
+    location = parse_location(data)
     require_versions(location)
     return location
 
@@ -240,6 +232,6 @@ def _corrected(data: str, what: str, found: Corrected) -> Report:
     view = display.facts_view(
         f"{what} {display.plural(found.n_rows, 'row')} of {data}",
         rows=f"{found.n_before:,} before, {found.n_after:,} after",
-        **({"version": found.version} if found.version else {}),
+        version=found.version or None,
     )
     return Report(document, view)

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from rff_dist.storage.datasets import ZarrDataset
     from rff_dist.typing import Summary
 
+#: Labels and values in words; those of None are not shown.
+type ShownFacts = dict[str, str | None]
 
+_SHOWN_CANDIDATES = 6
 _shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
 
 
@@ -148,16 +151,17 @@ def dashboard_of(engine: Engine) -> str | None:
     return str(client.dashboard_link)
 
 
-def run_facts(found: Mapping[str, Any]) -> dict[str, str]:
+def run_facts(found: Mapping[str, Any]) -> ShownFacts:
     """Return in words what `Passes.facts` says."""
     from rff_dist.costs.clock import products_words
 
     seconds = found["seconds"]
     parts = ", ".join(f"{name} {seconds_words(value)}" for name, value in seconds.items() if name != "total")
-    facts = {"seconds": f"{seconds_words(seconds['total'])} ({parts})"}
-    if products := products_words(found["products"]):
-        facts["products"] = products
-    return {**facts, "ran on": engine_words(found["engine"])}
+    return {
+        "seconds": f"{seconds_words(seconds['total'])} ({parts})",
+        "products": products_words(found["products"]) or None,
+        "ran on": engine_words(found["engine"]),
+    }
 
 
 def describe_published(model: str | None, published: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -168,7 +172,7 @@ def describe_published(model: str | None, published: Mapping[str, Any] | None) -
     return {"model": model, "version": numbers}
 
 
-def version_facts(document: Mapping[str, Any]) -> dict[str, str]:
+def version_facts(document: Mapping[str, Any]) -> ShownFacts:
     """Return in words which version was published; nothing of a model that is not registered."""
     version = document["version"]
     if version is None:
@@ -178,13 +182,13 @@ def version_facts(document: Mapping[str, Any]) -> dict[str, str]:
     return {"version": f"{version['number']}, {after}; the current one from now on"}
 
 
-def solver_facts(found: Mapping[str, Any]) -> dict[str, str]:
+def solver_facts(found: Mapping[str, Any]) -> ShownFacts:
     """Return in words what the solver says of itself, and what to do about it."""
     status = found["status"].replace("_", " ")
-    facts = {"solver": status if found["status"] == "ok" else f"[yellow]{status}[/]: {found['causes'][0]}"}
-    if found["remedies"]:
-        facts["remedy"] = found["remedies"][0]
-    return facts
+    return {
+        "solver": status if status == "ok" else f"[yellow]{status}[/]: {found['causes'][0]}",
+        "remedy": next(iter(found["remedies"]), None),
+    }
 
 
 def describe_cross_validation(
@@ -200,22 +204,15 @@ def describe_cross_validation(
     wanted = np.broadcast_to(alpha, targets.shape)
     places = np.abs(np.subtract.outer(wanted, table.alphas)).argmin(axis=1)
     score, score_standard_error = table.score_of(width, places)
-    best = [table.best_of(int(D)) for D in table.n_components]
+    shown = ("n_components", "alpha", "score", "standard_error")
+    bests = map(table.best_of, table.n_components.tolist())
     return {
         "folds": folds_to_dict(table.folds),
         "n_splits": len(table.weights),
         "alphas": {"n": len(table.alphas), "lowest": table.alphas[0], "highest": table.alphas[-1]},
         "score": score,
         "score_standard_error": score_standard_error,
-        "widths": [
-            {
-                "n_components": choice.n_components,
-                "alpha": choice.alpha,
-                "score": choice.score,
-                "standard_error": choice.standard_error,
-            }
-            for choice in best
-        ],
+        "widths": [{name: getattr(best, name) for name in shown} for best in bests],
     }
 
 
@@ -238,29 +235,27 @@ def chosen_by(card: Mapping[str, Any], *, any_path: bool) -> str:
     return "given" if not any_path else "evidence" if given == "evidence" else "gcv"  # of older releases
 
 
-def classifier_facts(found: Mapping[str, Any]) -> dict[str, str]:
+def classifier_facts(found: Mapping[str, Any]) -> ShownFacts:
     """Return in words what the card of a classifier says of its classes, loss and probabilities."""
-    facts = {"classes": some(found["classes"])}
-    if found["class_weight"] is not None:
-        balanced = found["class_weight"] == "balanced"
-        facts["class weights"] = "balanced" if balanced else some(found["class_weight"])
-    loss, minimum = found["loss"].replace("_", " "), found["minimum"]
+    weights, minimum = found["class_weight"], found["minimum"]
     if minimum is None:
-        facts["loss"] = f"{loss}, of codes -1 and +1"
+        ended = "of codes -1 and +1"
     elif minimum["converged"]:
-        facts["loss"] = f"{loss}, at its minimum after {minimum['n_passes']} passes"
+        ended = f"at its minimum after {minimum['n_passes']} passes"
     else:
         above = minimum["excess"] / minimum["reference"]
-        facts["loss"] = (
-            f"{loss}, [yellow]stopped[/] above its minimum by about {above:.1e} of the loss of scores of 0"
-        )
+        ended = f"[yellow]stopped[/] above its minimum by about {above:.1e} of the loss of scores of 0"
     fitted = "of the loss itself" if minimum is not None else "fitted to leave-one-out scores"
-    facts["probabilities"] = "none" if found["calibration"] is None else fitted
-    return facts
+    return {
+        "classes": some(found["classes"]),
+        "class weights": weights if weights in (None, "balanced") else some(weights),
+        "loss": f"{found['loss'].replace('_', ' ')}, {ended}",
+        "probabilities": "none" if found["calibration"] is None else fitted,
+    }
 
 
-def alpha_number(alpha: float | Sequence[float]) -> str:
-    """Return one alpha, or those of several targets."""
+def alpha_number(alpha: float | Sequence[float] | None) -> str:
+    """Return one alpha, or those of several targets; or length scales in the same way."""
     return some(alpha) if isinstance(alpha, Sequence) else number(alpha)
 
 
@@ -277,20 +272,14 @@ def ranges_words(ranges: Sequence[Sequence[int]]) -> str:
     return ", ".join(f"rows {start:,} to {stop - 1:,}" for start, stop in ranges)
 
 
-def widths_words(widths: Sequence[int]) -> str:
-    """Return one number of components, or several."""
-    return ", ".join(f"{width:,}" for width in widths)
-
-
-def estimate_facts(card: Mapping[str, Any]) -> dict[str, str]:
+def estimate_facts(card: Mapping[str, Any]) -> ShownFacts:
     """Return in words how a model was chosen, and how far off it was on rows that were held out."""
     from rff_dist.data.folds import folds_words
     from rff_dist.jobs.fits import TITLES, chosen_candidate, estimate_of, n_candidates
 
-    facts = {}
+    facts: ShownFacts = {}
     candidates = card.get("candidates", [])
-    best = chosen_candidate(candidates)
-    if best is not None:
+    if (best := chosen_candidate(candidates)) is not None:
         facts["chosen"] = f"the best of {n_candidates(candidates)} candidates: {candidate_words(best)}"
     if (found := estimate_of(card)) is not None:
         shown = [
@@ -318,21 +307,18 @@ def _errors_words(values: Any, deviations: Any) -> str:
 
 def candidate_words(row: Mapping[str, Any]) -> str:
     """Return a candidate, as the card of a model has it, in words."""
-    scale = row["length_scale"]
-    of_scale = (
-        ""
-        if scale is None
-        else ", a length scale per column"
-        if isinstance(scale, list)
-        else f", length scale {number(scale)}"
-    )
     from rff_dist.kernels.text import shortened_text
 
+    scale = row["length_scale"]
+    if isinstance(scale, list):
+        of_scale = ", a length scale per column"
+    else:
+        of_scale = "" if scale is None else f", length scale {number(scale)}"
     error, kernel = plus_minus(row["score"], row["standard_error"]), shortened_text(row["kernel"])
     return f"{kernel}{of_scale}, {row.get('features', 'fourier')}, error {error} of the variance"
 
 
-def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6) -> RenderableType:
+def candidates_view(candidates: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return the best of the candidates that were tried as a table."""
     from rff_dist.jobs.fits import chosen_candidate, n_candidates
     from rff_dist.kernels.text import shortened_text
@@ -343,11 +329,11 @@ def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6
         f"the best of {n_candidates(candidates)} candidates, by error as a share of the variance",
         *("kernel", "length scale", "features", "D", "alpha", "error"),
     )
-    for one in ranked[:n_shown]:
+    for one in ranked[:_SHOWN_CANDIDATES]:
         scale = one["length_scale"]
         table.add_row(
             f"{shortened_text(one['kernel'])}{' ←' if one is best else ''}",
-            "–" if scale is None else "by column" if isinstance(scale, list) else number(scale),
+            "by column" if isinstance(scale, list) else number(scale),
             one.get("features", "fourier"),
             f"{one['n_components']:,}",
             number(one["alpha"]),
@@ -382,13 +368,17 @@ def widths_view(found: Mapping[str, Any], n_components: int) -> RenderableType:
     return view
 
 
-def facts_view(title: str, /, **facts: str) -> RenderableType:
-    """Return labels and values as two columns below a title; the labels' underscores become spaces."""
+def facts_view(title: str, /, **facts: str | None) -> RenderableType:
+    """Return labels and values as two columns below a title, without those of None.
+
+    The labels' underscores become spaces.
+    """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for label, value in facts.items():
-        table.add_row(f"  {label.replace('_', ' ')}", value)
+        if value is not None:
+            table.add_row(f"  {label.replace('_', ' ')}", value)
     return Group(Text(title, "bold", overflow="fold"), table) if title else table
 
 
@@ -415,21 +405,21 @@ def describe_dataset(dataset: ZarrDataset) -> dict[str, Any]:
     }
 
 
-def dataset_facts(dataset: ZarrDataset) -> dict[str, str]:
+def dataset_facts(dataset: ZarrDataset) -> ShownFacts:
     """Return a dataset's facts in words."""
-    found = describe_dataset(dataset)
-    facts = {
-        "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
-        "stored as": f"{found['dtype']}, {found['chunk_rows']:,} rows a chunk, checksummed",
+    return {
+        "rows": f"{dataset.n_samples:,}, {features_and_targets(dataset.n_features, dataset.n_targets)}",
+        "stored as": f"{dataset.dtype.name}, {dataset.chunk_rows:,} rows a chunk, checksummed",
+        "version": dataset.version,
+        "features": listed(dataset.feature_names),
+        "targets": listed(dataset.target_names),
+        "dropped": dropped_words(dataset.attributes.get("dropped_rows", 0)),
     }
-    if found["version"]:
-        facts["version"] = found["version"]
-    for role in ("feature", "target"):
-        if found[f"{role}_names"]:
-            facts[f"{role}s"] = some(found[f"{role}_names"])
-    if found["dropped_rows"]:
-        facts["dropped"] = f"[yellow]{found['dropped_rows']:,} rows[/] with missing or infinite values"
-    return facts
+
+
+def dropped_words(n_rows: int) -> str | None:
+    """Return how many rows were left out that cannot be used; None where there were none."""
+    return f"[yellow]{n_rows:,} rows[/] with missing or infinite values" if n_rows else None
 
 
 def target_names(model: RidgeModel, n_targets: int) -> list[str]:
@@ -511,6 +501,11 @@ def some(values: Sequence[Any]) -> str:
     """Return the first eight of some names or numbers."""
     shown = ", ".join(number(value) if isinstance(value, float) else str(value) for value in values[:8])
     return shown + (f" … ({len(values)})" if len(values) > 8 else "")
+
+
+def listed(names: Sequence[Any] | None) -> str | None:
+    """Return the first eight of some names, or None where there are none."""
+    return some(names) if names else None
 
 
 def shape_words(lengths: Sequence[int]) -> str:

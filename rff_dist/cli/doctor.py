@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
+import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -19,16 +21,15 @@ from rich.text import Text
 
 from rff_dist.cli import display
 from rff_dist.cli.shell import FAILED, Report, command
-from rff_dist.engines.cluster import is_loopback
+from rff_dist.engines.cluster import Cluster, is_loopback, open_engine
+from rff_dist.errors import RFFDistError
 from rff_dist.jobs.options import Where
 from rff_dist.text import human_bytes, redact
-
-if TYPE_CHECKING:
-    from rff_dist.engines.cluster import Cluster
 
 PACKAGES = ("rff_dist", "numpy", "scipy", "zarr", "dask", "distributed", "prefect")
 MIN_CHUNK, MAX_CHUNK, LOW_DISK = 2**18, 2**28, 2**30
 EXPIRES_SOON = 14 * 86_400  # seconds
+_SERVERS = ("distributed", "dask", "prefect", "rff-dist", "rff_dist")
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -46,6 +47,11 @@ class Finding:
     state: Literal["ok", "warn", "fail"]
     found: str
     todo: str = ""
+
+    @classmethod
+    def of(cls, check: str, found: str, todo: str = "") -> Finding:
+        """Return a warning where there is something to do; else all is well."""
+        return cls(check, "warn" if todo else "ok", found, todo)
 
 
 @command(
@@ -65,26 +71,25 @@ def doctor(
     Each line is ok, a warning or a failure, with what to do about it. Exit code 1 says that something failed.
     """
     cluster = where.cluster.in_environment()
-    checks: list[Callable[[], Iterator[Finding]]] = [
-        check_versions,
-        check_blas,
-        check_products,
-        lambda: check_disk(data),
-        check_ports,
-        lambda: check_tls(cluster),
-        lambda: check_prefect(os.environ),
+    checks = [
+        check_versions(),
+        check_blas(),
+        check_products(),
+        check_disk(data),
+        check_ports(),
+        check_tls(cluster),
+        check_prefect(os.environ),
     ]
     if cluster.scheduler:
-        checks.append(lambda: check_cluster(cluster))
+        checks.append(check_cluster(cluster))
     if data is not None:
-        checks.append(lambda: check_dataset(data))
-    findings = [one for check in checks for one in check()]
-    failed = sum(one.state == "fail" for one in findings)
+        checks.append(check_dataset(data))
+    findings = list(itertools.chain.from_iterable(checks))
+    failed, warned = (sum(one.state == state for one in findings) for state in ("fail", "warn"))
     table = Table.grid(padding=(0, 1))
     for one in findings:
         todo = Text.assemble(one.found, (f"\n→ {one.todo}", "dim") if one.todo else "")
         table.add_row(Text(one.state, f"bold {_STYLES[one.state]}"), one.check, todo)
-    warned = sum(one.state == "warn" for one in findings)
     words = f"{display.plural(failed, 'failure')}, {display.plural(warned, 'warning')}"
     document = {"ok": not failed, "findings": [asdict(one) for one in findings]}
     return Report(document, Group(table, Text(words, "bold")), FAILED if failed else 0)
@@ -92,7 +97,7 @@ def doctor(
 
 def check_versions() -> Iterator[Finding]:
     """Say which packages there are."""
-    yield Finding("versions", "ok", ", ".join(f"{name} {found}" for name, found in _versions().items()))
+    yield Finding.of("versions", ", ".join(f"{name} {found}" for name, found in _versions().items()))
 
 
 def _versions() -> dict[str, str]:
@@ -110,17 +115,12 @@ def check_blas() -> Iterator[Finding]:
     for pool in (one for one in threadpool_info() if one["user_api"] == "blas"):
         threads = pool["num_threads"]
         found = f"{pool['internal_api']} {pool.get('version')}, {threads} of {n_cpus} processors"
-        if threads > n_cpus:
-            yield Finding(
-                "BLAS", "warn", found, f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way"
-            )
-        else:
-            yield Finding("BLAS", "ok", found)
+        todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way"
+        yield Finding.of("BLAS", found, todo if threads > n_cpus else "")
 
 
 def check_products() -> Iterator[Finding]:
     """Measure the ways to multiply features, each after its self-test."""
-    from rff_dist.errors import RFFDistError
     from rff_dist.products.choice import VARIABLE, measure, rate_for
 
     try:
@@ -129,10 +129,9 @@ def check_products() -> Iterator[Finding]:
         yield Finding("products", "fail", str(error), f"unset {VARIABLE}")
         return
     forced = f", as {VARIABLE} says" if os.environ.get(VARIABLE) else ""
-    words = f"{measured.describe(2048)}"
-    state: Literal["ok", "warn"] = "warn" if measured.refused else "ok"
     todo = "results are right all the same, by the ways that sum exactly here" if measured.refused else ""
-    yield Finding("products", state, f"{best}{forced}; self-test passed by {words}", todo)
+    found = f"{best}{forced}; self-test passed by {measured.describe(2048)}"
+    yield Finding.of("products", found, todo)
 
 
 def check_disk(data: str | None) -> Iterator[Finding]:
@@ -143,10 +142,8 @@ def check_disk(data: str | None) -> Iterator[Finding]:
     for place in sorted(places):
         usage = shutil.disk_usage(place)
         found = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)} at {place}"
-        if usage.free < max(LOW_DISK, usage.total // 50):
-            yield Finding("disk", "warn", found, "make room before a long job, or write elsewhere")
-        else:
-            yield Finding("disk", "ok", found)
+        is_low = usage.free < max(LOW_DISK, usage.total // 50)
+        yield Finding.of("disk", found, "make room before a long job, or write elsewhere" if is_low else "")
 
 
 def check_ports() -> Iterator[Finding]:
@@ -156,11 +153,9 @@ def check_ports() -> Iterator[Finding]:
     try:
         listening = [one for one in psutil.net_connections("inet") if one.status == psutil.CONN_LISTEN]
     except psutil.AccessDenied:
-        yield Finding(
-            "ports", "warn", "this system does not say which ports are open", "look with `ss -tlnp`"
-        )
+        yield Finding.of("ports", "this system does not say which ports are open", "look with `ss -tlnp`")
         return
-    seen = set()
+    is_open = False
     for one in listening:
         if one.pid is None or is_loopback(one.laddr.ip):
             continue
@@ -168,32 +163,24 @@ def check_ports() -> Iterator[Finding]:
             words = " ".join(psutil.Process(one.pid).cmdline())
         except psutil.Error:
             continue
-        name = next(
-            (name for name in ("distributed", "dask", "prefect", "rff-dist", "rff_dist") if name in words),
-            None,
-        )
-        if name is not None:
-            seen.add((one.laddr.port, name))
-            found = (
-                f"port {one.laddr.port} of a process of {name} is open beyond this machine ({one.laddr.ip})"
-            )
+        if names := [name for name in _SERVERS if name in words]:
+            is_open = True
+            port = f"port {one.laddr.port} of a process of {names[0]}"
             todo = "bind it to 127.0.0.1, or use TLS and a firewall: who reaches a Dask port runs code"
-            yield Finding("ports", "warn", found, todo)
-    if not seen:
-        yield Finding("ports", "ok", "no port of Dask or Prefect is open beyond this machine")
+            yield Finding.of("ports", f"{port} is open beyond this machine ({one.laddr.ip})", todo)
+    if not is_open:
+        yield Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")
 
 
 def check_tls(cluster: Cluster) -> Iterator[Finding]:
     """Look at the TLS files, and at whether a scheduler beyond this machine is used without."""
-    from rff_dist.errors import RFFDistError
-
     address = cluster.scheduler or ""
     if address.startswith("tcp://") and not is_loopback(urlsplit(address).hostname or ""):
         todo = "use tls:// with RFF_DIST_TLS_CA, _CERT and _KEY: who reaches the port runs code"
         yield Finding("TLS", "fail", f"{redact(address)} is beyond this machine and not encrypted", todo)
     if cluster.tls is None:
         if not address.startswith("tcp://"):
-            yield Finding("TLS", "ok", "no files are named; clusters that start here make their own")
+            yield Finding.of("TLS", "no files are named; clusters that start here make their own")
         return
     try:
         cluster.tls.check()
@@ -205,10 +192,9 @@ def check_tls(cluster: Cluster) -> Iterator[Finding]:
         words = "has expired" if left < 0 else f"expires in {left / 86_400:.0f} days"
         yield Finding("TLS", "fail" if left < 0 else "warn", f"{cluster.tls.cert} {words}", "make it anew")
     elif os.name == "posix" and Path(cluster.tls.key).stat().st_mode & 0o077:
-        todo = f"chmod 600 {cluster.tls.key}"
-        yield Finding("TLS", "warn", f"others can read the key {cluster.tls.key}", todo)
+        yield Finding.of("TLS", f"others can read the key {cluster.tls.key}", f"chmod 600 {cluster.tls.key}")
     else:
-        yield Finding("TLS", "ok", f"{cluster.tls.cert} is valid for {left / 86_400:.0f} days")
+        yield Finding.of("TLS", f"{cluster.tls.cert} is valid for {left / 86_400:.0f} days")
 
 
 def _expiry(path: Path) -> float:
@@ -221,26 +207,22 @@ def check_prefect(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Look at whether a Prefect server beyond this machine is used without TLS or authentication."""
     url = environment.get("PREFECT_API_URL", "")
     if not url:
-        yield Finding("Prefect", "ok", "no server is named; flows start one of their own")
+        yield Finding.of("Prefect", "no server is named; flows start one of their own")
         return
     parts = urlsplit(url)
     known = any(environment.get(f"PREFECT_API_{name}") for name in ("AUTH_STRING", "KEY"))
-    near = is_loopback(parts.hostname or "")
-    if parts.scheme != "https" and not near:
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         todo = "use https: passwords and parameters can be read on the way"
         yield Finding("Prefect", "fail" if known else "warn", f"{redact(url)} is not encrypted", todo)
     elif not known:
         todo = "set PREFECT_SERVER_API_AUTH_STRING there and PREFECT_API_AUTH_STRING here"
-        yield Finding("Prefect", "warn", f"{redact(url)} is used without authentication", todo)
+        yield Finding.of("Prefect", f"{redact(url)} is used without authentication", todo)
     else:
-        yield Finding("Prefect", "ok", f"{redact(url)}, with authentication")
+        yield Finding.of("Prefect", f"{redact(url)}, with authentication")
 
 
 def check_cluster(cluster: Cluster) -> Iterator[Finding]:
     """Compare the versions of the workers with those here."""
-    from rff_dist.engines.cluster import open_engine
-    from rff_dist.errors import RFFDistError
-
     try:
         with open_engine(cluster) as engine:
             client: Any = getattr(engine, "client")  # noqa: B009  # of an engine with a cluster
@@ -250,33 +232,22 @@ def check_cluster(cluster: Cluster) -> Iterator[Finding]:
         yield Finding("cluster", "fail", str(error), "start it, or correct --scheduler")
         return
     here = _versions()
-    skew = sorted(
-        {
-            f"{name} {versions[name]} there, {here[name]} here"
-            for versions in found.values()
-            for name in here
-            if versions[name] != here[name]
-        }
-    )
+    skew = {
+        f"{name} {versions[name]} there, {here[name]} here"
+        for versions in found.values()
+        for name in here
+        if versions[name] != here[name]
+    }
     words = f"{display.plural(len(found), 'worker')} × {display.plural(n_threads, 'thread')}"
     if skew:
-        yield Finding(
-            "cluster", "fail", f"{words}: {'; '.join(skew)}", "install the same versions everywhere"
-        )
+        differ = f"{words}: {'; '.join(sorted(skew))}"
+        yield Finding("cluster", "fail", differ, "install the same versions everywhere")
     else:
-        yield Finding(
-            "cluster",
-            "ok" if found else "warn",
-            f"{words}, the same versions",
-            "" if found else "start workers",
-        )
+        yield Finding.of("cluster", f"{words}, the same versions", "" if found else "start workers")
 
 
 def check_dataset(data: str) -> Iterator[Finding]:
     """Look at a dataset's checksums and at the size of its chunks."""
-    import math
-
-    from rff_dist.errors import RFFDistError
     from rff_dist.storage.contents import list_arrays
 
     try:
@@ -286,25 +257,19 @@ def check_dataset(data: str) -> Iterator[Finding]:
         return
     if unchecked := [one.name for one in arrays if not one.checksum]:
         todo = "write it again, by `rff-dist ingest` say: damage of these arrays is not noticed"
-        yield Finding("codecs", "warn", f"no checksums of {display.some(unchecked)}", todo)
+        yield Finding.of("codecs", f"no checksums of {display.some(unchecked)}", todo)
     else:
-        yield Finding("codecs", "ok", "every array has checksums")
+        yield Finding.of("codecs", "every array has checksums")
     for one in (one for one in arrays if one.name == "X"):
         shape, chunks = one.header.shape, one.header.chunks
         row = one.header.dtype.itemsize * math.prod(shape[1:])
         size = row * min(chunks[0], shape[0])
         wanted = max(1, round(8 * 2**20 / max(1, row)))
-        found = f"{chunks[0]:,} rows, {human_bytes(size)} a chunk"
+        found, harm, todo = f"{chunks[0]:,} rows, {human_bytes(size)} a chunk", "", ""
         if chunks[1:] != shape[1:]:
-            yield Finding(
-                "chunks",
-                "warn",
-                f"{found}; rows are cut in pieces",
-                f"--chunk-rows {wanted}, all columns in one",
-            )
+            harm, todo = "; rows are cut in pieces", f"--chunk-rows {wanted}, all columns in one"
         elif size < MIN_CHUNK and row * shape[0] > MAX_CHUNK:
-            yield Finding("chunks", "warn", f"{found}: many small reads", f"write with --chunk-rows {wanted}")
+            harm, todo = ": many small reads", f"write with --chunk-rows {wanted}"
         elif size > MAX_CHUNK:
-            yield Finding("chunks", "warn", f"{found}: few, large tasks", f"write with --chunk-rows {wanted}")
-        else:
-            yield Finding("chunks", "ok", found)
+            harm, todo = ": few, large tasks", f"write with --chunk-rows {wanted}"
+        yield Finding.of("chunks", found + harm, todo)

@@ -14,6 +14,7 @@ from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Evaluate
 from rff_dist.text import number
+from rff_dist.typing import FloatArray
 
 if TYPE_CHECKING:
     from rff_dist.classify.confusion import Confusion
@@ -34,11 +35,12 @@ def evaluate(job: Evaluate, where: Where) -> Report:
     about = {"model": job.model, "data": job.source.data}
     ran = {"engine": run["engine"], "seconds": run["seconds"]["total"]}
     found: Any = judged
+    model: Any = scoring.model
     if scoring.kind == "clusters":
         return _clusters_report(found, job.source.y, about, ran)
-    report: Any = _classifier_report if scoring.kind == "classifier" else _regression_report
-    done: Report = report(found, scoring.model, about, ran)
-    return done
+    if scoring.kind == "classifier":
+        return _classifier_report(found, model, about, ran)
+    return _regression_report(found, model, about, ran)
 
 
 def _title(about: Mapping[str, str], n_samples: int, seconds: float) -> str:
@@ -100,8 +102,7 @@ def _regression_report(
 
     from rff_dist.ridge.uncertainty import Calibration
 
-    calibration = found if isinstance(found, Calibration) else None
-    errors = found.errors if isinstance(found, Calibration) else found
+    calibration, errors = (found, found.errors) if isinstance(found, Calibration) else (None, found)
     rmse, deviation = np.sqrt(errors.mean_squared_error), np.sqrt(errors.target_variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         columns = {
@@ -119,7 +120,8 @@ def _regression_report(
         for i, name in enumerate(names)
     ]
     if calibration is not None:
-        targets = [{**target, **_describe_calibration(calibration, i)} for i, target in enumerate(targets)]
+        for i, target in enumerate(targets):
+            target |= _describe_calibration(calibration, i)
     document = {**about, "n_samples": errors.n_samples, "targets": targets, **ran}
     view, table = titled_table(
         _title(about, errors.n_samples, ran["seconds"]),
@@ -127,28 +129,24 @@ def _regression_report(
     )
     for target in targets:
         table.add_row(str(target["name"]), *(number(target[key]) for key in columns if key != "mse"))
-    parts: list[RenderableType] = [
-        view,
-        Text("z-RMSE: in units of the target's standard deviation here", "dim"),
-    ]
-    if calibration is not None:
-        parts += _calibration_view(targets)
-    return Report(document, Group(*parts))
+    note = Text("z-RMSE: in units of the target's standard deviation here", "dim")
+    more = [] if calibration is None else _calibration_view(targets)
+    return Report(document, Group(view, note, *more))
 
 
 def _describe_calibration(calibration: Calibration, target: int) -> dict[str, Any]:
     from rff_dist.ridge.uncertainty import LEVELS
 
-    per_level = {"coverage": calibration.coverage, "mean_width": calibration.mean_widths}
+    def by_level(values: FloatArray) -> dict[str, float]:
+        return dict(zip(map(str, LEVELS), values[:, target].tolist(), strict=True))
+
     return {
         "nlpd": float(calibration.nlpd[target]),
         "z_nlpd": float(calibration.standardized_nlpd[target]),
         "mean_squared_score": float(calibration.mean_squared_score[target]),
         "mean_std": float(calibration.mean_standard_deviation[target]),
-        **{
-            name: {str(level): float(values[i, target]) for i, level in enumerate(LEVELS)}
-            for name, values in per_level.items()
-        },
+        "coverage": by_level(calibration.coverage),
+        "mean_width": by_level(calibration.mean_widths),
     }
 
 

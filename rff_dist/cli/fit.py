@@ -74,22 +74,17 @@ def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
     from rff_dist.features.kernel_of import kernel_of
     from rff_dist.features.nystrom import NystromFeatureMap
 
-    kernel = kernel_of(feature_map)
+    kernel, spec = kernel_of(feature_map), feature_map.spec
     assert kernel is not None  # the map was drawn just now
-    facts: dict[str, Any] = {
-        "kernel": kernel.to_dict(),
-        "length_scale": getattr(kernel, "length_scale", None),
-        "seed": seed,
-    }
+    facts = {"kernel": kernel.to_dict(), "seed": seed, "design": None, "map": None}
     if isinstance(feature_map, NystromFeatureMap):
-        return {"features": "nystrom", "jitter": feature_map.jitter, "design": None, "map": None, **facts}
-    spec = feature_map.spec
+        return {"jitter": feature_map.jitter, **facts}
     assert spec is not None
-    return {"features": "fourier", "design": spec.design.name, "map": spec.map, **facts}
+    return {**facts, "design": spec.design.name, "map": spec.map}
 
 
 def _describe_fit(run: Training, seed: int) -> dict[str, Any]:
-    from rff_dist.jobs.fits import estimate_of
+    from rff_dist.jobs.fits import describe_fit
 
     dataset, model, solved = run.data.rows, run.trained.model, run.trained.solved
     feature_map, solution, selection = model.feature_map, solved.solution, solved.selection
@@ -98,22 +93,15 @@ def _describe_fit(run: Training, seed: int) -> dict[str, Any]:
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
         "n_targets": model.n_targets,
-        "classifier": model.card.get("classifier"),
-        "n_components": feature_map.n_components,
+        **describe_fit(model, solved),
         **_describe_features(feature_map, seed),
-        "alpha": model.plain_alpha,
         "alpha_chosen_by": display.chosen_by(model.card, any_path=bool(model.selection)),
         "alpha_at_end_of_path": _end_of_path(solved),
         "alpha_path": _ends_of_path(solved),
         "gcv": None if selection is None else selection.score,
-        "estimate": estimate_of(model.card),
-        "candidates": model.card.get("candidates", []),
         "cross_validation": None
         if table is None
         else display.describe_cross_validation(table, feature_map.n_components, solution.alpha),
-        "status": solution.status.value,
-        "causes": solution.status.causes,
-        "remedies": solution.status.remedies,
         "effective_rank": solution.effective_rank,
         "alpha_floor": solution.floor,
         "statistics_digest": model.card["statistics_digest"],
@@ -148,21 +136,21 @@ def _feature_words(found: Mapping[str, Any]) -> str:
 
 
 def _fit_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableType:
-    classifier = found["classifier"]
+    classifier, at_end = found["classifier"], ""
     outputs = display.features_and_targets(found["n_features"], found["n_targets"], classifier)
-    facts = {
+    if (end := found["alpha_at_end_of_path"]) is not None:
+        low, high = found["alpha_path"]
+        at_end = f", [yellow]at the {end} end[/] of {number(low)} to {number(high)}"
+    facts: display.ShownFacts = {
         "rows": f"{found['n_samples']:,}, {outputs}",
         "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",
         "kernel": display.kernel_words(found["kernel"]),
-        "alpha": display.alpha_words(found["alpha"], found["alpha_chosen_by"], classifier),
+        "alpha": display.alpha_words(found["alpha"], found["alpha_chosen_by"], classifier) + at_end,
+        **display.estimate_facts(card),
+        **({} if classifier is None else display.classifier_facts(classifier)),
+        **display.solver_facts(found),
+        **display.run_facts(found),
+        "digest": found["digest"][:16],
+        **display.version_facts(found),
     }
-    if (end := found["alpha_at_end_of_path"]) is not None:
-        low, high = found["alpha_path"]
-        facts["alpha"] += f", [yellow]at the {end} end[/] of {number(low)} to {number(high)}"
-    facts |= display.estimate_facts(card)
-    if classifier is not None:
-        facts |= display.classifier_facts(classifier)
-    facts |= display.solver_facts(found) | display.run_facts(found)
-    facts["digest"] = found["digest"][:16]
-    facts |= display.version_facts(found)
     return display.facts_view(f"wrote {found['model']}", **facts)

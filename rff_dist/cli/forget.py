@@ -23,14 +23,14 @@ def forget(job: Forget, where: Where) -> Report:
     run = begin(job)
     found = {step.name: take(step) or {} for step in run.steps(passes.runner)}
     updates = [record for name, record in found.items() if name.startswith("update ")]
-    holders = found["holders"]["holders"]
     document = {
         "data": job.data,
         **found["delete"],
         "updates": updates,
         **found["expire"],
-        "holders": holders,
+        **found["holders"],
     }
+    holders = document["holders"]
     view: list[RenderableType] = [
         display.facts_view(
             f"forgot {display.plural(document['n_rows'], 'row')} of {job.data}",

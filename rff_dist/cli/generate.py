@@ -54,7 +54,7 @@ def generate(
     The function is drawn from the kernel's feature prior, f(x) = z(x)'w with standard normal w, at
     standard normal x; no model can have a smaller RMSE than the noise.
     """
-    from rff_dist.ingest import generate as generate_module
+    from rff_dist.ingest.generate import RandomRows, generate_dataset
     from rff_dist.kernels.base import with_length_scale
     from rff_dist.numerics.threads import using_threads
     from rff_dist.storage.writing import Writing
@@ -62,20 +62,15 @@ def generate(
     n_samples, n_columns = read_count(size.rows, "--rows"), read_count(size.n_features, "--features")
     chunk = None if chunk_rows is None else read_count(chunk_rows, "--chunk-rows")
     widths = read_numbers(size.length_scale.split(","), size.length_scale, "--length-scale", "a number")
-    seed, chosen = (
-        features.seed,
-        with_length_scale(features.make_kernel(), tuple(widths) if len(widths) > 1 else widths[0]),
-    )
+    seed = features.seed
+    chosen = with_length_scale(features.make_kernel(), tuple(widths) if len(widths) > 1 else widths[0])
     function = draw_function(chosen, n_features=n_columns, n_components=features.n_components, seed=seed)
     start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
     with using_threads(len(os.sched_getaffinity(0))):
-        dataset = generate_module.generate_dataset(
-            output,
-            function,
-            generate_module.RandomRows(n_samples, n_columns, noise, seed, first_row),
-            Writing(chunk, overwrite, display.count_rows("generate")),
-        )
+        made = RandomRows(n_samples, n_columns, noise, seed, first_row)
+        writing = Writing(chunk, overwrite, display.count_rows("generate"))
+        dataset = generate_dataset(output, function, made, writing)
     seconds = time.perf_counter() - start
     document = {
         **display.describe_dataset(dataset),
@@ -120,6 +115,6 @@ def draw_function(
     model = LinearModel(feature_map, weights, np.zeros(1))
 
     def function(X: np.ndarray) -> np.ndarray:
-        return predict_rows(Rows(Block(0, 0, len(X)), X, None, None), model)[:, 0]
+        return predict_rows(Rows(Block(0, 0, len(X)), X), model)[:, 0]
 
     return function

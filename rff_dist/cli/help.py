@@ -96,17 +96,9 @@ def group_help(context: Any, command: Any) -> str:
     for panel, names in panels.items():
         lines += ["", panel, *entries(names.items(), OF_GROUP)]
     if top:
-        options = [
-            "--version",
-            "--log-format text|json (or RFF_DIST_LOG)",
-            "--install-completion (of the tab key)",
-        ]
-        lines += [
-            "",
-            *textwrap.wrap(
-                f"Options: {', '.join(options)}", _width(), subsequent_indent="  ", break_on_hyphens=False
-            ),
-        ]
+        options = "--log-format text|json (or RFF_DIST_LOG), --install-completion (of the tab key)"
+        text = f"Options: --version, {options}"
+        lines += ["", *textwrap.wrap(text, _width(), subsequent_indent="  ", break_on_hyphens=False)]
         lines += ["To begin: rff-dist demo. Of a command: rff-dist fit --help"]
     return "\n".join(lines)
 

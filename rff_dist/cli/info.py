@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.cli import display
+from rff_dist.cli.display import ShownFacts
 from rff_dist.cli.ingest import describe_recipe, recipe_views
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
@@ -40,7 +41,7 @@ def info(
         if any(Path(path, name).exists() for name in ("model.json", POINTER_FILE)):
             raise
     else:
-        return _describe_record(path, record, version=_version_of(path))
+        return _describe_record(path, record, _version_of(path))
     if "://" not in path and not Path(path).is_dir():
         datasets.open_dataset(path)  # says what is there instead
     attributes, arrays = list_arrays(path)
@@ -93,19 +94,15 @@ def _dataset_facts(found: Mapping[str, Any]) -> RenderableType:
     """Return what people ask of a dataset first: its rows, its columns and where they are from."""
     from rff_dist.ingest.recipe import RECIPE
 
-    facts = {"rows": f"{found['n_samples']:,}, {display.plural(found['n_features'], 'feature')}"}
-    for label, names in (("columns", found["feature_names"]), ("targets", found["target_names"])):
-        if names:
-            facts[label] = display.some(names)
-    attributes = {
-        name: value
-        for name, value in found["attributes"].items()
-        if name not in (RECIPE, "feature_names", "target_names")
+    told = (RECIPE, "feature_names", "target_names")
+    facts: ShownFacts = {
+        "rows": f"{found['n_samples']:,}, {display.plural(found['n_features'], 'feature')}",
+        "columns": display.listed(found["feature_names"]),
+        "targets": display.listed(found["target_names"]),
+        **_attribute_facts({name: one for name, one in found["attributes"].items() if name not in told}),
+        **({"version": f"{found['version']}, the current one"} if found["version"] else {}),
+        "fingerprint": found["fingerprint"][:16],
     }
-    facts |= _attribute_facts(attributes)
-    if found["version"]:
-        facts["version"] = f"{found['version']}, the current one"
-    facts["fingerprint"] = found["fingerprint"][:16]
     return display.facts_view(f"{found['path']}: dataset", **facts)
 
 
@@ -161,25 +158,20 @@ def _version_of(path: str) -> Version | None:
     return None if model.pointer() is None else model.current()
 
 
-def _lineage_facts(version: Version) -> dict[str, str]:
+def _lineage_facts(version: Version) -> ShownFacts:
     """Return in words which version is read, and what it was made of."""
     lineage = version.lineage
     after = "" if version.parent is None else f", made after version {version.parent}"
-    facts = {"version": f"{version.number}, the current one{after}"}
-    if version.reason:
-        facts["reason"] = version.reason
-    facts["data"] = lineage.get("data") or "rows in memory"
-    if lineage.get("data_version"):
-        facts["data"] += f", version {lineage['data_version']}"
-    return facts
+    of_data = f", version {lineage['data_version']}" if lineage.get("data_version") else ""
+    return {
+        "version": f"{version.number}, the current one{after}",
+        "reason": version.reason or None,
+        "data": (lineage.get("data") or "rows in memory") + of_data,
+    }
 
 
-def _describe_record(path: str, record: Record, *, version: Version | None = None) -> Report:
-    from rff_dist.ingest.recipe import recipe_of
-    from rff_dist.jobs.fits import estimate_of
-    from rff_dist.products.choice import rate_for
-
-    metadata = dict(record.metadata)
+def _describe_record(path: str, record: Record, version: Version | None) -> Report:
+    metadata = record.metadata
     document = {
         "path": path,
         "kind": record.kind,
@@ -196,54 +188,10 @@ def _describe_record(path: str, record: Record, *, version: Version | None = Non
     facts = {} if version is None else _lineage_facts(version)
     parts: list[RenderableType] = []
     if record.kind == "ridge model":
-        card, features = metadata["card"], metadata["feature_map"]
-        spec = features.get("spec")
-        dimension, n_targets = record.arrays["coefficients"].shape
-        n_features = features["n_features"]
-        classifier = card.get("classifier")
-        outputs = display.features_and_targets(n_features, n_targets, classifier)
-        facts["trained on"] = f"{card['n_samples']:,} rows, {outputs}"
-        if card.get("left_out"):
-            facts["left out"] = f"{display.ranges_words(card['left_out'])}, which updates refused"
-        if "window" in card:
-            facts["window"] = f"{card['window']['of']}: from row {card['window']['start']:,} of the data on"
-        if "fading" in card:
-            facts["half-life"] = card["fading"]["half_life"]
-        for label, names in (("columns", "feature_names"), ("targets", "target_names")):
-            if names in card:
-                facts[label] = display.some(card[names])
-        facts["features"] = f"D = {dimension:,}, {features['kind']}"
-        if spec is not None:
-            facts["features"] += f", {spec['map']}, {spec['design']}, seed {spec['seed']}"
-            facts["kernel"] = display.kernel_words(spec["kernel"])
-        elif "jitter" in features:
-            facts["features"] += f", jitter {features['jitter']:.3g}"
-            facts["kernel"] = display.kernel_words(features["kernel"])
-        if spec is not None and spec.get("precision") == "standard" and "statistics" in metadata:
-            rate = rate_for(dimension, float(card["n_samples"]) * dimension**2)
-            document["products"] = {"by": rate.products.name, "gflops_per_thread": rate.gflops}
-            facts["products"] = f"by {rate.products.name} here, {rate.gflops:.0f}e9 a second on one thread"
-        any_path = any(name.startswith("selection_") for name in record.arrays)
-        by = display.chosen_by(card, any_path=any_path)
-        facts["alpha"] = display.alpha_words(metadata["alpha"], by, classifier)
-        if (table := _cross_validation(record)) is not None:
-            document["cross_validation"] = table
-        document["estimate"] = estimate_of(card)
-        facts |= display.estimate_facts(card)
-        if classifier is not None:
-            facts |= display.classifier_facts(classifier)
-        status, kept = card["solver"]["status"], "kept" if "statistics" in metadata else "left out"
-        facts["solver"] = f"{status.replace('_', ' ')}; the sums for updates are {kept}"
-        packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
-        facts["made"] = f"{card['created']} with {packages}"
-        if "data_fingerprint" in card:  # a model of several sets of rows has none
-            facts["data fingerprint"] = card["data_fingerprint"][:16]
-        facts["digest"] = metadata["digest"][:16]
-        parts += recipe_views(recipe_of(card), n_shown=_SHOWN_COLUMNS)
-        if table is not None and len(table["widths"]) > 1:
-            parts += ["", display.widths_view(table, dimension)]
-        if len(card.get("candidates", [])) > 1:
-            parts += ["", display.candidates_view(card["candidates"])]
+        found, table = _describe_ridge(record), _cross_validation(record)
+        document |= found if table is None else {**found, "cross_validation": table}
+        facts |= _ridge_facts(record, found.get("products"))
+        parts = _ridge_views(record.metadata["card"], table, len(record.arrays["coefficients"]))
     if record.kind == "k-means model":
         facts |= _cluster_facts(record)
         document["cluster_weights"] = record.arrays["cluster_weights"]
@@ -251,28 +199,95 @@ def _describe_record(path: str, record: Record, *, version: Version | None = Non
     return Report(document, Group(display.facts_view(f"{path}: {record.kind}", **facts), *parts))
 
 
-def _cluster_facts(record: Record) -> dict[str, str]:
+def _describe_ridge(record: Record) -> dict[str, Any]:
+    """Return what a regression or a classifier is estimated to do, and how its features multiply here."""
+    from rff_dist.jobs.fits import estimate_of
+    from rff_dist.products.choice import rate_for
+
+    card, dimension = record.metadata["card"], len(record.arrays["coefficients"])
+    found = {"estimate": estimate_of(card)}
+    spec = record.metadata["feature_map"].get("spec") or {}
+    if spec.get("precision") == "standard" and "statistics" in record.metadata:
+        rate = rate_for(dimension, float(card["n_samples"]) * dimension**2)
+        found["products"] = {"by": rate.products.name, "gflops_per_thread": rate.gflops}
+    return found
+
+
+def _ridge_facts(record: Record, products: Mapping[str, Any] | None) -> ShownFacts:
+    """Return in words what a regression or a classifier says."""
+    metadata = record.metadata
+    card, features = metadata["card"], metadata["feature_map"]
+    dimension, n_targets = record.arrays["coefficients"].shape
+    classifier, window, refused = card.get("classifier"), card.get("window"), card.get("left_out")
+    drawn = ""
+    if (spec := features.get("spec")) is not None:
+        drawn = f", {spec['map']}, {spec['design']}, seed {spec['seed']}"
+    elif "jitter" in features:
+        drawn = f", jitter {features['jitter']:.3g}"
+    by = display.chosen_by(card, any_path=any(name.startswith("selection_") for name in record.arrays))
+    kept = "kept" if "statistics" in metadata else "left out"
+    packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
+    outputs = display.features_and_targets(features["n_features"], n_targets, classifier)
+    return {
+        "trained on": f"{card['n_samples']:,} rows, {outputs}",
+        "left out": f"{display.ranges_words(refused)}, which updates refused" if refused else None,
+        "window": window and f"{window['of']}: from row {window['start']:,} of the data on",
+        "half-life": card.get("fading", {}).get("half_life"),
+        "columns": display.listed(card.get("feature_names")),
+        "targets": display.listed(card.get("target_names")),
+        "features": f"D = {dimension:,}, {features['kind']}{drawn}",
+        "kernel": _kernel_words(features),
+        "products": products
+        and f"by {products['by']} here, {products['gflops_per_thread']:.0f}e9 a second on one thread",
+        "alpha": display.alpha_words(metadata["alpha"], by, classifier),
+        **display.estimate_facts(card),
+        **({} if classifier is None else display.classifier_facts(classifier)),
+        "solver": f"{card['solver']['status'].replace('_', ' ')}; the sums for updates are {kept}",
+        "made": f"{card['created']} with {packages}",
+        # a model of several sets of rows has none
+        "data fingerprint": card.get("data_fingerprint", "")[:16] or None,
+        "digest": metadata["digest"][:16],
+    }
+
+
+def _kernel_words(features: Mapping[str, Any]) -> str | None:
+    """Return the kernel of a stored feature map; None where its frequencies were given."""
+    kernel = features.get("spec", features).get("kernel")
+    return None if kernel is None else display.kernel_words(kernel)
+
+
+def _ridge_views(
+    card: Mapping[str, Any], table: Mapping[str, Any] | None, n_components: int
+) -> list[RenderableType]:
+    from rff_dist.ingest.recipe import recipe_of
+
+    parts = recipe_views(recipe_of(card), n_shown=_SHOWN_COLUMNS)
+    if table is not None and len(table["widths"]) > 1:
+        parts += ["", display.widths_view(table, n_components)]
+    if len(card.get("candidates", [])) > 1:
+        parts += ["", display.candidates_view(card["candidates"])]
+    return parts
+
+
+def _cluster_facts(record: Record) -> ShownFacts:
     """Return in words what a model of clusters says."""
     from rff_dist.cli.clusters import clusters_words
 
     metadata, weights = record.metadata, record.arrays["cluster_weights"]
     card, features = metadata["card"], metadata["feature_map"]
-    facts = {"features": f"D = {record.arrays['centres'].shape[1]:,}, {features['kind']}"}
-    if "feature_names" in card:
-        facts["columns"] = display.some(card["feature_names"])
-    kernel = features.get("spec", features).get("kernel")
-    if kernel is not None:
-        facts["kernel"] = display.kernel_words(kernel)
     passes = {"n_filled": int((weights > 0).sum()), "n_passes": metadata["n_iter"]}
-    facts |= clusters_words({**metadata, **passes})
-    facts["sizes"] = display.some([float(weight) for weight in weights])
-    if "chosen_by" in card:
-        numbers = display.some([row["n_clusters"] for row in card["candidates"]])
-        facts["chosen from"] = f"{numbers}, by {card['chosen_by']}"
-    facts["made"] = card["created"]
-    facts["data fingerprint"] = card.get("data_fingerprint", "–")[:16]
-    facts["digest"] = metadata["digest"][:16]
-    return facts
+    numbers = display.some([row["n_clusters"] for row in card.get("candidates", [])])
+    return {
+        "features": f"D = {record.arrays['centres'].shape[1]:,}, {features['kind']}",
+        "columns": display.listed(card.get("feature_names")),
+        "kernel": _kernel_words(features),
+        **clusters_words({**metadata, **passes}),
+        "sizes": display.some([float(weight) for weight in weights]),
+        "chosen from": f"{numbers}, by {card['chosen_by']}" if "chosen_by" in card else None,
+        "made": card["created"],
+        "data fingerprint": card.get("data_fingerprint", "–")[:16],
+        "digest": metadata["digest"][:16],
+    }
 
 
 def _cross_validation(record: Record) -> dict[str, Any] | None:

@@ -49,15 +49,17 @@ def ingest(job: Ingest) -> Report:
         return _appended_report(job.data, found, seconds)
     made, test = found if isinstance(found, tuple) else (found, None)
     labelled = job.targets is not None and not made.n_targets
-    labels = {"labels": "text, for a classifier"} if labelled else {}
     recipe = recipe_of(made.attributes)
     document = {**display.describe_dataset(made), **describe_recipe(recipe), "seconds": seconds}
-    facts = {**display.dataset_facts(made), **labels, "seconds": display.seconds_words(seconds)}
     if test is not None:
         document["test"] = {"path": test.url, "n_samples": test.n_samples}
-        facts["held out"] = f"{test.n_samples:,} rows in {test.url}"
-    parts: list[Any] = [display.facts_view(f"wrote {job.data}", **facts)]
-    parts += recipe_views(recipe)
+    facts: display.ShownFacts = {
+        **display.dataset_facts(made),
+        "labels": "text, for a classifier" if labelled else None,
+        "seconds": display.seconds_words(seconds),
+        "held out": None if test is None else f"{test.n_samples:,} rows in {test.url}",
+    }
+    parts: list[Any] = [display.facts_view(f"wrote {job.data}", **facts), *recipe_views(recipe)]
     if job.targets:
         weights = ("--weights", "sample_weight") if job.weight else ()
         classes = ("--classify",) if labelled else ()
@@ -77,9 +79,8 @@ def recipe_views(recipe: Recipe | None, *, n_shown: int = _SHOWN_COLUMNS) -> lis
     """Return what was done to a table's columns, and how its files were read, where that says something."""
     if recipe is None:
         return []
-    lines: list[RenderableType] = []
-    for name, notes in list(recipe.notes.items())[:3]:
-        lines.append(Text(f"{name}: {', '.join(notes)}", "yellow"))
+    notes = list(recipe.notes.items())[:3]
+    lines: list[RenderableType] = [Text(f"{name}: {', '.join(found)}", "yellow") for name, found in notes]
     lines += [Text(f"left out {name!r}: {why}", "yellow") for name, why in recipe.left_out.items()]
     changed = [one for one in recipe.columns if one.words != "as it is"]
     lines += [Text(f"{one.column}: {one.words}") for one in changed[:n_shown]]
@@ -91,19 +92,13 @@ def recipe_views(recipe: Recipe | None, *, n_shown: int = _SHOWN_COLUMNS) -> lis
 def _appended_report(output: str, found: Ingested, seconds: float) -> Report:
     document = {"path": output, **asdict(found), "seconds": seconds}
     n_new = found.n_after - found.n_before
-    skipped = {"skipped": f"{display.some(found.skipped)}, there already"} if found.skipped else {}
-    dropped = (
-        {"dropped": f"[yellow]{found.dropped_rows:,} rows[/] with missing or infinite values"}
-        if found.dropped_rows
-        else {}
-    )
-    view = display.facts_view(
-        f"added {n_new:,} rows to {output}" if n_new else f"nothing new for {output}",
-        rows=f"{found.n_before:,} before, {found.n_after:,} after",
-        **({"from": display.some(found.ingested)} if found.ingested else {}),
-        **skipped,
-        **dropped,
-        **({"version": found.version} if found.version else {}),
-        seconds=display.seconds_words(seconds),
-    )
-    return Report(document, view)
+    facts: display.ShownFacts = {
+        "rows": f"{found.n_before:,} before, {found.n_after:,} after",
+        "from": display.listed(found.ingested),
+        "skipped": f"{display.some(found.skipped)}, there already" if found.skipped else None,
+        "dropped": display.dropped_words(found.dropped_rows),
+        "version": found.version or None,
+        "seconds": display.seconds_words(seconds),
+    }
+    title = f"added {n_new:,} rows to {output}" if n_new else f"nothing new for {output}"
+    return Report(document, display.facts_view(title, **facts))

@@ -50,13 +50,8 @@ def list_models(registry: RegistryArgument = "models") -> Report:
         models.append({"name": name, "url": model.url, "n_versions": len(rows), "current": current})
     document = {"registry": registry, "models": models}
     if not models:
-        return Report(
-            document,
-            Group(
-                f"no registered models in {registry}",
-                display.next_step("rff-dist", "fit", "DATA", f"{registry}/NAME", "--register"),
-            ),
-        )
+        following = display.next_step("rff-dist", "fit", "DATA", f"{registry}/NAME", "--register")
+        return Report(document, Group(f"no registered models in {registry}", following))
     title = f"{display.plural(len(models), 'registered model')} in {registry}"
     view, table = _table(title, "model", *_COLUMNS)
     for one in models:
@@ -99,10 +94,9 @@ def show(model: RegisteredArgument) -> Report:
             facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
     if lacking:
         facts["lacks"] = "\n".join(map(_refusal_words, lacking))
-    following = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
-    return Report(
-        document, Group(view, "", display.facts_view("", **facts), display.next_step("rff-dist", *following))
-    )
+    words = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
+    following = display.next_step("rff-dist", *words)
+    return Report(document, Group(view, "", display.facts_view("", **facts), following))
 
 
 @command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
@@ -138,8 +132,8 @@ def prune(
     kept = [version.number for version in registered.versions()]
     document = {"model": model, "removed": removed, "kept": kept}
     words = f"removed {display.plural(len(removed), 'version')} of {model}"
-    facts = {"removed": display.some(removed)} if removed else {}
-    return Report(document, display.facts_view(words, **facts, kept=display.some(kept)))
+    view = display.facts_view(words, removed=display.listed(removed), kept=display.some(kept))
+    return Report(document, view)
 
 
 def _open(model: str) -> RegisteredModel:
@@ -164,12 +158,14 @@ def _refusal_words(one: Refusal) -> str:
 
 def _changed(model: str, version: Version, before: int | None) -> Report:
     document = {"model": model, "before": before, "current": version.to_dict()}
-    spec = version.lineage.get("spec") or {}
-    facts = {"before": "none" if before is None else f"version {before}", "published": version.created}
-    if spec.get("kernel"):
-        facts["kernel"] = display.kernel_words(spec["kernel"])
-    facts["digest"] = _cell(version.digest)
-    view = display.facts_view(f"{model}: version {version.number} is the current one", **facts)
+    kernel = (version.lineage.get("spec") or {}).get("kernel")
+    view = display.facts_view(
+        f"{model}: version {version.number} is the current one",
+        before="none" if before is None else f"version {before}",
+        published=version.created,
+        kernel=display.kernel_words(kernel) if kernel else None,
+        digest=_cell(version.digest),
+    )
     return Report(document, Group(view, display.next_step("rff-dist", "models", "show", model)))
 
 

@@ -61,7 +61,8 @@ class SpecOptions:
     @classmethod
     def of(cls, annotation: Any) -> SpecOptions | None:
         """Return those of a parameter that is annotated with a spec, or with a spec and names of options."""
-        spec, *only = typing.get_args(annotation) if _is_annotated(annotation) else (annotation,)
+        is_annotated = typing.get_origin(annotation) is Annotated
+        spec, *only = typing.get_args(annotation) if is_annotated else (annotation,)
         if not dataclasses.is_dataclass(spec) or not isinstance(spec, type):
             return None
         shown = [one for one in options_of(spec) if one.shown.face != "form"]
@@ -72,8 +73,7 @@ class SpecOptions:
         found: dict[str, str] = {}
         for one in self.options:
             if not one.shown.argument:
-                names = [one.name, *([one.shown.alias] if one.shown.alias else [])]
-                found |= dict.fromkeys(names, flags_of(one)[0])
+                found |= dict.fromkeys((one.name, one.shown.alias or one.name), flags_of(one)[0])
         return found
 
     def parameters(self, flags: Mapping[str, str]) -> list[Parameter]:
@@ -90,10 +90,6 @@ def flags_of(one: Option) -> tuple[str, ...]:
     return one.shown.flags or ("--" + one.name.replace("_", "-"),)
 
 
-def _is_annotated(annotation: Any) -> bool:
-    return typing.get_origin(annotation) is Annotated
-
-
 def _names(one: Option) -> list[str]:
     """Return the names of an option's parameters: one for each of the flags that set it."""
     return [one.name, *(flag.removeprefix("--").replace("-", "_") for flag in flags_of(one)[1:])]
@@ -102,10 +98,10 @@ def _names(one: Option) -> list[str]:
 def _parameters(one: Option, flags: Mapping[str, str]) -> Iterator[Parameter]:
     shown, reads = one.shown, Reads.of(one.type)
     text = re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), shown.help)
-    info: dict[str, Any] = {"help": text, "rich_help_panel": one.panel, "metavar": shown.unit}
+    info: dict[str, Any] = {"help": text, "rich_help_panel": one.panel, "metavar": shown.unit or reads.unit}
     kind, default = reads.parameter(one)
     if shown.argument:
-        info.pop("rich_help_panel")
+        del info["rich_help_panel"]
         default = Parameter.empty if one.required else None
         yield _parameter(one.name, kind, default, typer.Argument(**info))
     elif shown.given or kind is bool:
@@ -194,12 +190,17 @@ class Reads:
         elif part is not type(None):
             self.kinds.add(part)
 
+    @property
+    def unit(self) -> str:
+        """What stands for a value in the help where the option does not say."""
+        return "N" if self.kinds == {int} and not self.several and not self.names else "NAME"
+
     def parameter(self, one: Option) -> tuple[Any, Any]:
         """Return the type that typer reads, and the default as its help shows it."""
         plain: Any = str
         if not self.names and not self.several and len(self.kinds) == 1 and one.name not in _TEXTS:
             [plain] = self.kinds
-        elif self.several and (one.shown.argument or one.shown.unit == "NAME"):
+        elif self.several and (one.shown.argument or one.shown.unit is None):
             plain = list[str]
         if one.required:
             return plain, Parameter.empty
@@ -244,12 +245,17 @@ def _find(text: str, table: Mapping[str, Any], flag: str) -> Any:
 # -- texts -----------------------------------------------------------------------------------------
 
 
+def _number(text: str) -> float:
+    """Return a number; NaN of what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def read_count(text: str, flag: str) -> int:
     """Read a whole number such as 1000, 1_000 or 1e6."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not (value.is_integer() and 1 <= value <= 2**53):
         raise typer.BadParameter(
             f"{text!r}; expected a whole number of at least 1, such as 4096 or 1e6", param_hint=flag
@@ -315,11 +321,8 @@ def _read_length_scales(text: str, _: str) -> list[str | float]:
 
 def read_share(text: str, flag: str) -> float:
     """Read a share of rows such as 10% or 0.1."""
-    number = text.strip().removesuffix("%")
-    try:
-        value = float(number) / (100 if number != text.strip() else 1)
-    except ValueError:
-        value = math.nan
+    digits = text.strip().removesuffix("%")
+    value = _number(digits) / (1 if digits == text.strip() else 100)
     if not 0 < value < 1:
         raise typer.BadParameter(f"{text!r}; expected a share such as 10% or 0.1", param_hint=flag)
     return value
@@ -341,10 +344,7 @@ _TEXTS = {"n_components", *_READERS}  # numbers such as 1e6
 def read_bytes(text: str, flag: str) -> int:
     """Read a size in memory such as 512MiB or 2G; all units are powers of 1024."""
     match = re.fullmatch(r"([\d.]+)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
-    try:
-        number = float(match[1]) if match else math.nan
-    except ValueError:
-        number = math.nan
+    number = _number(match[1]) if match else math.nan
     if match is None or not number > 0:
         raise typer.BadParameter(f"{text!r}; expected a size such as 2GiB or 512MiB", param_hint=flag)
     return int(number * 1024 ** " KMGT".index(match[2].upper() or " "))

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rff_dist.cli.display import features_and_targets, plural, seconds_words, titled_table, widths_words
+from rff_dist.cli.display import features_and_targets, plural, seconds_words, titled_table
 from rff_dist.cli.options import read_bytes
 from rff_dist.cli.shell import Report, command
+from rff_dist.errors import InvalidParameterError
 from rff_dist.jobs.options import TrainFeatures, TrainingSource, Where
 from rff_dist.jobs.ridge_options import DEFAULT_FOLDS, FoldOptions, PenaltyOptions, SolverOptions
+from rff_dist.numerics.machine import available_cores, available_memory
+from rff_dist.text import human_bytes
 
 if TYPE_CHECKING:
     from rff_dist.data.blocks import Dataset
     from rff_dist.engines.cluster import Cluster
     from rff_dist.ridge.automatic import Choices
-    from rff_dist.ridge.plan import Plan
+    from rff_dist.ridge.plan import Machines, Plan
 
 
 @command(
@@ -57,18 +60,15 @@ def plan(
 ) -> Report:
     """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
     from rff_dist.engines.cluster import open_engine
-    from rff_dist.errors import InvalidParameterError
     from rff_dist.features.options import find_features
     from rff_dist.jobs.fits import Fit
     from rff_dist.jobs.specs import ridge_options
-    from rff_dist.numerics.machine import available_cores, available_memory
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
     from rff_dist.ridge.automatic import choices_of
     from rff_dist.ridge.options import is_one_alpha
-    from rff_dist.ridge.plan import Machines, Sizes, choose_solver, measure_gflops
+    from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, choose_solver, measure_gflops
     from rff_dist.selection.cross_validation import cross_validation_flops
-    from rff_dist.storage import datasets
-    from rff_dist.text import human_bytes
+    from rff_dist.storage.datasets import open_dataset
 
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give --measure too")
@@ -77,32 +77,18 @@ def plan(
     folds.check(penalty.chosen, features.n_components)
     fit = Fit(options=ridge_options(source, features, penalty, folds, solving))
     options = fit.options
-    dataset = datasets.open_dataset(source.data, x=source.x, y=source.y, version=source.version)
+    dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)
     fit.check(dataset)
     cluster = where.cluster.in_environment()
     cluster = cluster if memory is not None else cluster.for_rows(dataset.n_samples)
-    workers, threads = cluster.size()
-    here = available_memory()
-    limit = (
-        (here if cluster.serial else here // workers) if memory is None else read_bytes(memory, "--memory")
-    )
-    solver_limit = here if memory is None else limit
-    machines = Machines(
-        n_workers=workers,
-        n_threads=threads,
-        separate_client=not cluster.serial,
-        memory_limit=limit,
-        client_memory_limit=solver_limit,
-    )
-
+    machines = _machines(cluster, None if memory is None else read_bytes(memory, "--memory"))
     if where.scheduler is not None:
         with open_engine(cluster) as engine:
             machines = Machines.of(engine)
-        workers, threads = machines.n_workers, machines.n_threads
-        limit, solver_limit = machines.memory_limit or here, machines.client_memory_limit or here
 
     def plan_with(n_components: int, n_folds: int) -> Plan:
-        return choose_solver(Sizes.of(dataset), n_components, machines, options, n_folds)
+        job = PlannedFit(Sizes.of(dataset), n_components, machines, Sums.of(options, n_folds))
+        return choose_solver(job, options)
 
     choices = choices_of(dataset, options, plan=plan_with)
     summed, widths = None if options.solver == "pcg" else choices.folds, choices.widths
@@ -116,7 +102,7 @@ def plan(
         )
     products, gflops = "float64", measure_gflops()
     float64_rate = gflops * 1e9 * available_cores()
-    if fixed_point and found.solver == "direct" and found.flops / workers > WORTH_MEASURING:
+    if fixed_point and found.solver == "direct" and found.flops / machines.n_workers > WORTH_MEASURING:
         rate = rate_for(found.n_components)
         products, gflops = rate.products.name, rate.gflops
     seconds = found.seconds(gflops)
@@ -133,51 +119,69 @@ def plan(
         "choosing": _plan_choosing(choices, found, n_splits=splits or DEFAULT_FOLDS, gflops=gflops),
     }
     if measure:
-        decompositions = (
-            document["decomposition_flops"]
-            or (_CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS)
-            * float(found.n_components) ** 3
-        )
-        document["measured"] = _measure(
-            dataset, found, cluster, solve=decompositions / float64_rate, plot=plot
-        )
+        one = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
+        decompositions = document["decomposition_flops"] or one * float(found.n_components) ** 3
+        solve = decompositions / float64_rate
+        document["measured"] = _measure(dataset, found, cluster, solve=solve, plot=plot)
     view, table = titled_table(f"a fit of {source.data}", "", "", header=False)
     table.add_column(style="dim")
-    size = f"{features_and_targets(found.n_features, found.n_targets)}, D = {widths_words(widths)}"
-    each = "" if summed is None else f", {n_folds} folds apart"
-    table_of_folds = (
-        "to cross-validate",
-        f"{document['decomposition_flops']:.3g}",
-        f"{document['n_decompositions']} decompositions, one for each fold and D",
-    )
-    block_rows = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
-    runs_on = "in this process" if cluster.serial else "the solver has a process of its own"
-    iterating = found.solver == "pcg"
-    passes = "passes of a sketch and of 40 steps" if iterating else "two passes: moments, statistics"
-    if found.n_parts > 1:
-        passes = f"a pass of moments, and {found.n_parts} that each sum up a part of Z'Z"
-    timed = "the sketch and the steps" if iterating else "the statistics"
-    for row in (
-        ("rows", f"{found.n_samples:,}", size),
-        ("processes × threads", f"{workers} × {threads}", runs_on),
-        ("blocks", f"{found.n_blocks:,}", block_rows),
-        ("read", human_bytes(found.bytes_read), passes),
-        ("operations", f"{found.flops:.3g}", f"{gflops:.0f}e9 a second on one thread here, by {products}"),
-        *([] if summed is None else [table_of_folds]),
-        ("solver", found.solver, found.reason),
-        ("statistics", human_bytes(found.statistics_bytes), f"of one block, or of all rows{each}"),
-        ("kept until published", human_bytes(found.ledger_bytes), "at most, so that a fit can be resumed"),
-        ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
-        ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(solver_limit)}"),
-        *_choosing_rows(document["choosing"]),
-        *(
-            _measured_rows(document["measured"])
-            if measure
-            else [("seconds, about", seconds_words(seconds), f"for {timed}; reading and solving not counted")]
-        ),
-    ):
+    for row in _rows(found, document, machines):
         table.add_row(*row)
     return Report(document, view)
+
+
+def _machines(cluster: Cluster, memory: int | None) -> Machines:
+    """Return the processes of a cluster that would start here, each with so much memory."""
+    from rff_dist.ridge.plan import Machines
+
+    here = available_memory()
+    n_workers, n_threads = cluster.size()
+    return Machines(
+        n_workers=n_workers,
+        n_threads=n_threads,
+        separate_client=not cluster.serial,
+        memory_limit=memory or (here if cluster.serial else here // n_workers),
+        client_memory_limit=memory or here,
+    )
+
+
+def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
+    """Yield what is planned for people: what, how much, and a note."""
+    limits = (machines.memory_limit or 0, machines.client_memory_limit or 0)
+    outputs = features_and_targets(found.n_features, found.n_targets)
+    passes, timed = "two passes: moments, statistics", "the statistics"
+    if found.solver == "pcg":
+        passes, timed = "passes of a sketch and of 40 steps", "the sketch and the steps"
+    if found.n_parts > 1:
+        passes = f"a pass of moments, and {found.n_parts} that each sum up a part of Z'Z"
+    widths = ", ".join(f"{width:,}" for width in document["widths"])
+    yield "rows", f"{found.n_samples:,}", f"{outputs}, D = {widths}"
+    yield (
+        "processes × threads",
+        f"{machines.n_workers} × {machines.n_threads}",
+        "the solver has a process of its own" if machines.separate_client else "in this process",
+    )
+    tiles = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
+    yield "blocks", f"{found.n_blocks:,}", tiles
+    yield "read", human_bytes(found.bytes_read), passes
+    rate = f"{document['gflops_per_thread']:.0f}e9 a second on one thread here, by {document['products']}"
+    yield "operations", f"{found.flops:.3g}", rate
+    each = ""
+    if document["n_decompositions"]:
+        each = f", {document['n_folds']} folds apart"
+        decompositions = f"{document['n_decompositions']} decompositions, one for each fold and D"
+        yield "to cross-validate", f"{document['decomposition_flops']:.3g}", decompositions
+    yield "solver", found.solver, found.reason
+    yield "statistics", human_bytes(found.statistics_bytes), f"of one block, or of all rows{each}"
+    yield "kept until published", human_bytes(found.ledger_bytes), "at most, so that a fit can be resumed"
+    yield "peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limits[0])}"
+    yield "peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(limits[1])}"
+    yield from _choosing_rows(document["choosing"])
+    if "measured" in document:
+        yield from _measured_rows(document["measured"])
+    else:
+        seconds = seconds_words(document["statistics_seconds"])
+        yield "seconds, about", seconds, f"for {timed}; reading and solving not counted"
 
 
 def _measure(
@@ -205,8 +209,6 @@ def _measure(
 
 
 def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    from rff_dist.text import human_bytes
-
     parts = ", ".join(
         f"{name} {seconds_words(measured[name])}" for name in ("moments", "statistics", "solve", "beside")
     )
@@ -226,7 +228,6 @@ _CHOLESKY_OPERATIONS, _EIGEN_OPERATIONS = 1 / 3, 9.0
 
 def _plan_choosing(choices: Choices, found: Plan, *, n_splits: int, gflops: float) -> dict[str, Any] | None:
     """Return what choosing by folds takes beyond one fit: a first round in this process, and a final."""
-    from rff_dist.numerics.machine import available_cores
     from rff_dist.ridge import automatic
     from rff_dist.selection.cross_validation import cross_validation_flops
 
@@ -263,11 +264,8 @@ def _choosing_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]
         return []
     candidates, finalists = (plural(found[name], "candidate") for name in ("n_candidates", "n_finalists"))
     first = f"on {found['n_samples']:,} rows, D = {found['n_components']:,}"
+    final = f"on all rows with all components: about {found['final_seconds']:.0f} s"
     return [
         ("choosing, first", f"up to {candidates}", f"{first}: about {found['seconds']:.0f} s"),
-        (
-            "choosing, final",
-            f"up to {finalists}",
-            f"on all rows with all components: about {found['final_seconds']:.0f} s",
-        ),
+        ("choosing, final", f"up to {finalists}", final),
     ]

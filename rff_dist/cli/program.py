@@ -82,24 +82,13 @@ class Program(Group):
         return code
 
 
-app = typer.Typer(
-    cls=Program,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_PLAIN: Any = {"rich_markup_mode": None, "context_settings": {"help_option_names": ["-h", "--help"]}}
+app = typer.Typer(cls=Program, pretty_exceptions_enable=False, **_PLAIN)
 
 
 def make_group(name: str, help: str) -> typer.Typer:
     """Return a group of commands, `rff-dist NAME …`; the caller adds it to `app`."""
-    return typer.Typer(
-        cls=Group,
-        name=name,
-        help=help,
-        add_completion=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    return typer.Typer(cls=Group, name=name, help=help, add_completion=False, **_PLAIN)
 
 
 def _show_version(wanted: bool) -> None:

@@ -117,12 +117,14 @@ def command(
         def run(
             context: typer.Context, as_json: bool, quiet: bool, debug: bool, help_all: bool, **given: Any
         ) -> None:
+            from rff_dist.cli.display import progress  # which imports this module
+
             _quiet.set(quiet)
             if "as_json" in own:
                 given["as_json"] = as_json
+            words = _words(context)
             # A command with `--json` of its own shows itself what it is at.
-            words = " ".join(_words(context))
-            shown = contextlib.nullcontext() if "as_json" in own else _progress(words)
+            shown = contextlib.nullcontext() if "as_json" in own else progress(words)
             with _run_in_log():
                 try:
                     with _signals(), _messages(names, debug=debug), _stdout_free(as_json), shown:
@@ -144,28 +146,17 @@ def command(
         found = {name: SpecOptions.of(parameter.annotation) for name, parameter in own.items()}
         specs = {name: spec for name, spec in found.items() if spec is not None}
         names = Names.of(own, specs.values())
-        shared = {
-            "context": typer.Context,
-            "as_json": AsJson,
-            "quiet": Quiet,
-            "debug": Debug,
-            "help_all": HelpAll,
-        }
+        shared = {"as_json": AsJson, "quiet": Quiet, "debug": Debug, "help_all": HelpAll}
+        keyword = inspect.Parameter.KEYWORD_ONLY
         parameters: list[inspect.Parameter] = []
         for key, parameter in own.items():
             if key in specs:
                 parameters += specs[key].parameters(names.flags)
             elif key not in shared:
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        parameters += [
-            inspect.Parameter(
-                key,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if key == "context" else False,
-                annotation=annotation,
-            )
-            for key, annotation in shared.items()
-        ]
+                parameters.append(parameter.replace(kind=keyword))
+        parameters.append(inspect.Parameter("context", keyword, annotation=typer.Context))
+        for key, annotation in shared.items():
+            parameters.append(inspect.Parameter(key, keyword, default=False, annotation=annotation))
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -194,8 +185,8 @@ class Names:
             for info in getattr(parameter.annotation, "__metadata__", ()):
                 if isinstance(info, OptionInfo):
                     # in an annotation the first flag stands where the default would
-                    given = [str(one) for one in (info.default, *(info.param_decls or ()), _flag(name))]
-                    flags[name] = next(one for one in given if one.startswith("--"))
+                    given = [info.default, *(info.param_decls or ()), f"--{name.replace('_', '-')}"]
+                    flags[name] = next(one for one in map(str, given) if one.startswith("--"))
         for spec in specs:
             flags |= spec.flags()
             written += [one.name for one in spec.options if one.shown.writes]
@@ -215,18 +206,9 @@ class Names:
         return message
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _words(context: typer.Context) -> list[str]:
+def _words(context: typer.Context) -> str:
     """Return the words that a command is called by, after the program's name."""
-    words: list[str] = []
-    at: Any = context
-    while at is not None and at.parent is not None:
-        words.insert(0, str(at.info_name))
-        at = at.parent
-    return words
+    return context.command_path.removeprefix(context.find_root().command_path).strip()
 
 
 def show(report: Report, command: str, *, as_json: bool) -> None:
@@ -329,12 +311,6 @@ class _LineHandler(logging.Handler):
         say(record.levelname.lower(), self._names.translated(record.getMessage()), style)
 
 
-def _progress(name: str) -> contextlib.AbstractContextManager[None]:
-    from rff_dist.cli.display import progress  # which imports this module
-
-    return progress(name)
-
-
 def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
     """Keep what libraries print away from standard output when exactly one JSON document belongs there."""
     return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
@@ -343,11 +319,6 @@ def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
 def say(kind: str, message: str, style: str) -> None:
     """Show one line on standard error."""
     _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
-
-
-def hint_line(text: str) -> None:
-    """Show a next step on standard error."""
-    _show_line("info", text, Text(text, "dim"))
 
 
 def _show_line(level: str, message: str, view: Text) -> None:
@@ -390,10 +361,8 @@ def report_usage(error: Exception, *, as_json: bool) -> int:
     if found and repr(found[0]["input"]) not in message:
         message += f", not {found[0]['input']!r}"
     message = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", message)
-    say("error", message, "red")
-    hint_line(f"see: {'rff-dist' if context is None else context.command_path} --help")
-    if as_json:
-        _write_json(_error_document(context, "UsageError", message, USAGE))
+    hint = f"see: {'rff-dist' if context is None else context.command_path} --help"
+    _tell_error(context, "UsageError", USAGE, message, hint, as_json=as_json)
     return USAGE
 
 
@@ -403,19 +372,15 @@ def _report_error(
     """Say what went wrong and what to do next."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    hint = ""
+    notes, hint = [note for note in getattr(error, "__notes__", []) if "\n" not in note], ""
     if isinstance(error, KeyboardInterrupt):
         how = "SIGTERM" if code == TERMINATED else "Ctrl-C"
-        notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
         message = f"stopped by {how}; {'; '.join(notes) or 'no unfinished output is left'}"
-        hint = "to start over: the same command again"
-        if notes:
-            hint = _again()
+        hint = _again() if notes else "to start over: the same command again"
     elif isinstance(error, MemoryError):
         message = "this machine's memory is not enough"
         hint = "see what a fit needs: rff-dist plan --help"
-    elif _is_ours(error):
-        notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
+    elif type(error).__module__ == "rff_dist.errors":
         message = names.translated(str(error) + (f" ({'; '.join(notes)})" if notes else ""))
         if code == USAGE:
             hint = f"see: {context.command_path} --help"
@@ -426,11 +391,18 @@ def _report_error(
     else:
         message = f"{type(error).__name__}: {error}"
         hint = "" if debug else "this is unexpected; the same command with --debug shows where it came from"
+    _tell_error(context, type(error).__name__, code, message, hint, as_json=as_json)
+
+
+def _tell_error(
+    context: typer.Context | None, kind: str, code: int, message: str, hint: str, *, as_json: bool
+) -> None:
     say("error", message, "red")
     if hint:
-        hint_line(hint)
+        _show_line("info", hint, Text(hint, "dim"))
     if as_json:
-        _write_json(_error_document(context, type(error).__name__, message, code))
+        name = None if context is None else _words(context) or None
+        _write_json({"command": name, "error": {"type": kind, "message": message, "exit_code": code}})
 
 
 def _again() -> str:
@@ -446,12 +418,3 @@ def _near_path(message: str, given: Iterable[Any]) -> str:
             if near := difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
                 return str(path.with_name(near[0]))
     return ""
-
-
-def _is_ours(error: BaseException) -> bool:
-    return type(error).__module__ == "rff_dist.errors"
-
-
-def _error_document(context: typer.Context | None, kind: str, message: str, code: int) -> dict[str, Any]:
-    name = " ".join(_words(context)) if context is not None else ""
-    return {"command": name or None, "error": {"type": kind, "message": message, "exit_code": code}}

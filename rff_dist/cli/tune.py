@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -87,13 +87,7 @@ def _draw(plot: Any, found: Search, data: str) -> None:
 
 def _kernel_words(row: Mapping[str, Any]) -> str:
     scale = row["length_scale"]
-    return row["kernel"] if scale is None else f"{row['kernel']}, length scale {_scale_words(scale)}"
-
-
-def _scale_words(scale: float | Sequence[float] | None) -> str:
-    if scale is None:
-        return "–"
-    return display.alpha_number(scale)
+    return row["kernel"] if scale is None else f"{row['kernel']}, length scale {display.alpha_number(scale)}"
 
 
 def _table(found: Search, data: str) -> RenderableType:
@@ -105,7 +99,7 @@ def _table(found: Search, data: str) -> RenderableType:
         best = i == found.best_index
         table.add_row(
             row["kernel"],
-            _scale_words(row["length_scale"]),
+            display.alpha_number(row["length_scale"]),
             f"{row['n_components']:,}",
             display.alpha_number(row["alpha"]),
             display.plus_minus(row["score"], row["standard_error"]),
@@ -126,22 +120,19 @@ def _facts(found: Mapping[str, Any]) -> RenderableType:
     best, readings = found["best"], display.plural(found["n_readings"], "reading")
     alpha = display.alpha_number(best["alpha"])
     outputs = display.features_and_targets(found["n_features"], found["n_targets"])
-    facts = {
+    ends = [
+        f"{name} is the {'least' if best[end] == 'lower' else 'largest'} tried"
+        for name, end in (("the length scale", "length_scale_at_end"), ("alpha", "alpha_at_end"))
+        if best[end] is not None
+    ]
+    facts: display.ShownFacts = {
         "best": f"{_kernel_words(best)}, D = {best['n_components']:,}, alpha {alpha}",
         "rows": f"{found['n_samples']:,}, {outputs}",
         "compared by": f"{folds_words(found['folds'])}, from {readings}",
+        "note": f"[yellow]{' and '.join(ends)}[/]: a better one may lie beyond" if ends else None,
+        **display.solver_facts(found),
+        **display.run_facts(found),
+        "digest": found["digest"][:16],
+        **display.version_facts(found),
     }
-    ends = [
-        f"{name} is the {'least' if end == 'lower' else 'largest'} tried"
-        for name, end in (
-            ("the length scale", best["length_scale_at_end"]),
-            ("alpha", best["alpha_at_end"]),
-        )
-        if end is not None
-    ]
-    if ends:
-        facts["note"] = f"[yellow]{' and '.join(ends)}[/]: a better one may lie beyond"
-    facts |= display.solver_facts(found) | display.run_facts(found)
-    facts["digest"] = found["digest"][:16]
-    facts |= display.version_facts(found)
     return display.facts_view(f"wrote {found['model']}", **facts)

@@ -59,32 +59,31 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     """Return what was found and decided, for people."""
     version = "" if found["version"] is None else f", version {found['version']}"
     title = f"{found['decision']}: {found['model']}{version}"
-    facts = {"because": found["reason"]}
+    facts: display.ShownFacts = {"because": found["reason"]}
     if found["left_out"]:
         why = zip(found["left_out"], found["left_out_because"], strict=True)
         facts["left out"] = "; ".join(f"{display.ranges_words([rows])}: {because}" for rows, because in why)
         again = ["rff-dist", "update", found["model"], found["data"], "--backfill", found["left_out"][0][0]]
         facts["to judge them"] = shlex.join(map(str, again))
-    facts["holds"] = display.plural(found["n_samples"], "row")
-    if found["window"] != "all":
-        facts["holds"] += f", of the window {found['window']}: from row {found['first_row']:,} on"
-    if found["half_life"] != "none":
-        facts["half-life"] = found["half_life"]
-    if found["n_gone"]:
-        facts["gone"] = display.plural(found["n_gone"], "row")
+    window = f", of the window {found['window']}: from row {found['first_row']:,} on"
+    facts |= {
+        "holds": display.plural(found["n_samples"], "row") + ("" if found["window"] == "all" else window),
+        "half-life": None if found["half_life"] == "none" else found["half_life"],
+        "gone": display.plural(found["n_gone"], "row") if found["n_gone"] else None,
+    }
     if not found["n_new"]:
         return display.facts_view(title, **facts, digest=found["digest"][:16])
     n_appended = max(0, found["n_after"] - found["n_before"])
-    facts["new rows"] = f"{found['n_new']:,}, of {n_appended:,} appended"
-    if found["n_replaced"]:
-        facts["new rows"] += f", {found['n_replaced']:,} that replaced others"
-    facts["drift"] = _drift_words(found["drift"])
-    solution = found["solution"]
-    facts["alpha"] = (
-        f"{display.alpha_number(solution['alpha'])}, before {display.alpha_number(solution['alpha_before'])}"
-    )
-    facts |= display.solver_facts(solution) | display.run_facts(found)
-    facts["digest"] = found["digest"][:16]
+    replaced = f", {found['n_replaced']:,} that replaced others" if found["n_replaced"] else ""
+    alpha, before = (display.alpha_number(found["solution"][name]) for name in ("alpha", "alpha_before"))
+    facts |= {
+        "new rows": f"{found['n_new']:,}, of {n_appended:,} appended{replaced}",
+        "drift": _drift_words(found["drift"]),
+        "alpha": f"{alpha}, before {before}",
+        **display.solver_facts(found["solution"]),
+        **display.run_facts(found),
+        "digest": found["digest"][:16],
+    }
     views: list[RenderableType] = [display.facts_view(title, **facts), "", _errors_view(found, job)]
     if "columns" in found["drift"]["parts"]:
         views += ["", _columns_view(found["drift"]["columns"], job.champion.card.get("feature_names"))]

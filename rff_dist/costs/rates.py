@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -89,21 +90,17 @@ def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rat
     Fourier features of a Gaussian kernel are timed; those of other stationary kernels take as long.
     """
     n_workers = max(1, engine.n_workers)
-    first_pass = _seconds_of_pass(engine, n_workers, 0)
+    first_pass = _timed(_pass(engine, n_workers, 0))
     sampling = _Sampling(dataset, n_components, dataset.n_samples // n_workers, engine.n_threads)
     places = np.linspace(0, dataset.n_samples, n_workers, endpoint=False).astype(int).tolist()
     blocks = [Block(i, place, min(place + READ_ROWS, dataset.n_samples)) for i, place in enumerate(places)]
-    found = engine.map_reduce(_sample, blocks, sampling, combine=operator.add, label="measure")
+    found = engine.map_reduce(_sample, blocks, sampling, label="measure")
     feature, product = _split([one.rows for one in found])
-    begin, many = (
-        min(_seconds_of_pass(engine, n_blocks, 0) for _ in range(REPEATS)) for n_blocks in (1, EMPTY_BLOCKS)
-    )
-    partial = min(MEASURED_BYTES, 4 * n_components**2 + 8 * n_components)
-    small, large = (
-        min(_seconds_of_pass(engine, n_workers, n_bytes) for _ in range(REPEATS)) for n_bytes in (8, partial)
-    )
+    begin, many = (_least(_pass(engine, n_blocks, 0)) for n_blocks in (1, EMPTY_BLOCKS))
+    n_bytes = min(MEASURED_BYTES, 4 * n_components**2 + 8 * n_components)
+    small, large = (_least(_pass(engine, n_workers, size)) for size in (8, n_bytes))
     moves = (n_workers - 1).bit_length() + (not engine.in_process)
-    merge = max(0.0, large - small) / (max(1, moves) * partial)
+    merge = max(0.0, large - small) / (max(1, moves) * n_bytes)
     fit, entry, first_fit = _beside(dataset, n_components, begin=begin, merge=merge, engine=engine)
     return Rates(
         feature=feature,
@@ -135,7 +132,7 @@ def _beside(
         options = RidgeOptions(
             kernel=Gaussian(), length_scale=1.0, features="fourier", n_components=width, alpha=1.0
         )
-        takes += [_timed(lambda options=options: fit(few, options, engine=engine)) for _ in range(REPEATS)]
+        takes += [_timed(partial(fit, few, options, engine=engine)) for _ in range(REPEATS)]
         taken = min(takes[-REPEATS:])
         points.append((width**2, max(0.0, taken - 2 * begin - merge * 4 * width**2)))
     (many, slow), (less, fast) = points
@@ -154,22 +151,23 @@ def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
     n_tiled = min(block.n_samples, tile_rows(widest) * sampling.n_threads)
     few = ArrayDataset(rows.X[:n_tiled], None if rows.y is None else rows.y[:n_tiled])
     here = SerialEngine(sampling.n_threads)
-    moment = min(_timed(lambda: inspect(few, engine=here)) for _ in range(REPEATS)) / n_tiled
+    moment = _least(partial(inspect, few, engine=here)) / n_tiled
     found = []
     for width in (widest, max(2, widest // 4 * 2)):
         drawn = draw_feature_map(Gaussian(), n_features=rows.X.shape[1], n_components=width, random_state=0)
-        best = min(
-            _timed(lambda drawn=drawn: accumulate(few, drawn, engine=here)) for _ in range(REPEATS + 1)
-        )
+        best = _least(partial(accumulate, few, drawn, engine=here), REPEATS + 1)
         found.append((width, max(0.0, best / n_tiled - moment)))
     return [_Sample(choosing, read, moment, tuple(found))]
 
 
-def _timed(work: object) -> float:
-    assert callable(work)
+def _timed(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def _least(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    return min(_timed(work) for _ in range(repeats))
 
 
 def _split(samples: list[tuple[tuple[int, float], ...]]) -> tuple[float, float]:
@@ -184,9 +182,10 @@ def _split(samples: list[tuple[tuple[int, float], ...]]) -> tuple[float, float]:
     return slow / wide - product * wide, product
 
 
-def _seconds_of_pass(engine: Engine, n_blocks: int, n_bytes: int) -> float:
+def _pass(engine: Engine, n_blocks: int, n_bytes: int) -> Callable[[], object]:
+    """Return a pass whose blocks make partials of so many bytes, and do nothing else."""
     blocks = cut_blocks(n_blocks, 1, rows_per_block=1)
-    return _timed(lambda: engine.map_reduce(_make, blocks, n_bytes, combine=operator.add, label="measure"))
+    return partial(engine.map_reduce, _make, blocks, n_bytes, label="measure")
 
 
 def _make(block: Block, n_bytes: int) -> np.ndarray:

@@ -105,9 +105,8 @@ class _Simulation:
 
     def run(self) -> Simulated:
         job, now = self._job, self._job.begin_seconds
-        if job.deaths_per_hour:
-            for worker in range(job.n_workers):
-                self._plan_death(worker, now)
+        for worker in range(job.n_workers):
+            self._plan_death(worker, now)
         while True:
             self._give_out()
             self._serve(now)

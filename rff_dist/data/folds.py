@@ -297,10 +297,7 @@ class SampledFolds(PredefinedFolds):
 
     whole: Folds = HashFolds()
 
-    @property
-    def may_lack_rows(self) -> bool:
-        """Whether the sample, in which rows without weight are not, may have missed a fold: always."""
-        return True
+    may_lack_rows = True  # the sample, in which rows without weight are not, may have missed a fold
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:

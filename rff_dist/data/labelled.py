@@ -378,8 +378,6 @@ class LabelReader(BlockFunction[None, LabelCounts]):
     labels: Column
     source: Dataset | None
 
-    run = None
-
     def begin(self, block: Block, _: None) -> Callable[[], LabelCounts]:
         weight = None if self.source is None else self.source.read_weight(block)
         return partial(count_block, self.labels.read(block), weight, block.start)

@@ -137,9 +137,5 @@ def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
     counts = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
     _check_sampled(indices[counts], X[counts], y[counts])
     return FoldSample(
-        folds,
-        fold_of_row[counts],
-        X[counts],
-        y[counts],
-        None if weights is None else weights[counts],
+        folds, fold_of_row[counts], X[counts], y[counts], None if weights is None else weights[counts]
     )

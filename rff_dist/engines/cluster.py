@@ -54,6 +54,8 @@ THREADS_PER_WORKER = 4
 #: Seconds to wait for a scheduler file that is not there yet.
 FILE_S = 6.0
 _MAX_FILE_BYTES = 1_000_000
+#: Members of a `Cluster` that ask for processes other than this one.
+_OTHER_PROCESSES = ("scheduler", "n_workers", "min_workers", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +71,14 @@ class TLSFiles:
 
     def check(self) -> None:
         """Raise ClusterError unless all three are files that can be read."""
-        for name in ("ca", "cert", "key"):
+        for name, variable in zip(("ca", "cert", "key"), TLS_VARIABLES, strict=True):
             path = getattr(self, name)
             try:
-                with open(path, "rb"):
-                    pass
+                open(path, "rb").close()
             except OSError as error:
                 raise ClusterError(
                     f"the TLS file {path} cannot be read: {error.strerror or error}; expected a PEM file. "
-                    f"Correct `tls.{name}`, or {TLS_VARIABLES[('ca', 'cert', 'key').index(name)]} in the "
-                    "environment"
+                    f"Correct `tls.{name}`, or {variable} in the environment"
                 ) from error
 
 
@@ -109,16 +109,15 @@ class Cluster:
     def __post_init__(self) -> None:
         for name in ("n_workers", "min_workers", "n_threads"):
             check_optional_count(name, getattr(self, name))
-        own = [name for name in ("n_workers", "min_workers", "n_threads", "memory") if self._has(name)]
+        own = self._given("n_workers", "min_workers", "n_threads", "memory")
         if self.scheduler is not None and own:
             raise InvalidParameterError(
                 f"{', '.join(f'`{name}`' for name in own)} size a cluster of its own, but `scheduler` is "
                 f"{self.scheduler!r}, which has its own workers; leave one of them out"
             )
-        other = [name for name in ("scheduler", "n_workers", "min_workers", "memory") if self._has(name)]
-        if self.serial and other:
+        if self.serial and (others := self._given(*_OTHER_PROCESSES)):
             raise InvalidParameterError(
-                f"`serial` runs in this process, without `{other[0]}`; leave one of them out"
+                f"`serial` runs in this process, without `{others[0]}`; leave one of them out"
             )
         if self.min_workers is not None and self.min_workers > self.size()[0]:
             raise InvalidParameterError(
@@ -126,8 +125,8 @@ class Cluster:
                 "give a larger `n_workers`"
             )
 
-    def _has(self, name: str) -> bool:
-        return getattr(self, name) is not None
+    def _given(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name) is not None]
 
     @property
     def kind(self) -> str:
@@ -159,34 +158,34 @@ class Cluster:
 
         One block, of up to 16,384 rows, is one worker's work however many there are.
         """
-        asked = any(self._has(name) for name in ("scheduler", "n_workers", "min_workers", "memory"))
-        return self if asked or n_samples > MIN_BLOCK_ROWS else replace(self, serial=True, tls=None)
+        if n_samples > MIN_BLOCK_ROWS or self._given(*_OTHER_PROCESSES):
+            return self
+        return replace(self, serial=True, tls=None)
 
     def in_environment(self, environment: Mapping[str, str] = os.environ) -> Cluster:
         """Return this cluster with what the environment says of scheduler and TLS, where it says nothing.
 
         Raises InvalidParameterError if the environment names some of the TLS files only.
         """
-        found = self
-        given = ("scheduler", "n_workers", "min_workers", "n_threads", "memory")
-        if not self.serial and not any(self._has(name) for name in given):
-            found = replace(found, scheduler=environment.get(SCHEDULER_VARIABLE) or None)
-        if not self.serial and self.tls is None:
-            found = replace(found, tls=_tls_files(environment))
-        return found
+        if self.serial:
+            return self
+        scheduler, tls = self.scheduler, self.tls
+        if not self._given(*_OTHER_PROCESSES, "n_threads"):
+            scheduler = environment.get(SCHEDULER_VARIABLE) or None
+        return replace(self, scheduler=scheduler, tls=tls or _tls_files(environment))
 
 
 def _tls_files(environment: Mapping[str, str]) -> TLSFiles | None:
-    paths = {name: environment.get(name) for name in TLS_VARIABLES}
-    missing = [name for name, path in paths.items() if not path]
-    if len(missing) == len(paths):
+    paths = {name: path for name in TLS_VARIABLES if (path := environment.get(name))}
+    missing = [name for name in TLS_VARIABLES if name not in paths]
+    if not paths:
         return None
     if missing:
         raise InvalidParameterError(
-            f"{', '.join(missing)} not set, but {', '.join(sorted(paths.keys() - set(missing)))}; expected "
+            f"{', '.join(missing)} not set, but {', '.join(sorted(paths))}; expected "
             "all three or none. Set them to PEM files"
         )
-    return TLSFiles(*(str(path) for path in paths.values()))
+    return TLSFiles(*paths.values())
 
 
 def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer] = ()) -> Engine:
@@ -207,8 +206,10 @@ def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer]
     from rff_dist.engines.dask import DaskEngine
     from rff_dist.engines.dask_cluster import tls_security
 
+    security = None
     if cluster.tls is not None:
         cluster.tls.check()
+        security = tls_security(cluster.tls)
     if cluster.scheduler is None:
         workers, threads = cluster.size()
         return DaskEngine(
@@ -216,20 +217,15 @@ def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer]
             min_workers=cluster.min_workers,
             threads_per_worker=threads,
             memory_limit=cluster.memory,
-            security=None if cluster.tls is None else tls_security(cluster.tls),
+            security=security,
             observers=observers,
         )
     address = cluster.scheduler
     if cluster.kind == "scheduler file":
         address = read_scheduler_file(address)
-    # A scheme without TLS was asked for by name, and is refused by the engine beyond this machine.
-    secured = cluster.tls is not None and address.startswith(("tls://", "wss://"))
-    engine = DaskEngine(
-        address,
-        insecure=cluster.insecure,
-        security=tls_security(cluster.tls) if secured and cluster.tls is not None else None,
-        observers=observers,
-    )
+    if not address.startswith(("tls://", "wss://")):
+        security = None  # asked for without TLS, which the engine refuses beyond this machine
+    engine = DaskEngine(address, insecure=cluster.insecure, security=security, observers=observers)
     _advise(engine)
     return engine
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import operator
 import os
 import time
 import uuid
@@ -48,7 +49,7 @@ from rff_dist.engines.dask_pass import Future, Pass, Tasks
 from rff_dist.engines.dask_workers import Workers
 from rff_dist.engines.kept import SHARE, Keeper, keep_pass
 from rff_dist.engines.progress import BlockDone, Observer, announce_pass
-from rff_dist.engines.protocol import Broadcast, Engine, WriteTask
+from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
 from rff_dist.engines.serial import announce_resumed, check_blocks
 from rff_dist.engines.worker import (
     TOPIC,
@@ -58,7 +59,6 @@ from rff_dist.engines.worker import (
     bytes_per_row,
     check_state,
     pickle_value,
-    source_of,
     state_digests,
     take_apart,
     unpack,
@@ -121,6 +121,8 @@ class DaskEngine(Engine):
     >>> engine = DaskEngine("tcp://127.0.0.1:8786")                             # doctest: +SKIP
     >>> engine.map_reduce(count_rows, blocks, None, combine=operator.add)       # doctest: +SKIP
     """
+
+    in_process = False
 
     def __init__(
         self,
@@ -198,10 +200,6 @@ class DaskEngine(Engine):
         return min((int(w["memory_limit"]) for w in workers if w.get("memory_limit")), default=None)
 
     @property
-    def in_process(self) -> bool:
-        return False
-
-    @property
     def client(self) -> distributed.Client:
         """The Dask client in use."""
         return self._client
@@ -273,7 +271,7 @@ class DaskEngine(Engine):
         blocks: Sequence[Block],
         state: S | Broadcast[S],
         *,
-        combine: Callable[[T, T], T],
+        combine: Callable[[T, T], T] = operator.add,
         label: str = "pass",
     ) -> T:
         """Reduce `function(block, state)` over all blocks on the workers.
@@ -288,23 +286,14 @@ class DaskEngine(Engine):
         source, compute = take_apart(function)
         shared = state.state if isinstance(state, Broadcast) else state
         kept = keep_pass(self.ledger, function, blocks, shared, combine)
-        pickled = pickle_value(
-            PassTask(compute, combine, self._topic, number, label, bytes_per_row(function), kept), "function"
-        )
+        task = PassTask(compute, combine, self._topic, number, label, bytes_per_row(function), kept)
+        pickled = pickle_value(task, "function")
         with announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
             placed = self._place(state)
             job = self._send(pickled, {}, "function")
-            tasks = Tasks(
-                self._client,
-                job,
-                placed.future,
-                source,
-                topic=self._topic,
-                label=label,
-                embedded=self._cluster is not None,
-                kept=kept,
-            )
-            running = self._passes[number] = Pass(self._workers, f"{label}-{number}", blocks, tasks=tasks)
+            embedded = self._cluster is not None
+            tasks = Tasks(self._client, task, job, placed.future, source, embedded=embedded)
+            running = self._passes[number] = Pass(self._workers, blocks, tasks=tasks)
             announce_resumed(announce, label, blocks, running.parts)
             # In the place of those of the runs: passes that follow one another leave one file each.
             keeper = None if kept is None else Keeper(kept, 0, share=SHARE / 3)

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Dask clusters: addresses, embedded ones, certificates, and what their workers are."""
 
 # mypy: allow-untyped-calls
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import dask.config
 import distributed
@@ -29,19 +28,12 @@ from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParame
 if TYPE_CHECKING:
     from rff_dist.engines.cluster import TLSFiles
 
-
 #: Seconds to wait for a scheduler's answer.
 CONNECT_S = 6.0
-
-
 #: Seconds without blocks after which an adaptive cluster stops workers.
 IDLE_S = 30.0
-
-
 #: How often a worker that dies while it starts is started again, and seconds between.
 RESTARTS, RESTART_S = 20, 0.5
-
-
 #: Packages, beside Python, whose versions decide the bits.
 SAME_PACKAGES = ["rff_dist", "numpy", "scipy"]
 
@@ -149,16 +141,22 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
 
 async def _greet(address: str, arguments: dict[str, Any]) -> None:
     """Raise OSError unless a scheduler answers within `CONNECT_S`."""
-    remote = rpc(address, timeout=CONNECT_S, connection_args=arguments)
     try:
-        async with asyncio.timeout(CONNECT_S):
-            found = await remote.identity()
+        found = await identify(address, arguments, seconds=CONNECT_S)
     except TimeoutError:
         raise TimeoutError("nothing there speaks as a scheduler does") from None
-    finally:
-        await remote.close_rpc()
     if found["type"] != "Scheduler":
         raise ConnectionError(f"it is a Dask {found['type'].lower()}")
+
+
+async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -> dict[str, Any]:
+    """Ask who listens at an address, by Dask's protocol; raise OSError if nobody answers in time."""
+    remote = rpc(address, timeout=seconds, connection_args=arguments)
+    try:
+        async with asyncio.timeout(seconds):
+            return cast("dict[str, Any]", await remote.identity())
+    finally:
+        await remote.close_rpc()
 
 
 def tls_security(files: TLSFiles) -> distributed.Security:
@@ -312,10 +310,9 @@ def make_fact_reader() -> Callable[..., dict[str, Any]]:
         from dask.system import CPU_COUNT
         from distributed.system import MEMORY_LIMIT
 
-        threads = dask_worker.state.nthreads
         return {
             "host": socket.gethostname(),
-            "n_threads": threads,
+            "n_threads": dask_worker.state.nthreads,
             "n_cpus": CPU_COUNT,
             "memory": MEMORY_LIMIT,
         }

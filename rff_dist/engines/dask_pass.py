@@ -18,14 +18,14 @@ import cloudpickle  # type: ignore[import-untyped]
 import dask.config
 import distributed
 from dask.base import annotate
-from distributed.core import rpc
 from distributed.scheduler import KilledWorker
 
 from rff_dist.data.blocks import Block
+from rff_dist.engines.dask_cluster import identify
 from rff_dist.engines.dask_workers import POLL_S, Workers
-from rff_dist.engines.kept import MOST_RUNS, KeptPass
+from rff_dist.engines.kept import MOST_RUNS
 from rff_dist.engines.serial import BlockFailed, block_error, failure_of, name_block
-from rff_dist.engines.worker import TotalLostError, add_totals, pack, run_blocks, run_lazy_block
+from rff_dist.engines.worker import PassTask, TotalLostError, add_totals, pack, run_blocks
 from rff_dist.errors import BlockError, ClusterError, RFFDistError
 
 type Future = distributed.Future[Any]
@@ -44,21 +44,18 @@ REACH_S, PIECE_BYTES = 3.0, 2**25
 class Tasks:
     """What the tasks of a pass are made of.
 
-    `job`, `state`: what each block is given: the function, and its state.
+    `task`: what all of them share.
+    `job`, `state`: what each block is given: `task` on the workers, and the function's state.
     `source`: where blocks are Dask collections, the dataset that they are of.
-    `topic`, `label`: where events go, and the pass's name in them.
     `embedded`: whether the cluster is the client's own, so that its workers are in reach.
-    `kept`: where the sums of runs are kept.
     """
 
     client: distributed.Client
+    task: PassTask
     job: Future
     state: Future
     source: Any
-    topic: str
-    label: str
     embedded: bool
-    kept: KeptPass | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ class _Queue:
 
     def cut(self, positions: range) -> list[tuple[range, bool]]:
         """Return consecutive blocks, and whether their sums are kept."""
-        kept = self._tasks.kept
+        kept = self._tasks.task.kept
         return [(positions, False)] if kept is None else kept.cut(positions)
 
     def put(self, parts: Sequence[tuple[range, bool]], n_deaths: int = 0) -> None:
@@ -154,7 +151,7 @@ class _Queue:
         length = len(self) // (2 * n_workers)
         if self.seconds_per_block > 0:
             longest = RUN_S / self.seconds_per_block
-            if self._tasks.kept is not None:  # what runs leave is bounded, and goes with no worker
+            if self._tasks.task.kept is not None:  # what runs leave is bounded, and goes with no worker
                 longest = max(longest, self._n_blocks / MOST_RUNS)
             length = min(length, int(longest))
         length = 1 if self._tasks.source is not None else max(1, length)
@@ -178,9 +175,8 @@ class Pass:
     it was, since Dask moved it or another worker has the address, is merged from elsewhere, or lost.
     """
 
-    def __init__(self, workers: Workers, name: str, blocks: Sequence[Block], *, tasks: Tasks) -> None:
-        self._workers, self._tasks = workers, tasks
-        self._name, self._blocks = name, blocks
+    def __init__(self, workers: Workers, blocks: Sequence[Block], *, tasks: Tasks) -> None:
+        self._workers, self._blocks, self._tasks = workers, blocks, tasks
         self._chains: list[_Chain] = []
         self._present: Mapping[str, int] = {}
         self._by_key: dict[Any, _Chain] = {}
@@ -270,19 +266,18 @@ class Pass:
 
     def _start_runs(self, chains: Sequence[_Chain], shares: Sequence[_Share]) -> None:
         """Have each worker go on with a share of the blocks."""
-        tasks, arguments = self._tasks, list[tuple[Any, ...]]()
+        tasks = self._tasks
+        arguments: list[list[Any]] = []
         for chain, share in zip(chains, shares, strict=True):
             first = share.positions.start
             blocks = self._blocks[first : share.positions.stop]
             before: Any = [future for future, _ in chain.runs][-1:]
             if not before and chain.total is not None:
                 before = cast("tuple[str, int]", chain.total.key)[1]  # no argument: see above
-            if tasks.source is None:
-                arguments.append((first, blocks, before))
-            else:
-                arrays = list(tasks.client.compute(tasks.source.lazy(blocks[0])))
-                arguments.append((first, blocks[0], before, arrays))
-        futures = self._submit(run_blocks if tasks.source is None else run_lazy_block, chains, arguments)
+            arguments.append([first, blocks, before])
+            if tasks.source is not None:
+                arguments[-1].append(list(tasks.client.compute(tasks.source.lazy(blocks[0]))))
+        futures = self._submit(run_blocks, chains, arguments)
         for chain, share, future in zip(chains, shares, futures, strict=True):
             if chain.total is None and not chain.runs:  # it is new
                 self._chains.append(chain)
@@ -294,7 +289,8 @@ class Pass:
         """Run a task on each chain's worker, with arguments of its own: one message for all of them."""
         tasks, n_before = self._tasks, self._n_tasks
         self._n_tasks += len(chains)
-        keys = [(self._name, number) for number in range(n_before, self._n_tasks)]
+        name = f"{tasks.task.label}-{tasks.task.number}"
+        keys = [(name, number) for number in range(n_before, self._n_tasks)]
         workers = {key: [chain.worker] for key, chain in zip(keys, chains, strict=True)}
         given = [(tasks.job, tasks.state, *one) for one in arguments]
         with annotate(workers=workers.__getitem__):
@@ -428,10 +424,12 @@ class Pass:
                 self._give_again(chain.shares)
 
     def _give_again(self, shares: Sequence[_Share], *, n_deaths: int = 0) -> None:
+        client, task = self._tasks.client, self._tasks.task
+        allowed_deaths = int(dask.config.get("distributed.scheduler.allowed-failures"))
         for share in shares:
             total_deaths, positions = share.n_deaths + n_deaths, share.positions
-            self._tasks.client.log_event(self._tasks.topic, (self._tasks.label, len(positions)))
-            if total_deaths > _allowed_deaths() and len(positions) == 1:
+            client.log_event(task.topic, (task.label, len(positions)))
+            if total_deaths > allowed_deaths and len(positions) == 1:
                 raise _killed(BlockError, self._name_blocks(positions), total_deaths)
             parts = self._queue.cut(positions)
             step = max(1, -(-len(positions) // PARTS)) if n_deaths else len(positions)
@@ -490,10 +488,6 @@ def _has_lost_total(task: Future) -> bool:
     return task.status == "error" and isinstance(task.exception(), TotalLostError)
 
 
-def _allowed_deaths() -> int:
-    return int(dask.config.get("distributed.scheduler.allowed-failures"))
-
-
 def _killed(kind: type[RFFDistError], what: str, n_deaths: int) -> RFFDistError:
     return kind(
         f"{what} was running on {n_deaths} workers when they died; "
@@ -504,12 +498,8 @@ def _killed(kind: type[RFFDistError], what: str, n_deaths: int) -> RFFDistError:
 
 async def _is_in_reach(client: distributed.Client, worker: str) -> bool:
     """Return whether this process can connect to a worker itself."""
-    remote = rpc(worker, timeout=REACH_S, connection_args=client.connection_args)
     try:
-        async with asyncio.timeout(REACH_S):
-            await remote.identity()
-    except (OSError, TimeoutError):
+        await identify(worker, client.connection_args, seconds=REACH_S)
+    except OSError:
         return False
-    finally:
-        await remote.close_rpc()
     return True

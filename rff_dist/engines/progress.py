@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -338,9 +337,7 @@ class RichProgress:
         self._ticking.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._ticking.join()
         self._bar.stop()
@@ -385,10 +382,10 @@ class RichProgress:
             case PassFinished():
                 phase.busy += event.seconds
             case PassFailed():
-                self._console.print(str(event), markup=False, highlight=False, soft_wrap=True)
+                self._print(str(event))
             case PassResumed() if event.n_kept < event.n_samples or not self._resumed:
                 self._resumed = True
-                self._console.print(str(event), markup=False, highlight=False, soft_wrap=True)
+                self._print(str(event))
         self._show(phase)
         if not isinstance(event, PassFailed | PassFinished | PassResumed):
             self._line(phase.line(), at_once=event.label != self._told and not isinstance(event, Rounds))
@@ -414,4 +411,7 @@ class RichProgress:
         now = time.perf_counter()
         if not self._console.is_terminal and (at_once or now - self._said > self.EVERY):
             self._said, self._told = now, self._phase.label
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)

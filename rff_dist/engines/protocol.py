@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol, Self, final
 
 import numpy as np
@@ -40,34 +39,7 @@ class RegionWriter(Protocol):
         """Write `array`, of shape (block.n_samples, ...), to the block's rows."""
 
 
-class SharedResource(ABC):
-    """What is closed at the end of a `with`, and is shared by copies of what holds it."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free what it started itself; twice does no harm."""
-
-    @final
-    def __enter__(self) -> Self:
-        return self
-
-    @final
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
-
-    @final
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # scikit-learn's `clone` copies parameters deeply; an engine, its cluster and observers are shared.
-        return self
-
-
-class Engine(SharedResource):
+class Engine(ABC):
     """Run passes over blocks. Every implementation returns the same bits.
 
     Three rules hold for the functions given to an engine, and make any retry harmless: they are pure,
@@ -79,6 +51,23 @@ class Engine(SharedResource):
 
     observers: tuple[Observer, ...]
     ledger: Ledger | None = None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what it started itself; twice does no harm."""
+
+    @final
+    def __enter__(self) -> Self:
+        return self
+
+    @final
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @final
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # scikit-learn's `clone` copies parameters deeply; an engine, its cluster and observers are shared.
+        return self
 
     @final
     @contextmanager
@@ -131,7 +120,7 @@ class Engine(SharedResource):
         blocks: Sequence[Block],
         state: S | Broadcast[S],
         *,
-        combine: Callable[[T, T], T],
+        combine: Callable[[T, T], T] = operator.add,
         label: str = "pass",
     ) -> T:
         """Reduce `function(block, state)` over all blocks, in any order and grouping.
@@ -142,7 +131,8 @@ class Engine(SharedResource):
         `function`: pure. On an engine with threads it may use those of `using_threads`.
         `blocks`: at least one.
         `state`: what every call gets; broadcast first what several passes share.
-        `combine`: associative and commutative to the bit, as sums of integers are; changes neither side.
+        `combine`: associative and commutative to the bit, as sums of integers are; changes neither side. By
+          default `+`.
         `label`: the pass's name in events and messages.
         Raises PlanError if there are no blocks; BlockError if `function` raised, or kept killing its worker;
           names the rows. Errors of this package (DataError, StorageError, ...) keep their type and get a note
@@ -164,9 +154,7 @@ class Engine(SharedResource):
         Returns `n_samples`: rows written.
         Raises PlanError, BlockError, ClusterLostError as for `map_reduce`.
         """
-        task = WriteTask(function, output)
-        n_samples: int = self.map_reduce(task, blocks, state, combine=operator.add, label=label)
-        return n_samples
+        return self.map_reduce(WriteTask(function, output), blocks, state, label=label)
 
 
 @dataclass(frozen=True)
@@ -179,7 +167,7 @@ class WriteTask[S](BlockFunction[S, int]):
     @property
     def source(self) -> Dataset | None:  # type: ignore[override]
         """What the function reads."""
-        return self.function.source if isinstance(self.function, BlockFunction) else None
+        return source_of(self.function)
 
     def content_key(self) -> None:
         """Return no name: which rows are there the output tells, not a ledger."""
@@ -187,6 +175,11 @@ class WriteTask[S](BlockFunction[S, int]):
     def begin(self, block: Block, state: S) -> Callable[[], int]:
         finish = begin_block(self.function, block, state)
         return lambda: write_rows(self.output, block, finish())
+
+
+def source_of(function: object) -> Dataset | None:
+    """Return the dataset whose blocks a function reads."""
+    return function.source if isinstance(function, BlockFunction) else None
 
 
 def begin_block[S, T](function: Callable[[Block, S], T], block: Block, state: S) -> Callable[..., T]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import operator
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -47,26 +49,18 @@ class SerialEngine(Engine):
     280000
     """
 
+    n_workers = 1
+    worker_memory = None
+    in_process = True
+
     def __init__(self, n_threads: int | None = None, *, observers: Iterable[Observer] = ()) -> None:
         check_optional_count("n_threads", n_threads)
         self._n_threads = n_threads or len(os.sched_getaffinity(0))
         self.observers = tuple(observers)
 
     @property
-    def n_workers(self) -> int:
-        return 1
-
-    @property
     def n_threads(self) -> int:
         return self._n_threads
-
-    @property
-    def worker_memory(self) -> None:
-        return None
-
-    @property
-    def in_process(self) -> bool:
-        return True
 
     def broadcast[S](self, state: S) -> Broadcast[S]:
         return Broadcast(state)
@@ -77,7 +71,7 @@ class SerialEngine(Engine):
         blocks: Sequence[Block],
         state: S | Broadcast[S],
         *,
-        combine: Callable[[T, T], T],
+        combine: Callable[[T, T], T] = operator.add,
         label: str = "pass",
     ) -> T:
         check_blocks(blocks, label)
@@ -89,12 +83,13 @@ class SerialEngine(Engine):
                 announce(BlockDone(label, block, seconds, "serial"))
 
             failed = None
+            reduction = Reduction(function, shared, combine, done)
             try:
                 if kept is None:
-                    return reduce_run(function, blocks, shared, combine=combine, done=done)
+                    return reduction.run(blocks)
                 parts = kept.cut(range(len(blocks)))
                 announce_resumed(announce, label, blocks, parts)
-                return _reduce_kept(kept, parts, function, blocks, shared, combine=combine, done=done)
+                return _run_kept(reduction, blocks, kept, parts)
             except BlockFailed as error:
                 failed = error
             raise failure_of(failed)
@@ -103,36 +98,24 @@ class SerialEngine(Engine):
         """Do nothing: this engine holds no resource."""
 
 
-def _reduce_kept[S, T](
-    kept: KeptPass,
-    parts: Sequence[tuple[range, bool]],
-    function: Callable[[Block, S], T],
-    blocks: Sequence[Block],
-    state: S,
-    *,
-    combine: Callable[[T, T], T],
-    done: Callable[[Block, float], object],
+def _run_kept[T](
+    reduction: Reduction[Any, T], blocks: Sequence[Block], kept: KeptPass, parts: Sequence[tuple[range, bool]]
 ) -> T:
-    """Reduce a function over all blocks in their order, less the parts whose sums are kept."""
+    """Reduce all blocks in their order, less the parts whose sums are kept."""
     total: list[T] = []  # of all blocks so far
     keeper = Keeper(kept, 0)
     for span, is_kept in parts:
         some = blocks[span.start : span.stop]
         found = kept.find(span) if is_kept else None
         if found is None:
-            note = partial(_note, keeper, span.start)
-            reduce_run(function, some, state, combine=combine, done=done, total=total, note=note)
+            reduction.run(some, total=total, keeper=keeper, first=span.start)
         else:
-            total[:] = [combine(total[0], found[0])] if total else found
+            total[:] = [reduction.combine(total[0], found[0])] if total else found
             del found
             for block in some:
-                done(block, math.nan)
+                reduction.done(block, math.nan)
     keeper.note(len(blocks), total[0], last=True)
     return total[0]
-
-
-def _note(keeper: Keeper, first: int, n_done: int, total: Any) -> None:
-    keeper.note(first + n_done, total, last=False)
 
 
 def announce_resumed(
@@ -156,40 +139,50 @@ class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never se
         self.worker = worker
 
 
-def reduce_run[S, T](
-    function: Callable[[Block, S], T],
-    blocks: Sequence[Block],
-    state: S,
-    *,
-    combine: Callable[[T, T], T],
-    done: Callable[[Block, float], object],
-    total: list[T] | None = None,
-    note: Callable[[int, T], object] | None = None,
-) -> T:
-    """Reduce a function over a run of blocks, one after another; the next one is read meanwhile.
+@dataclass(frozen=True, slots=True)
+class Reduction[S, T]:
+    """How blocks are reduced one after another; the next one is read meanwhile.
 
     `done`: called after each block with the seconds that it took.
-    `total`: of the blocks before, and of these in the end; empty before the first block.
-    `note`: called after each block but the last with the number of blocks that are done, and the total.
-    Raises BlockFailed from what `function` raised.
     """
-    adds = isinstance(function, BlockTask) and function.adds
-    total = [] if total is None else total
-    with contextlib.closing(_begin_ahead(function, blocks, state)) as begun:
-        for n_done, (block, finish) in enumerate(begun, 1):
-            start = time.perf_counter()
-            # No name for a result may outlive its merge.
-            try:
-                made = [finish(*total) if adds else finish()]
-            except Exception as error:
-                raise BlockFailed(block) from error
-            seconds = time.perf_counter() - start
-            total[:] = made if adds or not total else [combine(total[0], made[0])]
-            del made
-            done(block, seconds)
-            if note is not None and n_done < len(blocks):
-                note(n_done, total[0])
-    return total[0]
+
+    function: Callable[[Block, S], T]
+    state: S
+    combine: Callable[[T, T], T]
+    done: Callable[[Block, float], object]
+
+    def run(
+        self,
+        blocks: Sequence[Block],
+        *,
+        total: list[T] | None = None,
+        keeper: Keeper | None = None,
+        first: int = 0,
+    ) -> T:
+        """Reduce a run of blocks.
+
+        `total`: of the blocks before, and of these in the end; empty before the first block.
+        `keeper`: notes the total after each block but the last.
+        `first`: the position of the first one among the blocks of the pass.
+        Raises BlockFailed from what `function` raised.
+        """
+        adds = isinstance(self.function, BlockTask) and self.function.adds
+        total = [] if total is None else total
+        with contextlib.closing(_begin_ahead(self.function, blocks, self.state)) as begun:
+            for stop, (block, finish) in enumerate(begun, first + 1):
+                start = time.perf_counter()
+                # No name for a result may outlive its merge.
+                try:
+                    made = [finish(*total) if adds else finish()]
+                except Exception as error:
+                    raise BlockFailed(block) from error
+                seconds = time.perf_counter() - start
+                total[:] = made if adds or not total else [self.combine(total[0], made[0])]
+                del made
+                self.done(block, seconds)
+                if keeper is not None and stop < first + len(blocks):
+                    keeper.note(stop, total[0], last=False)
+        return total[0]
 
 
 def _begin_ahead[S, T](

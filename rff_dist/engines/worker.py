@@ -11,18 +11,18 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
 import distributed
 from distributed.utils import sync
 
-from rff_dist.data.blocks import Block, BlockFunction, BlockTask, Dataset, Rows
+from rff_dist.data.blocks import Block, BlockTask, Rows
 from rff_dist.engines.kept import Keeper, KeptPass
 from rff_dist.engines.prometheus import PassCounters, pass_counters
-from rff_dist.engines.protocol import RegionWriter, WriteTask, write_rows
-from rff_dist.engines.serial import BlockFailed, reduce_run
+from rff_dist.engines.protocol import RegionWriter, WriteTask, source_of, write_rows
+from rff_dist.engines.serial import BlockFailed, Reduction
 from rff_dist.errors import (
     BroadcastError,
     ClusterError,
@@ -77,19 +77,27 @@ class _Parcel:
     def __init__(self, value: Any, expected: dict[str, str]) -> None:
         self.value = value
         self.expected = expected
-        self._found: dict[str, str] | None = None
 
     def __reduce__(self) -> tuple[type[_Parcel], tuple[Any, dict[str, str]]]:
         return _Parcel, (self.value, self.expected)
 
+    @cached_property
     def found(self) -> dict[str, str]:
-        if self._found is None:
-            self._found = state_digests(self.value)
-        return self._found
+        return state_digests(self.value)
 
     def check(self) -> None:
-        if self.found() != self.expected:
-            raise broadcast_error({_worker_address(): self.found()}, self.expected)
+        if self.found == self.expected:
+            return
+        wrong = "; ".join(
+            f"{_worker_address()}: {place} is {self.found.get(place, 'missing')}, expected {digest}"
+            for place, digest in self.expected.items()
+            if self.found.get(place) != digest
+        )
+        raise BroadcastError(
+            f"workers hold another state than the client: {wrong}; "
+            "their packages or processors differ. Use the same versions and one type of machine on both "
+            "sides, or give the feature map its frequencies as arrays"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +156,7 @@ class CountBlocks(distributed.SchedulerPlugin):
 
     name = "rff_dist-metrics"
     idempotent = True
-
-    def __init__(self) -> None:
-        self._counters: PassCounters | None = None
+    _counters: PassCounters | None = None
 
     async def start(self, scheduler: distributed.Scheduler) -> None:
         try:
@@ -190,38 +196,24 @@ def _is_said_here_only(record: logging.LogRecord) -> bool:
 
 
 def run_blocks(
-    job: _Parcel, state: _Parcel, first: int, blocks: Sequence[Block], before: Sequence[Any] | int
+    task: _Parcel,
+    state: _Parcel,
+    first: int,
+    blocks: Sequence[Block],
+    before: Sequence[Any] | int,
+    arrays: Sequence[Any] | None = None,
 ) -> Any:
     """Return the total of the blocks before, if there were any, and of a run of blocks.
 
     `first`: the position of the first one among the blocks of the pass.
     `before`: the total of the blocks before, or nothing; or the number of the task of this worker that has it
       as its result.
+    `arrays`: X, y and the weights of the one block of a run whose rows other tasks made.
     """
-    return _run(job.value, job.value.function, state, first, blocks, before)
-
-
-def run_lazy_block(
-    job: _Parcel,
-    state: _Parcel,
-    first: int,
-    block: Block,
-    before: Sequence[Any] | int,
-    arrays: Sequence[Any],
-) -> Any:
-    """Return the same where the run is one block, whose rows other tasks made: X, y and the weights."""
-    rows = Rows(block, *arrays)
-    return _run(job.value, lambda _, value: job.value.function(rows, value), state, first, [block], before)
-
-
-def _run(
-    job: PassTask,
-    function: Callable[[Block, Any], Any],
-    state: _Parcel,
-    first: int,
-    blocks: Sequence[Block],
-    before: Sequence[Any] | int,
-) -> Any:
+    job: PassTask = task.value
+    function = job.function
+    if arrays is not None:
+        function = partial(_on_rows, job.function, Rows(blocks[0], *arrays))
     worker = distributed.get_worker()
     key, told_at = worker.get_current_task(), time.monotonic()
     if isinstance(before, int):
@@ -252,7 +244,7 @@ def _run(
         state.check()
         try:
             with using_threads(worker.state.nthreads):
-                total = _sum_up(job, function, state.value, first, blocks, done)
+                total = _sum_up(Reduction(function, state.value, job.combine, done), job.kept, first, blocks)
         except BlockFailed as error:
             failure = BlockFailed(error.block, worker.address)
             failure.__cause__ = _picklable(cast("Exception", error.__cause__))
@@ -263,27 +255,22 @@ def _run(
     raise failure
 
 
+def _on_rows[S](function: Callable[[Rows, S], Any], rows: Rows, _: Block, state: S) -> Any:
+    return function(rows, state)
+
+
 def _sum_up(
-    job: PassTask,
-    function: Callable[[Block, Any], Any],
-    state: Any,
-    first: int,
-    blocks: Sequence[Block],
-    done: Callable[[Block, float], object],
+    reduction: Reduction[Any, Any], kept: KeptPass | None, first: int, blocks: Sequence[Block]
 ) -> Any:
     """Return the sums of a run: those that are kept, or new ones, which are kept where it pays."""
-    if job.kept is None:
-        return reduce_run(function, blocks, state, combine=job.combine, done=done)
+    if kept is None:
+        return reduction.run(blocks)
     stop = first + len(blocks)
-    found = job.kept.find(range(first, stop))
+    found = kept.find(range(first, stop))
     if found is not None:
         return found[0]
-    keeper = Keeper(job.kept, first)
-
-    def note(n_done: int, total: Any) -> None:
-        keeper.note(first + n_done, total, last=False)
-
-    total = reduce_run(function, blocks, state, combine=job.combine, done=done, note=note)
+    keeper = Keeper(kept, first)
+    total = reduction.run(blocks, keeper=keeper, first=first)
     keeper.note(stop, total, last=True)
     return total
 
@@ -324,7 +311,7 @@ def check_state(state: _Parcel) -> None:
     state.check()
 
 
-_TASKS = (unpack, run_blocks, run_lazy_block, add_totals, pack, check_state)
+_TASKS = (unpack, run_blocks, add_totals, pack, check_state)
 
 
 def _picklable(error: Exception) -> Exception:
@@ -343,21 +330,6 @@ def _picklable(error: Exception) -> Exception:
 
 def _worker_address() -> str:
     return str(distributed.get_worker().address)
-
-
-def broadcast_error(found: dict[str, dict[str, str]], expected: dict[str, str]) -> BroadcastError:
-    """Describe workers that hold another state than the client."""
-    wrong = "; ".join(
-        f"{worker}: {place} is {digests.get(place, 'missing')}, expected {digest}"
-        for worker, digests in found.items()
-        for place, digest in expected.items()
-        if digests.get(place) != digest
-    )
-    return BroadcastError(
-        f"workers hold another state than the client: {wrong}; "
-        "their packages or processors differ. Use the same versions and one type of machine on both sides, "
-        "or give the feature map its frequencies as arrays"
-    )
 
 
 def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[Any, Any], Any]]:
@@ -382,11 +354,6 @@ def bytes_per_row(function: object) -> int:
     if source is None:
         return 0
     return int(source.n_features * source.dtype.itemsize + 8 * (source.n_targets + source.weighted))
-
-
-def source_of(function: object) -> Dataset | None:
-    """Return the dataset whose blocks a function reads."""
-    return function.source if isinstance(function, BlockFunction) else None
 
 
 def _write[S](output: RegionWriter, compute: Callable[[Rows, S], Any], rows: Rows, state: S) -> int:

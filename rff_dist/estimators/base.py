@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,9 +15,9 @@ from sklearn.base import BaseEstimator
 from rff_dist.data.blocks import Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.folds import check_cv
 from rff_dist.estimators.inputs import (
     as_dataset,
+    check_cv,
     choose_kernel,
     is_dask,
     map_for,
@@ -27,6 +28,8 @@ from rff_dist.estimators.inputs import (
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import length_scale_of
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
@@ -68,17 +71,24 @@ class RowsEstimator(BaseEstimator):
         return tags
 
 
+@dataclass(repr=False, eq=False)
 class FeatureEstimator(RowsEstimator):
-    """An estimator that is a model on random features, `_fitted`, once it is fitted."""
+    """An estimator that is a model on random features, `_fitted`, once it is fitted.
 
-    kernel: str | Kernel
-    length_scale: Any
-    features: Any
-    design: Any
-    precision: Any
-    standardize: bool | str
-    random_state: Any
-    _fitted: Any
+    An estimator's parameters are the fields of a dataclass, whose `__init__` stores them as they are.
+    """
+
+    _: KW_ONLY
+    kernel: str | Kernel = "gaussian"
+    length_scale: Any = "auto"
+    n_components: Any = "auto"
+    features: str | Nystrom = "fourier"
+    design: str | Design = "orthogonal"
+    precision: str = "standard"
+    standardize: bool | str = False
+    random_state: Any = None
+    engine: Engine | None = None
+    _fitted: Any = field(init=False)
 
     @property
     def feature_map_(self) -> FeatureMap:
@@ -121,16 +131,20 @@ class FeatureEstimator(RowsEstimator):
         }
 
 
+@dataclass(repr=False, eq=False)
 class RandomFeatureEstimator(FeatureEstimator, ABC):
     """An estimator that is a `RidgeModel` once it is fitted; see `RFFRidge` for parameters and attributes."""
 
-    n_components: Any
-    alpha: Any
-    cv: Any
-    fit_intercept: bool
-    sample_weight_kind: str
-    feature_names_in_: NDArray[Any]
-    _fitted: RidgeModel
+    kernel: str | Kernel = "auto"
+    _: KW_ONLY
+    alpha: Any = "auto"
+    cv: Any = None
+    features: str | Nystrom = "auto"
+    precision: str = "auto"
+    standardize: bool | str = "auto"
+    fit_intercept: bool = True
+    sample_weight_kind: str = "precision"
+    _fitted: RidgeModel = field(init=False)
 
     @property
     @abstractmethod

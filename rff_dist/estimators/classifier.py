@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -19,13 +19,8 @@ from rff_dist.classify import predict as class_prediction
 from rff_dist.classify.fit import LossOptions, fit_labels
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data.labelled import LabelledDataset
-from rff_dist.engines.protocol import Engine
 from rff_dist.estimators.base import RandomFeatureEstimator
-from rff_dist.estimators.folds import as_folds
-from rff_dist.estimators.inputs import as_labelled, is_in_memory, suitable_engine
-from rff_dist.features.nystrom import Nystrom
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel
+from rff_dist.estimators.inputs import as_folds, as_labelled, is_in_memory, suitable_engine
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
@@ -36,6 +31,7 @@ def _has_probabilities(estimator: RFFClassifier) -> bool:
     return True
 
 
+@dataclass(repr=False, eq=False)
 class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     """Classification in random Fourier or Nyström features: ridge, logistic regression or kernel SVM.
 
@@ -117,46 +113,12 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     True
     """
 
-    classes_: NDArray[Any]
-
-    def __init__(
-        self,
-        kernel: str | Kernel = "auto",
-        *,
-        length_scale: Any = "auto",
-        n_components: Any = "auto",
-        alpha: Any = "auto",
-        cv: Any = None,
-        features: str | Nystrom = "auto",
-        design: str | Design = "orthogonal",
-        precision: str = "auto",
-        standardize: bool | str = "auto",
-        fit_intercept: bool = True,
-        loss: str = "squared",
-        class_weight: Any = None,
-        tol: float = LossOptions.tol,
-        max_iter: int = LossOptions.max_iter,
-        random_state: Any = None,
-        sample_weight_kind: str = "precision",
-        engine: Engine | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.length_scale = length_scale
-        self.n_components = n_components
-        self.alpha = alpha
-        self.cv = cv
-        self.features = features
-        self.design = design
-        self.precision = precision
-        self.standardize = standardize
-        self.fit_intercept = fit_intercept
-        self.loss = loss
-        self.class_weight = class_weight
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.sample_weight_kind = sample_weight_kind
-        self.engine = engine
+    _: KW_ONLY
+    loss: str = "squared"
+    class_weight: Any = None
+    tol: float = LossOptions.tol
+    max_iter: int = LossOptions.max_iter
+    classes_: NDArray[Any] = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit from scratch.
@@ -355,18 +317,3 @@ def _probabilities(
     calibration: ScoreCalibration, of_logarithms: Callable[..., Any], scores: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     return np.asarray(of_logarithms(calibration.log_probabilities(scores)))
-
-
-# -- what a stored model says of its classes -------------------------------------------------------
-
-
-def estimator_of(model: RidgeModel, **parameters: Any) -> RFFClassifier:
-    """Return a fitted estimator for a classifier's model, with the parameters that its card keeps."""
-    facts = model.card["classifier"]
-    weight = facts["class_weight"]
-    if isinstance(weight, list):
-        weight = dict(zip(class_prediction.read_classes(model).tolist(), weight, strict=True))
-    options = {name: facts[name] for name in ("loss", "tol", "max_iter")}
-    estimator = RFFClassifier(class_weight=weight, **options, **parameters)
-    estimator._keep(model)
-    return estimator

@@ -1,11 +1,11 @@
-"""What users pass as X and y, turned into a dataset; and the engine that suits it."""
+"""What users pass as X, y and cv, turned into a dataset and folds; and the engine that suits it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.columns import Column, MemoryColumn
+from rff_dist.data.folds import Folds, PredefinedFolds, find_folds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset, SparseDataset
 from rff_dist.engines.protocol import Engine
@@ -40,12 +41,30 @@ def is_dask(value: object) -> bool:
 
 def is_in_memory(X: object) -> bool:
     """Return whether scikit-learn's checks apply to X: arrays, frames, sparse matrices, lists."""
-    return not (isinstance(X, str | os.PathLike | Dataset) or is_dask(X) or _is_zarr(X))
+    return not (_is_stored(X) or is_dask(X) or _is_zarr(X))
 
 
 def _is_zarr(value: object, name: str = "") -> bool:
     kind = type(value)
     return kind.__module__.partition(".")[0] == "zarr" and name in ("", kind.__name__)
+
+
+def _is_stored(X: object) -> bool:
+    """Return whether X is a dataset, or a path, URL or group of one."""
+    return isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group")
+
+
+def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> Dataset:
+    """Return a dataset, or the one at a path or URL or in a group.
+
+    `supervised`: whether a group's y is read; it may be text, which is no target.
+    Raises DataError if targets or weights are given beside it.
+    """
+    if y is not None or sample_weight is not None:
+        raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
+    if isinstance(X, Dataset):
+        return X
+    return open_dataset(X) if supervised else open_dataset(X, y=None)
 
 
 def as_dataset(
@@ -70,12 +89,8 @@ def as_dataset(
         return ArrayDataset(encoded, y if supervised else None, sample_weight)
     if is_in_memory(X):
         return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
-    if isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group"):
-        if y is not None or sample_weight is not None:
-            raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-        if not isinstance(X, Dataset):  # a group's y may be text, which is no target, where none is looked at
-            X = open_dataset(X) if supervised else open_dataset(X, y=None)
-        dataset: Dataset = X
+    if _is_stored(X):
+        dataset = stored_dataset(X, y, sample_weight, supervised=supervised)
     elif is_dask(X):
         from rff_dist.engines.dask_arrays import DaskArrayDataset
 
@@ -110,12 +125,7 @@ def _by_recipe(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
 
 
 def as_labelled(
-    estimator: BaseEstimator,
-    X: Any,
-    y: Any = None,
-    sample_weight: Any = None,
-    *,
-    reset: bool,
+    estimator: BaseEstimator, X: Any, y: Any = None, sample_weight: Any = None, *, reset: bool
 ) -> tuple[Dataset, Column]:
     """Turn what the user passed to a classifier into rows without targets, and their labels.
 
@@ -130,7 +140,7 @@ def as_labelled(
     """
     if is_in_memory(X):
         return _checked_labels(estimator, X, y, sample_weight, reset=reset)
-    if isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group"):
+    if _is_stored(X):
         if sample_weight is not None:
             raise DataError("`sample_weight` belongs to the dataset: leave it out, or pass arrays")
         given = X if isinstance(X, Dataset) else open_dataset(X, y=None)
@@ -337,3 +347,50 @@ def map_rows(
     if width is None:
         return rows.map_blocks(function, drop_axis=1, dtype=dtype)
     return rows.map_blocks(function, chunks=(rows.chunks[0], (width,)), dtype=dtype)
+
+
+def check_cv(cv: Any) -> None:
+    """Check that `cv` can be folds, before data are looked at."""
+    if cv is not None and not _gives_splits(cv):
+        find_folds(cv)
+
+
+def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | Folds | None, Dataset]:
+    """Return folds, and the dataset whose rows know what those folds go by.
+
+    `y`: as given to the estimator: stratified splitters look at it where it is in memory.
+    `groups`: as given to the estimator.
+    Raises InvalidParameterError if splits of scikit-learn do not hold out each row once and train on all
+      others.
+    """
+    if cv is None or not _gives_splits(cv):
+        return cv, with_groups(dataset, groups)
+    if hasattr(cv, "split"):
+        targets = np.asarray(y) if y is not None and is_in_memory(y) else None
+        given = None if groups is None or isinstance(groups, str) else np.asarray(groups)
+        splits = list(cv.split(np.zeros((dataset.n_samples, 1)), targets, given))
+    else:
+        splits = list(cv)
+    fold_of_row = _fold_of_row(splits, dataset.n_samples, cv)
+    return PredefinedFolds(len(splits)), with_groups(dataset, fold_of_row)
+
+
+def _gives_splits(cv: Any) -> bool:
+    return not isinstance(cv, str | bytes) and (hasattr(cv, "split") or isinstance(cv, Iterable))
+
+
+def _fold_of_row(splits: list[Any], n_samples: int, cv: Any) -> NDArray[np.int64]:
+    fold_of_row, n_held_out = np.full(n_samples, -1, np.int64), np.zeros(n_samples, np.int64)
+    trains_on_others = True
+    for fold, (train, test) in enumerate(splits):
+        held_out, trained = np.zeros((2, n_samples), bool)
+        held_out[test] = trained[train] = True
+        trains_on_others &= bool((trained != held_out).all())
+        fold_of_row[held_out] = fold
+        n_held_out += held_out
+    if not trains_on_others or (n_held_out != 1).any():
+        raise InvalidParameterError(
+            f"`cv` is {type(cv).__name__}, whose splits do not hold out each row once and train on all "
+            "others; expected such splits, a number of folds, HashFolds(…), GroupFolds(…) or TimeFolds(…)"
+        )
+    return fold_of_row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +23,7 @@ from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import Standardizer
 from rff_dist.features.options import check_without_targets
 from rff_dist.kernels.base import Kernel
-from rff_dist.kmeans.exact import Centres, Similarities, cluster, improve, labels_from_rows
+from rff_dist.kmeans.exact import Similarities, cluster, improve, labels_from_rows
 from rff_dist.numerics.machine import available_memory
 from rff_dist.statistics import inspection
 from rff_dist.text import human_bytes
@@ -32,6 +33,7 @@ N_INIT = 10
 _STRIP_BYTES = 2**22  # of kernel values made at once
 
 
+@dataclass(repr=False, eq=False)
 class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, RowsEstimator):
     """Kernel k-means by the whole Gram matrix: exact, for thousands of rows.
 
@@ -100,32 +102,16 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     True
     """
 
-    labels_: NDArray[np.int32]
-    kernel_: Kernel | None
-    _centres: Centres
-    _rows: FloatArray
-    _standardizer: Standardizer | None
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        kernel: str | Kernel = "gaussian",
-        length_scale: Any = "auto",
-        n_init: Any = "auto",
-        init: Any = "k-means++",
-        max_iter: int = 300,
-        standardize: bool | str = False,
-        random_state: Any = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.kernel = kernel
-        self.length_scale = length_scale
-        self.n_init = n_init
-        self.init = init
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.random_state = random_state
+    n_clusters: int = 8
+    _: KW_ONLY
+    kernel: str | Kernel = "gaussian"
+    length_scale: Any = "auto"
+    n_init: Any = "auto"
+    init: Any = "k-means++"
+    max_iter: int = 300
+    standardize: bool | str = False
+    random_state: Any = None
+    kernel_: Kernel | None = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the clusters.
@@ -183,17 +169,10 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             raise InvalidParameterError(
                 f"unknown `init` {self.init!r}; expected 'k-means++', row numbers, or labels"
             )
-        if isinstance(self.n_init, str):
-            if self.n_init != "auto":
-                raise InvalidParameterError(
-                    f"`n_init` is {self.n_init!r}; expected 'auto' or an integer of at least 1"
-                )
-            return 1 if given else N_INIT
-        if check_count(self.n_init, "n_init") > 1 and given:
-            raise InvalidParameterError(
-                f"`n_init` is {self.n_init} beside a given `init`, which is one start"
-            )
-        return int(self.n_init)
+        n_init = check_count(starts_of(self.n_init, auto=1 if given else N_INIT), "n_init")
+        if n_init > 1 and given:
+            raise InvalidParameterError(f"`n_init` is {n_init} beside a given `init`, which is one start")
+        return n_init
 
     def _precomputed(self, X: Any, sample_weight: Any) -> Similarities:
         gram = _as_gram(self, X, reset=True)
@@ -343,6 +322,15 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = _is_precomputed(self.kernel)
         return tags
+
+
+def starts_of(n_init: Any, *, auto: int) -> Any:
+    """Return the number of starts that was given, or what "auto" is."""
+    if not isinstance(n_init, str):
+        return n_init
+    if n_init != "auto":
+        raise InvalidParameterError(f"`n_init` is {n_init!r}; expected 'auto' or an integer of at least 1")
+    return auto
 
 
 def warn_of_few_rows(n_filled: int, n_clusters: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -11,19 +12,10 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import FeatureEstimator
-from rff_dist.estimators.inputs import (
-    as_dataset,
-    is_in_memory,
-    suitable_engine,
-)
-from rff_dist.estimators.kernel_kmeans import warn_of_few_rows
-from rff_dist.features.nystrom import Nystrom
+from rff_dist.estimators.inputs import as_dataset, is_in_memory, suitable_engine
+from rff_dist.estimators.kernel_kmeans import starts_of, warn_of_few_rows
 from rff_dist.features.options import check_width, check_without_targets
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
@@ -31,6 +23,7 @@ from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import Clusters
 
 
+@dataclass(repr=False, eq=False)
 class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, FeatureEstimator):
     """Kernel k-means through random Fourier or Nyström features, in passes that never store them.
 
@@ -137,48 +130,18 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     True
     """
 
-    feature_names_in_: NDArray[Any]
-    labels_: NDArray[np.int32]
-    _fitted: Clusters
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        kernel: str | Kernel = "gaussian",
-        length_scale: Any = "auto",
-        n_components: int = 1024,
-        n_init: Any = "auto",
-        init: Any = "k-means||",
-        max_iter: int = LloydOptions.max_iter,
-        tol: float = LloydOptions.tol,
-        algorithm: str = "lloyd",
-        n_principal: int | None = None,
-        normalize: str | None = None,
-        features: str | Nystrom = "fourier",
-        design: str | Design = "orthogonal",
-        precision: str = "standard",
-        standardize: bool | str = False,
-        random_state: Any = None,
-        engine: Engine | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.kernel = kernel
-        self.length_scale = length_scale
-        self.n_components = n_components
-        self.n_init = n_init
-        self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.algorithm = algorithm
-        self.n_principal = n_principal
-        self.normalize = normalize
-        self.features = features
-        self.design = design
-        self.precision = precision
-        self.standardize = standardize
-        self.random_state = random_state
-        self.engine = engine
+    n_clusters: int = 8
+    _: KW_ONLY
+    n_components: int = 1024
+    n_init: Any = "auto"
+    init: Any = "k-means||"
+    max_iter: int = LloydOptions.max_iter
+    tol: float = LloydOptions.tol
+    algorithm: str = "lloyd"
+    n_principal: int | None = None
+    normalize: str | None = None
+    labels_: NDArray[np.int32] = field(init=False)
+    _fitted: Clusters = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the clusters.
@@ -214,17 +177,14 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     def _options(self) -> tuple[ClusterSpace, LloydOptions]:
         """Return the parameters as the library takes them, checked."""
         check_width(self.n_components, "phases", self.features)  # else it has no map
-        if isinstance(self.n_init, str) and self.n_init != "auto":
-            raise InvalidParameterError(
-                f"`n_init` is {self.n_init!r}; expected 'auto' or an integer of at least 1"
-            )
+        n_init = starts_of(self.n_init, auto=1)
         check_without_targets(self.length_scale)
         features = self._features(self.n_components)
         space = ClusterSpace(**features, n_principal=self.n_principal, normalize=self.normalize)
         lloyd = LloydOptions(
             self.n_clusters,
             init=self.init,
-            n_init=1 if isinstance(self.n_init, str) else self.n_init,
+            n_init=n_init,
             max_iter=self.max_iter,
             tol=self.tol,
             algorithm=self.algorithm,

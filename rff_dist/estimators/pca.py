@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import FeatureEstimator
-from rff_dist.estimators.inputs import (
-    as_dataset,
-    suitable_engine,
-)
-from rff_dist.features.nystrom import Nystrom
+from rff_dist.estimators.inputs import as_dataset, suitable_engine
 from rff_dist.features.options import FeatureOptions, check_without_targets
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel
 from rff_dist.pca import fit as pca
-from rff_dist.pca.components import Projection, project_rows
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.pca.components import project_rows
 
 
+@dataclass(repr=False, eq=False)
 class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator):
     """Kernel PCA through random Fourier or Nyström features, by exact streamed statistics.
 
@@ -123,38 +116,11 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
     True
     """
 
-    statistics_: RidgeStatistics
-    projection_: Projection
-    components_: NDArray[np.float64]
-
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        kernel: str | Kernel = "gaussian",
-        length_scale: Any = "auto",
-        n_random_features: int = 2048,
-        features: str | Nystrom = "fourier",
-        design: str | Design = "orthogonal",
-        precision: str = "standard",
-        standardize: bool | str = False,
-        normalize: str | None = None,
-        whiten: bool = False,
-        random_state: Any = None,
-        engine: Engine | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.kernel = kernel
-        self.length_scale = length_scale
-        self.n_random_features = n_random_features
-        self.features = features
-        self.design = design
-        self.precision = precision
-        self.standardize = standardize
-        self.normalize = normalize
-        self.whiten = whiten
-        self.random_state = random_state
-        self.engine = engine
+    n_components: int = 2
+    _: KW_ONLY
+    n_random_features: int = 2048
+    normalize: str | None = None
+    whiten: bool = False
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Compute the components.
@@ -226,9 +192,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        projection = self.projection_
         width = self.n_components_
-        return self._map(X, project_rows, projection, label="project", width=width, dtype=np.float64)
+        return self._map(X, project_rows, self.projection_, label="project", width=width, dtype=np.float64)
 
     @property
     def n_components_(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,10 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.classify.predict import read_classes
 from rff_dist.data.folds import folds_from_dict
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.classifier import RFFClassifier, estimator_of
+from rff_dist.estimators.classifier import RFFClassifier
 from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.features.feature_map import FeatureMap
@@ -74,11 +74,8 @@ def save_model(
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """
+    model, recipe = _parts_of(model) if isinstance(model, Pipeline) else (model, None)
     fitted: Any = model
-    recipe = None
-    if isinstance(model, Pipeline):
-        model, recipe = _parts_of(model)
-        fitted = model
     if isinstance(model, RFFKMeans | RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
         fitted = model._fitted
@@ -104,8 +101,9 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMe
         If there is no model; IntegrityError if it is damaged, UnsafeModelError for a pickle, VersionError
         for the format of a newer release.
     """
-    model = read_any(url)
-    estimator = _MAKERS[kind_of(model).name(model)](model)
+    model: Any = read_any(url)
+    estimator = _unfitted(model)
+    estimator._keep(model)
     estimator.n_features_in_ = model.feature_map.n_features
     names = model.card.get("feature_names")
     if names:
@@ -122,28 +120,19 @@ def _parts_of(pipeline: Pipeline) -> tuple[Any, Recipe | None]:
     return last, Recipe([transformer_of(pipeline[:-1], n_names=last.n_features_in_)])
 
 
-def _classifier_of(model: Any) -> RFFClassifier:
-    return estimator_of(model, **_parameters_of(model))
-
-
-def _ridge_of(model: Any) -> RFFRidge:
-    per_target = model.card.get("alpha_per_target", False)
-    estimator = RFFRidge(**_parameters_of(model), alpha_per_target=per_target)
-    estimator._keep(model)
-    return estimator
-
-
-def _kmeans_of(model: Any) -> RFFKMeans:
-    estimator = RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
-    estimator._keep(model)
-    return estimator
-
-
-_MAKERS: dict[str, Callable[[Any], RFFRidge | RFFClassifier | RFFKMeans]] = {
-    "classifier": _classifier_of,
-    "regression": _ridge_of,
-    "clusters": _kmeans_of,
-}
+def _unfitted(model: Any) -> RFFRidge | RFFClassifier | RFFKMeans:
+    """Return the estimator of a stored model, with the parameters that this keeps."""
+    if isinstance(model, Clusters):
+        return RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
+    if "classifier" not in model.card:
+        per_target = model.card.get("alpha_per_target", False)
+        return RFFRidge(**_parameters_of(model), alpha_per_target=per_target)
+    facts = model.card["classifier"]
+    weight = facts["class_weight"]
+    if isinstance(weight, list):
+        weight = dict(zip(read_classes(model).tolist(), weight, strict=True))
+    options = {name: facts[name] for name in ("loss", "tol", "max_iter")}
+    return RFFClassifier(class_weight=weight, **options, **_parameters_of(model))
 
 
 def _parameters_of(model: RidgeModel) -> dict[str, Any]:

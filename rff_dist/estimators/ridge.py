@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.data.blocks import Dataset
-from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.estimators.base import RandomFeatureEstimator
-from rff_dist.estimators.folds import as_folds
-from rff_dist.estimators.inputs import as_dataset, is_dask, is_in_memory, suitable_engine
-from rff_dist.features.nystrom import Nystrom
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel
+from rff_dist.estimators.inputs import as_dataset, as_folds, is_dask, is_in_memory, suitable_engine
 from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import refit
+from rff_dist.ridge.merge import merge
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import Alpha, check_alpha, is_one_alpha
 from rff_dist.statistics import passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 
+@dataclass(repr=False, eq=False)
 class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     """Kernel ridge regression through random Fourier or Nyström features, by exact streamed statistics.
 
@@ -172,44 +170,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     True
     """
 
-    _pending: RidgeStatistics | None
-
-    def __init__(
-        self,
-        kernel: str | Kernel = "auto",
-        *,
-        length_scale: Any = "auto",
-        n_components: Any = "auto",
-        alpha: Any = "auto",
-        cv: Any = None,
-        alpha_per_target: Any = "auto",
-        conformal: bool | str = False,
-        solver: str = "auto",
-        features: str | Nystrom = "auto",
-        design: str | Design = "orthogonal",
-        precision: str = "auto",
-        standardize: bool | str = "auto",
-        fit_intercept: bool = True,
-        random_state: Any = None,
-        sample_weight_kind: str = "precision",
-        engine: Engine | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.length_scale = length_scale
-        self.n_components = n_components
-        self.alpha = alpha
-        self.cv = cv
-        self.alpha_per_target = alpha_per_target
-        self.conformal = conformal
-        self.solver = solver
-        self.features = features
-        self.design = design
-        self.precision = precision
-        self.standardize = standardize
-        self.fit_intercept = fit_intercept
-        self.random_state = random_state
-        self.sample_weight_kind = sample_weight_kind
-        self.engine = engine
+    _: KW_ONLY
+    alpha_per_target: Any = "auto"
+    conformal: bool | str = False
+    solver: str = "auto"
+    _pending: RidgeStatistics | None = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit from scratch.
@@ -394,10 +359,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         if self._pending is not None:
             # the sums stay pending until they are solved: a failing solve must not lose rows
             self._fitted = refit(
-                self._fitted,
-                self._pending,
-                alpha=self._alpha_to_refit(),
-                fit_intercept=self.fit_intercept,
+                self._fitted, self._pending, alpha=self._alpha_to_refit(), fit_intercept=self.fit_intercept
             )
             self._pending = None
         return self._fitted
@@ -451,3 +413,51 @@ def _refuse_dask(X: Any, asked: str) -> None:
             f"{asked} for a Dask {type(X).__name__}; expected rows that are in memory or stored. Compute X "
             "first, or write it with `write_dataset`"
         )
+
+
+def merge_models(models: Sequence[RFFRidge]) -> RFFRidge:
+    """Return the model of the rows of all models, from their exact sums alone.
+
+    The models must be of one spec: features, standardisation and offsets are those of one model, as
+    `rff-dist refit` trains on other rows. No row may be in two of them. Alpha is chosen as the first model's
+    was; where that took folds, it stays.
+
+    Parameters
+    ----------
+    models : sequence of RFFRidge
+        Fitted or loaded, with their statistics; two or more.
+
+    Returns
+    -------
+    RFFRidge
+        Fitted, with the parameters of the first.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there are fewer than two, or one is no RFFRidge.
+    StatisticsError
+        If a model has no statistics, or is of another spec (names the first field that differs), or two were
+        trained on the same data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import RFFRidge, merge_models
+    >>> X = np.random.default_rng(0).standard_normal((200, 2))
+    >>> first = RFFRidge(n_components=16, alpha=0.1, random_state=0).fit(X, X[:, 0])
+    >>> merge_models([first, first])
+    Traceback (most recent call last):
+    rff_dist.errors.StatisticsError: models[0] and models[1] were trained on data of the same ...
+    """
+    for i, model in enumerate(models):
+        if not isinstance(model, RFFRidge):
+            raise InvalidParameterError(f"models[{i}] is a {type(model).__name__}; expected an RFFRidge")
+        check_is_fitted(model, "_fitted")
+    merged = merge([model.model_ for model in models], [f"models[{i}]" for i in range(len(models))])
+    estimator: RFFRidge = clone(models[0])
+    estimator._keep(merged)
+    for name in ("n_features_in_", "feature_names_in_"):
+        if hasattr(models[0], name):
+            setattr(estimator, name, getattr(models[0], name))
+    return estimator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -9,7 +10,6 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.data.blocks import Dataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import RowsEstimator
@@ -25,6 +25,7 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.statistics import inspection
 
 
+@dataclass(repr=False, eq=False)
 class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimator):
     """Approximate a kernel's feature map by random Fourier or Nyström features.
 
@@ -79,24 +80,14 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
     ((2, 4096), np.True_)
     """
 
-    def __init__(
-        self,
-        kernel: str | Kernel = "gaussian",
-        *,
-        length_scale: Any = "auto",
-        n_components: int = 2048,
-        features: str | Nystrom = "fourier",
-        design: str | Design = "orthogonal",
-        precision: str = "standard",
-        random_state: Any = None,
-    ) -> None:
-        self.kernel = kernel
-        self.length_scale = length_scale
-        self.n_components = n_components
-        self.features = features
-        self.design = design
-        self.precision = precision
-        self.random_state = random_state
+    kernel: str | Kernel = "gaussian"
+    _: KW_ONLY
+    length_scale: Any = "auto"
+    n_components: int = 2048
+    features: str | Nystrom = "fourier"
+    design: str | Design = "orthogonal"
+    precision: str = "standard"
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw the features; looks at the rows of X for their number of columns and the median heuristic.
@@ -121,7 +112,9 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         check_n_components(self.n_components, "phases")
         dataset = as_dataset(self, X, reset=True, supervised=False)
-        ranges = None if kernel.is_bound else _input_range(dataset)
+        ranges = None
+        if not kernel.is_bound:
+            ranges = inspection.input_range(inspection.inspect(dataset, engine=SerialEngine()), None)
         recipe = Recipe(
             kernel,
             length_scale=length_scale,
@@ -170,8 +163,3 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _input_range(dataset: Dataset) -> Any:
-    moments = inspection.inspect(dataset, engine=SerialEngine())
-    return inspection.input_range(moments, None)

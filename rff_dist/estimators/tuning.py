@@ -12,13 +12,12 @@ import numpy as np
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.estimators.folds import as_folds, check_cv
-from rff_dist.estimators.inputs import as_dataset, suitable_engine
+from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators.inputs import as_dataset, as_folds, check_cv, stored_dataset, suitable_engine
 from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
-from rff_dist.features.evidence import EvidenceSearch, TunedKernel
+from rff_dist.features.evidence import TUNING_ROWS, EvidenceSearch, TunedKernel
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, default_design
@@ -27,7 +26,6 @@ from rff_dist.ridge import search
 from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
 from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
-from rff_dist.storage.datasets import open_dataset
 
 # Parameters of RFFRidge that candidates share, and what is unlike there.
 _DEFAULTS = {
@@ -36,14 +34,7 @@ _DEFAULTS = {
     "features": "fourier",
     "precision": "standard",
 }
-_SHARED = {
-    *_DEFAULTS,
-    "standardize",
-    "fit_intercept",
-    "random_state",
-    "sample_weight_kind",
-    "engine",
-}
+_SHARED = {*_DEFAULTS, "standardize", "fit_intercept", "random_state", "sample_weight_kind", "engine"}
 
 
 def tune_length_scales(
@@ -54,7 +45,7 @@ def tune_length_scales(
     *,
     per_feature: bool = True,
     standardize: bool | str = "auto",
-    n_samples: int = for_dataset.TUNING_ROWS,
+    n_samples: int = TUNING_ROWS,
     n_components: int = 256,
     n_starts: int = 4,
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
@@ -131,15 +122,12 @@ def tune_length_scales(
     passes.check_weight_kind(sample_weight_kind)
     found = find_kernel(kernel)
     if isinstance(X, Dataset | str | os.PathLike):
-        if y is not None or sample_weight is not None:
-            raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-        dataset = X if isinstance(X, Dataset) else open_dataset(X)
+        dataset = stored_dataset(X, y, sample_weight)
     else:
         dataset = ArrayDataset(X, y, sample_weight)
     standardizer = None
     if standardize:
-        prepared = prepare(dataset, standardize=standardize, engine=SerialEngine())
-        standardizer = prepared.standardizer
+        standardizer = prepare(dataset, standardize=standardize, engine=SerialEngine()).standardizer
     seed, repeated = seed_from_random_state(random_state), sample_weight_kind == "frequency"
     return for_dataset.tune(
         for_dataset.Inputs(dataset, standardizer, seed, frequency_weights=repeated),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from rff_dist.ridge.model import RidgeModel
 from rff_dist.storage.files import write_whole
 
 _OPERATORS, _FORMAT = 18, 9  # versions that ONNX Runtime reads from 1.14 (2023) on
+# Types of labels by the kind of their dtype; all others are integers.
+_LABELS: dict[str, tuple[str, type]] = {"U": ("STRING", object), "f": ("DOUBLE", np.float64)}
 
 
 def export_onnx(model: RidgeModel, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -64,16 +67,16 @@ class _Graph:
         self.onnx, self.nodes, self.constants = onnx, list[Any](), list[Any]()
 
     def add(self, operator: str, *inputs: Any, name: str | None = None, **attributes: Any) -> str:
-        """Add a node and return what its output is called; arrays among the inputs become constants."""
+        """Add a node and return what its output is called; numbers among the inputs become constants."""
         output = name or f"v{len(self.nodes)}"
-        names = [one if isinstance(one, str) else self.constant(np.asarray(one)) for one in inputs]
+        names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
         self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))
         return output
 
-    def constant(self, values: np.ndarray) -> str:
+    def constant(self, values: Any) -> str:
         """Add a constant and return its name."""
         name = f"c{len(self.constants)}"
-        self.constants.append(self.onnx.numpy_helper.from_array(values, name))
+        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(values), name))
         return name
 
     def cast(self, value: str, dtype: str) -> str:
@@ -102,18 +105,9 @@ def _outputs(graph: _Graph, slim: Slim) -> list[Any]:
         logits = graph.add("Concat", graph.add("Mul", logits, np.zeros(1)), logits, axis=1)
     place = graph.add("ArgMax", logits, axis=1, keepdims=0)
     classes = np.asarray(facts["classes"])
-    kind = (
-        types.STRING
-        if classes.dtype.kind == "U"
-        else types.DOUBLE
-        if classes.dtype.kind == "f"
-        else types.INT64
-    )
-    classes = classes.astype(
-        object if kind == types.STRING else np.float64 if kind == types.DOUBLE else np.int64
-    )
-    graph.add("Gather", classes, place, name="labels")
-    found = [graph.info("labels", kind, ["rows"])]
+    kind, dtype = _LABELS.get(classes.dtype.kind, ("INT64", np.int64))
+    graph.add("Gather", classes.astype(dtype), place, name="labels")
+    found = [graph.info("labels", getattr(types, kind), ["rows"])]
     if facts["has_probabilities"]:
         graph.add("Softmax", logits, axis=1, name="probabilities")
         found.append(graph.info("probabilities", types.DOUBLE, ["rows", len(classes)]))
@@ -127,29 +121,25 @@ def _outer(slim: Slim) -> np.ndarray:
         if "kernel" in part:
             return slim.outer
         n_rows = len(part["columns"]) if "columns" in part else part["stop"] - part["start"]
-        if part.get("pairs"):
-            both = np.arange(start, start + 2 * n_rows)
-            rows += [both[::2], both[1::2]]
-            n_rows *= 2
-        else:
-            rows.append(np.arange(start, start + n_rows))
-        start += n_rows
+        together = 2 if part.get("pairs") else 1
+        stop = start + n_rows * together
+        rows.append(np.arange(start, stop).reshape(n_rows, together).T.ravel())
+        start = stop
     return slim.outer[np.concatenate(rows)]
 
 
 def _inputs(graph: _Graph, facts: dict[str, Any]) -> str:
     """Return the inputs without means and deviations, or as normal scores, in float32's digits."""
-    done = graph.add("Div", graph.add("Sub", "X", np.array(facts["mean"])), np.array(facts["scale"]))
+    done = graph.add("Div", graph.add("Sub", "X", facts["mean"]), facts["scale"])
     for rank in facts["ranks"]:
         inputs, scores = np.array(rank["inputs"]), np.array(rank["scores"])
-        column = graph.add("Gather", "X", np.array([rank["column"]]), axis=1)
+        column = graph.add("Gather", "X", [rank["column"]], axis=1)
         # which knot is the last at or below, and the share of the way to the next one
         below = graph.cast(graph.add("GreaterOrEqual", column, inputs[np.newaxis]), "INT64")
-        place = graph.add("Sub", graph.add("ReduceSum", below, np.array([1]), keepdims=1), np.array([1]))
-        place = graph.add("Clip", place, np.array(0), np.array(len(inputs) - 2))
+        place = graph.add("Sub", graph.add("ReduceSum", below, [1], keepdims=1), [1])
+        place = graph.add("Clip", place, 0, len(inputs) - 2)
         low, gap = graph.add("Gather", inputs, place), graph.add("Gather", np.diff(inputs), place)
-        share = graph.add("Div", graph.add("Sub", column, low), gap)
-        share = graph.add("Clip", share, np.array(0.0), np.array(1.0))
+        share = graph.add("Clip", graph.add("Div", graph.add("Sub", column, low), gap), 0.0, 1.0)
         rise = graph.add("Mul", share, graph.add("Gather", np.diff(scores), place))
         score = graph.add("Add", graph.add("Gather", scores, place), rise)
         chosen = np.arange(facts["n_features"]) == rank["column"]
@@ -161,15 +151,9 @@ def _features(graph: _Graph, part: dict[str, Any], x: str, slim: Slim) -> str:
     if "kernel" in part:
         return _kernel(graph, part["kernel"], x, slim.inner)
     if "columns" in part:  # of the inputs; -1 is a constant 1
-        n_features = slim.facts["n_features"]
-        chosen = np.zeros((n_features, len(part["columns"])))
-        one = np.zeros(len(part["columns"]))
-        for place, column in enumerate(part["columns"]):
-            if column < 0:
-                one[place] = 1.0
-            else:
-                chosen[column, place] = 1.0
-        return graph.add("Add", graph.add("MatMul", x, chosen), one)
+        columns = np.array(part["columns"])
+        chosen = np.arange(slim.facts["n_features"])[:, np.newaxis] == columns
+        return graph.add("Add", graph.add("MatMul", x, chosen * 1.0), (columns < 0) * 1.0)
     inner = slim.inner[:, part["start"] : part["stop"]]
     angles = graph.cast(graph.add("MatMul", x, np.ascontiguousarray(inner[:-1])), "FLOAT")
     angles = graph.add("Add", angles, inner[-1].astype(np.float32))
@@ -180,7 +164,7 @@ def _features(graph: _Graph, part: dict[str, Any], x: str, slim: Slim) -> str:
         return graph.cast(z, "DOUBLE")
     # fixed point: whole multiples of 2^-14
     rounded = graph.add("Round", graph.add("Mul", z, np.array(part["whole"], np.float32)))
-    return graph.add("Div", graph.cast(rounded, "DOUBLE"), np.array(2.0**14))
+    return graph.add("Div", graph.cast(rounded, "DOUBLE"), 2.0**14)
 
 
 def _kernel(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) -> str:
@@ -188,35 +172,30 @@ def _kernel(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) 
     name = kernel["name"]
     if name in ("sum", "product"):
         found = [_kernel(graph, one, x, centres) for one in kernel["kernels"]]
-        whole = found[0]
-        for one in found[1:]:
-            whole = graph.add("Add" if name == "sum" else "Mul", whole, one)
-        return whole
+        return reduce(partial(graph.add, "Add" if name == "sum" else "Mul"), found)
     if name == "scaled":
-        return graph.add(
-            "Mul", _kernel(graph, kernel["kernel"], x, centres), np.array(float(kernel["weight"]))
-        )
+        return graph.add("Mul", _kernel(graph, kernel["kernel"], x, centres), float(kernel["weight"]))
     if name == "linear":
         return graph.add("MatMul", x, np.ascontiguousarray(centres.T))
     scale = np.asarray(kernel["length_scale"], np.float64)
     # one centre after another in an axis of its own: no digits are lost to a difference of squares
-    rows = graph.add("Unsqueeze", graph.add("Div", x, np.atleast_1d(scale)), np.array([1]))
+    rows = graph.add("Unsqueeze", graph.add("Div", x, np.atleast_1d(scale)), [1])
     apart = graph.add("Sub", rows, (centres / scale)[np.newaxis])
     if name == "laplacian":
-        distance = graph.add("ReduceSum", graph.add("Abs", apart), np.array([2]), keepdims=0)
+        distance = graph.add("ReduceSum", graph.add("Abs", apart), [2], keepdims=0)
         return graph.add("Exp", graph.add("Neg", distance))
-    square = graph.add("ReduceSum", graph.add("Mul", apart, apart), np.array([2]), keepdims=0)
+    square = graph.add("ReduceSum", graph.add("Mul", apart, apart), [2], keepdims=0)
     if name == "gaussian":
-        return graph.add("Exp", graph.add("Mul", square, np.array(-0.5)))
+        return graph.add("Exp", graph.add("Mul", square, -0.5))
     if name == "rational_quadratic":
         shape = float(kernel["shape"])
-        base = graph.add("Add", graph.add("Mul", square, np.array(0.5 / shape)), np.array(1.0))
-        return graph.add("Pow", base, np.array(-shape))
-    s = graph.add("Mul", graph.add("Sqrt", square), np.array(np.sqrt(2 * kernel["nu"])))  # Matérn
+        base = graph.add("Add", graph.add("Mul", square, 0.5 / shape), 1.0)
+        return graph.add("Pow", base, -shape)
+    s = graph.add("Mul", graph.add("Sqrt", square), np.sqrt(2 * kernel["nu"]))  # Matérn
     decay = graph.add("Exp", graph.add("Neg", s))
     if kernel["nu"] == 0.5:
         return decay
-    factor = graph.add("Add", s, np.array(1.0))
+    factor = graph.add("Add", s, 1.0)
     if kernel["nu"] == 2.5:
-        factor = graph.add("Add", factor, graph.add("Mul", graph.add("Mul", s, s), np.array(1 / 3)))
+        factor = graph.add("Add", factor, graph.add("Mul", graph.add("Mul", s, s), 1 / 3))
     return graph.add("Mul", factor, decay)

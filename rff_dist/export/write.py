@@ -103,7 +103,11 @@ def describe(model: RidgeModel) -> Slim:
         "has_probabilities": calibration is not None,
         "digest": model.digest(),
     }
-    return Slim(inner, _outer(feature_map, model.linear.raw_coefficients), facts)
+    outer = model.linear.raw_coefficients
+    if isinstance(feature_map, NystromFeatureMap):
+        # Its `fill` divides by a power of two, which the reader leaves out.
+        outer = outer / feature_map.scales[0][1]
+    return Slim(inner, outer, facts)
 
 
 def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
@@ -131,12 +135,6 @@ def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
                 "Fourier, linear or Nyström features. Fit with another kernel, or `features`"
             )
     return inner, parts
-
-
-def _outer(feature_map: FeatureMap, raw: FloatArray) -> FloatArray:
-    """Return what the kernel's values or cosines are multiplied by."""
-    # Nyström's `fill` divides by a power of two, which the reader leaves out
-    return raw / feature_map.scales[0][1] if isinstance(feature_map, NystromFeatureMap) else raw
 
 
 def _check_kernel(kernel: dict[str, Any]) -> None:

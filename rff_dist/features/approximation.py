@@ -20,10 +20,13 @@ from rff_dist.features.complex import ComplexFeatureMap
 from rff_dist.features.draw import check_n_components, draw_from_spec, seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.frequencies.counter import philox
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.find import find_kernel
 
 type Measure = Literal["mean", "max", "operator_norm", "relative_operator_norm"]
+
+MEASURES = ("mean", "max", "operator_norm", "relative_operator_norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class ApproximationError:
         Raises InvalidParameterError if the error is not above 0, or there is no such measure.
         """
         wanted = check_positive(error, "error")
-        check_name(measure, ("mean", "max", "operator_norm", "relative_operator_norm"), "measure")
+        check_name(measure, MEASURES, "measure")
         found: Estimate = getattr(self, measure)
         return 2 * max(1, math.ceil(self.n_components * (found.value / wanted) ** 2 / 2))
 
@@ -87,10 +90,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        n_samples, n_repeats = (
-            check_count(self.n_samples, "n_samples"),
-            check_count(self.n_repeats, "n_repeats"),
-        )
+        n_samples, n_repeats = (check_count(getattr(self, name), name) for name in ("n_samples", "n_repeats"))
         if n_samples < 2 or n_repeats < 2:
             raise InvalidParameterError(
                 f"`n_samples` is {n_samples} and `n_repeats` is {n_repeats}; expected at least 2 of each"
@@ -185,18 +185,13 @@ def error_curve(
     spread = scipy.special.stdtrit(n_repeats - 1, (1 + sampling.confidence) / 2) / math.sqrt(n_repeats)
     half_width = spread * measured.std(axis=0, ddof=1)
     errors = []
-    for D, values, half in zip(widths, centre, half_width, strict=True):
-        mean, largest, norm, relative = (
-            Estimate(float(value), float(max(0.0, value - h)), float(value + h))
-            for value, h in zip(values[:4], half[:4], strict=True)
-        )
+    for D, values, half in zip(widths, centre.tolist(), half_width.tolist(), strict=True):
+        pairs = zip(values[:-1], half[:-1], strict=True)
+        estimates = [Estimate(value, max(0.0, value - h), value + h) for value, h in pairs]
         errors.append(
             ApproximationError(
-                mean=mean,
-                max=largest,
-                operator_norm=norm,
-                relative_operator_norm=relative,
-                gram_norm=float(values[4]),
+                **dict(zip(MEASURES, estimates, strict=True)),
+                gram_norm=values[-1],
                 n_components=D,
                 n_samples=len(samples[0]),
                 n_repeats=n_repeats,
@@ -228,16 +223,16 @@ def _nested(feature_map: FeatureMap) -> bool:
 
 def _samples(X: ArrayLike | Dataset, sampling: Sampling) -> NDArray[Any]:
     """Return disjoint samples of rows, of shape (n_repeats, n_samples, n_features)."""
-    n_samples, n_repeats, seed = sampling.n_samples, sampling.n_repeats, sampling.seed
+    n_repeats, seed = sampling.n_repeats, sampling.seed
     dataset = X if isinstance(X, Dataset) else ArrayDataset(np.asarray(X))
-    rows = sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
-    size = min(n_samples, len(rows) // n_repeats)
+    rows = sample_inputs(dataset, seed, n_rows=sampling.n_samples * n_repeats)
+    size = min(sampling.n_samples, len(rows) // n_repeats)
     if size < 2:
         raise DataError(
             f"the data have {len(rows)} rows for {n_repeats} disjoint samples, each of at least 2; lower "
             "`n_repeats` or give more rows"
         )
-    order = np.random.Generator(np.random.Philox(key=np.array([seed, 1], np.uint64))).permutation(len(rows))
+    order = np.random.Generator(philox(seed, 1)).permutation(len(rows))
     return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)
 
 

@@ -24,8 +24,13 @@ from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_count, check_name, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.algebra import OnColumns, ShiftInvariantProduct, product_of
-from rff_dist.kernels.base import Kernel, ShiftInvariant, Stationary, Term
+from rff_dist.kernels.algebra import (
+    OnColumns,
+    ShiftInvariantProduct,
+    as_shift_invariant,
+    shift_invariant_term,
+)
+from rff_dist.kernels.base import Kernel, ShiftInvariant, Stationary
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 from rff_dist.typing import FloatArray
 
@@ -316,7 +321,7 @@ def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
     if len(points) < 2:
         raise DataError(f"X has {len(points)} rows; the maps are compared over pairs of at least 2")
     terms = [
-        (term.weight, whole) for term in kernel.terms() if (whole := _shift_invariant_term(term)) is not None
+        (term.weight, whole) for term in kernel.terms() if (whole := shift_invariant_term(term)) is not None
     ]
     above = np.triu_indices(len(points), 1)
     total = math.fsum(weight for weight, _ in terms)
@@ -333,19 +338,13 @@ def shift_invariant_form(kernel: Kernel) -> ShiftInvariant:
 
     Raises InvalidParameterError if it is of another kind: a sum, a multiple, or linear, polynomial or min.
     """
-    terms = kernel.terms()
-    whole = _shift_invariant_term(terms[0]) if len(terms) == 1 and terms[0].weight == 1.0 else None
+    whole = as_shift_invariant(kernel)
     if whole is None:
         raise InvalidParameterError(
             f"bounds and variances are for one shift-invariant kernel with k(0) = 1, not for {kernel}; take "
             "its terms one by one, or measure with `approximation_error`"
         )
     return whole
-
-
-def _shift_invariant_term(term: Term) -> ShiftInvariant | None:
-    whole = product_of(term.factors) if term.factors else None
-    return whole if isinstance(whole, ShiftInvariant) else None
 
 
 # -- checks ----------------------------------------------------------------------------------------

@@ -40,8 +40,7 @@ def choose_by_kmeans(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
     distances = np.full(len(points), np.inf)
     weights = np.ones(len(points))
     for i, uniform in enumerate(uniforms):
-        index = pick(weights, uniform)
-        chosen[i] = index
+        chosen[i] = index = int(pick(weights, uniform))
         to_centre = diagonal - 2 * kernel.gram(points, points[index : index + 1])[:, 0] + diagonal[index]
         np.minimum(distances, np.maximum(to_centre, 0.0), out=distances)
         distances[index] = 0.0
@@ -69,7 +68,7 @@ def choose_by_pivots(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
     with tile_pool() as pool:
         while len(chosen) < n_centres and left.sum() > exhausted:
             uniforms = counter_uniforms(seed, _STREAM + turn, _PROPOSALS, 2)
-            proposed = np.array([pick(left, uniform) for uniform in uniforms[:, 0]])
+            proposed = pick(left, uniforms[:, 0])
             known = columns[: len(chosen)]
             residual = kernel.gram(points[proposed], points[proposed])
             residual -= known[:, proposed].T @ known[:, proposed]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -19,7 +18,7 @@ from rff_dist.features.feature_map import (
     check_inputs,
 )
 from rff_dist.numerics.runs import Runs
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +71,5 @@ class ComplexFeatureMap(FeatureMap):
         return {}, {"frequencies": self.frequencies}
 
     @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> ComplexFeatureMap:
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
         return cls(arrays["frequencies"], standardizer)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
 from rff_dist.numerics.runs import Runs
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,14 +90,8 @@ class ConcatenatedFeatureMap(FeatureMap):
         return {"parts": facts, "weights": list(self.weights)}, arrays
 
     @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> ConcatenatedFeatureMap:
-        from rff_dist.features.kinds import feature_map_class
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
+        from rff_dist.features.kinds import part_from_record
 
-        parts = []
-        for i, part in enumerate(facts["parts"]):
-            prefix = f"part{i}_"
-            own = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-            parts.append(feature_map_class(part["kind"]).from_record(part, own, None))
+        parts = (part_from_record(part, arrays, f"part{i}_") for i, part in enumerate(facts["parts"]))
         return cls(tuple(parts), tuple(facts["weights"]), standardizer)

@@ -8,22 +8,16 @@ import numpy as np
 
 from rff_dist.checks import check_count, check_name
 from rff_dist.errors import InvalidParameterError
+from rff_dist.features import explicit
 from rff_dist.features.complex import ComplexFeatureMap
 from rff_dist.features.concatenated import ConcatenatedFeatureMap
-from rff_dist.features.explicit import (
-    LinearFeatureMap,
-    draw_sketch,
-    draw_thresholds,
-    make_monomials,
-    n_monomials,
-)
 from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Standardizer
 from rff_dist.features.fourier import FourierFeatureMap, draw_fourier
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.features.structured import StructuredFeatureMap
 from rff_dist.frequencies.counter import derived_seed, seed_of
 from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.algebra import OnColumns, product_of
+from rff_dist.kernels.algebra import OnColumns, as_shift_invariant, shift_invariant_term
 from rff_dist.kernels.base import Kernel, ShiftInvariant, Term, find_design
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.find import find_kernel
@@ -135,11 +129,12 @@ def draw_feature_map(
 def draw_from_spec(spec: FeatureSpec, standardizer: Standardizer | None) -> FeatureMap:
     """Draw the feature map of a spec; see `draw_feature_map`."""
     terms = spec.kernel.terms()
-    if spec.map == "complex" or any(_shift_invariant(term) is None for term in terms):
+    whole = as_shift_invariant(spec.kernel)
+    if spec.map == "complex" or any(shift_invariant_term(term) is None for term in terms):
         spec = replace(spec, precision="high")
     if spec.map == "complex":
-        return _draw_complex(spec, terms, standardizer)
-    if len(terms) == 1 and terms[0].weight == 1.0 and (whole := _shift_invariant(terms[0])) is not None:
+        return _draw_complex(spec, whole, standardizer)
+    if whole is not None:
         return draw_fourier(replace(spec, kernel=whole), standardizer)
     parts = _draw_parts(spec, terms)
     return ConcatenatedFeatureMap(
@@ -181,14 +176,9 @@ def in_high_precision(feature_map: FeatureMap) -> FeatureMap:
     return draw_from_spec(replace(feature_map.spec, precision="high"), feature_map.standardizer)
 
 
-def _shift_invariant(term: Term) -> ShiftInvariant | None:
-    """Return a term's product as one kernel with a spectral measure; None where it has none."""
-    whole = product_of(term.factors) if term.factors else None
-    return whole if isinstance(whole, ShiftInvariant) else None
-
-
-def _draw_complex(spec: FeatureSpec, terms: list[Term], standardizer: Standardizer | None) -> FeatureMap:
-    whole = _shift_invariant(terms[0]) if len(terms) == 1 and terms[0].weight == 1.0 else None
+def _draw_complex(
+    spec: FeatureSpec, whole: ShiftInvariant | None, standardizer: Standardizer | None
+) -> FeatureMap:
     if whole is None:
         raise InvalidParameterError(
             f"map='complex' is for one shift-invariant kernel, not for {spec.kernel}; take map='pairs'"
@@ -202,11 +192,11 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
     linear: list[tuple[float, FeatureMap]] = []
     sampled: list[tuple[float, Kernel]] = []
     for term in terms:
-        whole = _shift_invariant(term)
+        whole = shift_invariant_term(term)
         if whole is not None:
             sampled.append((term.weight, whole))
         elif not term.factors:
-            linear.append((term.weight, LinearFeatureMap(np.array([-1]), spec.n_features)))
+            linear.append((term.weight, explicit.LinearFeatureMap(np.array([-1]), width=spec.n_features)))
         elif len(term.factors) > 1:
             raise InvalidParameterError(
                 f"the product of {' and '.join(str(factor) for factor in term.factors)} has no random "
@@ -216,7 +206,7 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
         else:
             kernel, columns = _columns_of(term.factors[0], spec.n_features)
             if isinstance(kernel, Linear):
-                linear.append((term.weight, LinearFeatureMap(columns, spec.n_features)))
+                linear.append((term.weight, explicit.LinearFeatureMap(columns, width=spec.n_features)))
             else:
                 sampled.append((term.weight, term.factors[0]))
     rest = spec.n_components - sum(part.n_components for _, part in linear)
@@ -228,9 +218,8 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
         )
     paired: list[tuple[float, FeatureMap]] = []
     single: list[tuple[float, FeatureMap]] = []
-    for i, ((weight, kernel), size) in enumerate(
-        zip(sampled, _shares(sampled, spec.n_features, rest), strict=True)
-    ):
+    sizes = _shares(sampled, spec.n_features, rest)
+    for i, ((weight, kernel), size) in enumerate(zip(sampled, sizes, strict=True)):
         seed = derived_seed(spec.seed, i)
         if isinstance(kernel, ShiftInvariant):
             own = replace(spec, kernel=kernel, seed=seed)
@@ -251,20 +240,21 @@ def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) ->
     In twos, and at least two for each, but for exact ones.
     """
     shares = _proportional(sampled, n_features, total)
-    most = [_n_exact(kernel, n_features) for _, kernel in sampled]
-    exact = [number is not None and number <= share for number, share in zip(most, shares, strict=True)]
-    if not any(exact):
+    exact = [_n_exact(kernel, n_features, share) for (_, kernel), share in zip(sampled, shares, strict=True)]
+    others = [part for part, number in zip(sampled, exact, strict=True) if number is None]
+    if len(others) == len(sampled):
         return shares
-    left = total - sum(number or 0 for number, is_exact in zip(most, exact, strict=True) if is_exact)
-    others = [part for part, is_exact in zip(sampled, exact, strict=True) if not is_exact]
-    rest = iter(_shares(others, n_features, left))
-    return [number or 0 if is_exact else next(rest) for number, is_exact in zip(most, exact, strict=True)]
+    rest = iter(_shares(others, n_features, total - sum(filter(None, exact))))
+    return [next(rest) if number is None else number for number in exact]
 
 
-def _n_exact(kernel: Kernel, n_features: int) -> int | None:
-    """Return how many features a term has that make it exactly; None where no number does."""
+def _n_exact(kernel: Kernel, n_features: int, most: int) -> int | None:
+    """Return how many features make a term exactly; None where no number up to `most` does."""
     inner, columns = _columns_of(kernel, n_features)
-    return n_monomials(inner.degree, inner.offset, len(columns)) if isinstance(inner, Polynomial) else None
+    if not isinstance(inner, Polynomial):
+        return None
+    number = explicit.n_monomials(inner, len(columns))
+    return number if number <= most else None
 
 
 def _proportional(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
@@ -301,12 +291,11 @@ def _draw_explicit(kernel: Kernel, n_features: int, size: int, seed: int) -> Fea
                 "the features of the min kernel need its interval; give Min(lower, upper), or fit an "
                 "estimator, which takes it from the data"
             )
-        lower, upper = inner.interval(len(columns))
-        return draw_thresholds(lower, upper, columns, size, seed, width=n_features)
+        return explicit.draw_thresholds(inner, columns, size, seed, width=n_features)
     if isinstance(inner, Polynomial):
-        if size == n_monomials(inner.degree, inner.offset, len(columns)):
-            return make_monomials(inner.degree, inner.offset, columns, width=n_features)
-        return draw_sketch(inner.degree, inner.offset, columns, size, seed, width=n_features)
+        if size == explicit.n_monomials(inner, len(columns)):
+            return explicit.make_monomials(inner, columns, width=n_features)
+        return explicit.draw_sketch(inner, columns, size, seed, width=n_features)
     raise InvalidParameterError(
         f"{kernel} has no random features here; take features='nystrom', which needs k(x, y) alone"
     )

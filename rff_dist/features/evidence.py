@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -368,18 +368,12 @@ def _search(
 
 
 def _report(tuned: TunedKernel, search: scipy.optimize.OptimizeResult) -> None:
-    evidences = _joined(tuned.start_log_evidences)
-    logger.info(
-        "evidence of %d rows after %d evaluations, by start: %s; alpha %.3g",
-        *(tuned.n_samples, tuned.n_evaluations, evidences, tuned.alpha),
-    )
+    evidences = ", ".join(f"{value:.6g}" for value in tuned.start_log_evidences)
+    message = "evidence of %d rows after %d evaluations, by start: %s; alpha %.3g"
+    logger.info(message, tuned.n_samples, tuned.n_evaluations, evidences, tuned.alpha)
     if not tuned.converged:
         logger.warning(
             "the search for length scales stopped before it converged (%s); they may be improved by more "
             "starts or another seed",
             search.message,
         )
-
-
-def _joined(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:.6g}" for value in values)

@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import combinations_with_replacement
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
 from rff_dist.frequencies.counter import counter_uniforms
+from rff_dist.kernels.explicit import Min, Polynomial
 from rff_dist.numerics.runs import Runs, as_runs
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 _THRESHOLD_STREAM = 3
 _HASH_STREAM = 4
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ExplicitFeatureMap(FeatureMap):
     """Features that are stored as their fields: arrays, and numbers such as `width`, the inputs' columns."""
 
     width: int
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
 
     @property
     def n_features(self) -> int:
         return self.width
 
     @property
-    def scales(self) -> Runs:
-        return ((self.n_components, 1.0),)
-
-    @property
     def bounded(self) -> bool:
         return False
-
-    @property
-    def _facts(self) -> dict[str, Any]:
-        return {"width": self.width}
 
     def digest(self) -> str:
         facts, arrays = self.record()
@@ -47,15 +42,14 @@ class ExplicitFeatureMap(FeatureMap):
         return arrays_digest(label, list(arrays.values()), self.standardizer)
 
     def record(self) -> Record:
-        values = ((one.name, getattr(self, one.name)) for one in fields(cast("Any", self)))
-        return self._facts, {name: value for name, value in values if isinstance(value, np.ndarray)}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        facts = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        return facts, {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> Self:
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
         stored = {**facts, **arrays}
-        given = {one.name: stored[one.name] for one in fields(cast("Any", cls)) if one.name in stored}
+        given = {one.name: stored[one.name] for one in fields(cls) if one.name in stored}
         return cls(**{**given, "standardizer": standardizer, "spec": None})
 
 
@@ -69,9 +63,6 @@ class LinearFeatureMap(ExplicitFeatureMap):
     kind = "linear"
 
     columns: NDArray[np.int64]
-    width: int
-    standardizer: Standardizer | None = None
-    spec: FeatureSpec | None = None
 
     @property
     def n_components(self) -> int:
@@ -101,9 +92,6 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
     thresholds: Float32Array
     columns: NDArray[np.int64]
     factors: FloatArray
-    width: int
-    standardizer: Standardizer | None = None
-    spec: FeatureSpec | None = None
 
     @property
     def n_components(self) -> int:
@@ -123,13 +111,7 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
 
 
 def draw_thresholds(
-    lower: FloatArray,
-    upper: FloatArray,
-    columns: NDArray[np.int64],
-    n_components: int,
-    seed: int,
-    *,
-    width: int,
+    kernel: Min, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
 ) -> ThresholdFeatureMap:
     """Draw the thresholds of a min kernel, each uniform on its column's interval.
 
@@ -137,6 +119,7 @@ def draw_thresholds(
     2**k from the start on have one in each of 2**k equal parts of the interval, and more thresholds
     keep the first.
     """
+    lower, upper = kernel.interval(len(columns))
     turns = np.arange(n_components)
     which, index = turns % len(columns), turns // len(columns)
     shift = counter_uniforms(seed, _THRESHOLD_STREAM, len(columns), 1)[:, 0]
@@ -144,7 +127,7 @@ def draw_thresholds(
     thresholds = lower[which] + (upper - lower)[which] * places
     counts = np.bincount(which, minlength=len(columns))
     factors = np.sqrt((upper - lower)[which] / counts[which])
-    return ThresholdFeatureMap(thresholds.astype(np.float32), columns[which], factors, width)
+    return ThresholdFeatureMap(thresholds.astype(np.float32), columns[which], factors, width=width)
 
 
 def _radical_inverse(indices: NDArray[np.int64]) -> FloatArray:
@@ -174,33 +157,28 @@ class MonomialFeatureMap(ExplicitFeatureMap):
 
     inputs: NDArray[np.int64]
     factors: FloatArray
-    width: int
-    standardizer: Standardizer | None = None
-    spec: FeatureSpec | None = None
 
     @property
     def n_components(self) -> int:
         return len(self.inputs)
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        for line, columns, factor in zip(
-            out, self.inputs[start:stop].tolist(), self.factors[start:stop], strict=True
-        ):
+        inputs_of, factors = self.inputs[start:stop].tolist(), self.factors[start:stop]
+        for line, columns, factor in zip(out, inputs_of, factors, strict=True):
             line[:] = factor
             for column in columns:
                 if column >= 0:
                     line *= inputs[:, column]
 
 
-def n_monomials(degree: int, offset: float, n_columns: int) -> int:
-    """Return how many exact features (x·y + offset)^degree has."""
-    return math.comb(n_columns - (offset == 0) + degree, degree)
+def n_monomials(kernel: Polynomial, n_columns: int) -> int:
+    """Return how many exact features a polynomial kernel has."""
+    return math.comb(n_columns - (kernel.offset == 0) + kernel.degree, kernel.degree)
 
 
-def make_monomials(
-    degree: int, offset: float, columns: NDArray[np.int64], *, width: int
-) -> MonomialFeatureMap:
-    """Return the exact features of (x·y + offset)^degree."""
+def make_monomials(kernel: Polynomial, columns: NDArray[np.int64], *, width: int) -> MonomialFeatureMap:
+    """Return the exact features of a polynomial kernel."""
+    degree, offset = kernel.degree, kernel.offset
     choices = [*columns.tolist(), *([-1] if offset else [])]
     products = np.array(list(combinations_with_replacement(choices, degree)), np.int64)
     orders = [
@@ -208,7 +186,8 @@ def make_monomials(
         for row in products.tolist()
     ]
     constants = (products < 0).sum(axis=1)
-    return MonomialFeatureMap(products, np.sqrt(np.array(orders, np.float64) * offset**constants), width)
+    factors = np.sqrt(np.array(orders, np.float64) * offset**constants)
+    return MonomialFeatureMap(products, factors, width=width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,19 +206,12 @@ class PolynomialFeatureMap(ExplicitFeatureMap):
     buckets: NDArray[np.int64]
     signs: FloatArray
     columns: NDArray[np.int64]
-    offset: float
     size: int
-    width: int
-    standardizer: Standardizer | None = None
-    spec: FeatureSpec | None = None
+    offset: float
 
     @property
     def n_components(self) -> int:
         return self.size
-
-    @property
-    def _facts(self) -> dict[str, Any]:
-        return {"width": self.width, "size": self.size, "offset": self.offset}
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
@@ -259,10 +231,10 @@ class PolynomialFeatureMap(ExplicitFeatureMap):
 
 
 def draw_sketch(
-    degree: int, offset: float, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
+    kernel: Polynomial, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
 ) -> PolynomialFeatureMap:
     """Draw the hashes of a tensor sketch."""
-    uniforms = counter_uniforms(seed, _HASH_STREAM, degree, 2 * (len(columns) + 1))
+    uniforms = counter_uniforms(seed, _HASH_STREAM, kernel.degree, 2 * (len(columns) + 1))
     buckets = np.minimum(uniforms[:, 0::2] * n_components, n_components - 1).astype(np.int64)
     signs = np.where(uniforms[:, 1::2] < 0.5, -1.0, 1.0)
-    return PolynomialFeatureMap(buckets, signs, columns, offset, n_components, width)
+    return PolynomialFeatureMap(buckets, signs, columns, n_components, kernel.offset, width=width)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, cast
 
@@ -17,7 +16,7 @@ from rff_dist.kernels.base import Kernel
 from rff_dist.numerics.runs import Runs, expand
 from rff_dist.numerics.threads import tile_pool
 from rff_dist.numerics.triangular import whiten_rows
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
@@ -76,7 +75,7 @@ class Standardizer:
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self | None:
+    def from_arrays(cls, arrays: Arrays) -> Self | None:
         """Read what `to_arrays` returned, among other arrays; None where there is nothing of it."""
         if "input_mean" not in arrays:
             return None
@@ -131,11 +130,6 @@ class FeatureMap(ABC):
     def n_components(self) -> int:
         """D, the number of components of Z."""
 
-    @property
-    @abstractmethod
-    def scales(self) -> Runs:
-        """What unnormalised features are multiplied by to give Z: runs of (components, scale)."""
-
     @abstractmethod
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Write unnormalised components `start:stop`, one of `stripes` or a part of it, to `out`.
@@ -162,12 +156,15 @@ class FeatureMap(ABC):
 
     @classmethod
     @abstractmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> FeatureMap:
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
         """Rebuild the map from what `record` returned."""
 
     # -- what most maps share -----------------------------------------------------------------------
+
+    @property
+    def scales(self) -> Runs:
+        """What unnormalised features are multiplied by to give Z: runs of (components, scale)."""
+        return ((self.n_components, 1.0),)
 
     def with_standardizer(self, standardizer: Standardizer | None) -> Self:
         """Return the same features of inputs that are standardised first."""

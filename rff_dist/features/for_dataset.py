@@ -17,7 +17,6 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.bounds import better_map
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.evidence import (
-    TUNING_ROWS,
     EvidenceSearch,
     TunedKernel,
     check_tunable,
@@ -30,15 +29,6 @@ from rff_dist.features.nystrom import draw_nystrom
 from rff_dist.features.options import Recipe, find_features
 from rff_dist.kernels.base import Kernel, LengthScale, Stationary, with_length_scale
 from rff_dist.typing import FloatArray
-
-__all__ = [
-    "TUNING_ROWS",
-    "Inputs",
-    "choose_map",
-    "draw",
-    "resolve_kernel",
-    "tune",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -100,15 +90,8 @@ def tune(
     assert y is not None  # there are targets
     if weights is not None:
         weights = likelihood_weights(weights, repeated=inputs.frequency_weights)
-    return maximize_evidence(
-        found,
-        np.asarray(inputs.prepare(X), np.float64),
-        y,
-        weights,
-        search=search,
-        seed=inputs.seed,
-        told=told,
-    )
+    rows = np.asarray(inputs.prepare(X), np.float64)
+    return maximize_evidence(found, rows, y, weights, search=search, seed=inputs.seed, told=told)
 
 
 def choose_map(inputs: Inputs, kernel: Kernel, n_components: int) -> str:
@@ -121,21 +104,13 @@ def choose_map(inputs: Inputs, kernel: Kernel, n_components: int) -> str:
     sample = sample_inputs(inputs.dataset, inputs.seed)
     if len(sample) < 2:
         return "pairs"
-    variances = better_map(kernel, inputs.prepare(sample))
-    logger.info(
-        "map=%r: mean variance times D is %.4g for pairs and %.4g for phases",
-        variances.better,
-        variances.pairs,
-        variances.phases,
-    )
-    return variances.better
+    found = better_map(kernel, inputs.prepare(sample))
+    message = "map=%r: mean variance times D is %.4g for pairs and %.4g for phases"
+    logger.info(message, found.better, found.pairs, found.phases)
+    return found.better
 
 
-def resolve_kernel(
-    inputs: Inputs,
-    kernel: Kernel,
-    length_scale: str | LengthScale | None,
-) -> Kernel:
+def resolve_kernel(inputs: Inputs, kernel: Kernel, length_scale: str | LengthScale | None) -> Kernel:
     """Return a kernel with all that depends on the data filled in; see `Recipe` for the length scale.
 
     Raises InvalidParameterError if the length scale is neither a name nor numbers above 0, or the kernel

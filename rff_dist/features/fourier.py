@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from rff_dist.frequencies.counter import draw_phases
 from rff_dist.frequencies.designs import Structured
 from rff_dist.frequencies.hadamard import HadamardBlocks
 from rff_dist.kernels.base import ShiftInvariant, Stationary
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +76,9 @@ class FourierFeatureMap(CosineFeatureMap):
         return {"frequencies": self.frequencies}
 
     @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> FourierFeatureMap:
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
         precision = facts.get("precision", "high")
-        return FourierFeatureMap(
-            arrays["frequencies"], arrays.get("phases"), standardizer, precision=precision
-        )
+        return cls(arrays["frequencies"], arrays.get("phases"), standardizer, precision=precision)
 
 
 type _Drawn = Float32Array | HadamardBlocks

@@ -16,6 +16,7 @@ from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.features.principal import PrincipalFeatureMap
 from rff_dist.features.structured import StructuredFeatureMap
+from rff_dist.typing import Arrays, Facts
 
 _KINDS: dict[str, type[FeatureMap]] = {
     kind.kind: kind
@@ -37,3 +38,9 @@ def feature_map_class(kind: str) -> type[FeatureMap]:
             f"the stored feature map is of the unknown kind {kind!r}; expected {sorted(_KINDS)}"
         )
     return _KINDS[kind]
+
+
+def part_from_record(facts: Facts, arrays: Arrays, prefix: str) -> FeatureMap:
+    """Rebuild a part of a feature map from its facts, and those arrays of the whole that have its prefix."""
+    own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return feature_map_class(facts["kind"]).from_record(facts, own, None)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.checks import check_count, check_positive, find_by_name
 from rff_dist.errors import InvalidParameterError, SolveError
@@ -28,7 +26,7 @@ from rff_dist.kernels.find import kernel_from_dict
 from rff_dist.numerics.runs import Runs
 from rff_dist.numerics.threads import tile_pool
 from rff_dist.numerics.triangular import cholesky_in_place, solve_upper, tiles_of
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +66,10 @@ class Nystrom:
 
     def __post_init__(self) -> None:
         find_by_name(RULES, self.centres, "centres")
-        jitter, rows = self.jitter, self.sample_rows
-        if not check_positive(jitter, "jitter") < 1:
-            raise InvalidParameterError(f"`jitter` is {jitter!r}; expected a number between 0 and 1")
-        if rows is not None:
-            check_count(rows, "sample_rows")
+        if not check_positive(self.jitter, "jitter") < 1:
+            raise InvalidParameterError(f"`jitter` is {self.jitter!r}; expected a number between 0 and 1")
+        if self.sample_rows is not None:
+            check_count(self.sample_rows, "sample_rows")
 
     def rows_to_sample(self, n_components: int) -> int:
         """Return how many rows the centres are chosen from."""
@@ -120,7 +117,7 @@ class NystromFeatureMap(FeatureMap):
 
     @cached_property
     def whitener(self) -> FloatArray:
-        factor = _factor(self, self.jitter)
+        factor = _factor(self)
         if factor is None:
             raise SolveError(
                 f"the centres' Gram with the jitter {self.jitter:.3g} is not positive definite here; its "
@@ -167,9 +164,7 @@ class NystromFeatureMap(FeatureMap):
         return {"kernel": self.kernel.to_dict(), "jitter": self.jitter}, {"centres": self.centres}
 
     @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> NystromFeatureMap:
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
         return cls(kernel_from_dict(facts["kernel"]), arrays["centres"], facts["jitter"], standardizer)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -221,12 +216,10 @@ def draw_nystrom(
     wanted = min(n_components, len(points))
     chosen = RULES[nystrom.centres](points.astype(np.float64), kernel, wanted, seed)
     if len(chosen) < n_components:
-        logger.info(
-            "%d centres in the place of %d: they explain the kernel on all %d distinct rows of the sample",
-            len(chosen),
-            n_components,
-            len(points),
+        message = (
+            "%d centres in the place of %d: they explain the kernel on all %d distinct rows of the sample"
         )
+        logger.info(message, len(chosen), n_components, len(points))
     centres = np.ascontiguousarray(points[chosen])
     mean = float(kernel.diagonal(centres.astype(np.float64)).mean())
     if not 0 < mean < np.inf:
@@ -236,15 +229,14 @@ def draw_nystrom(
     share = nystrom.jitter
     while share < 1:
         feature_map = NystromFeatureMap(kernel, centres, share * mean, standardizer)
-        factor = _factor(feature_map, feature_map.jitter)
+        factor = _factor(feature_map)
         if factor is not None:
             feature_map.__dict__["whitener"] = factor
             return feature_map
-        logger.warning(
-            "the Gram of %d centres is not positive definite with the jitter %.3g: taking ten times as much",
-            len(centres),
-            feature_map.jitter,
+        message = (
+            "the Gram of %d centres is not positive definite with the jitter %.3g: taking ten times as much"
         )
+        logger.warning(message, len(centres), feature_map.jitter)
         share *= 10
     raise SolveError(
         f"the Gram of {len(centres)} centres is not positive definite even with a jitter of its own size; is "
@@ -252,19 +244,18 @@ def draw_nystrom(
     )
 
 
-def _factor(feature_map: NystromFeatureMap, jitter: float) -> FloatArray | None:
+def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
     """Return the upper triangular T of T'T = k(C, C) + jitter·I; None where it breaks down."""
     size = feature_map.n_components
     gram = np.empty((size, size))
+
+    def fill(stripe: tuple[int, int]) -> None:
+        feature_map.fill(feature_map.centres, gram[slice(*stripe)], *stripe)
+
     with tile_pool() as pool:
-        list(
-            pool.map(
-                lambda stripe: feature_map.fill(feature_map.centres, gram[slice(*stripe)], *stripe),
-                feature_map.stripes,
-            )
-        )
+        list(pool.map(fill, feature_map.stripes))
         gram *= feature_map.scales[0][1]
-        gram.flat[:: size + 1] += jitter
+        gram.flat[:: size + 1] += feature_map.jitter
         if cholesky_in_place(gram, pool) is not None:
             return None
     for tile in tiles_of(size):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -13,12 +12,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
 from rff_dist.frequencies.designs import DESIGNS
 from rff_dist.kernels.find import kernel_from_dict
-from rff_dist.numerics.runs import Runs
 from rff_dist.numerics.threads import tile_pool
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 logger = logging.getLogger(__name__)
 
+_STORED = ("coefficients", "intercept", "offset")
 _PANEL_ROWS = 64  # whose scores are made by one product, always of the same shape
 _WORK_BYTES = 2**22  # of the other map's features, filled at once
 
@@ -56,10 +55,6 @@ class PrincipalFeatureMap(FeatureMap):
         return len(self.offset)
 
     @property
-    def scales(self) -> Runs:
-        return ((self.n_components, 1.0),)
-
-    @property
     def bounded(self) -> bool:
         return False
 
@@ -94,33 +89,25 @@ class PrincipalFeatureMap(FeatureMap):
 
     def digest(self) -> str:
         label = f"{self.kind} {self.base.digest()} {self.coefficients.shape} {self.floor!r}"
-        return arrays_digest(label, [self.coefficients, self.intercept, self.offset], self.standardizer)
+        return arrays_digest(label, [getattr(self, name) for name in _STORED], self.standardizer)
 
     def record(self) -> Record:
         facts, arrays = self.base.record()
-        stored = {"coefficients": self.coefficients, "intercept": self.intercept, "offset": self.offset}
+        stored = {name: getattr(self, name) for name in _STORED}
         stored |= {f"base_{name}": array for name, array in arrays.items()}
         base = {"kind": self.base.kind, **facts}
         spec = self.base.spec
         if spec is not None and DESIGNS.get(spec.design.name) == spec.design:
-            base["spec"] = {
-                "kernel": spec.kernel.to_dict(),
-                "design": spec.design.name,
-                "map": spec.map,
-                "seed": spec.seed,
-                "precision": spec.precision,
-            }
+            plain = {name: getattr(spec, name) for name in ("map", "seed", "precision")}
+            base["spec"] = {"kernel": spec.kernel.to_dict(), "design": spec.design.name, **plain}
         return {"base": base, "floor": self.floor}, stored
 
     @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> PrincipalFeatureMap:
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
         from rff_dist.features.draw import draw_from_spec
-        from rff_dist.features.kinds import feature_map_class
+        from rff_dist.features.kinds import part_from_record
 
-        own = {name.removeprefix("base_"): a for name, a in arrays.items() if name.startswith("base_")}
-        base = feature_map_class(facts["base"]["kind"]).from_record(facts["base"], own, None)
+        base = part_from_record(facts["base"], arrays, "base_")
         if (spec := facts["base"].get("spec")) is not None:
             sizes = base.n_features, base.n_components
             kernel, design = kernel_from_dict(spec["kernel"]), DESIGNS[spec["design"]]
@@ -130,11 +117,5 @@ class PrincipalFeatureMap(FeatureMap):
                 base = drawn
             else:
                 logger.warning("using the stored features: this machine draws others from the same seed")
-        return cls(
-            base,
-            np.asarray(arrays["coefficients"], np.float64),
-            np.asarray(arrays["intercept"], np.float64),
-            np.asarray(arrays["offset"], np.float64),
-            facts["floor"],
-            standardizer,
-        )
+        coefficients, intercept, offset = (np.asarray(arrays[name], np.float64) for name in _STORED)
+        return cls(base, coefficients, intercept, offset, facts["floor"], standardizer)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rff_dist.features.cosines import CosineFeatureMap
 from rff_dist.features.feature_map import STRIPE, FeatureSpec, Standardizer, arrays_digest
 from rff_dist.frequencies.hadamard import HadamardBlocks
-from rff_dist.typing import Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 _STORED = ("rotations", "signs", "radii", "stretch")
 
@@ -72,22 +72,19 @@ class StructuredFeatureMap(CosineFeatureMap):
         return angles
 
     def digest(self) -> str:
-        blocks = self.blocks
-        label = f"{self.kind} {self.map} {blocks.signs.shape} {blocks.radii.shape}"
+        label = f"{self.kind} {self.map} {self.blocks.signs.shape} {self.blocks.radii.shape}"
         label += " fixed point" if self.fixed_point else ""
-        arrays = [blocks.rotations, blocks.signs, blocks.radii, blocks.stretch, self.phases]
+        arrays = [*self.frequency_arrays().values(), self.phases]
         return arrays_digest(label, arrays, self.standardizer)
 
     def frequency_arrays(self) -> dict[str, NDArray[Any]]:
         return {name: getattr(self.blocks, name) for name in _STORED}
 
     @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> StructuredFeatureMap:
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
         blocks = HadamardBlocks(*(arrays[name] for name in _STORED))
         precision = facts.get("precision", "high")
-        return StructuredFeatureMap(blocks, arrays.get("phases"), standardizer, precision=precision)
+        return cls(blocks, arrays.get("phases"), standardizer, precision=precision)
 
 
 def in_float32(blocks: HadamardBlocks) -> HadamardBlocks:

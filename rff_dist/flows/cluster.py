@@ -22,13 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from rff_dist.costs.clock import Clock
 from rff_dist.errors import OutputExistsError
-from rff_dist.flows.common import facts_markdown, log_rows, place_of, show_versions
-from rff_dist.flows.pictures import show_page
-from rff_dist.flows.running import Limits, code, form, job_flow, key, number, runner_of
+from rff_dist.flows.common import (
+    facts_markdown,
+    log_rows,
+    place_of,
+    show_page,
+    show_table,
+    show_text,
+    show_versions,
+)
+from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
 from rff_dist.jobs.cluster import ClusteringRun, open_clustering
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
@@ -119,29 +125,18 @@ def cluster(parameters: ClusterParameters) -> Summary:
     }
     times = clock.times()
     show_page(
+        "cluster-page",
         lambda: clusters_page(
             run.dataset, clusters, place=job.model or job.output, candidates=candidates or [], times=times
         ),
-        key=key("cluster-page"),
-        log=log,
+        log,
     )
-    create_markdown_artifact(
-        _summary_markdown(result), key=key("cluster-summary"), description="What was found, and where it is."
-    )
-    create_table_artifact(
-        _pass_table(rows, numbers),
-        key=key("cluster-passes"),
-        description="Inertia of the centres of each pass.",
-    )
-    create_table_artifact(
-        _size_table(clusters.weights.tolist()), key=key("cluster-sizes"), description="Clusters by size."
-    )
+    show_text("cluster-summary", _summary_markdown(result), "What was found, and where it is.")
+    show_table("cluster-passes", _pass_table(rows, numbers), "Inertia of the centres of each pass.")
+    show_table("cluster-sizes", _size_table(clusters.weights.tolist()), "Clusters by size.")
     if candidates is not None:
-        create_table_artifact(
-            _number_table(candidates, clusters.n_clusters),
-            key=key("cluster-numbers"),
-            description=f"Numbers of clusters, by {job.lloyd.criterion}.",
-        )
+        compared = _number_table(candidates, clusters.n_clusters)
+        show_table("cluster-numbers", compared, f"Numbers of clusters, by {job.lloyd.criterion}.")
     return result
 
 

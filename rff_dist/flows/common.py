@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 
 from rff_dist.costs.clock import Clock, products_words
-from rff_dist.flows.pictures import show_choice, show_page
+from rff_dist.errors import RFFDistError
+from rff_dist.features.kernel_of import kernel_of
 from rff_dist.flows.running import Form, code, key, number, runner_of
 from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
 from rff_dist.jobs.publishing import version_rows
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import run_steps
-from rff_dist.kernels.text import shortened_text
+from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.page.comparison import Comparison
+from rff_dist.page.content import Page
+from rff_dist.page.markdown import to_markdown
 from rff_dist.page.model import model_page
 from rff_dist.registry.versions import RegisteredModel
+from rff_dist.report import save_choice
+from rff_dist.ridge.model import RidgeModel
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
@@ -43,14 +51,13 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     found: Summary = {}
     for step in ("inspect", "fit", "publish"):
         found |= records[step] or {}
-    show_choice(run.trained.model, key=key(f"{name}-errors"), title=found["data"], log=log)
     model, place = run.trained.model, job.destination.model
-    times = clock.times()
-    metrics = records["evaluate"]
+    show_choice(model, key=key(f"{name}-errors"), title=found["data"], log=log)
+    times, metrics = clock.times(), records["evaluate"]
     show_page(
+        f"{name}-page",
         lambda: model_page(run.data, model, place=place, times=times, compared=Comparison.on(metrics)),
-        key=key(f"{name}-page"),
-        log=log,
+        log,
     )
     if job.destination.register:
         show_versions(place)
@@ -61,17 +68,10 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
         log.info("on %s rows of %s: %s", *about)
     log.info("published %s", found["model"])
     result = {**found, "metrics": metrics}
-    create_markdown_artifact(
-        _summary_markdown({**result, "products": times.products}),
-        key=key(f"{name}-summary"),
-        description="What was trained, and how well.",
-    )
+    summary = _summary_markdown({**result, "products": times.products})
+    show_text(f"{name}-summary", summary, "What was trained, and how well.")
     if found["candidates"]:
-        create_table_artifact(
-            _candidate_table(found["candidates"]),
-            key=key(f"{name}-candidates"),
-            description="Candidates compared.",
-        )
+        show_table(f"{name}-candidates", _candidate_table(found["candidates"]), "Candidates compared.")
     return result
 
 
@@ -97,13 +97,66 @@ def _log_fit(log: Any, trained: Mapping[str, Any]) -> None:
 # -- artifacts -------------------------------------------------------------------------------------
 
 
+def show_text(what: str, text: str, description: str) -> None:
+    """Make an artifact of a text in Markdown."""
+    create_markdown_artifact(text, key=key(what), description=description)
+
+
+def show_table(what: str, rows: list[dict[str, Any]], description: str) -> None:
+    """Make an artifact of a table."""
+    create_table_artifact(rows, key=key(what), description=description)
+
+
+def show_choice(model: RidgeModel, *, key: str, title: str, log: Any) -> None:
+    """Make an artifact of the errors that alpha was chosen from; log why where there is nothing to draw.
+
+    `model`: its sums are not needed.
+    `key`: the artifact's.
+    `title`: above the axes: which data.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            kernel = kernel_of(model.feature_map)
+            about = "features as given" if kernel is None else shortened_text(kernel_text(kernel))
+            picture = save_choice(model, Path(folder) / "errors.png", title=title, about=about)
+        except RFFDistError as error:  # all errors 0, say: the model is none the worse
+            log.info("the errors are not drawn: %s", error)
+            return
+        if picture is None:
+            log.info("alpha was given, so there are no errors to draw")
+            return
+        # With its bytes inside, whoever may see the run sees the picture, wherever the model is.
+        content = base64.b64encode(picture.read_bytes()).decode()
+    create_image_artifact(
+        f"data:image/png;base64,{content}",
+        key=key,
+        description=f"The error that alpha={number(model.plain_alpha)} was chosen by, against alpha.",
+    )
+
+
+def show_page(what: str, make: Callable[[], Page], log: Any) -> None:
+    """Make an artifact of a page, its pictures inside; log why where it cannot be made.
+
+    Browsers open no file and no data of a page that they got over HTTP, so that a link to the HTML would lead
+    nowhere; the artifact is the page itself.
+
+    `make`: returns the page.
+    """
+    try:
+        page = make()
+    except RFFDistError as error:  # the model is published and none the worse
+        log.warning("there is no page about it: %s", error)
+        return
+    show_text(what, to_markdown(page), page.lead)
+
+
 def show_versions(model: str) -> None:
     """Make an artifact of the lineage of a registered model's newest versions."""
     rows = version_rows(RegisteredModel(model), last=_SHOWN_VERSIONS)
-    create_table_artifact(
+    show_table(
+        "model-versions",
         [{name.replace("_", " "): _cell(value) for name, value in row.items()} for row in rows],
-        key=key("model-versions"),
-        description=f"The newest versions of {redact(model)}: what each was made of.",
+        f"The newest versions of {redact(model)}: what each was made of.",
     )
 
 

@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact
 from prefect.blocks.system import Secret
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.flows.common import facts_markdown
-from rff_dist.flows.running import code, form, job_flow, key, runner_of
+from rff_dist.flows.common import facts_markdown, show_text
+from rff_dist.flows.running import code, form, job_flow, runner_of
 from rff_dist.ingest.queries import CONNECTION_VARIABLE
 from rff_dist.jobs.fields import group, option
 from rff_dist.jobs.ingest import Ingestion
@@ -108,9 +107,7 @@ def ingest(parameters: IngestParameters) -> Summary:
         log.info("nothing new for %s, which has %s rows", result["data"], f"{result['n_after']:_}")
     if result["dropped_rows"]:
         log.warning("%s rows were dropped for missing or infinite values", f"{result['dropped_rows']:_}")
-    create_markdown_artifact(
-        _summary(result), key=key("ingest-summary"), description="Which rows were appended to which dataset."
-    )
+    show_text("ingest-summary", _summary(result), "Which rows were appended to which dataset.")
     return result
 
 

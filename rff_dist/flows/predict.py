@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact
 
-from rff_dist.flows.common import facts_markdown
-from rff_dist.flows.running import Limits, code, form, job_flow, key, lend_engine, runner_of
+from rff_dist.flows.common import facts_markdown, place_of, show_text
+from rff_dist.flows.running import Limits, code, form, job_flow, lend_engine, runner_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.score import open_scoring
 from rff_dist.jobs.specs import Predict
@@ -55,20 +54,17 @@ def predict(parameters: PredictParameters) -> Summary:
         result = run_steps(run.steps(), runner)["score"]
     assert result is not None
     log.info("wrote %s rows to %s", f"{result['n_samples']:_}", result["output"])
-    create_markdown_artifact(
-        _summary(result), key=key("predict-summary"), description="What was scored, and by which model."
-    )
+    show_text("predict-summary", _summary(result), "What was scored, and by which model.")
     return result
 
 
 def _summary(result: Mapping[str, Any]) -> str:
-    version = "" if result["version"] is None else f", version {result['version']}"
     facts = {
         "output": code(result["output"]),
         "arrays": ", ".join(map(code, result["arrays"])),
         "rows": f"{result['n_samples']:,}",
         "data": code(result["data"]),
-        "model": f"{code(result['model'])}{version} ({result['kind']})",
+        "model": f"{place_of(result)} ({result['kind']})",
         "digest": code(result["model_digest"]),
         "seconds": f"{result['seconds']:.1f}",
     }

@@ -21,12 +21,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from rff_dist.costs.clock import Clock
-from rff_dist.flows.common import facts_markdown, place_of, show_versions
-from rff_dist.flows.pictures import show_page
-from rff_dist.flows.running import Limits, code, form, job_flow, key, number, runner_of
+from rff_dist.flows.common import facts_markdown, place_of, show_page, show_table, show_text, show_versions
+from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
 from rff_dist.jobs.fits import JobData
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.refresh import open_update, outcome
@@ -63,12 +61,15 @@ def refresh(parameters: RefreshParameters) -> Summary:
         if (model := run.challenger) is not None:
             data, times = JobData(run.dataset), clock.times()
             show_page(
+                "refresh-page",
                 lambda: model_page(data, model, place=parameters.model, times=times, update=result),
-                key=key("refresh-page"),
-                log=log,
+                log,
             )
     _log(log, result)
-    _report(result)
+    show_text("refresh-report", _report(result), "What was new, and what became of the model.")
+    if result["n_new"] and (columns := result["drift"]["columns"]):
+        about = "Columns of the new rows, those that moved most first."
+        show_table("refresh-columns", _column_table(columns), about)
     return result
 
 
@@ -95,21 +96,7 @@ def _log(log: Any, result: Mapping[str, Any]) -> None:
 # -- artifacts -------------------------------------------------------------------------------------
 
 
-def _report(result: Mapping[str, Any]) -> None:
-    create_markdown_artifact(
-        _report_markdown(result),
-        key=key("refresh-report"),
-        description="What was new, and what became of the model.",
-    )
-    if result["n_new"] and result["drift"]["columns"]:
-        create_table_artifact(
-            _column_table(result["drift"]["columns"]),
-            key=key("refresh-columns"),
-            description="Columns of the new rows, those that moved most first.",
-        )
-
-
-def _report_markdown(result: Mapping[str, Any]) -> str:
+def _report(result: Mapping[str, Any]) -> str:
     facts = {
         "model": place_of(result),
         "decision": f"**{result['decision']}**",

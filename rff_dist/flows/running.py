@@ -109,10 +109,7 @@ class Form(BaseModel):
 
     def to[T](self, spec: type[T], **more: Any) -> T:
         """Return one of the specs that the form is of; `more` is what the form does not ask for."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        if "registered" in values:
-            values["register"] = values.pop("registered")
-        return build(spec, values | more)
+        return build(spec, self.model_dump() | more)
 
 
 #: Names of options that are paths or URLs.
@@ -508,9 +505,9 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
         f"# {name}: {state.name or state.type.value}",
         "",
         *(f"> {line}" for line in message.splitlines()),
-    ]
-    lines += ["", "## To go on", ""]
-    lines += [
+        "",
+        "## To go on",
+        "",
         "Run it again with the same parameters: *Retry* on this page, or "
         f"`prefect deployment run '{name}/DEPLOYMENT'`. {resume}",
         "",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.typing import FloatArray
+from rff_dist.typing import BitArray, FloatArray, IndexArray
 
 FREQUENCY_STREAM = 0
 RADIUS_STREAM = 1
 PHASE_STREAM = 2
 SCRAMBLE_STREAM = 3
 SIGN_STREAM = 4
+WORDS = 4  # that Philox4x64 makes in a counter step
 STREAMS = 8  # of one set of frequencies; further sets of the same seed begin at multiples of it
 _SEED_STREAM = 2**32
 
@@ -26,10 +27,24 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
     `stream`: which of the independent streams of that seed.
     Returns `uniforms`, float64 array of shape (n_rows, n_columns): odd multiples of 2**-53: never 0, never 1.
     """
-    words_per_row = -(-n_columns // 4) * 4  # Philox4x64 makes four words a counter step
-    raw = np.random.Philox(key=np.array([seed, stream], np.uint64)).random_raw(n_rows * words_per_row)
-    words = raw.reshape(n_rows, words_per_row)[:, :n_columns]
+    words_per_row = -(-n_columns // WORDS) * WORDS
+    raw = philox(seed, stream).random_raw(n_rows * words_per_row)
+    return _uniforms(raw.reshape(n_rows, words_per_row)[:, :n_columns])
+
+
+def row_uniforms(seed: int, stream: int, start: int, stop: int) -> FloatArray:
+    """Return a uniform number in (0, 1) for each row, a function of (seed, stream, row) alone."""
+    step, skipped = divmod(start, WORDS)
+    return _uniforms(philox(seed, stream, step).random_raw(stop - start + skipped)[skipped:])
+
+
+def _uniforms(words: BitArray) -> FloatArray:
     return (np.asarray(words >> np.uint64(12), np.float64) + 0.5) * 2.0**-52
+
+
+def philox(seed: int, stream: int, step: int = 0) -> np.random.Philox:
+    """Return the bits of one of a seed's streams, from a counter step on."""
+    return np.random.Philox(key=np.array([seed, stream], np.uint64), counter=step)
 
 
 def seed_of(rng: object, *, name: str = "rng") -> int:
@@ -50,7 +65,7 @@ def derived_seed(seed: int, index: int) -> int:
     """Return the seed of the `index`-th of several independent draws; the first is `seed` itself."""
     if index == 0:
         return seed
-    return int(np.random.Philox(key=np.array([seed, _SEED_STREAM + index], np.uint64)).random_raw())
+    return int(philox(seed, _SEED_STREAM + index).random_raw())
 
 
 def draw_phases(n_components: int, seed: int) -> FloatArray:
@@ -58,7 +73,8 @@ def draw_phases(n_components: int, seed: int) -> FloatArray:
     return 2 * np.pi * counter_uniforms(seed, PHASE_STREAM, n_components, 1)[:, 0]
 
 
-def pick(weights: FloatArray, uniform: float) -> int:
-    """Return the index that a number uniform on [0, 1) draws, in proportion to weights not below 0."""
+def pick(weights: FloatArray, uniforms: FloatArray) -> IndexArray:
+    """Return the indices that numbers uniform on [0, 1) draw, in proportion to weights not below 0."""
     cumulated = np.cumsum(weights)
-    return min(int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right")), len(weights) - 1)
+    found = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
+    return np.asarray(np.minimum(found, np.flatnonzero(weights)[-1]), np.intp)

@@ -75,10 +75,8 @@ class Orthogonal:
         Raises InvalidParameterError if the measure is not isotropic: rotated directions would change it.
         """
         isotropic = _isotropic(measure, self.name)
-        n_blocks = -(-n_frequencies // n_features)
-        uniforms = counter_uniforms(
-            seed, STREAMS * first + FREQUENCY_STREAM, n_blocks * n_features, n_features
-        )
+        n_blocks, stream = -(-n_frequencies // n_features), STREAMS * first + FREQUENCY_STREAM
+        uniforms = counter_uniforms(seed, stream, n_blocks * n_features, n_features)
         directions = _haar_columns(scipy.special.ndtri(uniforms).reshape(n_blocks, n_features, n_features))
         columns = directions.transpose(1, 0, 2).reshape(n_features, -1)[:, :n_frequencies]
         return np.ascontiguousarray(columns * _radii(isotropic, n_features, n_frequencies, seed, first))
@@ -176,12 +174,10 @@ def _radii(measure: GaussianMixture, dimension: int, n_frequencies: int, seed: i
 def _haar_columns(normals: FloatArray) -> FloatArray:
     """Return a Haar-distributed orthogonal matrix per matrix of normals (Mezzadri 2007, Sec. 5)."""
     q, r = np.linalg.qr(normals)
-    signs = np.where(
-        np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0
-    )  # QR alone is not Haar: its signs are biased
+    # QR alone is not Haar: its signs are biased
+    signs = np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
     return q * signs[..., np.newaxis, :]
 
 
-DESIGNS: dict[str, Design] = {
-    design.name: design for design in (IID(), Orthogonal(), QuasiMonteCarlo(), Structured())
-}
+_DESIGNS: tuple[Design, ...] = (IID(), Orthogonal(), QuasiMonteCarlo(), Structured())
+DESIGNS = {design.name: design for design in _DESIGNS}

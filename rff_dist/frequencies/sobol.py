@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.counter import SCRAMBLE_STREAM
+from rff_dist.frequencies.counter import SCRAMBLE_STREAM, WORDS, philox
 from rff_dist.typing import BitArray, FloatArray
 
 N_DIMENSIONS = 21_201  # Joe & Kuo (2008) have direction numbers for these, and SciPy the numbers
@@ -51,10 +51,7 @@ def scrambled_sobol(seed: int, first: int, n_points: int, n_dimensions: int) -> 
 
 def _scrambles(seed: int, first: int, n_dimensions: int) -> tuple[BitArray, BitArray]:
     """Return each dimension's matrix, a column of bits per digit, and its shift."""
-    philox = np.random.Philox(
-        key=np.array([seed, SCRAMBLE_STREAM], np.uint64), counter=first * (_WORDS // 4)
-    )  # Philox4x64 makes four words a counter step
-    words = philox.random_raw(n_dimensions * _WORDS).reshape(n_dimensions, _WORDS)
-    words = words >> np.uint64(64 - _BITS)
+    raw = philox(seed, SCRAMBLE_STREAM, first * (_WORDS // WORDS)).random_raw(n_dimensions * _WORDS)
+    words = raw.reshape(n_dimensions, _WORDS) >> np.uint64(64 - _BITS)
     diagonal = np.uint64(1) << np.arange(_BITS - 1, _BITS - 1 - _DIGITS, -1, dtype=np.uint64)
     return words[:, :_DIGITS] & (diagonal - np.uint64(1)) | diagonal, words[:, _DIGITS]

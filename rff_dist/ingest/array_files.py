@@ -11,7 +11,9 @@ import numpy as np
 
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.ingest.tables import BATCH_BYTES, Table, cast_columns, listed
+from rff_dist.ingest.roles import Roles
+from rff_dist.ingest.rows import Parts
+from rff_dist.ingest.tables import BATCH_BYTES, Table, cast_columns, listed, to_column
 from rff_dist.storage.arrays import native
 from rff_dist.storage.contents import list_arrays, read_arrays
 from rff_dist.storage.locations import explain
@@ -57,9 +59,8 @@ def array_table(paths: Sequence[Path]) -> Table:
                 part = _mapped(path)[start : start + rows]
                 for i, name in enumerate(names[path]):
                     if name in types:
-                        columns[name] = _column(part if part.ndim == 1 else part[:, i])
-            chosen = pyarrow.RecordBatch.from_pydict({name: columns[name] for name in types})
-            yield cast_columns(chosen, types, paths[0].name)
+                        columns[name] = to_column(part if part.ndim == 1 else part[:, i])
+            yield cast_columns(pyarrow.RecordBatch.from_pydict(columns), types, paths[0].name)
 
     return Table(", ".join(path.name for path in paths), pyarrow.schema(kinds), batches, n_samples)
 
@@ -83,14 +84,6 @@ def _names_of(path: Path, array: np.ndarray) -> list[str]:
     if array.dtype.kind not in ("biufU" if array.ndim == 1 else "biuf"):
         raise DataError(f"{path.name} holds {array.dtype}; expected numbers")
     return [path.stem] if array.ndim == 1 else [str(i) for i in range(array.shape[1])]
-
-
-def _column(values: np.ndarray) -> pyarrow.Array:
-    import pyarrow
-
-    if is_text(values.dtype):
-        return pyarrow.array(values.astype(object), pyarrow.string())
-    return pyarrow.array(np.ascontiguousarray(native(values)))
 
 
 # -- Zarr ------------------------------------------------------------------------------------------
@@ -130,7 +123,7 @@ def group_table(path: Path) -> Table:
         rows = max(1, BATCH_BYTES // (8 * sum(int(np.prod(kept[name].shape[1:])) for name in names)))
         for part in read_arrays(str(path), names, n_rows=rows):
             chosen = {
-                column: _column(part[name] if i is None else part[name][:, i])
+                column: to_column(part[name] if i is None else part[name][:, i])
                 for column, (name, i) in places.items()
                 if column in types
             }
@@ -143,18 +136,13 @@ def group_table(path: Path) -> Table:
 # -- archives --------------------------------------------------------------------------------------
 
 
-def read_npz(
-    path: Path,
-    target: str | Sequence[str] | None,
-    weight: str | None,
-    groups: str | None,
-    dtype: str | None,
-) -> tuple[int | None, Iterator[tuple[np.ndarray | None, ...]]]:
-    """Return the rows of an .npz file and batches of (X, y, weights, groups), arrays named as given.
+def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[Parts, np.ndarray]]]:
+    """Return how many rows an .npz file has, and batches of X, y, weights and groups, with rows' numbers.
 
     Raises StorageError if the file cannot be read; InvalidParameterError if an array that is named is not
       there; DataError if arrays are no numbers, or of other shapes than they must be.
     """
+    target, weight, groups = roles.target, roles.weight, roles.groups
     if target is not None and not isinstance(target, str):
         raise InvalidParameterError(f"`target`={target!r}; expected the name of one array of the .npz file")
     try:
@@ -178,15 +166,18 @@ def read_npz(
     if len(headers["X"][0]) != 2 or len(set(lengths.values())) > 1:
         shapes = {name: shape for name, (shape, _) in headers.items()}
         raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes and as many rows in all")
-    X_dtype = np.dtype(dtype or np.result_type(np.float32, headers["X"][1]))
+    X_dtype = np.dtype(roles.dtype or np.result_type(np.float32, headers["X"][1]))
     row_bytes = sum(int(np.prod(shape[1:])) * kind.itemsize for shape, kind in headers.values())
     rows = max(1, BATCH_BYTES // max(1, row_bytes))
 
-    def batches() -> Iterator[tuple[np.ndarray | None, ...]]:
+    def batches() -> Iterator[tuple[Parts, np.ndarray]]:
+        start = 0
         for parts in zip(*(_npz_rows(path, name, rows) for name in headers), strict=True):
             read = dict(zip(headers, parts, strict=True))
             read["X"] = read["X"].astype(X_dtype, copy=False)
-            yield tuple(None if name is None else read[name] for name in wanted)
+            numbers = np.arange(start, start + len(read["X"]))
+            start += len(numbers)
+            yield tuple(None if name is None else read[name] for name in wanted), numbers
 
     return lengths["X"], batches()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,9 @@ def correct(source: PathLike, url: PathLike, *, by: str, message: str | None = N
         recipe = recipe_of(dataset.attributes)
         reading = Reading() if recipe is None else recipe.reading
         table = open_table(path, file.kind, reading, {})
-        rows = _rows_of(dataset, by, [one for batch in _column(table, by) for one in batch])
-        opened = [Input(identify(file, path, []), open_table(path, file.kind, reading, {}), path)]
-        batches = read_onto(dataset, opened, Roles(), Journal(), recipe)
+        rows = _rows_of(dataset, by, _column(table, by))
+        opened = [Input(identify(file, path, []), table, path)]
+        batches = read_onto(dataset, opened, Roles(), Journal())
         return replace_batches(dataset, rows, batches, message=message)
 
 
@@ -54,7 +54,7 @@ def read_rows_to_change(source: PathLike, dataset: Editing, by: str | None) -> I
         column = by or table.schema.names[0]
         if by == ID and ID not in table.schema.names:  # they have the name of the table's column, say
             column = id_column(dataset.attributes) or ID
-        values = [one for batch in _column(table, column) for one in batch]
+        values = _column(table, column)
     if by is None:
         return _row_numbers(dataset, values)
     found = find_rows(dataset, by, values)
@@ -92,16 +92,18 @@ def _row_numbers(dataset: Editing, values: Sequence[Any]) -> IntArray:
     return np.array([int(value) for value in values], np.int64)
 
 
-def _column(table: Table, name: str) -> Iterator[Sequence[Any]]:
-    """Yield the values of one column: numbers, or text."""
+def _column(table: Table, name: str) -> list[Any]:
+    """Return the values of one column: numbers, or text."""
     if name not in table.schema.names:
         known = listed(table.schema.names)
         raise InvalidParameterError(f"{table.name} has no column {name!r}; it has {known}")
     kind = table.schema.field(name).type
+    values: list[Any] = []
     for batch in table.batches({name: read_type(kind, None)}):
-        values = batch.column(name)
-        if values.null_count:
+        column = batch.column(name)
+        if column.null_count:
             raise DataError(
                 f"{table.name} has empty values in {name!r}; expected one that names a row in each"
             )
-        yield values.to_pylist()
+        values += column.to_pylist()
+    return values

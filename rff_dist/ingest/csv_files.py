@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow
 from pyarrow import csv as arrow_csv
 
-from rff_dist.ingest.tables import Reading, expecting_types, opening
+from rff_dist.ingest.tables import Reading, Table, expecting_types, opening
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
 _LONGEST_LINE = 2**26
@@ -56,26 +56,38 @@ class Dialect:
         ]
         return [part for part in parts if part]
 
-    def options(self, types: Mapping[str, pyarrow.DataType] | None = None) -> dict[str, Any]:
-        """Return what `pyarrow.csv.open_csv` takes; only columns of the `types` are read then."""
-        return {
-            "read_options": arrow_csv.ReadOptions(
-                block_size=self.block_size,
-                use_threads=False,
-                column_names=self.names,
-                encoding=self.encoding,
+    def open(self, path: Path, types: Mapping[str, pyarrow.DataType] | None = None) -> Any:
+        """Return a reader of a file, which is a context; only columns of the `types` are read then."""
+        return arrow_csv.open_csv(
+            str(path),
+            arrow_csv.ReadOptions(
+                block_size=self.block_size, use_threads=False, column_names=self.names, encoding=self.encoding
             ),
-            "parse_options": arrow_csv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=self.is_quoted
-            ),
-            "convert_options": arrow_csv.ConvertOptions(
+            arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=self.is_quoted),
+            arrow_csv.ConvertOptions(
                 column_types=types,
                 include_columns=None if types is None else list(types),
                 null_values=_MISSING,
                 timestamp_parsers=_DATES,
                 decimal_point=self.decimal,
             ),
-        }
+        )
+
+
+def csv_table(path: Path, reading: Reading) -> Table:
+    """Return a file as a table, the types of its columns as its first block has them.
+
+    Raises StorageError if it cannot be read; its batches raise DataError if a value is of another type.
+    """
+    dialect = find_dialect(path, reading)
+    with opening(path, "CSV"), dialect.open(path) as reader:
+        schema = reader.schema
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        with expecting_types(path), dialect.open(path, types) as reader:
+            yield from reader
+
+    return Table(path.name, schema, batches, None, dialect.notes)
 
 
 def find_dialect(path: Path, reading: Reading) -> Dialect:
@@ -100,26 +112,6 @@ def find_dialect(path: Path, reading: Reading) -> Dialect:
     has_header = has_names(rows) if reading.header is None else reading.header
     names = None if has_header or not rows else [str(i) for i in range(len(rows[0]))]
     return Dialect(names, delimiter, encoding, decimal, is_quoted, max(2**20, 16 * longest))
-
-
-def read_csv(
-    path: Path, dialect: Dialect, types: Mapping[str, pyarrow.DataType]
-) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of a file, columns as the types say.
-
-    Raises DataError if a value is of another type.
-    """
-    with expecting_types(path), arrow_csv.open_csv(str(path), **dialect.options(types)) as reader:
-        yield from reader
-
-
-def read_schema(path: Path, dialect: Dialect) -> pyarrow.Schema:
-    """Return the columns of a file, their types as its first block has them.
-
-    Raises StorageError if it cannot be read.
-    """
-    with opening(path, "CSV"), arrow_csv.open_csv(str(path), **dialect.options()) as reader:
-        return reader.schema
 
 
 def has_names(rows: list[list[str]]) -> bool:

@@ -16,12 +16,7 @@ from urllib.parse import unquote
 
 from rff_dist.errors import DataError, StorageError
 from rff_dist.storage.appending import Source
-from rff_dist.storage.locations import (
-    Location,
-    open_store,
-    parse_location,
-    reaching,
-)
+from rff_dist.storage.locations import NODE_FILES, Location, open_store, parse_location, reaching
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.typing import PathLike
 
@@ -34,7 +29,6 @@ _KINDS = {
     ".npz": (".npz",),
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # of text
-_ZARR = ("zarr.json", ".zgroup", ".zarray")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _PIECE = 2**20
 
@@ -142,13 +136,15 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
 
 def _find_local(location: Location, may_be_none: bool) -> list[File]:
     path = Path(location.path)
-    if path.is_dir() and (is_versioned(location) or any((path / name).exists() for name in _ZARR)):
+    if path.is_dir() and (is_versioned(location) or any((path / name).exists() for name in NODE_FILES)):
         parts = [one.stat() for one in path.rglob("*")]
         stamp = f"{len(parts)}-{max(one.st_mtime_ns for one in parts)}"
         return [File(location, ".zarr", stamp)]
     if path.is_dir():
-        files = [(file, file.relative_to(path).parts[:-1]) for file in _parquet_files(path, may_be_none)]
-        return [replace(_local_file(file), partitions=_partitions(parts)) for file, parts in files]
+        files = sorted(path.rglob("*.parquet"))
+        if not files and not may_be_none:
+            raise StorageError(f"{path} is a folder without Parquet files; expected *.parquet in it")
+        return [_local_file(file, _partitions(file.relative_to(path).parts[:-1])) for file in files]
     if not path.exists() and glob.has_magic(location.path):
         matches = [Path(name) for name in sorted(glob.glob(location.path, recursive=True))]
         return [_local_file(match) for match in matches if match.is_file()]
@@ -157,22 +153,16 @@ def _find_local(location: Location, may_be_none: bool) -> list[File]:
     return [_local_file(path)]
 
 
-def _parquet_files(folder: Path, may_be_none: bool) -> list[Path]:
-    files = sorted(folder.rglob("*.parquet"))
-    if not files and not may_be_none:
-        raise StorageError(f"{folder} is a folder without Parquet files; expected *.parquet in it")
-    return files
-
-
 def _partitions(folders: Sequence[str]) -> dict[str, str | None]:
     """Return what Hive's names of folders say, such as `day=2020-01-01`."""
     pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
     return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}
 
 
-def _local_file(path: Path) -> File:
+def _local_file(path: Path, partitions: Mapping[str, str | None] = {}) -> File:
     status = path.stat()
-    return File(Location("file", str(path)), _kind(str(path)), f"{status.st_size}-{status.st_mtime_ns}")
+    stamp = f"{status.st_size}-{status.st_mtime_ns}"
+    return File(Location("file", str(path)), _kind(str(path)), stamp, partitions)
 
 
 def _find_remote(location: Location) -> list[File]:

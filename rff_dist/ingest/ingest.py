@@ -24,26 +24,10 @@ from rff_dist.ingest.learn import Encoding, Learned, learn, needs_pass, plain
 from rff_dist.ingest.queries import Query, run_query
 from rff_dist.ingest.recipe import RECIPE, Recipe, plain_recipe, recipe_of
 from rff_dist.ingest.roles import Plan, Roles, choose_columns, common_schema, plan_columns
-from rff_dist.ingest.rows import (
-    HeldOut,
-    Input,
-    Journal,
-    Part,
-    check_rows,
-    numbered,
-    read_batches,
-    read_tables,
-)
-from rff_dist.ingest.tables import (
-    Reading,
-    kind_of,
-    listed,
-    open_table,
-    partition_values,
-    spool,
-)
+from rff_dist.ingest.rows import HeldOut, Input, Journal, Part, check_rows, read_batches, read_tables
+from rff_dist.ingest.tables import Reading, kind_of, listed, open_table, partition_values, spool
 from rff_dist.storage.appending import SOURCES, Source, append_batches, known_digests, known_sources
-from rff_dist.storage.datasets import ZarrDataset, open_dataset
+from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.editing import Editing, editing
 from rff_dist.storage.locations import DATASET_FILES, Location, exists, parse_location
 from rff_dist.storage.output_places import check_output, discard, is_unfinished
@@ -57,6 +41,9 @@ if TYPE_CHECKING:
 # The attributes that tell which columns the weights and groups came from, for those who append.
 _WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
 _log = logging.getLogger(__name__)
+
+type Sources = PathLike | Sequence[PathLike] | Query
+type _Batches = Callable[[Journal, Part | None], Iterator[RowBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +80,7 @@ class Preparing:
 
 
 def ingest(
-    source: PathLike | Sequence[PathLike] | Query,
+    source: Sources,
     url: PathLike,
     roles: Roles = Roles(),
     how: Writing = Writing(),
@@ -118,11 +105,12 @@ def ingest(
       InvalidParameterError if a column that is named is not there; DataError if a column cannot become
       numbers, or a value is missing; names the column and the row.
     """
-    return _ingest(source, url, None, roles=roles, how=how, preparing=preparing, held_out=None)
+    (written,) = _ingest(source, [(url, None)], roles, how, preparing)
+    return written
 
 
 def ingest_parts(
-    source: PathLike | Sequence[PathLike] | Query,
+    source: Sources,
     urls: tuple[PathLike, PathLike],
     held_out: HeldOut,
     roles: Roles = Roles(),
@@ -144,74 +132,67 @@ def ingest_parts(
         inputs=[parse_location(urls[0])],
         marker=DATASET_FILES,
     )
-    train = _ingest(source, urls[0], urls[1], roles=roles, how=how, preparing=preparing, held_out=held_out)
-    return train, open_dataset(urls[1], **_names_of(train))
-
-
-def _names_of(dataset: ZarrDataset) -> dict[str, Any]:
-    return {
-        "y": "y" if dataset.n_targets else None,
-        "sample_weight": None if dataset.sample_weight is None else "sample_weight",
-    }
+    places = [(urls[1], Part(held_out, wanted=True)), (urls[0], Part(held_out, wanted=False))]
+    test, train = _ingest(source, places, roles, how, preparing)
+    return train, test
 
 
 def _ingest(
-    source: PathLike | Sequence[PathLike] | Query,
-    url: PathLike,
-    other: PathLike | None,
-    *,
+    source: Sources,
+    places: Sequence[tuple[PathLike, Part | None]],
     roles: Roles,
     how: Writing,
     preparing: Preparing,
-    held_out: HeldOut | None,
-) -> ZarrDataset:
-    """Write a dataset, and before it, at `other`, the one of rows that are held out."""
-    files = [] if isinstance(source, Query) else find_files(source)
+) -> list[ZarrDataset]:
+    """Write a dataset of each part of the rows; a recipe is learned from those of the last one."""
+    files = _find(source)
     given = [source] if isinstance(source, str | os.PathLike) else [] if isinstance(source, Query) else source
     inputs = [*(parse_location(one) for one in given), *(file.location for file in files)]
+    url, learned_from = places[-1]
     # Looking for a table's columns and types may take a while.
     check_output(parse_location(url), overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
-    part = None if held_out is None else Part(held_out, wanted=False)
+    written: list[ZarrDataset] = []
     with ExitStack() as stack:
         opened, _ = _open_inputs(stack, source, files, [], preparing)
-        plan, n_samples, batches, opened = _read(stack, opened, roles, preparing, part)
-        places = [(url, part)]
-        if other is not None and held_out is not None:
-            places.insert(0, (other, Part(held_out, wanted=True)))
+        plan, n_samples, batches = _read(stack, opened, roles, preparing, learned_from)
         made: list[Location] = []
         try:
-            for place, wanted in places:
+            for place, part in places:
                 location = parse_location(place)
                 is_new = not exists(location)
                 journal, attributes = Journal(), dict[str, Any]()
-                rows = batches(journal, wanted)
-                finish = partial(_finish, attributes, roles, journal, plan, wanted)
-                written = write_batches(
-                    location,
-                    _then(rows, opened, finish),
-                    n_samples=n_samples if wanted is None else None,
-                    names=(plan.features, plan.targets),
-                    attributes=attributes,
-                    how=how,
-                    inputs=inputs,
+                rows = batches(journal, part)
+                finish = partial(_finish, attributes, journal, plan, part)
+                written.append(
+                    write_batches(
+                        location,
+                        _then(rows, opened, finish),
+                        n_samples=n_samples if part is None else None,
+                        names=(plan.features, plan.targets),
+                        attributes=attributes,
+                        how=how,
+                        inputs=inputs,
+                    )
                 )
                 made += [location] if is_new else []
         except BaseException:
             for location in made:  # both or neither
                 discard(location)
             raise
-        return written
+    return written
 
 
-def _finish(
-    attributes: dict[str, Any], roles: Roles, journal: Journal, plan: Plan, part: Part | None
-) -> None:
+def _find(source: Sources, *, may_be_none: bool = False) -> list[File]:
+    return [] if isinstance(source, Query) else find_files(source, may_be_none=may_be_none)
+
+
+def _finish(attributes: dict[str, Any], journal: Journal, plan: Plan, part: Part | None) -> None:
     if part is not None and journal.n_read == journal.dropped:
         raise DataError(
             f"no row is {'held out' if part.wanted else 'left to train on'}; expected some. Give another "
             "share by `holdout`"
         )
-    attributes.update(_facts(roles, journal, {}))
+    attributes.update(_facts(plan.roles, journal, {}))
     if plan.learned is not None:
         attributes[RECIPE] = plan.learned.recipe.to_dict()
 
@@ -231,7 +212,7 @@ def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: 
 
 
 def ingest_more(
-    source: PathLike | Sequence[PathLike] | Query,
+    source: Sources,
     url: PathLike,
     roles: Roles = Roles(),
     how: Writing = Writing(),
@@ -261,7 +242,7 @@ def ingest_more(
         names = tuple(str(one["name"]) for one in known_sources(created.attributes))
         dropped = int(created.attributes.get(_DROPPED, 0))
         return Ingested(0, created.n_samples, names, (), dropped, created.version)
-    files = [] if isinstance(source, Query) else find_files(source, may_be_none=True)
+    files = _find(source, may_be_none=True)
     with ExitStack() as stack:
         dataset = stack.enter_context(editing(location))
         recipe = recipe_of(dataset.attributes)
@@ -275,7 +256,7 @@ def ingest_more(
         if not opened:
             return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
         journal = Journal()
-        batches = read_onto(dataset, opened, roles, journal, recipe)
+        batches = read_onto(dataset, opened, roles, journal)
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
             known = opened[0].is_query and (not journal.n_read or journal.digests & known_digests(attributes))
@@ -293,7 +274,7 @@ def ingest_more(
 
 def _open_inputs(
     stack: ExitStack,
-    source: PathLike | Sequence[PathLike] | Query,
+    source: Sources,
     files: Sequence[File],
     known: Sequence[Mapping[str, Any]],
     preparing: Preparing,
@@ -351,20 +332,13 @@ def _open_columns(
     return [Input(source, array_table(paths), paths[0])], []
 
 
-type _Batches = Callable[[Journal, Part | None], Iterator[RowBatch]]
-
-
 def _read(
-    stack: ExitStack,
-    opened: list[Input],
-    roles: Roles,
-    preparing: Preparing,
-    part: Part | None,
-) -> tuple[Plan, int | None, _Batches, list[Input]]:
+    stack: ExitStack, opened: list[Input], roles: Roles, preparing: Preparing, part: Part | None
+) -> tuple[Plan, int | None, _Batches]:
     """Plan how the rows of a new dataset are read.
 
     `part`: which rows to learn from.
-    Returns the plan, the number of rows where it is known, what gives the batches, and what they come from.
+    Returns the plan, the number of rows where it is known, and what gives the batches.
     """
     first = opened[0]
     if first.table is None:
@@ -373,11 +347,9 @@ def _read(
             raise InvalidParameterError(
                 "`columns`, `drop`, `id` and `holdout` are of tables; an .npz file holds X as one array"
             )
-        names = (roles.target, roles.weight, roles.groups, roles.dtype)
-        n_samples, read = read_npz(first.path, *names)
-        plan = Plan(None, {}, None, np.dtype(np.float64), False)
-        rows = numbered(read)
-        return plan, n_samples, lambda journal, _: check_rows(rows, first, plan, roles, journal), opened
+        n_samples, rows = read_npz(first.path, roles)
+        plan = Plan(roles, None, {}, np.dtype(np.float64), False)
+        return plan, n_samples, lambda journal, _: check_rows(rows, first, plan, journal)
     tables = [one.table for one in opened if one.table is not None]
     schema = common_schema(tables)
     for table in tables:
@@ -397,14 +369,14 @@ def _read(
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="rff_dist-")))
         opened = [replace(first, table=spool(tables[0], plan.types, folder))]
     if learning:
-        looked_at = read_batches(opened, plan, roles, Journal(), part)
+        looked_at = read_batches(opened, plan, Journal(), part)
         learned = learn(schema, columns, looked_at, encoding, targets=roles.targets)
     notes = {table.name: table.notes for table in tables if table.notes}
     named = replace(learned.recipe, id=roles.id, reading=preparing.reading, notes=notes)
     plan = plan_columns(schema, roles, replace(learned, recipe=named), tables[0].name)
     lengths = [table.n_samples for table in tables]
-    n_samples = None if None in lengths else sum(n for n in lengths if n is not None)
-    return plan, n_samples, partial(read_tables, opened, plan, roles), opened
+    n_rows = None if None in lengths else sum(n for n in lengths if n is not None)
+    return plan, n_rows, partial(read_tables, opened, plan)
 
 
 def _roles_of(recipe: Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
@@ -415,13 +387,7 @@ def _roles_of(recipe: Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
     return replace(roles, columns=recipe.inputs, id=recipe.id if named else roles.id)
 
 
-def read_onto(
-    dataset: Editing,
-    opened: list[Input],
-    roles: Roles,
-    journal: Journal,
-    recipe: Recipe | None,
-) -> Iterator[RowBatch]:
+def read_onto(dataset: Editing, opened: list[Input], roles: Roles, journal: Journal) -> Iterator[RowBatch]:
     """Return batches that a dataset's arrays can hold, their columns chosen by the dataset's names."""
     X, y = dataset.headers["X"], dataset.headers.get("y")
     if roles.dtype not in (None, X.dtype.name):
@@ -430,8 +396,9 @@ def read_onto(
         )
     first = opened[0]
     if first.table is None:
-        _, _, batches, _ = _read(ExitStack(), opened, roles, Preparing(), None)
+        _, _, batches = _read(ExitStack(), opened, roles, Preparing(), None)
         return batches(journal, None)
+    recipe = recipe_of(dataset.attributes)
     roles = _known_roles(dataset, roles, recipe, one_dimensional=y is None or len(y.shape) == 1)
     recipe = plain_recipe(roles.columns or []) if recipe is None else recipe
     tables = [one.table for one in opened if one.table is not None]
@@ -449,7 +416,7 @@ def read_onto(
             )
     plan = plan_columns(common_schema(tables), roles, Learned(recipe), tables[0].name)
     plan = replace(plan, dtype=X.dtype, text=y is not None and is_text(y.dtype))
-    return read_tables(opened, plan, roles, journal, None)
+    return read_tables(opened, plan, journal, None)
 
 
 def _known_roles(dataset: Editing, roles: Roles, recipe: Recipe | None, *, one_dimensional: bool) -> Roles:
@@ -487,10 +454,10 @@ def _known_roles(dataset: Editing, roles: Roles, recipe: Recipe | None, *, one_d
 # -- what is remembered ----------------------------------------------------------------------------
 
 
-def _refuse_to_guess(source: PathLike | Sequence[PathLike] | Query, location: Location, roles: Roles) -> None:
+def _refuse_to_guess(source: Sources, location: Location, roles: Roles) -> None:
     """Refuse to create a dataset whose targets nobody named: its name may be a mistake."""
-    arrays = not isinstance(source, Query) and all(file.kind == ".npz" for file in find_files(source))
-    if not arrays and not roles.targets and roles.columns is None:
+    is_array = {file.kind for file in _find(source)} == {".npz"}
+    if not is_array and not roles.targets and roles.columns is None:
         raise InvalidParameterError(
             f"there is no dataset at {location} to append to; to create it, name the columns to predict by "
             "`target`, or those of X by `columns` where there are none"

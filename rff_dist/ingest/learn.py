@@ -223,15 +223,13 @@ class _Numbers:
                 break
             at += 1 if parts is None else len(parts)
         parts = self.parts[name]
-        if parts is None:
-            if impute != "none" and not self.counts[at]:
-                return "it holds no value"
-            if impute == "none":
-                return Number(name)
-            return Number(name, self._fill(at, impute), int(self.n_missing[at]))
-        places = range(at, at + len(parts))
+        if parts is None and impute == "none":
+            return Number(name)
         if not self.counts[at]:
             return "it holds no value"
+        if parts is None:
+            return Number(name, self._fill(at, impute), int(self.n_missing[at]))
+        places = range(at, at + len(parts))
         kept = [i for i in places if self.given or self.least[i] < self.most[i]]
         if not kept:
             return "it holds one value only"
@@ -256,7 +254,7 @@ class _Numbers:
 class _Outputs:
     """What is averaged: targets, or an indicator of each class.
 
-    `classes`: by their order of appearance; None of numbers.
+    `classes`: their places, in the order of their appearance; None of numbers.
     """
 
     columns: Sequence[str]
@@ -289,9 +287,7 @@ class _Outputs:
 
     @property
     def names(self) -> list[str]:
-        if self.classes is None:
-            return list(self.columns)
-        by_place = sorted(self.classes, key=lambda name: self.classes[name] if self.classes else 0)
+        by_place = list(self.columns if self.classes is None else self.classes)
         return [by_place[i] for i in self.order]
 
 
@@ -319,10 +315,9 @@ class _Levels:
         if len(self.index) > MAX_LEVELS:
             self.is_full = True
             return
-        there = np.ones(len(places), bool)
-        there[missing] = False
-        self.n_missing += int((~there[rows]).sum())
-        places = np.where(there, places, self.index.setdefault(MISSING, len(self.index)))[rows]
+        self.n_missing += int(np.isin(rows, missing).sum())
+        places[missing] = self.index.setdefault(MISSING, len(self.index))
+        places = places[rows]
         n_levels = len(self.index)
         self.counts = _grown(self.counts, (n_levels,))
         self.counts += np.bincount(places, minlength=n_levels)
@@ -344,8 +339,8 @@ class _Levels:
 
     def encoder(self, name: str, encoding: Encoding, outputs: _Outputs | None, n_rows: int) -> Encoder | str:
         """Return what becomes of the column, or why it is left out."""
-        count_of = {level: int(self.counts[i]) for level, i in self.index.items() if i < len(self.counts)}
-        count_of = {level: count for level, count in count_of.items() if count}
+        counted = zip(self.index, self.counts.tolist(), strict=False)
+        count_of = {level: count for level, count in counted if count}
         n_levels = len(count_of)
         if self.is_full:
             return f"it has more than {MAX_LEVELS:,} different texts"
@@ -373,12 +368,8 @@ class _Levels:
 
     def cross_fitted(self, levels: Sequence[str], outputs: _Outputs) -> FloatArray:
         """Return the means that the rows of each fold get: of shape (n_folds, n_levels + 1, n_outputs)."""
-        folds = range(_FOLDS.n_folds)
-        found = []
-        for fold in folds:
-            means, rest = self._means(levels, outputs, np.array([one for one in folds if one != fold]))
-            found.append(np.vstack([means, rest]))
-        return np.stack(found)
+        folds = np.arange(_FOLDS.n_folds)
+        return np.stack([np.vstack(self._means(levels, outputs, np.delete(folds, one))) for one in folds])
 
     def _means(
         self, levels: Sequence[str], outputs: _Outputs, folds: IntArray

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,7 +182,7 @@ def _as_table(result: Any, query: Query, url: Any) -> Table:
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         start = 0
         with _telling(query, url):
-            for part in _chain(first, partitions):
+            for part in chain([first] if first else [], partitions):
                 columns = dict(zip(names, zip(*part, strict=True), strict=True))
                 yield pyarrow.RecordBatch.from_pydict(
                     {name: _as_column(columns[name], kind, name, start) for name, kind in types.items()}
@@ -189,12 +190,6 @@ def _as_table(result: Any, query: Query, url: Any) -> Table:
                 start += len(part)
 
     return Table("the query", schema, batches, None, is_read_once=True)
-
-
-def _chain(first: Sequence[Any], partitions: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    if first:
-        yield first
-        yield from partitions
 
 
 def _type(values: Sequence[Any]) -> pyarrow.DataType:

@@ -63,18 +63,22 @@ class Plan:
 
     `learned`: how those of X do; None of an .npz file.
     `types`: by which all columns are read.
-    `targets`: names of the columns of y; None where there are none.
+    `text`: whether y holds labels.
     """
 
+    roles: Roles
     learned: Learned | None
     types: Mapping[str, pyarrow.DataType]
-    targets: list[str] | None
     dtype: np.dtype[Any]
     text: bool
 
     @property
     def features(self) -> list[str] | None:
         return None if self.learned is None else self.learned.recipe.names
+
+    @property
+    def targets(self) -> list[str] | None:
+        return None if self.learned is None else self.roles.targets or None
 
     @property
     def places(self) -> tuple[list[str] | None, list[str] | None]:
@@ -121,7 +125,7 @@ def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: Learned, table: 
     wanted += [(name, None) for name in (roles.groups, roles.id) if name is not None]
     types |= {name: read_type(schema.field(name).type, held) for name, held in wanted}
     dtype = np.dtype(roles.dtype) if roles.dtype is not None else learned.recipe.dtype(schema)
-    return Plan(learned, types, roles.targets or None, dtype, text)
+    return Plan(roles, learned, types, dtype, text)
 
 
 def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str]:

@@ -15,7 +15,7 @@ from rff_dist.data.folds import GroupFolds
 from rff_dist.data.memory import canonical_bytes
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.learn import Learned
-from rff_dist.ingest.roles import Plan, Roles
+from rff_dist.ingest.roles import Plan
 from rff_dist.ingest.tables import Table, to_labels, to_numbers
 from rff_dist.storage.appending import Source
 from rff_dist.storage.sources import RowBatch
@@ -101,7 +101,7 @@ class Journal:
 
 
 def read_tables(
-    opened: Sequence[Input], plan: Plan, roles: Roles, journal: Journal, part: Part | None
+    opened: Sequence[Input], plan: Plan, journal: Journal, part: Part | None
 ) -> Iterator[RowBatch]:
     """Yield the rows of inputs as arrays: X, y, weights, groups and ids.
 
@@ -110,15 +110,15 @@ def read_tables(
     if part is not None and part.wanted and plan.learned is not None:  # nothing was learned from these rows
         plan = replace(plan, learned=Learned(plan.learned.recipe))
     for one in opened:
-        rows = _split_columns(read_batches([one], plan, roles, journal, part), plan, roles)
-        yield from check_rows(rows, one, plan, roles, journal)
+        rows = _split_columns(read_batches([one], plan, journal, part), plan)
+        yield from check_rows(rows, one, plan, journal)
 
 
 def read_batches(
-    opened: Sequence[Input], plan: Plan, roles: Roles, journal: Journal, part: Part | None
+    opened: Sequence[Input], plan: Plan, journal: Journal, part: Part | None
 ) -> Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]:
     """Yield batches of rows, the number of each one's first row among all, and which rows are wanted."""
-    key = roles.groups or roles.id
+    key = plan.roles.groups or plan.roles.id
     for one in opened:
         assert one.table is not None
         for batch in one.table.batches(plan.types):
@@ -141,10 +141,10 @@ def _keys(column: pyarrow.Array) -> np.ndarray:
 
 
 def _split_columns(
-    batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]], plan: Plan, roles: Roles
+    batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]], plan: Plan
 ) -> Iterator[tuple[Parts, np.ndarray]]:
     assert plan.learned is not None
-    targets = roles.targets
+    roles, targets = plan.roles, plan.roles.targets
     first: int | None = None
     for batch, start, chosen in batches:
         first = start if first is None else first
@@ -168,11 +168,7 @@ def _split_columns(
 
 
 def check_rows(
-    batches: Iterator[tuple[Parts, np.ndarray]],
-    one: Input,
-    plan: Plan,
-    roles: Roles,
-    journal: Journal,
+    batches: Iterator[tuple[Parts, np.ndarray]], one: Input, plan: Plan, journal: Journal
 ) -> Iterator[Parts]:
     """Refuse or drop rows with values that are missing or infinite; enters what was read in the journal."""
     n_read, dropped = 0, 0
@@ -184,15 +180,16 @@ def check_rows(
                 continue
             usable = _is_usable(part if part.ndim == 2 else part[:, np.newaxis])
             good = usable.all(axis=1) if good is None else good & usable.all(axis=1)
-            if roles.on_nan == "error" and not usable.all():
+            if plan.roles.on_nan == "error" and not usable.all():
                 row, column = np.argwhere(~usable)[0].tolist()
                 known = plan.places[i] if i < 2 else None
                 where = ("X", "y", "the weights", "the groups", "the ids")[i]
                 place = repr(known[column]) if known else f"{column} of {where}"
                 expected = "a number" if part.dtype.kind in "biuf" else "text"
+                how = ', with impute="median" say' if i == 0 else ""
                 raise DataError(
                     f"{one.name}: row {rows[row] + 1}, column {place} is missing or not finite (rows "
-                    f"count from 1, without a header); expected {expected}. Fill it in{_how_to_fill(i)}, or "
+                    f"count from 1, without a header); expected {expected}. Fill it in{how}, or "
                     'drop such rows with on_nan="drop"'
                 )
         assert good is not None  # X is never missing
@@ -214,22 +211,8 @@ def check_rows(
     journal.dropped += dropped
 
 
-def _how_to_fill(place: int) -> str:
-    return ', with impute="median" say' if place == 0 else ""
-
-
 def _is_usable(values: np.ndarray) -> np.ndarray:
     """Say of each value whether it is there: a finite number, or text that is not empty."""
     if values.dtype.kind in "biuf":
         return np.isfinite(values)
     return np.asarray((values != "") & (values != None))  # noqa: E711 - of each element
-
-
-def numbered(batches: Iterator[Parts]) -> Iterator[tuple[Parts, np.ndarray]]:
-    """Yield batches with the numbers of their rows."""
-    start = 0
-    for parts in batches:
-        X = parts[0]
-        assert X is not None
-        yield parts, np.arange(start, start + len(X))
-        start += len(X)

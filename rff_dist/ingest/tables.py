@@ -79,19 +79,18 @@ def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str,
     `partitions`: columns of one value, which the names of the file's folders say; as Arrow's scalars.
     Raises StorageError if it cannot be read; DataError if it is no table.
     """
-    if kind == ".csv":
-        table = _csv_table(path, reading)
-    else:
-        from rff_dist.ingest.array_files import array_table, group_table
+    from rff_dist.ingest.array_files import array_table, group_table
+    from rff_dist.ingest.csv_files import csv_table
 
-        open_it: Mapping[str, Callable[[Path], Table]] = {
-            ".parquet": _parquet_table,
-            ".arrow": _arrow_table,
-            ".jsonl": _json_table,
-            ".npy": lambda path: array_table([path]),
-            ".zarr": group_table,
-        }
-        table = open_it[kind](path)
+    open_it: Mapping[str, Callable[[Path], Table]] = {
+        ".csv": lambda path: csv_table(path, reading),
+        ".parquet": _parquet_table,
+        ".arrow": _arrow_table,
+        ".jsonl": _json_table,
+        ".npy": lambda path: array_table([path]),
+        ".zarr": group_table,
+    }
+    table = open_it[kind](path)
     table = _with_partitions(table, partitions) if partitions else table
     twice = repeated(table.schema.names)
     if twice:
@@ -264,14 +263,6 @@ def _with_partitions(table: Table, partitions: Mapping[str, Any]) -> Table:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _csv_table(path: Path, reading: Reading) -> Table:
-    from rff_dist.ingest.csv_files import find_dialect, read_csv, read_schema
-
-    dialect = find_dialect(path, reading)
-    schema = read_schema(path, dialect)
-    return Table(path.name, schema, lambda types: read_csv(path, dialect, types), None, dialect.notes)
-
-
 def _parquet_table(path: Path) -> Table:
     from pyarrow import parquet
 
@@ -320,18 +311,15 @@ def _json_table(path: Path) -> Table:
     import pyarrow
     from pyarrow import json
 
-    def options(types: Mapping[str, pyarrow.DataType] | None) -> dict[str, Any]:
+    def open_it(types: Mapping[str, pyarrow.DataType] | None) -> Any:
         schema = None if types is None else pyarrow.schema(list(types.items()))
-        return {
-            "read_options": json.ReadOptions(use_threads=False, block_size=2**22),
-            "parse_options": json.ParseOptions(
+        return json.open_json(
+            pyarrow.input_stream(str(path), compression="detect"),
+            read_options=json.ReadOptions(use_threads=False, block_size=2**22),
+            parse_options=json.ParseOptions(
                 explicit_schema=schema, unexpected_field_behavior="infer" if types is None else "ignore"
             ),
-        }
-
-    def open_it(types: Mapping[str, pyarrow.DataType] | None) -> Any:
-        source = pyarrow.input_stream(str(path), compression="detect")
-        return json.open_json(source, **options(types))
+        )
 
     with opening(path, "JSON lines"):
         schema = open_it(None).schema

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -80,7 +81,8 @@ class Transformer:
         columns = {name: _values(batch.column(name)) for name in self.inputs}
         if not self.by_name:
             return self.transform(np.column_stack(list(columns.values())))
-        return self.transform(_pandas().DataFrame(columns))
+        pandas = _needed("pandas", "scikit-learn's transformers take tables as frames of the package pandas")
+        return self.transform(pandas.DataFrame(columns))
 
     def transform(self, rows: Any) -> FloatArray:
         """Return what the transformer makes of rows, of shape (n_rows, n_names).
@@ -247,22 +249,11 @@ def _tell_versions(told: Sequence[warnings.WarningMessage]) -> None:
 
 
 def _skops() -> Any:
-    try:
-        import skops.io
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "scikit-learn's transformers are stored by the package skops, which is not installed: pip "
-            "install rff_dist[skops]"
-        ) from error
-    return skops.io
+    return _needed("skops.io", "scikit-learn's transformers are stored by the package skops")
 
 
-def _pandas() -> Any:
+def _needed(module: str, why: str) -> Any:
     try:
-        import pandas
+        return import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "scikit-learn's transformers take tables as frames of the package pandas, which is not "
-            "installed: pip install rff_dist[skops]"
-        ) from error
-    return pandas
+        raise MissingDependencyError(f"{why}, which is not installed: pip install rff_dist[skops]") from error

@@ -66,12 +66,7 @@ def prepare_table(job: Auto, *, observer: Progress | None = None) -> Prepared:
     folder = folder_of(job)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
     roles = Roles(
-        target=job.target,
-        weight=job.weight,
-        groups=job.groups,
-        drop=job.drop or (),
-        id=job.id,
-        on_nan="drop",
+        target=job.target, weight=job.weight, groups=job.groups, drop=job.drop or (), id=job.id, on_nan="drop"
     )
     preparing = preparing_of(job.encoding_of)
     ingest_module.check_roles(job.sources, roles, preparing)

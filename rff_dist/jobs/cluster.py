@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -18,9 +18,8 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.jobs.publishing import check_place, store
-from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Clustering
-from rff_dist.jobs.steps import Runner, Skipped, Step, made, run_steps
+from rff_dist.jobs.steps import Runner, Skipped, Step, made, resumable, run_steps
 from rff_dist.kmeans import choosing_k
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
@@ -261,31 +260,18 @@ def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
     known = None if job.labels is None else column_of(dataset, job.labels)
     job.features.check_columns(dataset.n_features)
     kmeans_starts.check_rows(dataset, job.lloyd.numbers[-1])
-    with hold(job.output, holder=runner.holder):
-        if job.model is None:
-            with _opened(job, dataset, known, None, runner) as run:
-                yield run
-        else:
-            with (
-                hold(job.model, holder=runner.holder) as lease,
-                _opened(job, dataset, known, lease, runner) as run,
-            ):
-                yield run
-
-
-@contextmanager
-def _opened(
-    job: Clustering, dataset: ZarrDataset, known: Column | None, lease: Lease | None, runner: Runner
-) -> Iterator[ClusteringRun]:
-    with runner.open_engine(dataset.n_samples) as engine:
+    with ExitStack() as stack:
+        stack.enter_context(hold(job.output, holder=runner.holder))
+        lease = None if job.model is None else stack.enter_context(hold(job.model, holder=runner.holder))
+        engine = stack.enter_context(runner.open_engine(dataset.n_samples))
         run = ClusteringRun(job, dataset, known, engine, lease)
         run.check()
-        with resumable(engine, parse_location(job.output)):
-            try:
-                yield run
-            finally:
-                if run.staged is not None:
-                    run.staged.discard()
+        stack.enter_context(resumable(engine, parse_location(job.output)))
+        try:
+            yield run
+        finally:
+            if run.staged is not None:
+                run.staged.discard()
 
 
 def cluster(job: Clustering, runner: Runner) -> dict[str, Summary | None]:

@@ -1,8 +1,9 @@
 """How an option is declared, and how groups of options become flat names and back.
 
 `option` is a dataclass field that also says what the command line and Prefect's form show. `group` makes a
-frozen dataclass of such fields and writes its docstring. A job's spec is a group of groups: `options_of`
-lists all its options by name, and `build` makes the spec from values by name.
+frozen dataclass of such fields and writes its docstring; its `panel` is the title above them, and its `last`
+says whether those of groups that are derived from it come first. A job's spec is a group of groups:
+`options_of` lists all its options by name, and `build` makes the spec from values by name.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ class Shown:
     `help`: what it is, in the words of Python: names of other options stand in backticks.
     `flags`: on the command line, where the name with dashes would not do.
     `given`: of options without a value: what each of the flags sets.
-    `unit`: what stands for the value in the command line's help.
+    `unit`: what stands for the value in the command line's help; N or NAME by its type if left out.
     `argument`: whether it is an argument of the command line, without a flag.
     `writes`: whether it names a place that the job writes to.
     `alias`: what the library's messages call it.
     `face`: {"both", "command", "form"}. Where it can be given.
-    `last`: whether it is shown after the other options of its group, those of derived groups included.
     """
 
     help: str
@@ -41,7 +41,6 @@ class Shown:
     writes: bool = False
     alias: str | None = None
     face: Face = "both"
-    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +93,8 @@ def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     hints = typing.get_type_hints(spec, include_extras=True)
     panel = getattr(spec, "panel", panel)
     # inherited fields come first otherwise
-    fields = sorted(
-        dataclasses.fields(spec), key=lambda one: _KEY in one.metadata and one.metadata[_KEY].last
-    )
+    late = {name for base in spec.__mro__ if vars(base).get("last") for name in base.__annotations__}
+    fields = sorted(dataclasses.fields(spec), key=lambda one: one.name in late)
     for one in fields:
         if _KEY in one.metadata:
             yield Option(one.name, hints[one.name], _default_of(one), one.metadata[_KEY], panel)
@@ -113,6 +111,11 @@ def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
         if _KEY not in one.metadata or one.name in values
     }
     return spec(**members)
+
+
+def values_of(options: Any, *names: str) -> dict[str, Any]:
+    """Return options of a group by their names, where the library calls them the same."""
+    return {name: getattr(options, name) for name in names}
 
 
 def _default_of(one: dataclasses.Field[Any]) -> Any:

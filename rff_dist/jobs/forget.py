@@ -7,7 +7,7 @@ each exactly, as if the rows had never been there → remove the versions before
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -47,10 +47,6 @@ class Holder:
     what: str
     why: str
     until: str
-
-    def to_dict(self) -> Summary:
-        """Return all of it as JSON values."""
-        return {"what": self.what, "why": self.why, "until": self.until}
 
 
 @dataclass(slots=True)
@@ -130,12 +126,7 @@ def delete(run: Forgetting) -> Summary:
         run.X = before.take(run.rows).X
         found = delete_from(dataset, run.rows, keep_order=run.job.keep_order, message=run.job.message)
     run.version = found.version
-    return {
-        "n_rows": found.n_rows,
-        "n_before": found.n_before,
-        "n_after": found.n_after,
-        "version": found.version,
-    }
+    return asdict(found)
 
 
 def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
@@ -169,8 +160,7 @@ def expire_versions(run: Forgetting) -> Summary:
 
 def find_holders(run: Forgetting) -> Summary:
     """Return what still holds the rows or sums of them, in `holders`."""
-    found = [*_versions(run), *_models(run), *_sources(run)]
-    return {"holders": [one.to_dict() for one in found]}
+    return {"holders": [asdict(one) for one in (*_versions(run), *_models(run), *_sources(run))]}
 
 
 def _versions(run: Forgetting) -> Iterator[Holder]:
@@ -204,11 +194,10 @@ def _models(run: Forgetting) -> Iterator[Holder]:
         )
         for place in leftover_runs(url):
             yield Holder(redact(place.url), "a job that was stopped keeps sums here", "it goes on, and ends")
-        if holds_versions(parse_location(url)):
-            registered = RegisteredModel(url)
-            current = registered.current()
+        registered = RegisteredModel(url)
+        if (current := registered.current()) is not None:
             for version in registered.versions():
-                if current is None or version.number != current.number:
+                if version.number != current.number:
                     yield Holder(
                         f"version {version.number} of {name}",
                         "may hold sums of the rows",

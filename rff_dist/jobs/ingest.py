@@ -19,6 +19,7 @@ from rff_dist.ingest.roles import Roles
 from rff_dist.ingest.rows import HeldOut
 from rff_dist.ingest.tables import Reading
 from rff_dist.ingest.transformer import read_transformer
+from rff_dist.jobs.fields import values_of
 from rff_dist.jobs.options import TableEncoding
 from rff_dist.jobs.specs import Ingest
 from rff_dist.jobs.steps import Step
@@ -76,7 +77,7 @@ def ingest(job: Ingest, *, observer: Callable[[int, int | None], None] | None = 
     versioned = not job.plain and can_keep_versions(job.data)
     how = Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
     if job.holdout is not None:
-        urls = (job.data, test_url(job.data))
+        urls = (job.data, part_url(job.data, "test"))
         parts = HeldOut(job.holdout)
         return ingest_module.ingest_parts(source, urls, parts, roles, how=how, preparing=preparing)
     take = ingest_module.ingest_more if job.append else ingest_module.ingest
@@ -91,8 +92,7 @@ def can_keep_versions(url: str) -> bool:
 def _read_query(sql: str, connection: str | None) -> Query:
     connection = connection or os.environ.get(CONNECTION_VARIABLE)
     return Query(
-        read_secret(sql, "`sql`"),
-        None if connection is None else read_secret(connection, "`connection`"),
+        read_secret(sql, "`sql`"), None if connection is None else read_secret(connection, "`connection`")
     )
 
 
@@ -101,13 +101,8 @@ def roles_of(job: Ingest) -> Roles:
     targets = job.targets
     return Roles(
         target=targets[0] if targets and len(targets) == 1 else targets,
-        weight=job.weight,
-        groups=job.groups,
-        columns=job.columns,
         drop=job.drop or (),
-        id=job.id,
-        dtype=job.dtype,
-        on_nan=job.on_nan,
+        **values_of(job, "weight", "groups", "columns", "id", "dtype", "on_nan"),
     )
 
 
@@ -143,11 +138,11 @@ def find_recipe(url: str) -> Recipe:
     return recipe
 
 
-def test_url(url: str) -> str:
-    """Return where the rows go that are held out of a dataset.
+def part_url(url: str, part: str) -> str:
+    """Return where a part of a dataset's rows goes.
 
-    >>> test_url("data.zarr"), test_url("s3://bucket/data")
-    ('data-test.zarr', 's3://bucket/data-test')
+    >>> part_url("data.zarr", "test"), part_url("s3://latest-test/data", "train")
+    ('data-test.zarr', 's3://latest-test/data-train')
     """
     stem = url.rstrip("/").removesuffix(".zarr")
-    return f"{stem}-test{'.zarr' if url.rstrip('/').endswith('.zarr') else ''}"
+    return f"{stem}-{part}{'.zarr' if url.rstrip('/').endswith('.zarr') else ''}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Len, Lt
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.jobs.fields import group, option
+from rff_dist.jobs.fields import group, option, values_of
 
 if TYPE_CHECKING:
     from rff_dist.engines.cluster import Cluster
@@ -53,24 +53,11 @@ class Source:
 
     data: str = option("Path or URL of the rows: a Zarr group.", argument=True, unit="DATA")
     version: str | None = version_option()
-    x: str = option("Name of the array of inputs.", "X", unit="NAME")
+    x: str = option("Name of the array of inputs.", "X")
     missing_chunks: Literal["error", "fill"] = option(
         "What a chunk that is not in the store means: error, lost data; or fill, one that held only the fill "
         "value.",
         "error",
-        unit="NAME",
-    )
-
-
-@group
-class WeightedSource(Source):
-    """Where the rows are, and what each weighs."""
-
-    sample_weight: str | None = option(
-        "Name of the array of sample weights; all rows weigh alike if left out.",
-        None,
-        flag="--weights",
-        unit="NAME",
     )
 
     def names(self) -> dict[str, Any]:
@@ -80,10 +67,19 @@ class WeightedSource(Source):
 
 
 @group
+class WeightedSource(Source):
+    """Where the rows are, and what each weighs."""
+
+    sample_weight: str | None = option(
+        "Name of the array of sample weights; all rows weigh alike if left out.", None, flag="--weights"
+    )
+
+
+@group
 class SupervisedSource(WeightedSource):
     """Where rows with targets are."""
 
-    y: str = option("Name of the array of targets, or of labels.", "y", unit="NAME")
+    y: str = option("Name of the array of targets, or of labels.", "y")
 
 
 @group
@@ -94,13 +90,12 @@ class TrainingSource(SupervisedSource):
         "What weights say of a row: precision, how sure it is; or frequency, how often it is there.",
         "precision",
         flag="--weight-kind",
-        unit="NAME",
     )
 
 
 @group
-class TableReading:
-    """How CSV files are read."""
+class TableEncoding:
+    """How tables are read, and their columns become numbers."""
 
     panel: ClassVar[str] = "Tables"
 
@@ -115,16 +110,8 @@ class TableReading:
         "What is between the cells of a CSV file; found out if left out.", None, unit="CHARACTER"
     )
     encoding: str | None = option(
-        "How a CSV file writes text, latin-1 say; if left out utf-8, or cp1252 where it is not that.",
-        None,
-        unit="NAME",
+        "How a CSV file writes text, latin-1 say; if left out utf-8, or cp1252 where it is not that.", None
     )
-
-
-@group
-class TableEncoding(TableReading):
-    """How columns of tables become numbers."""
-
     categories: Literal["auto", "one-hot", "target"] = option(
         "What text becomes: one-hot, 0 and 1 for each level; or target, the level's mean target, of other "
         "rows than its own. auto takes that above 20 levels.",
@@ -147,7 +134,6 @@ class TableEncoding(TableReading):
         "scikit-learn. Nothing is learned then.",
         None,
         unit="PATH",
-        last=True,
     )
 
     def __post_init__(self) -> None:
@@ -180,35 +166,28 @@ class Drawing:
     """How features are drawn, whatever the kernel."""
 
     panel: ClassVar[str] = "Random features"
+    last: ClassVar[bool] = True
 
     centres: Literal["uniform", "k-means++", "rpcholesky"] | None = option(
         "How Nyström features choose their rows of the data: uniform (if left out), k-means++ or rpcholesky.",
         None,
-        unit="NAME",
-        last=True,
     )
     design: Literal["orthogonal", "iid", "quasi-monte-carlo", "structured"] | None = option(
         "How frequencies are arranged: orthogonal (if left out, where the kernel allows it), iid, "
         "quasi-monte-carlo, which is best for few columns, or structured, which is fast for hundreds.",
         None,
-        unit="NAME",
-        last=True,
     )
     map: Literal["auto", "pairs", "phases"] = option(
         "pairs of cosines and sines, or cosines with random phases; auto takes the one of lower variance on "
         "a sample.",
         "pairs",
-        unit="NAME",
-        last=True,
     )
     precision: Literal["standard", "high"] = option(
         "standard: the fast one; Fourier features have 15 bits, whose sums are exact. high: float32, for "
         "targets with next to no noise; a warning asks for it.",
         "standard",
-        unit="NAME",
-        last=True,
     )
-    seed: Seed = option("Seed of all that is random.", 0, unit="N", last=True)
+    seed: Seed = option("Seed of all that is random.", 0)
 
 
 @group
@@ -219,7 +198,7 @@ class Features(Drawing):
     nu: Positive | None = option(
         "Smoothness of the Matérn kernel, for matern; 1.5 if left out.", None, unit="NU"
     )
-    features: Literal["fourier", "nystrom"] = option(f"The kind: {_NYSTROM}.", "fourier", unit="NAME")
+    features: Literal["fourier", "nystrom"] = option(f"The kind: {_NYSTROM}.", "fourier")
     n_components: Count = option(
         "D, the number of features: the error falls as 1/√D, the cost grows with D.",
         1024,
@@ -275,8 +254,6 @@ class TrainFeatures(Features):
         "to 1.4 times the time, for targets with next to no noise. auto takes high, by another pass, where "
         "coefficients are so large that rounding shows; elsewhere the errors are alike.",
         "auto",
-        unit="NAME",
-        last=True,
     )
 
     kernel: str = option(
@@ -328,7 +305,7 @@ class TuneFeatures(Drawing):
         None,
         unit="L1,L2,…",
     )
-    features: Literal["fourier", "nystrom"] = option(f"The kind: {_NYSTROM}.", "fourier", unit="NAME")
+    features: Literal["fourier", "nystrom"] = option(f"The kind: {_NYSTROM}.", "fourier")
     n_components: Literal["auto"] | Count | Counts = option(
         "D, the number of features; of several each candidate takes its smallest within one standard error "
         "of its best; auto is 2048, or fewer where rows are few or memory is short.",
@@ -362,7 +339,6 @@ class ClusterFeatures(Features):
         "degree takes components of degree-normalised features, which is spectral clustering, with "
         "`n_principal` of one less than the number of clusters.",
         None,
-        unit="NAME",
     )
 
     def __post_init__(self) -> None:
@@ -377,18 +353,13 @@ class ClusterFeatures(Features):
         from rff_dist.kmeans.options import ClusterSpace
 
         kernel = self.make_kernel()
+        same = ("n_components", "map", "precision", "standardize", "seed", "n_principal", "normalize")
         return ClusterSpace(
             kernel,
             length_scale=self.scale,
-            n_components=self.n_components,
             features=self.kind,
             design=self.design or default_design(kernel),
-            map=self.map,
-            precision=self.precision,
-            standardize=self.standardize,
-            seed=self.seed,
-            n_principal=self.n_principal,
-            normalize=self.normalize,
+            **values_of(self, *same),
         )
 
     def check_columns(self, n_features: int | None = None) -> None:
@@ -443,19 +414,17 @@ class Lloyd:
         "whose gap statistic the next does not beat by a standard error; or stability, the largest under "
         "resampling.",
         None,
-        unit="NAME",
         alias="criterion",
     )
     init: Literal["k-means||", "k-means++"] = option(
         "k-means|| draws candidates for the centres from all rows in six passes, k-means++ takes a sample of "
         "4,096 rows.",
         "k-means||",
-        unit="NAME",
     )
     n_init: Count = option(
-        "Starts, which share each pass; the one of least inertia is kept.", 1, flag="--starts", unit="N"
+        "Starts, which share each pass; the one of least inertia is kept.", 1, flag="--starts"
     )
-    max_iter: Count = option("Lloyd passes, at most.", 300, flag="--max-passes", unit="N")
+    max_iter: Count = option("Lloyd passes, at most.", 300, flag="--max-passes")
     tol: NonNegative = option(
         "Stop when the centres' squared shifts are below this share of the mean variance of the features; 0: "
         "when no label changes.",
@@ -466,7 +435,6 @@ class Lloyd:
         "lloyd passes over all rows; for very many rows in no order that matters minibatch takes up to 100 "
         "steps on few rows before, and progressive passes over 1/64, 1/16 and 1/4 of the blocks.",
         "lloyd",
-        unit="NAME",
     )
 
     def __post_init__(self) -> None:
@@ -484,8 +452,8 @@ class Lloyd:
         """Return what the options say, as the library takes it."""
         from rff_dist.kmeans.options import LloydOptions
 
-        names = ("init", "n_init", "max_iter", "tol", "algorithm")
-        return LloydOptions(self.numbers[-1], seed=seed, **{name: getattr(self, name) for name in names})
+        given = values_of(self, "init", "n_init", "max_iter", "tol", "algorithm")
+        return LloydOptions(self.numbers[-1], seed=seed, **given)
 
     @property
     def numbers(self) -> list[int]:
@@ -538,11 +506,10 @@ class Where:
     workers: Count | None = option(
         "Processes of the cluster that starts here; by the number of CPUs if left out.",
         None,
-        unit="N",
         alias="n_workers",
     )
     threads: Count | None = option(
-        "Threads of each process; by the number of CPUs if left out.", None, unit="N", alias="n_threads"
+        "Threads of each process; by the number of CPUs if left out.", None, alias="n_threads"
     )
     min_workers: Count | None = option(
         "Lets the cluster that starts here have as many processes as there are blocks of rows to work on, "

@@ -32,14 +32,7 @@ def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[L
 
 
 def store(
-    model: AnyModel,
-    url: str,
-    *,
-    register: bool,
-    overwrite: bool,
-    data: str | None,
-    reason: str,
-    **facts: Any,
+    model: AnyModel, url: str, *, register: bool, overwrite: bool, data: str | None, reason: str, **facts: Any
 ) -> Version | None:
     """Write a model, or publish it as the next version of a registered one, which is returned."""
     if register:
@@ -94,9 +87,7 @@ def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
         "length_scale": getattr(kernel, "length_scale", None),
         "n_components": feature_map.n_components,
         "design": None if drawn is None else drawn.design.name,
-        "map": None if drawn is None else drawn.map,
-        "seed": None if drawn is None else drawn.seed,
-        "precision": None if drawn is None else drawn.precision,
+        **{name: getattr(drawn, name, None) for name in ("map", "seed", "precision")},
         **kind_of(model).chosen(model),
     }
     return {"data": data, **{name: model.card.get(name) for name in _OF_DATA}, "spec": spec}

@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -30,10 +30,10 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.features.nystrom import NystromFeatureMap
+from rff_dist.jobs.fields import values_of
 from rff_dist.jobs.publishing import publish
-from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Update
-from rff_dist.jobs.steps import Runner, Step, in_this_process, made, run_steps
+from rff_dist.jobs.steps import Runner, Step, in_this_process, made, resumable, run_steps
 from rff_dist.registry.versions import RegisteredModel, Version
 from rff_dist.ridge.drift import LEVEL, Batch, Drift, Observed, check_level, judge_drift
 from rff_dist.ridge.gate import TOLERANCE, Gate, HeldOut, check_tolerance, hold_out, judge
@@ -49,7 +49,6 @@ from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.loads import ALL_ROWS
 from rff_dist.storage.locations import Location, open_store, parse_location, read_bytes, write_bytes
-from rff_dist.storage.output_places import holds_versions
 from rff_dist.storage.records import Record, peek_record, read_record
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
@@ -99,10 +98,9 @@ def find_lacking(location: Location) -> list[Refusal]:
 
     Raises IntegrityError, StorageError as `read_refusals`.
     """
-    refusals = read_refusals(location)
-    registered = RegisteredModel(location.url) if holds_versions(location) else None
-    version = None if registered is None else registered.current()
-    return refusals if registered is None or version is None else refusals + _rolled_back(registered, version)
+    refusals, registered = read_refusals(location), RegisteredModel(location.url)
+    version = registered.current()
+    return refusals if version is None else refusals + _rolled_back(registered, version)
 
 
 def _rolled_back(registered: RegisteredModel, current: Version) -> list[Refusal]:
@@ -133,13 +131,13 @@ class Refresh:
     `champion`: the current model.
     `version`: which version it is, of a registered model.
     `dataset`: the data that it was trained on, perhaps with more rows.
+    `runner`: by what the steps are driven.
     `test`: what models are compared on; None holds out rows that the champion was trained on.
     `tolerance`: see `judge`.
     `level`: probability of a drift alarm without drift.
     `backfill`, `window`, `half_life`: see `find_new_rows`.
     `force`: whether the challenger is published whatever the gate says.
     `dry_run`: whether nothing is written.
-    `runner`: by what the steps are driven.
     `rows`, `batch`, `held_out`, `statistics`, `gone`, `drift`, `challenger`, `gate`: what the steps have
       found; None before.
     """
@@ -150,6 +148,7 @@ class Refresh:
     dataset: Dataset
     refusals: list[Refusal]
     lease: Lease
+    runner: Runner
     test: Dataset | None = None
     tolerance: float = TOLERANCE
     level: float = LEVEL
@@ -166,7 +165,6 @@ class Refresh:
     drift: Drift | None = None
     challenger: RidgeModel | None = None
     gate: Gate | None = None
-    runner: Runner = field(default_factory=in_this_process)
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps in their order; the engine is opened where there are new rows."""
@@ -189,27 +187,16 @@ class Refresh:
         return nullcontext() if self.dry_run else resumable(engine, self.location)
 
 
-@contextmanager
-def open_update(job: Update, runner: Runner) -> Iterator[Refresh]:
+def open_update(job: Update, runner: Runner) -> AbstractContextManager[Refresh]:
     """Begin the update that a spec asks for, of a model that nobody else may write to meanwhile.
 
     Raises RFFDistError as `open_refresh`; or if the data cannot be read.
     """
     names = job.source.names()
-    with open_refresh(
-        job.model,
-        open_dataset(job.source.data, **names),
-        test=None if job.test is None else open_dataset(job.test, **{**names, "version": None}),
-        tolerance=job.tolerance,
-        level=job.drift_level,
-        backfill=job.backfill,
-        window=job.window,
-        half_life=job.half_life,
-        force=job.force,
-        dry_run=job.dry_run,
-        runner=runner,
-    ) as run:
-        yield run
+    dataset = open_dataset(job.source.data, **names)
+    test = None if job.test is None else open_dataset(job.test, **{**names, "version": None})
+    asked = values_of(job, "tolerance", "backfill", "window", "half_life", "force", "dry_run")
+    return open_refresh(job.model, dataset, test=test, level=job.drift_level, runner=runner, **asked)
 
 
 @contextmanager
@@ -225,17 +212,15 @@ def open_refresh(
     Raises OutputBusyError if another run writes it; StorageError if there is no ridge model.
     """
     runner = in_this_process() if runner is None else runner
-    tolerance, level = options.get("tolerance", TOLERANCE), options.get("level", LEVEL)
+    check_tolerance(options.get("tolerance", TOLERANCE))
+    check_level(options.get("level", LEVEL))
     backfill = options.get("backfill")
-    check_tolerance(tolerance)
-    check_level(level)
     if backfill is not None and backfill < 0:
         raise InvalidParameterError(f"`backfill` is {backfill}; expected the number of a row, from 0")
     location = parse_location(url)
     _check_kind(peek_record(location.url), location.url)  # refused before a lease is taken
     with hold(location, holder=runner.holder) as lease:
-        registered = RegisteredModel(location.url) if holds_versions(location) else None
-        version = None if registered is None else registered.current()
+        version = RegisteredModel(location.url).current()
         yield Refresh(
             location=location,
             champion=_read_ridge(location.url if version is None else version.url),
@@ -377,9 +362,7 @@ def solve_model(job: Refresh) -> Summary:
     return {
         "alpha_before": job.champion.plain_alpha,
         "alpha": job.challenger.plain_alpha,
-        "status": status["status"],
-        "causes": status["causes"],
-        "remedies": status["remedies"],
+        **{name: status[name] for name in ("status", "causes", "remedies")},
     }
 
 
@@ -389,12 +372,8 @@ def judge_model(job: Refresh, engine: Engine) -> Summary:
     Returns `summary`: the fields of `Gate`.
     """
     job.gate = judge(made(job.challenger), made(job.held_out), tolerance=job.tolerance, engine=engine)
-    finite = {name: value if np.isfinite(value) else None for name, value in _ratios(job.gate).items()}
-    return {**asdict(job.gate), **finite}
-
-
-def _ratios(gate: Gate) -> dict[str, float]:
-    return {"ratio": gate.ratio, "at_least": gate.at_least}
+    ratios = {"ratio": job.gate.ratio, "at_least": job.gate.at_least}
+    return {**asdict(job.gate), **{name: one if np.isfinite(one) else None for name, one in ratios.items()}}
 
 
 def publish_update(job: Refresh) -> Summary:
@@ -450,14 +429,8 @@ def outcome(records: Mapping[str, Summary | None]) -> Summary:
     Returns `summary`: what `find_rows` and `publish_update` returned; and by their names `progressive`,
       `held_out`, `statistics`, `drift`, `solution` and `gate`, where there were new rows.
     """
-    found, published = records["find new rows"], records["publish"]
-    assert found is not None
-    assert published is not None
-    return {
-        **found,
-        **{_MEMBERS[name]: one for name, one in records.items() if name in _MEMBERS},
-        **published,
-    }
+    members = {_MEMBERS[name]: one for name, one in records.items() if name in _MEMBERS}
+    return {**made(records["find new rows"]), **members, **made(records["publish"])}
 
 
 _MEMBERS = {

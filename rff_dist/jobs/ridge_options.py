@@ -31,9 +31,7 @@ class PenaltyOptions:
         "auto",
         unit="auto|A|A1,A2,…",
     )
-    select: str | None = option(
-        "What chooses alpha, one of the names of `alpha`.", None, unit="NAME", face="command"
-    )
+    select: str | None = option("What chooses alpha, one of the names of `alpha`.", None, face="command")
     alphas: Positives | None = option(
         "What a named alpha chooses from: these, or LOW:HIGH:N, N values in equal ratios; the whole range if "
         "left out.",
@@ -41,10 +39,7 @@ class PenaltyOptions:
         unit="LOW:HIGH:N|A1,A2,…",
     )
     fit_intercept: bool = option(
-        "Whether to fit an intercept, which is not penalised.",
-        True,
-        flag="--no-intercept",
-        given=(False,),
+        "Whether to fit an intercept, which is not penalised.", True, flag="--no-intercept", given=(False,)
     )
     alpha_per_target: bool | Literal["auto"] = option(
         "Whether each target has an alpha of its own; auto gives one to those whose errors it lowers, and "
@@ -143,13 +138,11 @@ class FoldOptions:
         "Number of folds of rows to choose by, which are summed apart in the same pass; 5 if left out, or "
         "fewer where memory does not hold them.",
         None,
-        unit="N",
         alias="n_folds",
     )
     group_by: str | None = option(
         "Name of an array of groups (patient, site, day) whose rows are in one fold; none if left out.",
         None,
-        unit="NAME",
         alias="groups",
     )
     time: bool = option(
@@ -205,7 +198,6 @@ class Classes:
         "Of a classifier: squared, ridge on targets -1 and +1, in one pass (if left out); logistic, or "
         "squared_hinge, a kernel support vector machine without probabilities: 10 to 30 cheap passes more.",
         None,
-        unit="NAME",
     )
     class_weight: Literal["balanced"] | None = option(
         "Of a classifier: balanced lets all classes weigh alike.", None, unit="balanced"

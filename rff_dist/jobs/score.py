@@ -21,9 +21,8 @@ from rff_dist.ingest.recipe import recipe_of
 from rff_dist.ingest.roles import Roles
 from rff_dist.jobs import tables
 from rff_dist.jobs.options import SupervisedSource
-from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Evaluate, Predict
-from rff_dist.jobs.steps import Runner, Step, run_steps
+from rff_dist.jobs.steps import Runner, Step, resumable, run_steps
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.agreement import Contingency
 from rff_dist.kmeans.model import AnyModel, kind_of, read_any
@@ -35,7 +34,7 @@ from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import parse_location
-from rff_dist.storage.output_places import check_output, discard, holds_versions
+from rff_dist.storage.output_places import check_output, discard, hidden_beside
 from rff_dist.storage.writing import Progress
 from rff_dist.text import redact
 from rff_dist.typing import Summary
@@ -100,7 +99,7 @@ def open_model(url: str | os.PathLike[str]) -> ScoringModel:
 
     Raises StorageError if there is none, or it is damaged.
     """
-    version = RegisteredModel(url).current() if holds_versions(parse_location(url)) else None
+    version = RegisteredModel(url).current()
     model = read_any(url if version is None else version.url)
     return ScoringModel(os.fspath(url), model, None if version is None else version.number)
 
@@ -209,7 +208,7 @@ class Scoring:
         """Write what the model says of each row; the output appears when it is complete."""
         job, model, start = self.job, self.model, time.perf_counter()
         is_file = tables.file_kind(job.output) is not None
-        place = tables.hidden_beside(parse_location(job.output), "rows") if is_file else None
+        place = hidden_beside(parse_location(job.output), "rows") if is_file else None
         try:
             written = score(
                 self.dataset,
@@ -258,10 +257,9 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
     check_wanted(model, _wanted(job))
     with ExitStack() as stack:
         stack.enter_context(hold(job.output, holder=runner.holder))
-        url = source.data
-        names = {"x": source.x, "missing_chunks": source.missing_chunks, "version": source.version}
+        url, names = source.data, source.names()
         if tables.is_table(url):
-            staged = tables.hidden_beside(parse_location(job.output), "rows")
+            staged = hidden_beside(parse_location(job.output), "rows")
             made = tables.table_rows(
                 source, model.model.card, model=job.model, staged=staged, observer=runner.observer
             )
@@ -311,11 +309,8 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
                     "workers on other machines do not see it. Ingest the table first to where they can read "
                     "it, or leave out `scheduler`"
                 )
-            weight = None if source.sample_weight is None else "sample_weight"
-            url, names = (
-                stack.enter_context(_table_to_judge(source, model, runner.observer)),
-                {"y": "y", "sample_weight": weight},
-            )
+            url = _make_judged_rows(stack, source, model, runner.observer)
+            names = {"y": "y", "sample_weight": None if source.sample_weight is None else "sample_weight"}
         targets = names["y"]
         dataset = open_rows(url, model, **{**names, "y": targets if model.kind == "regression" else None})
         if model.kind == "regression" and dataset.n_targets < 1:
@@ -332,17 +327,14 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
         return model, class_prediction.evaluate(rows, found, engine=engine)
 
 
-@contextmanager
-def _table_to_judge(
-    source: SupervisedSource, scoring: ScoringModel, observer: Progress | None
-) -> Iterator[str]:
-    """Make a dataset with targets of a table, in a folder that goes away afterwards."""
+def _make_judged_rows(
+    stack: ExitStack, source: SupervisedSource, scoring: ScoringModel, observer: Progress | None
+) -> str:
+    """Make a dataset with targets of a table, in a folder that goes away with the stack."""
     card = scoring.model.card
     columns = [source.y] if source.y != "y" else card.get("target_columns") or ["y"]
     roles = Roles(columns[0] if len(columns) == 1 else columns, source.sample_weight, on_nan="drop")
-    with TemporaryDirectory(prefix="rff_dist-") as folder:
-        staged = parse_location(Path(folder) / "rows")
-        with tables.table_rows(
-            source, card, model=scoring.url, staged=staged, roles=roles, observer=observer
-        ) as url:
-            yield url
+    folder = stack.enter_context(TemporaryDirectory(prefix="rff_dist-"))
+    staged = parse_location(Path(folder) / "rows")
+    made = tables.table_rows(source, card, model=scoring.url, staged=staged, roles=roles, observer=observer)
+    return stack.enter_context(made)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.jobs.fields import group, option
+from rff_dist.jobs.fields import group, option, values_of
 from rff_dist.jobs.options import (
     ClusterFeatures,
     Count,
@@ -142,18 +142,11 @@ def ridge_options(
         given["solver"] = solving.solver
     return RidgeOptions(
         features=features.kind,
-        n_components=features.n_components,
         alpha=penalty.chosen,
-        alphas=penalty.alphas,
         cv=folds.cv,
-        design=features.design,
-        map=features.map,
-        precision=features.precision,
-        standardize=features.standardize,
-        fit_intercept=penalty.fit_intercept,
-        alpha_per_target=penalty.alpha_per_target,
         sample_weight_kind=source.sample_weight_kind,
-        seed=features.seed,
+        **values_of(features, "n_components", "design", "map", "precision", "standardize", "seed"),
+        **values_of(penalty, "alphas", "fit_intercept", "alpha_per_target"),
         **given,
     )
 
@@ -183,9 +176,7 @@ class Clustering:
     )
     lloyd: Lloyd
     labels: str | None = option(
-        "Name of an array of known labels to compare with: adjusted Rand index and mutual information.",
-        None,
-        unit="NAME",
+        "Name of an array of known labels to compare with: adjusted Rand index and mutual information.", None
     )
     distances: bool = option(
         "Whether each row's distances to all centres are written with its label, as `distances`.", False
@@ -309,7 +300,6 @@ class Forget:
         "Path or URL of a regression that follows the data, or of a registered one; may be given again.",
         [],
         flag="--model",
-        unit="NAME",
     )
     days: NonNegative = option(
         "Days for which the versions before stay readable, and hold the rows.", 0.0, unit="DAYS"
@@ -382,11 +372,10 @@ class Ingest:
         "Columns to predict; those of a dataset that is there are known, and found by name.",
         None,
         flag="--target",
-        unit="NAME",
         alias="target",
     )
-    weight: str | None = option("Column of sample weights, likewise.", None, unit="NAME")
-    groups: str | None = option("Column of what rows are held out together by, likewise.", None, unit="NAME")
+    weight: str | None = option("Column of sample weights, likewise.", None)
+    groups: str | None = option("Column of what rows are held out together by, likewise.", None)
     columns: Names | None = option(
         "Columns of the table that X is made of in this order, likewise; all others if left out.",
         None,
@@ -394,9 +383,7 @@ class Ingest:
     )
     drop: Names | None = option("Columns that are left out.", None, unit="A,B,…")
     id: str | None = option(
-        "Column of integers or text that says what a row is called: it comes back beside predictions.",
-        None,
-        unit="NAME",
+        "Column of integers or text that says what a row is called: it comes back beside predictions.", None
     )
     encoding_of: TableEncoding
     holdout: Share | None = option(
@@ -482,13 +469,11 @@ class Split:
         "random",
         unit="random|group|time",
     )
-    groups: str = option("Name of the array of groups.", "groups", unit="NAME")
+    groups: str = option("Name of the array of groups.", "groups")
     time: str | None = option(
-        "Name of the column of X by which rows are the last ones; if left out, their order.",
-        None,
-        unit="NAME",
+        "Name of the column of X by which rows are the last ones; if left out, their order.", None
     )
-    seed: Seed = option("Another one chooses other rows.", 0, unit="N")
+    seed: Seed = option("Another one chooses other rows.", 0)
     overwrite: bool = option("Whether datasets that are there may be replaced.", False)
 
     def __post_init__(self) -> None:
@@ -517,7 +502,7 @@ class Auto:
     sources: list[str] = option(
         "A table: files, patterns or folders, as ingest takes them.", argument=True, unit="TABLE"
     )
-    target: str = option("Column to predict.", unit="NAME")
+    target: str = option("Column to predict.")
     into: str | None = option(
         "Folder for data and model; called as the table if left out.", None, unit="FOLDER", writes=True
     )
@@ -525,14 +510,13 @@ class Auto:
         "auto takes text, booleans and numbers of two values for classes, all other numbers for a "
         "regression.",
         "auto",
-        unit="NAME",
     )
     holdout: Share = option("Share of the rows that the model is tested on.", 0.2, unit="20%")
     groups: str | None = option(
-        "Column of what rows are held out together by, in the test and in folds.", None, unit="NAME"
+        "Column of what rows are held out together by, in the test and in folds.", None
     )
-    weight: str | None = option("Column of sample weights.", None, unit="NAME")
-    id: str | None = option("Column that says what a row is called.", None, unit="NAME")
+    weight: str | None = option("Column of sample weights.", None)
+    id: str | None = option("Column that says what a row is called.", None)
     drop: Names | None = option("Columns that are left out.", None, unit="A,B,…")
     encoding_of: AutoEncoding
     n_components: Literal["auto"] | Count = option(
@@ -541,7 +525,7 @@ class Auto:
         flag="--components",
         unit="auto|D",
     )
-    seed: Seed = option("Seed of all that is random.", 0, unit="N")
+    seed: Seed = option("Seed of all that is random.", 0)
     overwrite: bool = option(
         "Whether data that are there may be replaced; the model becomes the next version.", False
     )

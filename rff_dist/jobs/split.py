@@ -13,7 +13,8 @@ import numpy as np
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.ingest.recipe import TargetMeans, recipe_of
 from rff_dist.ingest.rows import HeldOut
-from rff_dist.jobs.ingest import test_url
+from rff_dist.ingest.tables import listed
+from rff_dist.jobs.ingest import part_url
 from rff_dist.jobs.specs import Split
 from rff_dist.storage.appending import SOURCES
 from rff_dist.storage.columns import ID
@@ -44,15 +45,6 @@ class Parts:
     n_test: int
 
 
-def train_url(url: str) -> str:
-    """Return where the rows to train on go.
-
-    >>> train_url("data.zarr")
-    'data-train.zarr'
-    """
-    return test_url(url).replace("-test", "-train", 1) if "-test" not in url else f"{url}-train"
-
-
 def split(job: Split) -> Parts:
     """Write two datasets of a dataset's rows; each row is in one of them.
 
@@ -60,7 +52,7 @@ def split(job: Split) -> Parts:
       `overwrite` is False; InvalidParameterError if there are no such groups or columns; DataError if a part
       has no row.
     """
-    urls = {False: train_url(job.data), True: test_url(job.data)}
+    urls = {False: part_url(job.data, "train"), True: part_url(job.data, "test")}
     source = parse_location(job.data)
     for url in urls.values():
         check_output(parse_location(url), overwrite=job.overwrite, inputs=[source], marker=DATASET_FILES)
@@ -79,7 +71,7 @@ def split(job: Split) -> Parts:
     for wanted in (True, False):
         written = write_batches(
             parse_location(urls[wanted]),
-            _rows(job.data, read(list(arrays)), partial(_chosen, is_test, wanted)),
+            _rows(job.data, read(list(arrays)), is_test, wanted),
             n_samples=None,
             names=names,
             attributes=kept,
@@ -105,18 +97,12 @@ def _say(
         )
 
 
-def _chosen(is_test: _IsTest, wanted: bool, part: Mapping[str, np.ndarray], start: int) -> np.ndarray:
-    return np.flatnonzero(is_test(part, start) == wanted)
-
-
 def _rows(
-    url: str,
-    parts: Iterator[Mapping[str, np.ndarray]],
-    chosen: Callable[[Mapping[str, np.ndarray], int], np.ndarray],
+    url: str, parts: Iterator[Mapping[str, np.ndarray]], is_test: _IsTest, wanted: bool
 ) -> Iterator[RowBatch]:
     start, n_rows = 0, 0
     for part in parts:
-        rows = chosen(part, start)
+        rows = np.flatnonzero(is_test(part, start) == wanted)
         start += len(part["X"])
         n_rows += len(rows)
         yield tuple(part[name][rows] if name in part else None for name in ROLES)
@@ -132,8 +118,8 @@ def _rule(
     if job.by == "group":
         if job.groups not in arrays:
             raise InvalidParameterError(
-                f"`groups`: {redact(job.data)} has no array {job.groups!r}; it has "
-                f"{', '.join(map(repr, arrays))}. Name its column when the table is ingested"
+                f"`groups`: {redact(job.data)} has no array {job.groups!r}; it has {listed(list(arrays))}. "
+                "Name its column when the table is ingested"
             )
         return lambda part, _: held_out.holds(part[job.groups])
     if job.by == "time":
@@ -150,8 +136,7 @@ def _by_time(job: Split, attributes: Mapping[str, Any], n_samples: int, read: _R
     names = list(attributes.get("feature_names") or [])
     if job.time not in names:
         raise InvalidParameterError(
-            f"`time`: {redact(job.data)} has no column {job.time!r}; it has "
-            f"{', '.join(map(repr, names[:10]))}{' …' if len(names) > 10 else ''}"
+            f"`time`: {redact(job.data)} has no column {job.time!r}; it has {listed(names)}"
         )
     at = names.index(job.time)
     values = [part["X"][:, at] for part in read(["X"])]

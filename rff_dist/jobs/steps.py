@@ -1,15 +1,21 @@
-"""How jobs run: named steps that leave records, taken alike by the command line, the flows and Python."""
+"""How jobs run: named steps that leave records, taken alike by the command line, the flows and Python.
+
+A job that was stopped goes on: the sums of its passes are kept until the result is there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
+from rff_dist.storage.ledger import ledger_place, open_ledger
+from rff_dist.storage.locations import Location
+from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
 
 if TYPE_CHECKING:
@@ -64,8 +70,6 @@ class Runner:
 
 def in_this_process(engine: Engine | None = None) -> Runner:
     """Return what drives a job in Python: by the engine, which is left open, or without Dask."""
-    from contextlib import nullcontext
-
     return Runner(lambda _: SerialEngine() if engine is None else nullcontext(engine))
 
 
@@ -82,3 +86,32 @@ def made[T](value: T | None) -> T:
 def run_steps(steps: Iterable[Step], runner: Runner) -> dict[str, Summary | None]:
     """Take all steps in their order, and return their records by name."""
     return {step.name: runner.take(step) for step in steps}
+
+
+@contextmanager
+def resumable(engine: Engine, output: Location) -> Iterator[None]:
+    """Let an engine keep the sums of passes beside a job's output, and use those that a stopped job left.
+
+    They are removed when the job is done. They stay when it ends with an error, or its process dies, and the
+    error then says so. The job must hold the lease of its output.
+    """
+    place = ledger_place(output)
+    if place is None:
+        yield
+        return
+    ledger = open_ledger(place)
+    try:
+        with engine.keeping(ledger):
+            yield
+    except GeneratorExit:  # its steps were dropped, where an event loop may run and nobody hears of it
+        raise
+    except BaseException as error:
+        ledger.leave()
+        if not ledger.is_empty():
+            n_bytes = ledger.n_bytes()
+            size = "" if n_bytes is None else f" ({human_bytes(n_bytes)})"
+            error.add_note(
+                f"what it has done is kept in {redact(place.url)}{size}: the same job goes on from there"
+            )
+        raise
+    ledger.drop()

@@ -6,7 +6,6 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,13 +21,12 @@ from rff_dist.ingest.tables import to_column
 from rff_dist.jobs.options import Source
 from rff_dist.storage.contents import read_arrays
 from rff_dist.storage.files import has_object, upload
-from rff_dist.storage.locations import Location, parse_location, store_errors
+from rff_dist.storage.locations import NODE_FILES, Location, parse_location, store_errors
 from rff_dist.storage.output_places import discard
 from rff_dist.storage.writing import Progress, Writing
 from rff_dist.text import redact
 
 _ROWS = 2**16
-_ZARR = ("zarr.json", ".zgroup", ".zarray")
 #: What a column is called of an array with one value a row.
 _NAMES = {
     "id": "id",
@@ -47,7 +45,7 @@ def is_table(url: str) -> bool:
     location = parse_location(url)
     if location.is_local and Path(location.path).is_dir():
         folder = Path(location.path)
-        named = any((folder / name).exists() for name in _ZARR)
+        named = any((folder / name).exists() for name in NODE_FILES)
         return not named and any(folder.rglob("*.parquet"))
     return location.scheme != "memory" and table_kind(location.path) is not None
 
@@ -89,12 +87,6 @@ def table_rows(
         yield staged.url
     finally:
         discard(staged)
-
-
-def hidden_beside(location: Location, kind: str) -> Location:
-    """Return the place of a hidden folder beside an output."""
-    parent, slash, name = location.path.rpartition("/")
-    return replace(location, path=f"{parent}{slash}.{name}.{kind}-{uuid.uuid4().hex[:12]}")
 
 
 def file_kind(url: str) -> str | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,16 +21,15 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, RFFDistError
 from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_data
 from rff_dist.jobs.publishing import check_place, store
-from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Train, Tune
-from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
+from rff_dist.jobs.steps import Runner, Skipped, Step, resumable, run_steps
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
 from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import RECORD_FILE, Location, list_names, parse_location
-from rff_dist.storage.output_places import beside, discard, holds_versions
+from rff_dist.storage.output_places import beside, discard, hidden_beside, holds_versions
 from rff_dist.storage.records import peek_record, write_record
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
@@ -152,11 +150,9 @@ def open_run(
     inputs = [] if data.rows.url is None else [parse_location(data.rows.url)]
     place = {name: options.get(name, False) for name in ("overwrite", "register")}
     output = check_place(model_url, inputs=inputs, **place)
-    parent, _, name = output.path.rpartition("/")
-    hidden = f"{parent}/.{name}" if parent else f".{name}"
-    folder = replace(output, path=f"{hidden}.run-{uuid.uuid4().hex[:12]}")
     with hold(output, holder=holder) as lease:
         _remove_leftovers(output)
+        folder = hidden_beside(output, "run")
         run = Training(
             fit=fit, data=data, engine=engine, output=output, folder=folder, lease=lease, **options
         )

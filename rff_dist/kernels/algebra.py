@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,8 @@ import numpy as np
 from rff_dist.checks import is_number
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale, ShiftInvariant, Stationary, Term
+from rff_dist.kernels.base import Columns, Kernel, LengthScaleFor, ShiftInvariant, Term
 from rff_dist.typing import FloatArray
-
-type _LengthScaleFor = Callable[[Stationary, tuple[int, ...] | None], LengthScale]
 
 
 def _check_weight(value: object, what: str) -> float:
@@ -26,11 +26,7 @@ def _check_weight(value: object, what: str) -> float:
 
 
 def _check_kernels(kernels: object) -> tuple[Kernel, ...]:
-    if (
-        not isinstance(kernels, Sequence)
-        or not kernels
-        or not all(isinstance(kernel, Kernel) for kernel in kernels)
-    ):
+    if not isinstance(kernels, Sequence) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
         raise InvalidParameterError(f"`kernels` is {kernels!r}; expected one kernel or more")
     return tuple(kernels)
 
@@ -61,9 +57,6 @@ class Constant(Kernel):
 
     def terms(self) -> list[Term]:
         return [Term(self.value, ())]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "value": self.value}
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,23 +90,12 @@ class Scaled(Kernel):
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
         return Scaled(self.weight, self.kernel.bind(lower, upper))
 
-    def with_default_length_scales(
-        self, fill: _LengthScaleFor, columns: tuple[int, ...] | None = None
-    ) -> Kernel:
+    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
         return replace(self, kernel=self.kernel.with_default_length_scales(fill, columns))
 
     @property
     def is_bound(self) -> bool:
         return self.kernel.is_bound
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "weight": self.weight, "kernel": self.kernel.to_dict()}
-
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        from rff_dist.kernels.find import kernel_from_dict
-
-        return cls(parameters["weight"], kernel_from_dict(parameters["kernel"]))
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,23 +117,12 @@ class _Several(Kernel):
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
         return type(self)(tuple(kernel.bind(lower, upper) for kernel in self.kernels))
 
-    def with_default_length_scales(
-        self, fill: _LengthScaleFor, columns: tuple[int, ...] | None = None
-    ) -> Kernel:
+    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
         return type(self)(tuple(k.with_default_length_scales(fill, columns) for k in self.kernels))
 
     @property
     def is_bound(self) -> bool:
         return all(kernel.is_bound for kernel in self.kernels)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "kernels": [kernel.to_dict() for kernel in self.kernels]}
-
-
-def _kernels_of(parameters: Mapping[str, Any]) -> tuple[Kernel, ...]:
-    from rff_dist.kernels.find import kernel_from_dict
-
-    return tuple(kernel_from_dict(values) for values in parameters["kernels"])
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,15 +137,8 @@ class Sum(_Several):
             texts[0] = repr(self.kernels[0])  # two numbers would add to a number
         return " + ".join(texts)
 
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        return cls(_kernels_of(parameters))
-
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        total = self.kernels[0].gram(left, right)
-        for kernel in self.kernels[1:]:
-            total = total + kernel.gram(left, right)
-        return total
+        return reduce(operator.add, (kernel.gram(left, right) for kernel in self.kernels))
 
     def diagonal(self, X: FloatArray) -> FloatArray:
         return np.sum([kernel.diagonal(X) for kernel in self.kernels], axis=0)
@@ -191,6 +155,18 @@ def product_of(kernels: Sequence[Kernel]) -> Kernel:
     return ShiftInvariantProduct(invariant) if len(invariant) == len(kernels) else Product(tuple(kernels))
 
 
+def shift_invariant_term(term: Term) -> ShiftInvariant | None:
+    """Return a term's product as one kernel with a spectral measure; None where it has none."""
+    whole = product_of(term.factors) if term.factors else None
+    return whole if isinstance(whole, ShiftInvariant) else None
+
+
+def as_shift_invariant(kernel: Kernel) -> ShiftInvariant | None:
+    """Return a kernel that is one of k(0) = 1 with a spectral measure as such a one; None for others."""
+    terms = kernel.terms()
+    return shift_invariant_term(terms[0]) if len(terms) == 1 and terms[0].weight == 1.0 else None
+
+
 @dataclass(frozen=True, repr=False)
 class Product(_Several):
     """k1 · k2 · …: functions that vary as each does."""
@@ -204,13 +180,10 @@ class Product(_Several):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        return product_of(_kernels_of(parameters))
+        return product_of(parameters["kernels"])
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        total = self.kernels[0].gram(left, right)
-        for kernel in self.kernels[1:]:
-            total = total * kernel.gram(left, right)
-        return total
+        return reduce(operator.mul, (kernel.gram(left, right) for kernel in self.kernels))
 
     def diagonal(self, X: FloatArray) -> FloatArray:
         return np.prod([kernel.diagonal(X) for kernel in self.kernels], axis=0)
@@ -218,9 +191,8 @@ class Product(_Several):
     def terms(self) -> list[Term]:
         terms = [Term(1.0, ())]
         for kernel in self.kernels:
-            terms = [
-                Term(a.weight * b.weight, (*a.factors, *b.factors)) for a in terms for b in kernel.terms()
-            ]
+            own = kernel.terms()
+            terms = [Term(a.weight * b.weight, (*a.factors, *b.factors)) for a in terms for b in own]
         return terms
 
 
@@ -308,9 +280,7 @@ class OnColumns(Kernel):
         chosen = list(self.columns)
         return self.kernel.bind(lower[chosen], upper[chosen]).on(self.columns)
 
-    def with_default_length_scales(
-        self, fill: _LengthScaleFor, columns: tuple[int, ...] | None = None
-    ) -> Kernel:
+    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
         own = tuple(self.columns) if columns is None else tuple(columns[i] for i in self.columns)
         return replace(self, kernel=self.kernel.with_default_length_scales(fill, own))
 
@@ -318,14 +288,10 @@ class OnColumns(Kernel):
     def is_bound(self) -> bool:
         return self.kernel.is_bound
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "kernel": self.kernel.to_dict(), "columns": list(self.columns)}
-
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        from rff_dist.kernels.find import kernel_from_dict
-
-        return kernel_from_dict(parameters["kernel"]).on(parameters["columns"])
+        kernel: Kernel = parameters["kernel"]
+        return kernel.on(parameters["columns"])
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import scipy
@@ -19,6 +19,8 @@ from rff_dist.frequencies.measures import GaussianMixture, SpectralMeasure
 from rff_dist.typing import FloatArray
 
 type LengthScale = float | tuple[float, ...]
+type Columns = tuple[int, ...] | None  # of the inputs; None for all
+type LengthScaleFor = Callable[[Stationary, Columns], LengthScale]
 
 _FAR = 1e100  # all kernels are 0 long before, and the squares of larger distances overflow
 
@@ -105,11 +107,7 @@ class Kernel(ABC):
         """Whether no parameter waits for the range of the inputs."""
         return True
 
-    def with_default_length_scales(
-        self,
-        fill: Callable[[Stationary, tuple[int, ...] | None], LengthScale],
-        columns: tuple[int, ...] | None = None,
-    ) -> Kernel:
+    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
         """Return the kernel with a length scale for each part that was made without one.
 
         `fill`: from such a part, and the input columns that it looks at (None for all), to its length scale.
@@ -117,13 +115,14 @@ class Kernel(ABC):
         """
         return self
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return name and parameters as JSON-able values; `kernel_from_dict` is the way back."""
+        own = fields(cast("Any", self))  # kernels are dataclasses
+        return {"name": self.name, **{one.name: _as_json(getattr(self, one.name)) for one in own}}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        """Build the kernel from what `to_dict` returned, less its name."""
+        """Build the kernel from what `to_dict` returned, less its name, with kernels for its parts."""
         return cls(**parameters)
 
     # -- algebra ------------------------------------------------------------------------------------
@@ -279,16 +278,8 @@ class Stationary(ShiftInvariant):
         """Return the same kernel with another length scale; None is a kernel without its own."""
         return replace(self, length_scale=length_scale)
 
-    def with_default_length_scales(
-        self,
-        fill: Callable[[Stationary, tuple[int, ...] | None], LengthScale],
-        columns: tuple[int, ...] | None = None,
-    ) -> Kernel:
+    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
         return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
-
-    def to_dict(self) -> dict[str, Any]:
-        scale = self.length_scale
-        return {"name": self.name, "length_scale": list(scale) if isinstance(scale, tuple) else scale}
 
 
 class OfDistance(Stationary):
@@ -317,16 +308,20 @@ class OfCoordinates(Stationary):
         return gram
 
 
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Kernel):
+        return value.to_dict()
+    return [_as_json(part) for part in value] if isinstance(value, tuple) else value
+
+
 def find_design(design: str | Design) -> Design:
     """Return the design of that name, or the object itself.
 
     Raises InvalidParameterError if no design has that name; the message gives the nearest one.
     """
-    return (
-        design
-        if not isinstance(design, str) and hasattr(design, "draw")
-        else find_by_name(DESIGNS, design, "design")
-    )
+    if not isinstance(design, str) and hasattr(design, "draw"):
+        return design
+    return find_by_name(DESIGNS, design, "design")
 
 
 def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
@@ -349,7 +344,7 @@ def parts_without_length_scale(kernel: Kernel) -> list[Stationary]:
     """Return the parts of a kernel that were made without a length scale."""
     found: list[Stationary] = []
 
-    def note(part: Stationary, columns: tuple[int, ...] | None) -> LengthScale:
+    def note(part: Stationary, columns: Columns) -> LengthScale:
         found.append(part)
         return 1.0
 
@@ -373,6 +368,5 @@ def check_design(kernel: Kernel, design: str | Design, n_features: int) -> None:
 
 
 def _with_measures(kernel: Kernel) -> list[ShiftInvariant]:
-    return [
-        factor for term in kernel.terms() for factor in term.factors if isinstance(factor, ShiftInvariant)
-    ]
+    factors = [factor for term in kernel.terms() for factor in term.factors]
+    return [factor for factor in factors if isinstance(factor, ShiftInvariant)]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
+from rff_dist.frequencies.measures import ProductMeasure
 from rff_dist.kernels.stationary import matern_bessel
 from rff_dist.typing import ComplexArray, FloatArray
 
@@ -38,7 +39,7 @@ _MANY = 512  # distinct arguments above which an interpolant in t is made
 
 @dataclass(frozen=True)
 class Law:
-    """A frozen distribution of scipy.stats, for one number.
+    """A frozen distribution of scipy.stats, for one number: the law of each coordinate, all independent.
 
     Laws of the same name and parameters are equal; a law of no name there equals itself alone.
 
@@ -52,6 +53,8 @@ class Law:
     parameters: tuple[tuple[str, float], ...]
     own: Any
     distribution: Any = field(compare=False, repr=False)
+
+    n_features = None  # of points that have a kernel of it: any
 
     @classmethod
     def of(cls, distribution: Any) -> Self:
@@ -120,6 +123,20 @@ class Law:
         if self.name is None:
             return repr(self.own)
         return f"stats.{self.name}({', '.join(f'{name}={value!r}' for name, value in self.parameters)})"
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return the real part of the product of the coordinates' characteristic functions.
+
+        Not the product of their real parts: that would be another kernel where the law is not symmetric.
+        """
+        product: Any = 1.0
+        for a, b in zip(left.T, right.T, strict=True):
+            product = product * self.characteristic_function(np.subtract.outer(a, b))
+        return np.ascontiguousarray(product.real)
+
+    def measure(self) -> ProductMeasure:
+        """Return the law of the frequencies."""
+        return ProductMeasure(self.distribution.ppf)
 
     def characteristic_function(self, t: FloatArray) -> FloatArray | ComplexArray:
         """Return E exp(i·t·ω) for each entry of t, real where a closed form says so.
@@ -206,11 +223,18 @@ def _atoms(law: Law) -> tuple[FloatArray, FloatArray]:
 
 def _sum_atoms(law: Law, t: FloatArray) -> ComplexArray:
     values, probabilities = _atoms(law)
+
+    def transform(part: FloatArray) -> ComplexArray:
+        return np.asarray(np.exp(1j * np.multiply.outer(part, values)) @ probabilities, np.complex128)
+
+    return _in_parts(transform, t, max(1, 2**20 // len(values)))
+
+
+def _in_parts(function: Callable[[FloatArray], ComplexArray], t: FloatArray, rows: int) -> ComplexArray:
+    """Return a function of so many entries of t at a time, which bounds the memory that it takes."""
     result = np.empty(len(t), np.complex128)
-    rows = max(1, 2**20 // len(values))
     for start in range(0, len(t), rows):
-        part = t[start : start + rows]
-        result[start : start + rows] = np.exp(1j * np.multiply.outer(part, values)) @ probabilities
+        result[start : start + rows] = function(t[start : start + rows])
     return result
 
 
@@ -302,19 +326,18 @@ def _density_panels(law: Law) -> Panels:
 
 def _transform(panels: Panels, t: FloatArray) -> ComplexArray:
     """Return ∫ exp(itx) p(x) dx; ∫ P_k(s) exp(iκs) ds over [-1, 1] is 2·i^k·j_k(κ), DLMF 18.17.19."""
-    result = np.empty(len(t), np.complex128)
-    rows = max(1, 2**18 // len(panels.left))
-    for start in range(0, len(t), rows):
-        part = t[start : start + rows, np.newaxis]
+
+    def transform(part: FloatArray) -> ComplexArray:
         with np.errstate(over="ignore"):
-            turns = np.minimum(part * panels.half_width, 1e300)
-            phases = np.clip(part * panels.centre, -1e300, 1e300)
+            turns = np.minimum(np.multiply.outer(part, panels.half_width), 1e300)
+            phases = np.clip(np.multiply.outer(part, panels.centre), -1e300, 1e300)
         turns[turns < 1e-150] = 0  # SciPy's Bessel functions are nan at the smallest numbers
         total = np.zeros(turns.shape, np.complex128)
         for k, coefficients in enumerate(panels.series):
             total += (2 * 1j**k) * coefficients * scipy.special.spherical_jn(k, turns)
-        result[start : start + rows] = (total * np.exp(1j * phases)).sum(axis=1)
-    return result
+        return np.asarray((total * np.exp(1j * phases)).sum(axis=1))
+
+    return _in_parts(transform, t, max(1, 2**18 // len(panels.left)))
 
 
 def _integrate(law: Law, t: FloatArray) -> ComplexArray:
@@ -338,10 +361,9 @@ def _integrate(law: Law, t: FloatArray) -> ComplexArray:
 
 
 def _interpolate(panels: Panels, t: FloatArray) -> ComplexArray:
-    result = np.empty(len(t), np.complex128)
-    for start in range(0, len(t), 2**16):
-        part = t[start : start + 2**16]
+    def evaluate(part: FloatArray) -> ComplexArray:
         which = np.clip(np.searchsorted(panels.left, part, side="right") - 1, 0, len(panels.left) - 1)
         places = (part - panels.centre[which]) / panels.half_width[which]
-        result[start : start + 2**16] = legendre.legval(places, panels.series[:, which], tensor=False)
-    return result
+        return np.asarray(legendre.legval(places, panels.series[:, which], tensor=False))
+
+    return _in_parts(evaluate, t, 2**16)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -25,9 +24,6 @@ class Linear(Kernel):
 
     def diagonal(self, X: FloatArray) -> FloatArray:
         return np.asarray((X * X).sum(axis=1))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name}
 
 
 @dataclass(frozen=True)
@@ -60,9 +56,6 @@ class Polynomial(Kernel):
     def diagonal(self, X: FloatArray) -> FloatArray:
         return np.asarray(((X * X).sum(axis=1) + self.offset) ** self.degree)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "degree": self.degree, "offset": self.offset}
-
 
 @dataclass(frozen=True)
 class Min(Kernel):
@@ -88,26 +81,22 @@ class Min(Kernel):
             if value is None:
                 continue
             numbers = np.asarray(value)
-            if (
-                numbers.dtype.kind not in "iuf"
-                or numbers.ndim > 1
-                or not numbers.size
-                or not np.isfinite(numbers).all()
-            ):
+            real = numbers.dtype.kind in "iuf" and numbers.ndim <= 1 and numbers.size > 0
+            if not real or not np.isfinite(numbers).all():
                 raise InvalidParameterError(
                     f"`{side}` is {value!r}; expected a finite number, or one per column"
                 )
             plain = float(numbers) if numbers.ndim == 0 else tuple(float(v) for v in numbers)
             object.__setattr__(self, side, plain)
-        lower = 0.0 if self.lower is None else self.lower
-        if self.upper is None:
+        lower, upper = self.lower, self.upper
+        if lower is None or upper is None:
             return
-        if np.ndim(lower) and np.ndim(self.upper) and np.size(lower) != np.size(self.upper):
+        if np.ndim(lower) and np.ndim(upper) and np.size(lower) != np.size(upper):
             raise InvalidParameterError(
-                f"`lower` has {np.size(lower)} entries and `upper` {np.size(self.upper)}; expected as many"
+                f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)}; expected as many"
             )
-        if self.lower is not None and not (np.asarray(self.upper) > np.asarray(lower)).all():
-            raise InvalidParameterError(f"`upper` is {self.upper!r}, not above `lower`, {lower!r}")
+        if not (np.asarray(upper) > np.asarray(lower)).all():
+            raise InvalidParameterError(f"`upper` is {upper!r}, not above `lower`, {lower!r}")
 
     def interval(self, n_features: int) -> tuple[FloatArray, FloatArray]:
         """Return the lower and the upper ends, each of shape (n_features,)."""
@@ -126,25 +115,23 @@ class Min(Kernel):
                 )
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        lower, upper = self.interval(left.shape[1])
         gram = np.zeros((len(left), len(right)))
-        for d in range(left.shape[1]):
-            a, b = self._inside(left[:, d], lower[d], upper[d]), self._inside(right[:, d], lower[d], upper[d])
+        for a, b in zip(self._lengths(left), self._lengths(right), strict=True):
             gram += np.minimum.outer(a, b)
         return gram
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        lower, upper = self.interval(X.shape[1])
-        columns = [self._inside(X[:, d], lower[d], upper[d]) for d in range(X.shape[1])]
-        return np.sum(columns, axis=0)
+        return np.sum(list(self._lengths(X)), axis=0)
 
-    def _inside(self, values: FloatArray, lower: float, upper: float) -> FloatArray:
-        if self.lower is None and (values < 0).any():
+    def _lengths(self, X: FloatArray) -> FloatArray:
+        """Return how far the entries are above their lower ends, shape (n_features, n_samples)."""
+        lower, upper = self.interval(X.shape[1])
+        if self.lower is None and (X < 0).any():
             raise DataError(
-                f"min(x, y) needs inputs of at least 0, and one is {values.min():g}; give the interval: "
+                f"min(x, y) needs inputs of at least 0, and one is {X.min():g}; give the interval: "
                 "Min(lower, upper)"
             )
-        return np.clip(values, lower, upper) - lower
+        return (np.clip(X, lower, upper) - lower).T
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
         # a constant column, or one beyond the end that was given, needs some interval
@@ -161,10 +148,6 @@ class Min(Kernel):
     @property
     def is_bound(self) -> bool:
         return self.lower is not None and self.upper is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        ends = {"lower": self.lower, "upper": self.upper}
-        return {"name": self.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in ends.items()}}
 
 
 def _some_width(end: FloatArray) -> FloatArray:

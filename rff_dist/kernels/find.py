@@ -51,6 +51,10 @@ def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
     parameters = dict(values)
     kernel = find_by_name({**KERNELS, **_WITH_PARTS}, parameters.pop("name", None), "kernel")
     try:
+        if "kernel" in parameters:
+            parameters["kernel"] = kernel_from_dict(parameters["kernel"])
+        if "kernels" in parameters:
+            parameters["kernels"] = [kernel_from_dict(part) for part in parameters["kernels"]]
         return kernel.from_parameters(parameters)
     except (TypeError, KeyError) as error:
         raise InvalidParameterError(

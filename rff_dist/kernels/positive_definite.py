@@ -13,6 +13,8 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels.characteristic import fit_panels, panel_nodes
 from rff_dist.typing import FloatArray
 
+type _Function = Callable[[FloatArray], FloatArray]  # of the distance
+
 _EXTENT = 50  # half-widths of the function
 _N_POINTS = 2**13  # of the grid in one dimension
 _N_FREQUENCIES = 2**9  # in several dimensions
@@ -136,7 +138,7 @@ def check_positive_definite(
     )
 
 
-def _values(function: Callable[[FloatArray], FloatArray], distances: FloatArray) -> FloatArray:
+def _values(function: _Function, distances: FloatArray) -> FloatArray:
     values = np.asarray(function(distances))
     if values.shape != distances.shape or values.dtype.kind not in "biuf":
         raise DataError(
@@ -149,7 +151,7 @@ def _values(function: Callable[[FloatArray], FloatArray], distances: FloatArray)
     return values.astype(np.float64)
 
 
-def _find_extent(function: Callable[[FloatArray], FloatArray]) -> float:
+def _find_extent(function: _Function) -> float:
     distances = np.r_[0.0, np.geomspace(1e-9, 1e9, 4000)]
     values = _values(function, distances)
     if values[0] <= 0:
@@ -162,9 +164,7 @@ def _find_extent(function: Callable[[FloatArray], FloatArray]) -> float:
     return float(_EXTENT * distances[np.argmax(low)])
 
 
-def _density_on_a_line(
-    function: Callable[[FloatArray], FloatArray], extent: float
-) -> tuple[FloatArray, FloatArray]:
+def _density_on_a_line(function: _Function, extent: float) -> tuple[FloatArray, FloatArray]:
     """Return frequencies and the density by a Fourier transform; the triangle weights are Fejér's.
 
     Without rounding the density at ω is (h/2πn)·v*Kv for v_j = exp(iωhj) and the Gram matrix K of the grid,
@@ -180,9 +180,7 @@ def _density_on_a_line(
     return np.linspace(0, np.pi / step, len(density)), density
 
 
-def _density_in_space(
-    function: Callable[[FloatArray], FloatArray], extent: float, n_features: int
-) -> tuple[FloatArray, FloatArray]:
+def _density_in_space(function: _Function, extent: float, n_features: int) -> tuple[FloatArray, FloatArray]:
     """Return frequencies and the density by a Hankel transform, panel by panel (Schoenberg 1938)."""
     half = n_features / 2
     frequencies = np.linspace(0, np.pi * _N_FREQUENCIES / (2 * extent), _N_FREQUENCIES)
@@ -197,10 +195,8 @@ def _density_in_space(
     overlap = scipy.special.betainc((n_features + 1) / 2, 0.5, np.maximum(0, 1 - (r / extent) ** 2))
     weighted = weights * overlap * _values(function, r) * r ** (n_features - 1)
     sphere = 2 * np.pi**half / scipy.special.gamma(half) / (2 * np.pi) ** n_features
-    density = np.empty(len(frequencies))
-    for i, frequency in enumerate(frequencies):
-        density[i] = sphere * weighted @ _spherical_wave(frequency * r, half)
-    return frequencies, density
+    density = [sphere * weighted @ _spherical_wave(frequency * r, half) for frequency in frequencies]
+    return frequencies, np.array(density)
 
 
 def _spherical_wave(z: FloatArray, half: float) -> FloatArray:

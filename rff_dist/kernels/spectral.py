@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.measures import NormalMixture, ProductMeasure, SpectralMeasure
+from rff_dist.frequencies.measures import NormalMixture, SpectralMeasure
 from rff_dist.kernels.base import LengthScale, Stationary
 from rff_dist.kernels.characteristic import Law
 from rff_dist.typing import FloatArray
@@ -56,7 +56,7 @@ class SpectralKernel(Stationary):
     """
 
     distribution: Any = None
-    _law: Any = field(init=False, default=None)
+    _law: Law | Mixture = field(init=False)
 
     name = "spectral"
 
@@ -108,12 +108,10 @@ class SpectralKernel(Stationary):
         return cls(Mixture.of(weights, means, scales), length_scale)
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        law: _FrequencyLaw = self._law
-        return law.gram(left, right)
+        return self._law.gram(left, right)
 
     def spectral_measure(self) -> SpectralMeasure:
-        law: _FrequencyLaw = self._law
-        return law.measure()
+        return self._law.measure()
 
     def check_columns(self, n_features: int) -> None:
         super().check_columns(n_features)
@@ -135,7 +133,9 @@ class SpectralKernel(Stationary):
         InvalidParameterError
             If the distribution has no name in scipy.stats.
         """
-        return {**super().to_dict(), "distribution": self._law.to_dict()}
+        parameters = super().to_dict()
+        del parameters["_law"]
+        return {**parameters, "distribution": self._law.to_dict()}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
@@ -148,9 +148,8 @@ class SpectralKernel(Stationary):
         return cls(distribution, parameters["length_scale"])
 
     def __repr__(self) -> str:
-        if isinstance(self._law, Mixture):
-            return f"SpectralKernel.mixture({self._law}, length_scale={self.length_scale!r})"
-        return f"SpectralKernel({self._law}, length_scale={self.length_scale!r})"
+        made_by = ".mixture" if isinstance(self._law, Mixture) else ""
+        return f"SpectralKernel{made_by}({self._law}, length_scale={self.length_scale!r})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpectralKernel):
@@ -161,20 +160,7 @@ class SpectralKernel(Stationary):
         return hash((self._law, self.length_scale))
 
 
-class _FrequencyLaw(Protocol):
-    """The law of a frequency vector: its kernel, and its measure."""
-
-    @property
-    def n_features(self) -> int | None: ...
-
-    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray: ...
-
-    def measure(self) -> SpectralMeasure: ...
-
-    def to_dict(self) -> dict[str, Any]: ...
-
-
-def _law_of(distribution: Any) -> _FrequencyLaw:
+def _law_of(distribution: Any) -> Law | Mixture:
     from scipy import stats
 
     if isinstance(distribution, Mixture):
@@ -182,7 +168,7 @@ def _law_of(distribution: Any) -> _FrequencyLaw:
     if isinstance(distribution, type(stats.multivariate_normal())):
         mean, covariance = np.atleast_1d(distribution.mean), np.atleast_2d(distribution.cov)
         return Mixture.of([1.0], mean[np.newaxis], _root(covariance)[np.newaxis])
-    return _Independent(Law.of(distribution))
+    return Law.of(distribution)
 
 
 def _root(covariance: FloatArray) -> FloatArray:
@@ -192,34 +178,6 @@ def _root(covariance: FloatArray) -> FloatArray:
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(covariance)
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0)))
-
-
-@dataclass(frozen=True)
-class _Independent:
-    """Coordinates that are independent and follow one law."""
-
-    law: Law
-
-    n_features = None
-
-    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the real part of the product of the coordinates' characteristic functions.
-
-        Not the product of their real parts: that would be another kernel where the law is not symmetric.
-        """
-        product: Any = 1.0
-        for a, b in zip(left.T, right.T, strict=True):
-            product = product * self.law.characteristic_function(np.subtract.outer(a, b))
-        return np.ascontiguousarray(product.real)
-
-    def measure(self) -> SpectralMeasure:
-        return ProductMeasure(self.law.distribution.ppf)
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.law.to_dict()
-
-    def __str__(self) -> str:
-        return str(self.law)
 
 
 type _Nested = tuple[Any, ...]
@@ -256,7 +214,7 @@ class Mixture:
         return cls(_as_tuples(shares.tolist()), _as_tuples(mu.tolist()), _as_tuples(s.tolist()))
 
     @property
-    def n_features(self) -> int | None:
+    def n_features(self) -> int:
         """Dimensions of the frequencies."""
         return len(self.means[0])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Self
 
 import numpy as np
 import scipy
@@ -83,10 +84,7 @@ class Matern(OfDistance):
         return matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
 
     def spectral_measure(self) -> SpectralMeasure:
-        return GaussianMixture(_MaternScale(self.nu))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "nu": self.nu}
+        return GaussianMixture(partial(_matern_scales, self.nu))
 
 
 def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
@@ -123,15 +121,9 @@ def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
     return np.asarray(np.exp(np.minimum(log_value, 0.0)))
 
 
-@dataclass(frozen=True, slots=True)
-class _MaternScale:
-    nu: float
-
-    def __call__(self, uniforms: FloatArray) -> FloatArray:
-        with np.errstate(
-            divide="ignore", over="ignore"
-        ):  # a tiny nu may give an infinite scale, which drawing refuses
-            return np.asarray(np.sqrt(self.nu / scipy.special.gammaincinv(self.nu, uniforms)))
+def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore", over="ignore"):  # a tiny nu may give an infinite scale: draws refuse it
+        return np.asarray(np.sqrt(nu / scipy.special.gammaincinv(nu, uniforms)))
 
 
 def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
@@ -167,10 +159,7 @@ class RationalQuadratic(OfDistance):
         return np.asarray(np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape))))
 
     def spectral_measure(self) -> SpectralMeasure:
-        return GaussianMixture(_GammaScale(self.shape))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "shape": self.shape}
+        return GaussianMixture(partial(_gamma_scales, self.shape))
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,12 +188,8 @@ class Sinc(OfCoordinates):
         return ProductMeasure(_uniform_quantile)
 
 
-@dataclass(frozen=True, slots=True)
-class _GammaScale:
-    shape: float
-
-    def __call__(self, uniforms: FloatArray) -> FloatArray:
-        return np.asarray(np.sqrt(scipy.special.gammaincinv(self.shape, uniforms) / self.shape))
+def _gamma_scales(shape: float, uniforms: FloatArray) -> FloatArray:
+    return np.asarray(np.sqrt(scipy.special.gammaincinv(shape, uniforms) / shape))
 
 
 def _laplace_quantile(uniforms: FloatArray) -> FloatArray:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import reduce
 from inspect import signature
 
 from rff_dist.checks import find_by_name
@@ -29,10 +31,7 @@ def parse_kernel(text: object, kernels: Mapping[str, type[Kernel]]) -> Kernel:
     """
     if not isinstance(text, str):
         return find_by_name(kernels, text, "kernel")()  # refuses it
-    terms = [_product(part, text, kernels) for part in _PLUS.split(text)]
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
+    total = reduce(operator.add, [_product(part, text, kernels) for part in _PLUS.split(text)])
     if isinstance(total, Stationary) and "length_scale" in text:
         raise InvalidParameterError(
             f"`kernel` is {text!r}, which is one kernel with a length scale; give that as `length_scale`"

@@ -48,13 +48,34 @@ class Contingency:
 
     @property
     def adjusted_rand_index(self) -> float:
-        """Share of pairs of rows on which both agree, less chance: 1 for the same partition, 0 by chance."""
-        return adjusted_rand_index(self.counts)
+        """Share of pairs of rows on which both agree, less chance: 1 for the same partition, 0 by chance.
+
+        Two labelings that both leave one cluster, or one row to each, are the same partition. The integers
+        are exact for any number of rows.
+        """
+        both, rows, columns = (
+            sum(n * (n - 1) // 2 for n in part.ravel().tolist())
+            for part in (self.counts, self.counts.sum(axis=1), self.counts.sum(axis=0))
+        )
+        pairs = self.n_samples * (self.n_samples - 1) // 2
+        # numerator and denominator times 2 · pairs: Python's integers do not overflow
+        above, below = 2 * (pairs * both - rows * columns), pairs * (rows + columns) - 2 * rows * columns
+        return 1.0 if below == 0 else above / below
 
     @property
     def normalized_mutual_information(self) -> float:
-        """Mutual information over the mean of both entropies: 1 for the same partition."""
-        return normalized_mutual_information(self.counts)
+        """Mutual information over the mean of both entropies: 1 for the same partition.
+
+        1 where both leave one cluster, 0 where one of them does.
+        """
+        shares = self.counts / max(1, self.n_samples)
+        rows, columns = shares.sum(axis=1), shares.sum(axis=0)
+        mean_entropy = (_entropy(rows) + _entropy(columns)) / 2
+        if mean_entropy == 0:
+            return 1.0
+        filled = shares > 0
+        ratios = shares[filled] / np.outer(rows, columns)[filled]
+        return float(np.clip(shares[filled] @ np.log(ratios) / mean_entropy, 0.0, 1.0))
 
 
 def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: int) -> Contingency:
@@ -64,44 +85,8 @@ def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: in
     `clusters`: int array of shape (n_samples,). In [0, n_clusters).
     """
     found, codes = np.unique(labels, return_inverse=True)
-    pairs = codes.astype(np.int64) * n_clusters + clusters
-    counts = np.bincount(pairs, minlength=len(found) * n_clusters)
+    counts = np.bincount(codes * n_clusters + clusters, minlength=len(found) * n_clusters)
     return Contingency(found, counts.reshape(len(found), n_clusters).astype(np.int64))
-
-
-def adjusted_rand_index(counts: IntArray) -> float:
-    """Return the adjusted Rand index of a contingency table; its integers are exact for any number of rows.
-
-    Two labelings that both leave one cluster, or one row to each, are the same partition: 1.
-
-    `counts`: int64 array of shape (n_labels, n_clusters).
-    """
-    both, rows, columns = (
-        sum(n * (n - 1) // 2 for n in part.ravel().tolist())
-        for part in (counts, counts.sum(axis=1), counts.sum(axis=0))
-    )
-    n = int(counts.sum())
-    pairs = n * (n - 1) // 2
-    # numerator and denominator times 2 · pairs: Python's integers do not overflow
-    above, below = 2 * (pairs * both - rows * columns), pairs * (rows + columns) - 2 * rows * columns
-    return 1.0 if below == 0 else above / below
-
-
-def normalized_mutual_information(counts: IntArray) -> float:
-    """Return the mutual information of two labelings over the mean of their entropies.
-
-    1 where both leave one cluster, 0 where one of them does.
-
-    `counts`: int64 array of shape (n_labels, n_clusters).
-    """
-    shares = counts / max(1, int(counts.sum()))
-    rows, columns = shares.sum(axis=1), shares.sum(axis=0)
-    mean_entropy = (_entropy(rows) + _entropy(columns)) / 2
-    if mean_entropy == 0:
-        return 1.0
-    filled = shares > 0
-    ratios = shares[filled] / np.outer(rows, columns)[filled]
-    return float(np.clip(shares[filled] @ np.log(ratios) / mean_entropy, 0.0, 1.0))
 
 
 def _entropy(shares: FloatArray) -> float:

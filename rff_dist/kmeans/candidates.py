@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
-import scipy
-from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
-from rff_dist.frequencies.counter import counter_uniforms, pick
-from rff_dist.kmeans.cluster_sums import EQUAL, Centres, ClusterSums, factors_of, visit_tiles
-from rff_dist.kmeans.lloyd_pass import nearest, row_uniforms
+from rff_dist.frequencies.counter import counter_uniforms, pick, row_uniforms
+from rff_dist.kmeans.cluster_sums import EQUAL, Centres, ClusterSums, factors_of, members_of, visit_tiles
+from rff_dist.kmeans.lloyd_pass import nearest
 from rff_dist.numerics.threads import using_threads
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IndexArray, IntArray
 
 _GAIN = 1e-9  # a change of centres gains more than rounding
 _KMEANS_STREAM = 2**34  # the first of a seed's streams of random numbers for clusters, far above those in use
@@ -121,9 +120,49 @@ def weigh_points(rows: Rows, points: Centres) -> ClusterSums:
 # -- starts, from candidates in memory -------------------------------------------------------------
 
 
-def choose_centres(
-    points: FloatArray, weights: FloatArray, n_clusters: int, *, seed: int
-) -> NDArray[np.intp]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shifted:
+    """Points in memory about their mean, for squared distances between them.
+
+    `points`: float64 array of shape (n_points, n_components).
+    `norms`: float64 array of shape (n_points,). Their squares.
+    `nothing`: squared distances up to this are none.
+    """
+
+    points: FloatArray
+    norms: FloatArray
+    nothing: float
+
+    @classmethod
+    def of(cls, points: FloatArray, weights: FloatArray) -> Self:
+        shifted = points - np.average(points, axis=0, weights=weights)
+        norms = np.einsum("ij,ij->i", shifted, shifted)
+        return cls(shifted, norms, EQUAL * float(norms.max()))
+
+    def to(self, chosen: IndexArray) -> FloatArray:
+        """Return squared distances of all points to the chosen ones, shape (n_chosen, n_points)."""
+        products = self.points[chosen] @ self.points.T
+        distances: FloatArray = self.norms - 2.0 * products + self.norms[chosen, np.newaxis]
+        distances[distances <= self.nothing] = 0.0
+        return distances
+
+    def two_nearest(self, which: IndexArray, chosen: IndexArray) -> tuple[IndexArray, FloatArray]:
+        """Return the nearest and the second nearest chosen point to some, each of shape (2, n_some)."""
+        own, near = np.empty((2, len(which)), np.intp), np.empty((2, len(which)))
+        for first in range(0, len(which), _COMPARED_ROWS):
+            here = slice(first, first + _COMPARED_ROWS)
+            some = which[here]
+            distances = self.norms[some, np.newaxis] - 2.0 * (self.points[some] @ self.points[chosen].T)
+            distances += self.norms[chosen]
+            distances[distances <= self.nothing] = 0.0
+            for i in range(2):
+                own[i, here] = distances.argmin(axis=1)
+                near[i, here] = np.take_along_axis(distances, own[i, here, np.newaxis], 1)[:, 0]
+                np.put_along_axis(distances, own[i, here, np.newaxis], np.inf, 1)
+        return own, near
+
+
+def choose_centres(points: FloatArray, weights: FloatArray, n_clusters: int, *, seed: int) -> IndexArray:
     """Choose centres among weighted points by greedy k-means++; fewer where fewer points are distinct.
 
     Each centre is the best of 2 + log(n_clusters) points that are drawn with probabilities in proportion to
@@ -137,33 +176,24 @@ def choose_centres(
     n_trials = 2 + int(math.log(n_clusters))
     uniforms = counter_uniforms(seed, _KMEANS_STREAM + 1, n_clusters, n_trials)
     with using_threads(1):
-        shifted = points - np.average(points, axis=0, weights=weights)
-        norms = np.einsum("ij,ij->i", shifted, shifted)
-        nothing = EQUAL * float(norms.max())
-        chosen = [pick(weights, uniforms[0, 0])]
-        distances = _to_points(shifted, norms, np.array(chosen), nothing)[0]
+        rows = _Shifted.of(points, weights)
+        chosen = [int(pick(weights, uniforms[0, 0]))]
+        distances = rows.to(np.array(chosen))[0]
         for trials in uniforms[1:]:
             potential = weights * distances
             if not potential.any():
                 break
-            picked = np.unique([pick(potential, uniform) for uniform in trials])
-            tried = np.minimum(distances, _to_points(shifted, norms, picked, nothing))
+            picked = np.unique(pick(potential, trials))
+            tried = np.minimum(distances, rows.to(picked))
             best = int(np.argmin(tried @ weights))
             chosen.append(int(picked[best]))
             distances = tried[best]
     return np.array(chosen, np.intp)
 
 
-def _to_points(points: FloatArray, norms: FloatArray, chosen: NDArray[np.intp], nothing: float) -> FloatArray:
-    """Return squared distances of all points to the chosen ones, shape (n_chosen, n_points)."""
-    distances: FloatArray = norms - 2.0 * (points[chosen] @ points.T) + norms[chosen, np.newaxis]
-    distances[distances <= nothing] = 0.0
-    return distances
-
-
 def exchange_centres(
-    points: FloatArray, weights: FloatArray, chosen: NDArray[np.intp], *, n_steps: int, seed: int
-) -> NDArray[np.intp]:
+    points: FloatArray, weights: FloatArray, chosen: IndexArray, *, n_steps: int, seed: int
+) -> IndexArray:
     """Improve centres among weighted points by local search: each step tries one point in a centre's place.
 
     The point is drawn as in k-means++, and takes the place of the centre for which the sum of w·d² falls
@@ -181,16 +211,14 @@ def exchange_centres(
     chosen = chosen.copy()
     uniforms = counter_uniforms(seed, _KMEANS_STREAM + 3, n_steps, 1)[:, 0]
     with using_threads(1):
-        shifted = points - np.average(points, axis=0, weights=weights)
-        norms = np.einsum("ij,ij->i", shifted, shifted)
-        nothing = EQUAL * float(norms.max())
-        own, near = _two_nearest(shifted, norms, np.arange(len(points)), chosen, nothing)
+        rows = _Shifted.of(points, weights)
+        own, near = rows.two_nearest(np.arange(len(points)), chosen)
         for uniform in uniforms:
             potential = weights * near[0]
             if not potential.any():
                 break
-            tried = pick(potential, uniform)
-            distances = _to_points(shifted, norms, np.array([tried]), nothing)[0]
+            tried = int(pick(potential, uniform))
+            distances = rows.to(np.array([tried]))[0]
             kept = np.minimum(distances, near[0])
             without = weights * (np.minimum(distances, near[1]) - kept)
             costs = float(weights @ kept) + np.bincount(own[0], without, minlength=len(chosen))
@@ -199,36 +227,8 @@ def exchange_centres(
                 continue
             chosen[place] = tried
             stale = np.flatnonzero((own == place).any(axis=0) | (distances < near[1]))
-            own[:, stale], near[:, stale] = _two_nearest(shifted, norms, stale, chosen, nothing)
+            own[:, stale], near[:, stale] = rows.two_nearest(stale, chosen)
     return chosen
-
-
-def _two_nearest(
-    points: FloatArray,
-    norms: FloatArray,
-    which: NDArray[np.intp],
-    chosen: NDArray[np.intp],
-    nothing: float,
-) -> tuple[NDArray[np.intp], FloatArray]:
-    """Return the nearest and the second nearest of the chosen points to some, each of shape (2, n_some)."""
-    own, near = np.empty((2, len(which)), np.intp), np.empty((2, len(which)))
-    for first in range(0, len(which), _COMPARED_ROWS):
-        here = slice(first, first + _COMPARED_ROWS)
-        distances = norms[which[here], np.newaxis] - 2.0 * (points[which[here]] @ points[chosen].T)
-        distances += norms[chosen]
-        distances[distances <= nothing] = 0.0
-        for i in range(2):
-            own[i, here] = distances.argmin(axis=1)
-            near[i, here] = np.take_along_axis(distances, own[i, here, np.newaxis], 1)[:, 0]
-            np.put_along_axis(distances, own[i, here, np.newaxis], np.inf, 1)
-    return own, near
-
-
-def _members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
-    """Return which points belong to each cluster: ones, shape (n_clusters, n_points)."""
-    order = np.argsort(labels, kind="stable")
-    ends = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=n_clusters))])
-    return scipy.sparse.csr_array((np.ones(len(order)), order, ends), shape=(n_clusters, len(labels)))
 
 
 def improve_centres(
@@ -243,10 +243,10 @@ def improve_centres(
     labels = np.full(len(points), -1)
     with using_threads(1):
         for _ in range(max_iter):
-            former, labels = labels, _scores(points, centres).argmin(axis=1)
+            former, labels = labels, scores_of(points, centres).argmin(axis=1)
             if np.array_equal(former, labels):
                 break
-            sums = _members_of(labels, len(centres)) @ (points * weights[:, np.newaxis])
+            sums = members_of(labels[np.newaxis], len(centres)) @ (points * weights[:, np.newaxis])
             totals = np.bincount(labels, weights=weights, minlength=len(centres))
             filled = totals > 0
             centres = centres.copy()
@@ -262,14 +262,13 @@ def weighted_inertia(points: FloatArray, weights: FloatArray, centres: FloatArra
     `centres`: float64 array of shape (n_clusters, n_components).
     """
     with using_threads(1):
-        least = _scores(points, centres).min(axis=1)
+        least = scores_of(points, centres).min(axis=1)
     apart = points - centres.mean(axis=0)
     return float(weights @ (least + np.einsum("ij,ij->i", apart, apart)))
 
 
-def _scores(points: FloatArray, centres: FloatArray) -> FloatArray:
+def scores_of(points: FloatArray, centres: FloatArray) -> FloatArray:
     """Return ‖z − c‖² less ‖z − m‖², m the mean of the centres, shape (n_points, n_clusters)."""
     middle = centres.mean(axis=0)
     apart = centres - middle
-    scores: FloatArray = -2.0 * ((points - middle) @ apart.T) + np.square(apart).sum(axis=1)
-    return scores
+    return np.asarray(np.square(apart).sum(axis=1) - 2.0 * ((points - middle) @ apart.T))

@@ -25,9 +25,9 @@ from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.samples import sample_inputs
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.frequencies.counter import derived_seed
+from rff_dist.frequencies.counter import derived_seed, philox
 from rff_dist.kmeans.agreement import count_agreement
-from rff_dist.kmeans.candidates import choose_centres, improve_centres
+from rff_dist.kmeans.candidates import choose_centres, improve_centres, scores_of
 from rff_dist.kmeans.lloyd_pass import label_rows
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.numerics.machine import available_memory
@@ -145,14 +145,8 @@ def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed
     labelings = [label_rows(rows, clusters.state) for clusters in found]
     few = np.sort(_random(seed, 0).choice(len(X), min(SAMPLE_ROWS, len(X)), replace=False))
     gaps, errors = gap_statistics(X[few], feature_map, numbers, seed=seed)
-    judged = zip(
-        found,
-        mean_silhouettes(Z, labelings),
-        gaps,
-        errors,
-        stabilities(Z[few], numbers, seed=seed),
-        strict=True,
-    )
+    silhouettes, stable = mean_silhouettes(Z, labelings), stabilities(Z[few], numbers, seed=seed)
+    judged = zip(found, silhouettes, gaps, errors, stable, strict=True)
     candidates = tuple(JudgedNumber(*one) for one in judged)
     return Comparison(candidates, criterion, choose(candidates, criterion), len(X))
 
@@ -253,11 +247,8 @@ def stabilities(points: FloatArray, n_clusters: Sequence[int], *, seed: int) -> 
     for number in n_clusters:
         with using_threads(1):
             labelings = [_label_by_resampling(points, number, seed, i) for i in range(N_RESAMPLINGS)]
-        pairs = [
-            count_agreement(one, other, number).adjusted_rand_index
-            for one, other in combinations(labelings, 2)
-        ]
-        found.append(float(np.mean(pairs)))
+        pairs = combinations(labelings, 2)
+        found.append(np.mean([count_agreement(*pair, number).adjusted_rand_index for pair in pairs]))
     return np.array(found)
 
 
@@ -275,11 +266,8 @@ def _cluster(
     """Cluster points in memory; return the centres, and the nearest one of each of the others."""
     chosen = choose_centres(points, weights, n_clusters, seed=seed)
     centres = improve_centres(points, weights, points[chosen], max_iter=_MAX_ITER)
-    middle = centres.mean(axis=0)
-    apart = centres - middle
-    scores = np.square(apart).sum(axis=1) - 2.0 * ((others - middle) @ apart.T)
-    return centres, scores.argmin(axis=1)
+    return centres, scores_of(others, centres).argmin(axis=1)
 
 
 def _random(seed: int, stream: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=np.array([seed, 2**36 + stream], np.uint64)))
+    return np.random.Generator(philox(seed, 2**36 + stream))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
@@ -16,8 +17,8 @@ from rff_dist.errors import StatisticsError
 from rff_dist.features.cosines import CosineFeatureMap
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.runs import Runs, expand
-from rff_dist.numerics.threads import SpareMemory, falling_tiles, share_out
-from rff_dist.numerics.triangular import solve_transposed
+from rff_dist.numerics.threads import SpareMemory, executor_of, falling_tiles, share_out
+from rff_dist.numerics.triangular import whiten_rows
 from rff_dist.typing import FloatArray, IntArray
 
 EQUAL = 1e-12  # of the largest squared norm: squared distances up to this are none
@@ -125,11 +126,9 @@ class ClusterSums:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClusterSums):
             return NotImplemented
-        return (
-            (self.n_samples, self.squared_norms) == (other.n_samples, other.squared_norms)
-            and np.array_equal(self.features, other.features)
-            and np.array_equal(self.weights, other.weights)
-        )
+        same = (self.n_samples, self.squared_norms) == (other.n_samples, other.squared_norms)
+        same = same and np.array_equal(self.features, other.features)
+        return same and np.array_equal(self.weights, other.weights)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -253,20 +252,22 @@ def visit_tiles(
             else:
                 feature_map.fill_lines(tile, features)
             if whitener is not None:
-                _whiten(features, whitener, scales)
+                features *= scales
+                whiten_rows(features, whitener, executor_of(1))
         visit(here.start, features[:n_rows])
         spare.give(buffer)
 
     share_out(work, tiles)
 
 
-def _whiten(features: FloatArray, whitener: FloatArray, scales: FloatArray) -> None:
-    """Overwrite unnormalised features by Z, O(n_components²) a row; a row's bits are its own."""
-    panel = np.zeros((features.shape[1], _PANEL_ROWS))
-    for first in range(0, len(features), _PANEL_ROWS):
-        part = features[first : first + _PANEL_ROWS]
-        panel[:, : len(part)] = part.T
-        panel[:, len(part) :] = 0.0
-        panel *= scales[:, np.newaxis]
-        solve_transposed(whitener, panel)
-        part[:] = panel[:, : len(part)].T
+def members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
+    """Return which rows belong to each cluster of each start: ones, shape (n_init · n_clusters, n_rows).
+
+    `labels`: int array of shape (n_init, n_rows).
+    """
+    n_init, n_rows = labels.shape
+    columns = (labels + n_clusters * np.arange(n_init)[:, np.newaxis]).ravel()
+    order = np.argsort(columns, kind="stable") % n_rows
+    ends = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n_init * n_clusters))])
+    ones = np.ones(len(order), np.int32)
+    return scipy.sparse.csr_array((ones, order, ends), shape=(n_init * n_clusters, n_rows))

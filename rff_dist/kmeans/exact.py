@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rff_dist.errors import DataError
-from rff_dist.frequencies.counter import counter_uniforms
+from rff_dist.frequencies.counter import counter_uniforms, pick
 from rff_dist.typing import FloatArray, IndexArray
 
 EQUAL = 1e-13  # of the largest k(x, x): squared distances that differ by less are one
@@ -79,8 +79,7 @@ class Centres:
 
     def distances(self, gram: FloatArray, diagonal: FloatArray) -> FloatArray:
         """Return squared distances of shape (n_rows, n_clusters), not below 0; `diagonal` is k(x, x)."""
-        found: FloatArray = np.maximum(self.scores(gram) + diagonal[:, np.newaxis], 0.0)
-        return found
+        return np.asarray(np.maximum(self.scores(gram) + diagonal[:, np.newaxis], 0.0))
 
 
 def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple[Centres, FloatArray]:
@@ -100,8 +99,7 @@ def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple
 def nearest(scores: FloatArray, rounding: float) -> IndexArray:
     """Return the cluster of the least score of each row; the lowest of those that rounding leaves equal."""
     least = scores.min(axis=1, keepdims=True)
-    found: IndexArray = (scores <= least + rounding).argmax(axis=1)
-    return found
+    return np.asarray((scores <= least + rounding).argmax(axis=1))
 
 
 # -- starts ----------------------------------------------------------------------------------------
@@ -121,25 +119,18 @@ def choose_rows(rows: Similarities, n_clusters: int, *, seed: int, start: int = 
     """
     n_draws = 2 + int(math.log(n_clusters))
     uniforms = counter_uniforms(seed, _STREAM + start, n_clusters, n_draws)
-    chosen = [_draw(rows.weights, uniforms[0, :1])[0]]
+    chosen = [int(pick(rows.weights, uniforms[0, 0]))]
     closest = _to_rows(rows, np.array(chosen))[0]
     for uniform in uniforms[1:]:
         chances = rows.weights * closest
         if not chances.any():
             break
-        drawn = _draw(chances, uniform)
+        drawn = pick(chances, uniform)
         left = np.minimum(_to_rows(rows, drawn), closest)
         best = int((left @ rows.weights).argmin())
         chosen.append(drawn[best])
         closest = left[best]
     return np.array(chosen, np.intp)
-
-
-def _draw(chances: FloatArray, uniforms: FloatArray) -> IndexArray:
-    cumulated = np.cumsum(chances)
-    found = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
-    last = int(np.flatnonzero(chances)[-1])
-    return np.asarray(np.minimum(found, last), np.intp)
 
 
 def _to_rows(rows: Similarities, chosen: IndexArray) -> FloatArray:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.frequencies.counter import row_uniforms
 from rff_dist.kmeans.candidates import ChosenRows, SeedChoice, choose_rows
 from rff_dist.kmeans.cluster_sums import Centres, ClusterSums
-from rff_dist.kmeans.lloyd_pass import Minibatch, row_uniforms, sum_batch
+from rff_dist.kmeans.lloyd_pass import Minibatch, sum_batch
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import (
     Clusters,
@@ -31,9 +32,8 @@ from rff_dist.kmeans.starts import (
     measure,
     read_centres,
 )
-from rff_dist.pca.fit import components_of
+from rff_dist.pca.fit import fit_components
 from rff_dist.ridge.describe import describe_dataset
-from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
@@ -75,19 +75,12 @@ def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, en
     Raises InvalidParameterError if the kernel does not suit the columns; PlanError if components need more
       memory than there is.
     """
-    if space.n_principal is not None:
-        check_plan(dataset, space.n_components, Sums(features=space.features), engine=engine)
-    prepared = prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
-    feature_map = prepared.draw(space, seed=space.seed)
     if space.n_principal is None:
-        return feature_map
-    found = components_of(
-        dataset,
-        feature_map,
-        moments,
-        n_components=space.n_principal,
-        normalize=space.normalize,
-        engine=engine,
+        prepared = prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
+        return prepared.draw(space, seed=space.seed)
+    n_kept, normalize = space.n_principal, space.normalize
+    found = fit_components(
+        dataset, space, n_components=n_kept, normalize=normalize, moments=moments, engine=engine
     )
     return found.features()
 
@@ -145,13 +138,14 @@ def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
     Web-scale k-means clustering, Alg. 1.
     """
     blocks, n_samples = inspection.blocks_of(job.dataset), job.dataset.n_samples
-    n_rows = max(1, min(BATCH_ROWS, n_samples // 8) // min(BATCH_BLOCKS, len(blocks)))
+    n_blocks = min(BATCH_BLOCKS, len(blocks))
+    n_rows = max(1, min(BATCH_ROWS, n_samples // 8) // n_blocks)
     seen: ClusterSums | None = None
-    n_steps = min(BATCH_STEPS, n_samples // (n_rows * min(BATCH_BLOCKS, len(blocks))))
+    n_steps = min(BATCH_STEPS, n_samples // (n_rows * n_blocks))
     job.expect("mini-batch", n_steps)
     for step in range(n_steps):
         order = np.argsort(row_uniforms(seed, _STEP_STREAM + step, 0, len(blocks)), kind="stable")
-        sample = [blocks[i] for i in np.sort(order[:BATCH_BLOCKS])]
+        sample = [blocks[i] for i in np.sort(order[:n_blocks])]
         state = job.centres(starts.values, counts=starts.counts)
         sums = job.run(sum_batch, Minibatch(state, n_rows, seed, step), label="mini-batch", blocks=sample)
         seen = sums if seen is None or step & (step - 1) == 0 else seen + sums
@@ -172,10 +166,9 @@ def converge_on_samples(job: Measured, starts: Starts, *, tol: float, seed: int)
         moving = np.arange(len(starts))
         for _ in range(PROGRESSIVE_PASSES):
             label = f"lloyd on {n_blocks} of {len(blocks)} blocks"
-            former, counts = values[moving], tuple(starts.counts[start] for start in moving)
-            sums = job.sums(former, counts=counts, blocks=sample, label=label)
-            values[moving] = sums.means(job.centres(former, counts=counts))
-            moving = moving[_shift(former, values[moving]) > tol * job.variance]
+            state = job.centres(values[moving], counts=tuple(starts.counts[start] for start in moving))
+            values[moving] = job.sums(state, blocks=sample, label=label).means(state)
+            moving = moving[_shift(state.values, values[moving]) > tol * job.variance]
             if not len(moving):
                 break
     return replace(starts, values=values)
@@ -211,16 +204,14 @@ class LloydPass:
         return min(self.inertias)
 
 
-def iterate(job: Measured, starts: Starts | FloatArray, lloyd: LloydOptions) -> Iterator[LloydPass]:
+def iterate(job: Measured, starts: Starts, lloyd: LloydOptions) -> Iterator[LloydPass]:
     """Move centres to the means of their rows until they stay, a pass for each `next`.
 
     Starts of all numbers of clusters share the passes, each of which makes a row's features once. Those that
-    have stopped leave. An array of starts has shape (n_init, n_clusters, n_components).
+    have stopped leave.
 
     Raises PlanError if a pass needs more memory than a worker has.
     """
-    if not isinstance(starts, Starts):
-        starts = Starts(starts, (starts.shape[1],) * len(starts))
     centres, counts = starts.values.copy(), np.array(starts.counts)
     numbers = sorted(set(starts.counts))
     paths: list[list[float]] = [[] for _ in counts]
@@ -233,10 +224,9 @@ def iterate(job: Measured, starts: Starts | FloatArray, lloyd: LloydOptions) -> 
 
     def step(some: NDArray[np.intp], *, refill: bool) -> FloatArray:
         state = job.centres(centres[some], counts=tuple(counts[some].tolist()))
-        found, moved = _step(job, state, refill=refill)
-        for start, inertia in zip(some, found.inertias, strict=True):
+        inertias, weights[some], moved = _step(job, state, refill=refill)
+        for start, inertia in zip(some, inertias, strict=True):
             paths[start].append(inertia)
-        weights[some] = found.weights
         return moved
 
     def told(number: int, n_starts: int, shift: float) -> LloydPass:
@@ -283,24 +273,13 @@ def iterate(job: Measured, starts: Starts | FloatArray, lloyd: LloydOptions) -> 
 
 def finish(passes: Iterator[LloydPass]) -> tuple[Clusters, ...]:
     """Run all passes that are left, and return what they found for each number of clusters."""
-    clusters: tuple[Clusters, ...] = ()
-    for done in passes:
-        clusters = done.clusters
-    return clusters
+    *_, last = passes
+    return last.clusters
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """What a Lloyd pass found out about the centres it was given."""
-
-    inertias: list[float]
-    weights: FloatArray
-
-
-def _step(job: Measured, state: Centres, *, refill: bool) -> tuple[_Found, FloatArray]:
-    """Run a Lloyd pass of some starts; return what it found, and the means of the clusters."""
-    sums = job.sums(state.values, counts=state.counts)
-    weights = sums.cluster_weights(job.grid)
+def _step(job: Measured, state: Centres, *, refill: bool) -> tuple[list[float], FloatArray, FloatArray]:
+    """Run a Lloyd pass of some starts; return inertias, weights and means of the clusters."""
+    sums = job.sums(state)
     moved = sums.means(state)
     if refill:
         without_rows = (sums.weights == 0) & state.present
@@ -309,7 +288,7 @@ def _step(job: Measured, state: Centres, *, refill: bool) -> tuple[_Found, Float
             empty = np.flatnonzero(without_rows[start])
             moved[start, empty] = _refilled(job, own, empty)
     inertias = sums.inertias(state, job.sum_of_squared_norms).tolist()
-    return _Found(inertias, weights), moved
+    return inertias, sums.cluster_weights(job.grid), moved
 
 
 def _refilled(job: Measured, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import operator
-import os
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data.blocks import BlockTask, Dataset, Rows
+from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.protocol import Engine
@@ -22,6 +19,7 @@ from rff_dist.kmeans.starts import Clusters, measure
 from rff_dist.ridge.predict import check_dataset, rows_in_memory, write_output
 from rff_dist.statistics import inspection
 from rff_dist.storage.outputs import Output
+from rff_dist.typing import PathLike
 
 
 def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> NDArray[np.int32]:
@@ -41,8 +39,8 @@ def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float
     check_dataset(dataset, clusters)
     moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
     job = measure(dataset, clusters.feature_map, moments, engine=engine)
-    values = clusters.centres[np.newaxis]
-    return float(job.sums(values, label="score").inertias(job.centres(values), job.sum_of_squared_norms)[0])
+    state = job.centres(clusters.centres[np.newaxis])
+    return float(job.sums(state, label="score").inertias(state, job.sum_of_squared_norms)[0])
 
 
 def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: Engine) -> Contingency:
@@ -53,14 +51,8 @@ def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: En
       values are not finite.
     """
     check_dataset(dataset, clusters)
-    found: Contingency = engine.map_reduce(
-        BlockTask(GroupedDataset(dataset.without_targets(), labels), _count_rows),
-        inspection.blocks_of(dataset),
-        clusters.state,
-        combine=operator.add,
-        label="evaluate",
-    )
-    return found
+    rows = GroupedDataset(dataset.without_targets(), labels)
+    return inspection.sum_rows(rows, _count_rows, clusters.state, engine=engine, label="evaluate")
 
 
 def _count_rows(rows: Rows, state: Centres) -> Contingency:
@@ -71,7 +63,7 @@ def _count_rows(rows: Rows, state: Centres) -> Contingency:
 def write_labels(
     dataset: Dataset,
     clusters: Clusters,
-    url: str | os.PathLike[str],
+    url: PathLike,
     *,
     engine: Engine,
     distances: bool = False,
@@ -99,10 +91,9 @@ class StagedLabels:
     `n_samples`: rows written.
     """
 
-    def __init__(self, output: Output, n_samples: int, attributes: Mapping[str, Any]) -> None:
-        self.n_samples = n_samples
+    def __init__(self, output: Output, attributes: dict[str, Any]) -> None:
+        self.n_samples, self._attributes = output.n_samples, attributes
         self._output: Output | None = output
-        self._attributes = attributes
 
     def publish(self) -> None:
         """Let the labels appear at their URL.
@@ -110,7 +101,7 @@ class StagedLabels:
         Raises StorageError if they cannot.
         """
         if self._output is not None:
-            self._output.finish(dict(self._attributes))
+            self._output.finish(self._attributes)
             self._output = None
 
     def discard(self) -> None:
@@ -129,7 +120,7 @@ class StagedLabels:
 def stage_labels(
     dataset: Dataset,
     clusters: Clusters,
-    url: str | os.PathLike[str],
+    url: PathLike,
     *,
     engine: Engine,
     distances: bool = False,
@@ -157,7 +148,7 @@ def stage_labels(
         overwrite=overwrite,
     )
     attributes = {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
-    return StagedLabels(output, output.n_samples, attributes)
+    return StagedLabels(output, attributes)
 
 
 def _labelled_rows(rows: Rows, state: Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -16,20 +16,21 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
 from rff_dist.features.feature_map import FeatureMap, overflow
+from rff_dist.frequencies.counter import row_uniforms
 from rff_dist.kmeans.cluster_sums import (
     Centres,
     ClusterSums,
     factors_of,
     fixed_point_map,
     largest_squared_norm,
+    members_of,
     tile_rows,
     visit_tiles,
 )
@@ -60,8 +61,11 @@ class Scorer(ABC):
     """Compares a tile's rows with the centres of all starts.
 
     The nearest centre is the one with the largest affinity z·c − ‖c‖²/2, since ‖z − c‖² = ‖z‖² − 2·affinity.
+
+    `whole`: whether it takes whole numbers, as `visit_tiles` gives them.
     """
 
+    whole: ClassVar[bool]
     n_init: int
     n_clusters: int
 
@@ -90,6 +94,8 @@ class WholeScorer(Scorer):
     Products in float32 rule out most centres, in half the time of float64; rows whose two nearest centres
     they cannot tell apart are compared in float64, where products of whole numbers have no error.
     """
+
+    whole = True
 
     def __init__(self, state: Centres) -> None:
         self.n_init, self.n_clusters, n_components = state.values.shape
@@ -131,6 +137,8 @@ class WholeScorer(Scorer):
 
 class FloatScorer(Scorer):
     """Compares float64 features with centres as they are; what rounding cannot tell apart is equal."""
+
+    whole = False
 
     def __init__(self, state: Centres) -> None:
         self.n_init, self.n_clusters, n_components = state.values.shape
@@ -198,8 +206,7 @@ def nearest(rows: Rows, points: Centres) -> tuple[NDArray[np.intp], FloatArray]:
             labels[here] = scorer.labels(part)[0]
             distances[here] = scorer.squared_distances(part, labels[here])
 
-    whole = isinstance(scorer, WholeScorer)
-    visit_tiles(rows, points.feature_map, compare, n_columns=scorer.n_clusters, whole=whole)
+    visit_tiles(rows, points.feature_map, compare, n_columns=scorer.n_clusters, whole=scorer.whole)
     return labels, distances
 
 
@@ -228,8 +235,8 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
         own = None if weights is None else weights[first : first + len(features)]
         tally.add(features, scorer.labels(features), own)
 
-    n_columns, whole = scorer.n_init * scorer.n_clusters, isinstance(scorer, WholeScorer)
-    visit_tiles(rows, state.feature_map, add, n_columns=n_columns, whole=whole)
+    n_columns = scorer.n_init * scorer.n_clusters
+    visit_tiles(rows, state.feature_map, add, n_columns=n_columns, whole=scorer.whole)
     return tally.sums(rows.block.n_samples)
 
 
@@ -261,7 +268,7 @@ class Tally:
         `labels`: int array of shape (n_init, n_rows).
         `weights`: float64 array of shape (n_rows,), from the grid's `scaled`; None for weights of 1.
         """
-        members = _members_of(labels, self._shape[1])
+        members = members_of(labels, self._shape[1])
         counts = np.ldexp(np.ones(len(features)) if weights is None else weights, self._bits)
         totals = members @ np.rint(counts).astype(np.int64)
         whole, squared_norms = features.dtype == np.int16, 0
@@ -288,17 +295,6 @@ class Tally:
         return ClusterSums(
             n_samples, features.reshape(shape), self._totals.reshape(shape[:2]), self._squared_norms
         )
-
-
-def _members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
-    """Return which rows belong to each cluster of each start: ones, shape (n_init · n_clusters, n_rows)."""
-    n_init, n_rows = labels.shape
-    columns = (labels + n_clusters * np.arange(n_init)[:, np.newaxis]).ravel()
-    order = np.argsort(columns, kind="stable") % n_rows
-    ends = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n_init * n_clusters))])
-    return scipy.sparse.csr_array(
-        (np.ones(len(order), np.int32), order, ends), shape=(n_init * n_clusters, n_rows)
-    )
 
 
 def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
@@ -330,13 +326,8 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
     def label(first: int, features: NDArray[Any]) -> None:
         labels[first : first + len(features)] = scorer.labels(features)[0]
 
-    visit_tiles(
-        replace(rows, sample_weight=None),
-        state.feature_map,
-        label,
-        n_columns=state.values.shape[1],
-        whole=isinstance(scorer, WholeScorer),
-    )
+    rows = replace(rows, sample_weight=None)
+    visit_tiles(rows, state.feature_map, label, n_columns=scorer.n_clusters, whole=scorer.whole)
     return labels
 
 
@@ -351,12 +342,8 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
     def measure(first: int, features: FloatArray) -> None:
         np.sqrt(scorer.all_squared_distances(features), out=distances[first : first + len(features)])
 
-    visit_tiles(
-        replace(rows, sample_weight=None),
-        state.feature_map,
-        measure,
-        n_columns=state.values.shape[1],
-    )
+    rows = replace(rows, sample_weight=None)
+    visit_tiles(rows, state.feature_map, measure, n_columns=scorer.n_clusters)
     return distances
 
 
@@ -392,11 +379,3 @@ def sum_batch(rows: Rows, state: Minibatch) -> ClusterSums:
         few = replace(block, stop=block.start + len(chosen))
         rows = Rows(few, rows.X[chosen], sample_weight=weights)
     return sum_clusters(rows, state.centres)
-
-
-def row_uniforms(seed: int, stream: int, start: int, stop: int) -> FloatArray:
-    """Return a uniform number in (0, 1) for each row, a function of (seed, stream, row) alone."""
-    counter = start // 4  # Philox4x64 makes four words a counter step
-    philox = np.random.Philox(key=np.array([seed, stream], np.uint64), counter=counter)
-    words = philox.random_raw(stop - 4 * counter)[start - 4 * counter :]
-    return (np.asarray(words >> np.uint64(12), np.float64) + 0.5) * 2.0**-52

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -22,13 +21,15 @@ from rff_dist.ridge.model import (
 )
 from rff_dist.storage.records import Record, read_record, write_record
 from rff_dist.text import redact
+from rff_dist.typing import PathLike
 
 KIND = "k-means model"
+_FOUND = ("inertia", "inertias", "start_inertias", "n_iter", "converged")
 
 type AnyModel = RidgeModel | Clusters
 
 
-def write_clusters(clusters: Clusters, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def write_clusters(clusters: Clusters, url: PathLike, *, overwrite: bool = False) -> None:
     """Store clusters; a reader sees the old ones or the new ones.
 
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if it
@@ -42,11 +43,7 @@ def write_clusters(clusters: Clusters, url: str | os.PathLike[str], *, overwrite
     }
     metadata = {
         "n_clusters": clusters.n_clusters,
-        "inertia": clusters.inertia,
-        "inertias": list(clusters.inertias),
-        "start_inertias": list(clusters.start_inertias),
-        "n_iter": clusters.n_iter,
-        "converged": clusters.converged,
+        **{name: getattr(clusters, name) for name in _FOUND},
         "grid": asdict(clusters.grid),
         "feature_map": features,
         "card": card,
@@ -56,7 +53,7 @@ def write_clusters(clusters: Clusters, url: str | os.PathLike[str], *, overwrite
     write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
 
 
-def read_clusters(url: str | os.PathLike[str]) -> Clusters:
+def read_clusters(url: PathLike) -> Clusters:
     """Read clusters that `write_clusters` stored.
 
     Raises StorageError if there are no clusters, or they are damaged (IntegrityError), unsafe
@@ -65,7 +62,7 @@ def read_clusters(url: str | os.PathLike[str]) -> Clusters:
     return _clusters_from(read_record(url, kind=KIND), url)
 
 
-def read_any(url: str | os.PathLike[str]) -> AnyModel:
+def read_any(url: PathLike) -> AnyModel:
     """Read a model of any kind; raises as `read_clusters`."""
     record = read_record(url)
     for kind in KINDS.values():
@@ -80,25 +77,21 @@ def kind_of(model: AnyModel) -> Kind:
     return KINDS[type(model)]
 
 
-def _clusters_from(record: Record, url: str | os.PathLike[str]) -> Clusters:
+def _clusters_from(record: Record, url: PathLike) -> Clusters:
     arrays, values = record.arrays, record.metadata
     try:
         grid = values["grid"]
+        exponents = tuple((int(count), float(value)) for count, value in grid["exponents"])
+        found: dict[str, Any] = {name: values[name] for name in _FOUND}
+        for name in ("inertias", "start_inertias"):
+            found[name] = tuple(found[name])
         return Clusters(
             read_features(values["feature_map"], arrays),
             arrays["centres"],
             arrays["cluster_weights"],
-            values["inertia"],
-            tuple(values["inertias"]),
-            tuple(values["start_inertias"]),
-            values["n_iter"],
-            values["converged"],
-            ClusterGrid(
-                grid["fraction_bits"],
-                grid["weight_exponent"],
-                tuple((int(count), float(value)) for count, value in grid["exponents"]),
-            ),
-            values["card"],
+            **found,
+            grid=ClusterGrid(grid["fraction_bits"], grid["weight_exponent"], exponents),
+            card=values["card"],
         )
     except KeyError as error:
         raise IntegrityError(f"the clusters at {redact(str(url))} lack {error}; store them again") from error
@@ -115,7 +108,7 @@ class Kind:
     """
 
     record: str
-    read: Callable[[Record, str | os.PathLike[str]], AnyModel]
+    read: Callable[[Record, PathLike], AnyModel]
     write: Callable[..., None]
     name: Callable[[Any], str]
     chosen: Callable[[Any], dict[str, Any]]

@@ -37,28 +37,23 @@ class ClusterSpace(FeatureOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_without_targets(self.length_scale)
-        check_principal(self.n_principal, self.normalize, self.n_components)
+        check_normalize(self.normalize)
+        if self.n_principal is None:
+            if self.normalize is not None:
+                raise InvalidParameterError(
+                    f"`normalize` is {self.normalize!r} without `n_principal`; it is of principal "
+                    "components: say how many, such as one less than clusters"
+                )
+        elif check_count(self.n_principal, "n_principal") > self.n_components:
+            raise InvalidParameterError(
+                f"`n_principal` is {self.n_principal}, above `n_components`={self.n_components}, of which "
+                "principal components are made; lower it, or draw more features"
+            )
 
     @property
     def width(self) -> int:
         """Number of columns that clusters are found in, at most."""
         return self.n_components if self.n_principal is None else self.n_principal
-
-
-def check_principal(n_principal: int | None, normalize: str | None, n_components: int) -> None:
-    """Refuse more principal components than there are features, and `normalize` without any."""
-    check_normalize(normalize)
-    if n_principal is None:
-        if normalize is not None:
-            raise InvalidParameterError(
-                f"`normalize` is {normalize!r} without `n_principal`; it is of principal components: say how "
-                "many, such as one less than clusters"
-            )
-    elif check_count(n_principal, "n_principal") > n_components:
-        raise InvalidParameterError(
-            f"`n_principal` is {n_principal}, above `n_components`={n_components}, of which principal "
-            "components are made; lower it, or draw more features"
-        )
 
 
 @dataclass(frozen=True, eq=False)

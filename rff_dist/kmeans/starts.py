@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from rff_dist.data.samples import sample_rows
 from rff_dist.engines.progress import Announcer, Rounds
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError, StatisticsError
-from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.feature_map import FeatureMap, arrays_digest
 from rff_dist.frequencies.counter import derived_seed
 from rff_dist.kmeans.candidates import (
     ChosenRows,
@@ -96,9 +95,7 @@ class Clusters:
 
     def digest(self) -> str:
         """Return the SHA-256 of all that labels depend on."""
-        hasher = hashlib.sha256(self.feature_map.digest().encode())
-        hasher.update(np.ascontiguousarray(self.centres).astype("<f8", copy=False).tobytes())
-        return hasher.hexdigest()
+        return arrays_digest(self.feature_map.digest(), [self.centres], None)
 
 
 def check_rows(dataset: Dataset, n_clusters: int) -> None:
@@ -151,7 +148,6 @@ class Measured:
     """A dataset in features, and what all passes over it share.
 
     `sum_of_squared_norms`: Σ w·‖z‖².
-    `weight`: Σ w.
     `variance`: mean variance of Z's columns.
     """
 
@@ -160,7 +156,6 @@ class Measured:
     grid: ClusterGrid
     engine: Engine
     sum_of_squared_norms: float = 0.0
-    weight: float = 1.0
     variance: float = 0.0
 
     def run[S, T](
@@ -197,19 +192,13 @@ class Measured:
         check_memory(self.dataset, self.feature_map.n_components, n_init, n_clusters, engine=self.engine)
 
     def sums(
-        self,
-        values: FloatArray,
-        *,
-        counts: tuple[int, ...] = (),
-        blocks: Sequence[Block] | None = None,
-        label: str = "lloyd",
+        self, state: Centres, *, blocks: Sequence[Block] | None = None, label: str = "lloyd"
     ) -> ClusterSums:
-        """Run a Lloyd pass from centres of shape (n_init, n_clusters, n_components).
+        """Run a Lloyd pass from centres.
 
         Raises PlanError if it needs more memory than a worker has.
         """
-        self.check_memory(*values.shape[:2])
-        state = self.centres(values, counts=counts)
+        self.check_memory(*state.values.shape[:2])
         sums = self.run(sum_clusters, state, label=label, blocks=blocks)
         expected = sum(block.n_samples for block in blocks) if blocks is not None else self.dataset.n_samples
         _check_counted(sums, expected)
@@ -247,7 +236,7 @@ def measure(
         raise DataError("all sample weights are zero; at least one row must count")
     spread = float(sums.inertias(replace(origin, values=mean), squared_norms)[0])
     variance = spread / weight / feature_map.n_components
-    return replace(job, sum_of_squared_norms=squared_norms, weight=weight, variance=variance)
+    return replace(job, sum_of_squared_norms=squared_norms, variance=variance)
 
 
 def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatArray:
@@ -284,12 +273,10 @@ class Candidates:
 
     `points`: float64 array of shape (n_candidates, n_components). In Z.
     `weights`: float64 array of shape (n_candidates,). How much of the dataset each stands for.
-    `drawn`: whether they were drawn from all rows by k-means||; else they are a sample.
     """
 
     points: FloatArray
     weights: FloatArray
-    drawn: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -326,9 +313,7 @@ def _sample_size(n_clusters: int) -> int:
 
 def find_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
     """Find the rows that up to `n_clusters` centres are chosen among."""
-    if _draws(lloyd, job.dataset):
-        return Candidates(*_draw_candidates(job, lloyd), drawn=True)
-    return Candidates(*_sample_candidates(job, _sample_size(lloyd.n_clusters), lloyd.seed), drawn=False)
+    return _draw_candidates(job, lloyd) if _draws(lloyd, job.dataset) else _sample_candidates(job, lloyd)
 
 
 def choose_starts(candidates: Candidates, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
@@ -359,16 +344,16 @@ def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatAr
     return min(solutions, key=lambda centres: weighted_inertia(points, weights, centres))
 
 
-def _sample_candidates(job: Measured, size: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return the distinct rows of a seeded sample in Z, sorted, and their weights."""
-    X, _, weights = sample_rows(job.dataset, seed, n_rows=size)
+def _sample_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
+    """Return the distinct rows of a seeded sample, sorted."""
+    X, _, weights = sample_rows(job.dataset, lloyd.seed, n_rows=_sample_size(lloyd.n_clusters))
     inputs = job.feature_map.prepare(X)
     _, first, groups = np.unique(inputs, axis=0, return_index=True, return_inverse=True)
     counts = np.bincount(groups.ravel(), weights=weights).astype(np.float64)
-    return job.feature_map.transform(X[first], dtype=np.float64), counts
+    return Candidates(job.feature_map.transform(X[first], dtype=np.float64), counts)
 
 
-def _draw_candidates(job: Measured, lloyd: LloydOptions) -> tuple[FloatArray, FloatArray]:
+def _draw_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
     """Draw candidates by k-means||, and weight them by the rows that are nearest to them.
 
     Bahmani et al. (2012), Alg. 2. Each round draws 4 · n_clusters rows, not that many on average.
@@ -389,4 +374,4 @@ def _draw_candidates(job: Measured, lloyd: LloydOptions) -> tuple[FloatArray, Fl
     _check_counted(sums, job.dataset.n_samples)
     weights = sums.cluster_weights(job.grid)[0]
     counts = weights > 0
-    return drawn[counts], weights[counts]
+    return Candidates(drawn[counts], weights[counts])

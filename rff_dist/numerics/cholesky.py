@@ -29,6 +29,10 @@ from rff_dist.numerics.threads import tile_pool
 from rff_dist.numerics.triangular import cholesky_in_place, solve_factored
 from rff_dist.typing import FloatArray
 
+_BY_TARGET = (
+    "coefficients", "intercept", "alpha", "residual_sum_of_squares", "rss_error_bound", "unexplained",
+)  # fmt: skip
+
 
 def solve_cholesky(
     equations: NormalEquations,
@@ -63,15 +67,15 @@ def solve_cholesky(
     penalty = check_alpha(alpha, equations.moments.shape[1])
     prepared = replace(equations, gram=np.ascontiguousarray(equations.gram, dtype=np.float64))
     different = np.unique(penalty)
+    parts = []
     with tile_pool(threads) as pool:
         floor = max(rounding_floor(prepared.gram), prepared.gram_error)
-        parts = []
-        for value in different:
+        for value in different.tolist():
             targets = np.flatnonzero(penalty == value)
             in_place = overwrite_gram and len(different) == 1 and value >= floor
             part = _select_targets(prepared, targets)
             solution = _solve_shared(
-                part, float(value), floor=floor, pool=pool, n_threads=threads, overwrite_gram=in_place
+                part, value, floor=floor, pool=pool, n_threads=threads, overwrite_gram=in_place
             )
             parts.append((targets, solution))
     return parts[0][1] if len(parts) == 1 else _join(parts)
@@ -174,18 +178,12 @@ def _join(parts: Sequence[tuple[NDArray[np.intp], RidgeSolution]]) -> RidgeSolut
     """Put the targets' solutions back in order; the worst status speaks for all."""
     order = np.argsort(np.concatenate([targets for targets, _ in parts]))
     solutions = [solution for _, solution in parts]
-
-    def column(name: str) -> FloatArray:
-        joined: FloatArray = np.concatenate([getattr(s, name) for s in solutions], axis=-1)[..., order]
-        return joined
-
+    each = {
+        name: np.concatenate([getattr(one, name) for one in solutions], axis=-1)[..., order]
+        for name in _BY_TARGET
+    }
     return RidgeSolution(
-        coefficients=column("coefficients"),
-        intercept=column("intercept"),
-        alpha=column("alpha"),
-        residual_sum_of_squares=column("residual_sum_of_squares"),
-        rss_error_bound=column("rss_error_bound"),
-        unexplained=column("unexplained"),
+        **each,
         effective_rank=min(s.effective_rank for s in solutions),
         floor=max(s.floor for s in solutions),
         status=max((s.status for s in solutions), key=list(SolveStatus).index),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import SolveError
-from rff_dist.numerics.normal_equations import NormalEquations
+from rff_dist.numerics.normal_equations import EquationFacts, NormalEquations
 from rff_dist.numerics.solution import (
     RidgeSolution,
     SolveStatus,
@@ -34,8 +34,8 @@ MIN_THREADED_COMPONENTS = 512
 _LAPACK = 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class RidgeSpectrum:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RidgeSpectrum(EquationFacts):
     """Normal equations in the eigenbasis of their Gram, A = QΛQ'.
 
     `eigenvalues`: float64 array of shape (n_components,). Ascending; those at or below `floor` are set to 0.
@@ -48,8 +48,6 @@ class RidgeSpectrum:
       negative eigenvalue where that is larger.
     `n_clipped`: how many eigenvalues were set to 0.
     `smallest_eigenvalue`: the smallest eigenvalue as computed, before clipping.
-    `total_sum_of_squares`, `feature_means`, `target_means`, `n_samples`, `sum_of_weights`, `fit_intercept`:
-      as in the `NormalEquations` that were decomposed.
     """
 
     eigenvalues: FloatArray
@@ -58,12 +56,6 @@ class RidgeSpectrum:
     floor: float
     n_clipped: int
     smallest_eigenvalue: float
-    total_sum_of_squares: FloatArray
-    feature_means: FloatArray
-    target_means: FloatArray
-    n_samples: int
-    sum_of_weights: float
-    fit_intercept: bool
 
     @property
     def effective_rank(self) -> int:
@@ -115,14 +107,8 @@ class RidgeSpectrum:
 
     def rss_error_bound(self, alphas: ArrayLike) -> FloatArray:
         """Bound the rounding error of `residual_sum_of_squares(alphas)`, shape (n_alphas, n_targets)."""
-        squared_norm = np.stack(
-            [
-                np.square(self._filter(row) * self.projected_moments).sum(axis=0)
-                for row in self._column(alphas)
-            ]
-        )
         return rss_error_bound(
-            squared_norm,
+            self._squared_norms(self._column(alphas)),
             self.total_sum_of_squares,
             n_components=len(self.eigenvalues),
             floor=self.floor,
@@ -151,10 +137,8 @@ class RidgeSpectrum:
         Source: Rasmussen & Williams (2006), eq. 2.30, with the matrix determinant lemma.
         """
         column = self._column(alphas)
-        shrinkage = np.array(
-            [np.square(self._filter(row) * self.projected_moments).sum(axis=0) for row in column]
-        )
-        quadratic = np.maximum(self._signed_rss(column), self.rss_error_bound(alphas)) + column * shrinkage
+        quadratic = np.maximum(self._signed_rss(column), self.rss_error_bound(alphas))
+        quadratic += column * self._squared_norms(column)
         log_determinant = np.array([np.log1p(self.eigenvalues / row[0]).sum() for row in column])
         n_samples = self.n_samples - int(self.fit_intercept)
         with np.errstate(divide="ignore"):  # a constant target: infinite for every alpha
@@ -169,6 +153,11 @@ class RidgeSpectrum:
         inverse = np.zeros((len(self.eigenvalues), len(penalty)))
         inverse[self.n_clipped :] = 1.0 / (self.eigenvalues[self.n_clipped :, np.newaxis] + penalty)
         return inverse
+
+    def _squared_norms(self, penalties: FloatArray) -> FloatArray:
+        """Compute ‖w‖² of each target for rows of penalties."""
+        weights = (self._filter(row) * self.projected_moments for row in penalties)
+        return np.stack([np.square(one).sum(axis=0) for one in weights])
 
     def _signed_rss(self, penalties: FloatArray) -> FloatArray:
         """Compute c − Σ b²(λ + 2·alpha)/(λ + alpha)², as it comes out, for rows of penalties."""
@@ -285,14 +274,10 @@ def clip(equations: NormalEquations, eigenvalues: FloatArray) -> tuple[float, in
             stacklevel=4,
         )
     if n_clipped:
-        logger.info(
-            "clipped %d of %d eigenvalues at or below the floor %.3g to zero (smallest %.3g, largest %.3g)",
-            n_clipped,
-            len(eigenvalues),
-            floor,
-            smallest,
-            largest,
+        message = (
+            "clipped %d of %d eigenvalues at or below the floor %.3g to zero (smallest %.3g, largest %.3g)"
         )
+        logger.info(message, n_clipped, len(eigenvalues), floor, smallest, largest)
     return floor, n_clipped
 
 
@@ -300,17 +285,13 @@ def _spectrum_of(
     equations: NormalEquations, eigenvalues: FloatArray, eigenvectors: FloatArray, projected: FloatArray
 ) -> RidgeSpectrum:
     floor, n_clipped = clip(equations, eigenvalues)
+    clipped = np.arange(len(eigenvalues)) < n_clipped
     return RidgeSpectrum(
-        eigenvalues=np.where(np.arange(len(eigenvalues)) < n_clipped, 0.0, eigenvalues),
+        eigenvalues=np.where(clipped, 0.0, eigenvalues),
         eigenvectors=eigenvectors,
-        projected_moments=np.where((np.arange(len(eigenvalues)) < n_clipped)[:, np.newaxis], 0.0, projected),
+        projected_moments=np.where(clipped[:, np.newaxis], 0.0, projected),
         floor=floor,
         n_clipped=n_clipped,
         smallest_eigenvalue=float(eigenvalues[0]),
-        total_sum_of_squares=equations.total_sum_of_squares,
-        feature_means=equations.feature_means,
-        target_means=equations.target_means,
-        n_samples=equations.n_samples,
-        sum_of_weights=equations.sum_of_weights,
-        fit_intercept=equations.fit_intercept,
+        **{one.name: getattr(equations, one.name) for one in fields(EquationFacts)},
     )

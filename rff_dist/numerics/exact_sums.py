@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -174,3 +174,11 @@ def exact_sum_arrays(prefix: str, total: ExactSum) -> dict[str, NDArray[Any]]:
 def exact_sum_from_arrays(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> ExactSum:
     """Read what `exact_sum_arrays` returned."""
     return ExactSum(int(arrays[f"{prefix}_lowest"]), np.asarray(arrays[f"{prefix}_digits"], np.int64))
+
+
+def add_fields[S](one: S, other: S, **given: Any) -> S:
+    """Return two dataclasses of sums added up field by field; the fields `given` are as they are given."""
+    left: Any = one
+    names = [field.name for field in fields(left) if field.name not in given]
+    total: S = replace(left, **{name: getattr(left, name) + getattr(other, name) for name in names}, **given)
+    return total

@@ -83,12 +83,6 @@ class PenalizedLoss:
     curvature: float
     reference: float
 
-    @property
-    def intercept_scale(self) -> float | None:
-        """What b is multiplied by, √(h · sum of weights); None without an intercept."""
-        equations = self.equations
-        return math.sqrt(self.curvature * equations.sum_of_weights) if equations.fit_intercept else None
-
 
 def minimize_loss(
     problem: PenalizedLoss, coefficients: FloatArray, intercept: FloatArray, *, tol: float, max_iter: int
@@ -152,12 +146,12 @@ class _Search:
     """
 
     def __init__(self, problem: PenalizedLoss, start: tuple[FloatArray, FloatArray]) -> None:
-        self._loss, self._penalty, self._means = (
-            problem.loss,
-            problem.penalty,
-            problem.equations.feature_means,
-        )
-        self._factor, self._intercept_scale, self._start = _factor(problem), problem.intercept_scale, start
+        self._problem, self._start = problem, start
+        equations = problem.equations
+        self._means, self._factor = equations.feature_means, _factor(problem)
+        # what b is multiplied by; None without an intercept
+        scale = math.sqrt(problem.curvature * equations.sum_of_weights)
+        self._intercept_scale = scale if equations.fit_intercept else None
         self.n_evaluations = 0
         self.objective = math.inf
         self.point = self.gradient = np.zeros(0)
@@ -190,10 +184,11 @@ class _Search:
 
     def __call__(self, point: FloatArray) -> tuple[float, FloatArray]:
         coefficients, intercept = self.parameters(point)
-        loss, slope, intercept_slope = self._loss(coefficients, intercept)
+        penalty = self._problem.penalty
+        loss, slope, intercept_slope = self._problem.loss(coefficients, intercept)
         self.n_evaluations += 1
-        objective = loss + self._penalty * float(np.square(coefficients).sum())
-        slope = slope - np.outer(self._means, intercept_slope) + 2.0 * self._penalty * coefficients
+        objective = loss + penalty * float(np.square(coefficients).sum())
+        slope = slope - np.outer(self._means, intercept_slope) + 2.0 * penalty * coefficients
         solve_transposed(self._factor, slope)
         gradient = slope.ravel()
         if self._intercept_scale is not None:

@@ -93,22 +93,19 @@ class RidgeSolution:
 
 
 class TargetSummary(Protocol):
-    """What the normal equations and their spectrum both know about features and targets."""
+    """What normal equations, their spectrum and a Gram that is not made know of features and targets."""
 
     @property
     def total_sum_of_squares(self) -> FloatArray:
         """Sum of squares of each (centred) target, shape (n_targets,)."""
-        ...
 
     @property
     def feature_means(self) -> FloatArray:
         """z̄, shape (n_components,)."""
-        ...
 
     @property
     def target_means(self) -> FloatArray:
         """ȳ, shape (n_targets,)."""
-        ...
 
 
 def make_solution(

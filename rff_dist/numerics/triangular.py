@@ -45,14 +45,12 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
             future.result()
     except _NotPositiveDefiniteError as error:
         wait(done.values())
-        return error.component
+        return int(error.args[0])
     return None
 
 
 class _NotPositiveDefiniteError(Exception):
-    def __init__(self, component: int) -> None:
-        super().__init__(component)
-        self.component = component
+    """Its argument is the component at which the matrix proved so."""
 
 
 def _factor_tile(

@@ -13,7 +13,7 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import NoReturn, Self
+from typing import Self
 
 import numpy as np
 import scipy
@@ -57,11 +57,7 @@ class Tridiagonal:
         diagonal, work = np.empty(n), np.empty(n * _BLOCK)
         off_diagonal, scales = np.zeros((2, max(1, n - 1)))
         with limit_blas(1):
-            _call(
-                "dsytrd",
-                *(b"L", n, reflectors, n, diagonal, off_diagonal, scales),
-                *(work, len(work)),
-            )
+            _call("dsytrd", b"L", n, reflectors, n, diagonal, off_diagonal, scales, work, len(work))
         return cls(reflectors, scales, diagonal, off_diagonal)
 
     def eigenvalues(self) -> FloatArray:
@@ -97,30 +93,17 @@ class Tridiagonal:
             diagonal, between.ravel()[: max(1, len(diagonal) - 1)], np.tile(columns, (n_alphas, 1))
         )
         if failed:
-            _refuse(alphas[(failed - 1) // n])
+            alpha = alphas[(failed - 1) // n]
+            raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}")
         return np.asarray(solution.reshape(n_alphas, n, -1).swapaxes(0, 1))
-
-    def shifted_solve(self, columns: FloatArray, alpha: float) -> FloatArray:
-        """Return (T + alpha)⁻¹x of each column x.
-
-        Raises SolveError if T + alpha is not positive definite.
-        """
-        _, _, solution, failed = scipy.linalg.lapack.dptsv(self.diagonal + alpha, self.off_diagonal, columns)
-        if failed:
-            _refuse(alpha)
-        return np.asarray(solution)
 
     def rotate(self, columns: FloatArray, *, transposed: bool) -> FloatArray:
         """Return Q'x or Qx of each column x."""
         n, n_columns = columns.shape
         rotated = np.array(columns, order="F")
         work = np.empty(max(1, n_columns) * _BLOCK)
-        _call(
-            "dormtr",
-            *(b"L", b"L", b"T" if transposed else b"N", n, n_columns),
-            *(self.reflectors, n, self.reflector_scales, rotated, n),
-            *(work, len(work)),
-        )
+        shape = b"L", b"L", b"T" if transposed else b"N", n, n_columns
+        _call("dormtr", *shape, self.reflectors, n, self.reflector_scales, rotated, n, work, len(work))
         return rotated
 
 
@@ -153,7 +136,7 @@ class RidgeTridiagonal:
         penalties = np.maximum(alphas, self.floor)
         for penalty in np.unique(penalties):
             columns = np.flatnonzero(penalties == penalty)
-            solved[:, columns] = self.form.shifted_solve(solved[:, columns], penalty)
+            solved[:, columns] = self.form.solve_path(solved[:, columns], penalty[np.newaxis])[:, 0]
         return self.form.rotate(solved, transposed=False)
 
     def degrees_of_freedom(self, alphas: FloatArray) -> FloatArray:
@@ -180,10 +163,6 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
         n_samples=equations.n_samples,
         fit_intercept=equations.fit_intercept,
     )
-
-
-def _refuse(alpha: float) -> NoReturn:
-    raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}")
 
 
 def _call(name: str, *arguments: bytes | int | FloatArray) -> None:

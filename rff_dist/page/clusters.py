@@ -47,14 +47,9 @@ def clusters_page(
     )
     if candidates:
         page.section("Their number", f"{clusters.n_clusters:,} were taken.")
-        page.table(
-            "What was compared",
-            ("clusters", "inertia", "silhouette", "stability"),
-            [
-                (f"{row['n_clusters']:,}", row["inertia"], row["silhouette"], row["stability"])
-                for row in candidates
-            ],
-        )
+        measures = ("inertia", "silhouette", "stability")
+        rows = [(f"{row['n_clusters']:,}", *(row[name] for name in measures)) for row in candidates]
+        page.table("What was compared", ("clusters", *measures), rows)
     page.section(
         "Map",
         "A sample of rows in the two directions of its greatest variance in features; numbers are centres.",
@@ -74,13 +69,11 @@ def clusters_page(
     Z = clusters.feature_map.transform(X, dtype=np.float64)
     names = getattr(dataset, "feature_names", None) or [f"x{i}" for i in range(X.shape[1])]
     shown = min(10, X.shape[1])
-    rows = []
-    for i in order[:20]:
-        distances = np.square(Z - clusters.centres[i]).sum(axis=1)
-        rows.append((int(i), *X[int(distances.argmin()), :shown].tolist()))
+    nearest = [int(np.square(Z - clusters.centres[i]).sum(axis=1).argmin()) for i in order[:20]]
+    stand = [(int(i), *X[row, :shown].tolist()) for i, row in zip(order, nearest, strict=False)]
     first = "" if shown == X.shape[1] else f" Its first {shown} columns are shown."
     text = "Of each of the largest clusters the sampled row that is nearest to its centre."
     page.section("Representatives", text + first)
-    page.table("Rows that stand for their clusters", ("cluster", *map(str, names[:shown])), rows)
+    page.table("Rows that stand for their clusters", ("cluster", *map(str, names[:shown])), stand)
     origin_sections(page, clusters.card, clusters.digest(), times)
     return page

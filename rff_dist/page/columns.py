@@ -34,7 +34,7 @@ def columns_section(page: Page, sample: Sample, model: RidgeModel, seed: int) ->
     )
 
     def predict(inputs: NDArray[Any]) -> FloatArray:
-        return predict_rows(Rows(Block(0, 0, len(inputs)), inputs, None, None), model.linear)
+        return predict_rows(Rows(Block(0, 0, len(inputs)), inputs), model.linear)
 
     importance = permutation_importance(predict, sample.X, sample.y, n_columns=MAX_COLUMNS, seed=seed)
     order = np.argsort(importance)[::-1]
@@ -93,12 +93,10 @@ def _draw_curves(
     n_lines = -(-len(columns) // 3)
     figure = figure_of(9.2, 2.7 * n_lines)
     panels = np.atleast_1d(figure.subplots(n_lines, min(3, len(columns)), sharey=True)).ravel()
-    words = []
+    words, looked_at = [], X[:: -(-len(X) // CURVE_ROWS)]
     for axes, column in zip(panels, columns, strict=False):
         places = np.unique(np.quantile(X[:, column], np.linspace(0.02, 0.98, CURVE_POINTS)))
-        means = partial_dependence(predict, X[:: -(-len(X) // CURVE_ROWS)], int(column), places.tolist())[
-            :, 0
-        ]
+        means = partial_dependence(predict, looked_at, int(column), places.tolist())[:, 0]
         axes.plot(places, means, color=BLUE, lw=2.0)
         at_bottom = {"transform": axes.get_xaxis_transform(), "color": MUTED, "ms": 6}
         axes.plot(places, np.full_like(places, 0.03), "|", **at_bottom)

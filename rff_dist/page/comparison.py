@@ -52,11 +52,11 @@ def _cell(value: Any) -> str:
 
 def update_section(page: Page, found: Mapping[str, Any]) -> None:
     """Add the section about an update, from what `jobs.refresh.outcome` tells of it."""
-    drift, version = found.get("drift"), found["version"]
+    drift = found.get("drift")
     facts = {
         "decision": found["decision"],
         "because": found["reason"],
-        "current version": version,
+        "current version": found["version"],
         "rows that came": found["n_new"],
         "rows that went": found["n_gone"],
         "rows left out": sum(stop - start for start, stop in found["left_out"]),
@@ -64,9 +64,8 @@ def update_section(page: Page, found: Mapping[str, Any]) -> None:
     }
     if drift is not None:
         values = ", ".join(f"{name} {words_of(p)}" for name, p in drift["p_values"].items())
-        facts["drift"] = (
-            f"{'in ' + ', '.join(drift['parts']) if drift['drifted'] else 'none'} (p-values: {values})"
-        )
+        moved = f"in {', '.join(drift['parts'])}" if drift["drifted"] else "none"
+        facts["drift"] = f"{moved} (p-values: {values})"
     refused = found["decision"].endswith("kept")
     told = "What it made of the model was not published; this page tells of that." if refused else ""
     page.section("The update", told)

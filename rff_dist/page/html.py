@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from rff_dist.page.content import Element, Heading, Page, Paragraph, Picture, Table
@@ -44,11 +46,8 @@ def to_html(page: Page) -> str:
     """Return a page as HTML."""
     sections = [part.title for part in page.parts if isinstance(part, Heading)]
     links = "".join(f'<li><a href="#s{i}">{_escaped(name)}</a></li>' for i, name in enumerate(sections, 1))
-    numbers = iter(range(1, len(sections) + 1))
-    parts = [
-        f'<h2 id="s{next(numbers)}">{_escaped(part.title)}</h2>' if isinstance(part, Heading) else _html(part)
-        for part in page.parts
-    ]
+    numbers = itertools.count(1)
+    parts = [_html(part, numbers) for part in page.parts]
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -59,10 +58,10 @@ def to_html(page: Page) -> str:
     )
 
 
-def _html(part: Element) -> str:
+def _html(part: Element, numbers: Iterator[int]) -> str:
     match part:
         case Heading(title):
-            return f"<h2>{_escaped(title)}</h2>"
+            return f'<h2 id="s{next(numbers)}">{_escaped(title)}</h2>'
         case Paragraph(text, is_note):
             return f"<p{' class="note"' if is_note else ''}>{_escaped(text)}</p>"
         case Picture(png, alt, caption):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.classify.predict import calibration_of, decide, read_classes
+from rff_dist.classify.predict import calibration_of, class_of, decide, read_classes
 from rff_dist.costs.clock import Times
 from rff_dist.data.blocks import Dataset
 from rff_dist.errors import RFFDistError
@@ -28,7 +29,6 @@ from rff_dist.page.sample import MAX_FACTOR, Sample, linear_errors, sample_data
 from rff_dist.report import BLUE, INK, MUTED, figure_of, plain_axes, round_ticks, save_choice
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.text import redact
-from rff_dist.typing import FloatArray
 
 _CHOSEN_BY = {
     "cv": "k-fold cross-validation",
@@ -108,20 +108,17 @@ def _score_section(page: Page, sample: Sample, model: RidgeModel, compared: Comp
         compared.show(page)
     found = estimate_of(model.card)
     if "classifier" in model.card:
-        share = np.bincount(_classes_of(sample.y)).max() / len(sample.y)
-        rows = [("this model", (found or {}).get("accuracy"), (found or {}).get("log_loss"))]
-        page.table(
-            "Share of rows that are classified rightly",
-            ("model", "accuracy", "log loss"),
-            [*rows, ("the most frequent class", float(share), None)],
-        )
+        share = np.bincount(class_of(sample.y)).max() / len(sample.y)
+        ours = ("this model", (found or {}).get("accuracy"), (found or {}).get("log_loss"))
+        rows = [ours, ("the most frequent class", float(share), None)]
+        page.table("Share of rows that are classified rightly", ("model", "accuracy", "log loss"), rows)
         return
     linear = linear_errors(sample)
     for target, name in enumerate(sample.targets):
         deviation = float(sample.y[:, target].std())
-        ours = (None, None) if found is None else (found["rmse"][target], found["r2"][target])
+        estimated = (None, None) if found is None else (found["rmse"][target], found["r2"][target])
         explained = None if deviation == 0 else 1 - (linear[target] / deviation) ** 2
-        rows = [("this model", *ours), ("linear", linear[target], explained), ("the mean", deviation, 0)]
+        rows = [("this model", *estimated), ("linear", linear[target], explained), ("the mean", deviation, 0)]
         page.table(f"Root mean squared error of {name}", ("model", "RMSE", "R²"), rows)
     how = "was not estimated when alpha was found"
     if found is not None:
@@ -165,10 +162,6 @@ def _residual_section(page: Page, sample: Sample) -> None:
         )
 
 
-def _classes_of(y: FloatArray) -> NDArray[np.intp]:
-    return (y[:, 0] > 0).astype(np.intp) if y.shape[1] == 1 else y.argmax(axis=1)
-
-
 def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
     page.section(
         "Classes",
@@ -176,7 +169,7 @@ def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
         "table above says.",
     )
     names, calibration = [str(name) for name in read_classes(model)], calibration_of(model)
-    truth, said = _classes_of(sample.y), decide(sample.fitted, calibration)
+    truth, said = class_of(sample.y), decide(sample.fitted, calibration)
     counts = np.zeros((len(names), len(names)), np.int64)
     np.add.at(counts, (truth, said), 1)
     shown = names[:30]
@@ -190,24 +183,15 @@ def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
     )
     if calibration is None:
         return
-    logits = calibration.logits(sample.fitted)
-    full = np.column_stack([np.zeros(len(logits)), logits[:, 0]]) if logits.shape[1] == 1 else logits
-    chances = np.exp(full - full.max(axis=1, keepdims=True))
-    chances /= chances.sum(axis=1, keepdims=True)
+    chances = np.exp(calibration.log_probabilities(sample.fitted))
     sure, right = chances.max(axis=1), chances.argmax(axis=1) == truth
     edges = np.linspace(1.0 / len(names), 1.0, 7)
     rows = []
     for low, high in itertools.pairwise(edges):
         inside = (sure >= low) & ((sure < high) | (high == 1.0))
         if inside.any():
-            rows.append(
-                (
-                    f"{low:.0%} to {high:.0%}",
-                    int(inside.sum()),
-                    float(sure[inside].mean()),
-                    float(right[inside].mean()),
-                )
-            )
+            means = (float(of_rows[inside].mean()) for of_rows in (sure, right))
+            rows.append((f"{low:.0%} to {high:.0%}", int(inside.sum()), *means))
     page.table(
         "Calibration: how sure, and how often right",
         ("probability", "rows", "mean probability", "share right"),
@@ -291,15 +275,13 @@ def _approximation_section(page: Page, dataset: Dataset, model: RidgeModel) -> N
         f"How far features' products are from the kernel's values, on {found.n_repeats} samples of "
         f"{found.n_samples:,} rows.",
     )
+    measures = {
+        "mean, of an entry": found.mean,
+        "largest, of an entry": found.max,
+        "operator norm, as a share of the kernel's": found.relative_operator_norm,
+    }
     page.table(
         "Error, and the interval of its mean over samples",
         ("measure", "error", "lower", "upper"),
-        [
-            (name, one.value, one.low, one.high)
-            for name, one in (
-                ("mean, of an entry", found.mean),
-                ("largest, of an entry", found.max),
-                ("operator norm, as a share of the kernel's", found.relative_operator_norm),
-            )
-        ],
+        [(name, *astuple(one)) for name, one in measures.items()],
     )

@@ -47,7 +47,7 @@ def sample_data(data: JobData, model: RidgeModel, seed: int) -> Sample:
         dataset = LabelledDataset(dataset, data.labels, read_classes(model))
     X, y, weights = sample_rows(dataset, seed, n_rows=SAMPLE_ROWS)
     assert y is not None  # it was trained on them
-    rows, left_out = Rows(Block(0, 0, len(X)), X, None, None), False
+    rows, left_out = Rows(Block(0, 0, len(X)), X), False
     fitted = predict_rows(rows, model.linear)
     small = model.feature_map.n_components <= MAX_FACTOR
     if "classifier" not in model.card and model.statistics is not None and small:

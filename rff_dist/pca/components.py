@@ -17,7 +17,6 @@ weighted kernel PCA.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from dataclasses import dataclass, replace
 
@@ -26,7 +25,7 @@ import numpy as np
 from rff_dist.data.blocks import Rows
 from rff_dist.data.checks import check_finite, check_targets
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
-from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.feature_map import FeatureMap, arrays_digest
 from rff_dist.numerics.eigen import decompose
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.numerics.normal_equations import NormalEquations
@@ -169,8 +168,8 @@ def sum_features(rows: Rows, feature_map: FeatureMap) -> FeatureSums:
     sums = np.zeros(feature_map.n_components)
     height = min(tile_rows(feature_map.n_components), max(1, len(inputs)))
 
-    def add(stripe_range: tuple[int, int]) -> None:
-        start, stop = stripe_range
+    def add(components: tuple[int, int]) -> None:
+        start, stop = components
         stripe = np.empty((stop - start, height))
         for first in range(0, len(inputs), height):
             tile = inputs[first : first + height]
@@ -226,10 +225,6 @@ class DegreeAccumulation:
     degree: LinearModel
     floor: float
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.accumulation.digest()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DegreeStatistics:
@@ -267,12 +262,10 @@ def accumulate_normalized_rows(
     weights = np.ones(len(found)) if rows.sample_weight is None else rows.sample_weight
     weighted = replace(rows, y=None, sample_weight=weights / degrees)
     volume, n_floored = ExactSum.of(np.asarray(weights @ degrees)), int((found < state.floor).sum())
+    if total is not None:
+        volume, n_floored = total.volume + volume, total.n_floored + n_floored
     before = None if total is None else total.statistics
-    return DegreeStatistics(
-        accumulate_rows(weighted, state.accumulation, before),
-        volume if total is None else total.volume + volume,
-        n_floored if total is None else total.n_floored + n_floored,
-    )
+    return DegreeStatistics(accumulate_rows(weighted, state.accumulation, before), volume, n_floored)
 
 
 def spectral_components(
@@ -320,33 +313,8 @@ class Projection:
 
     def digest(self) -> str:
         """Return a digest of the features and all numbers that scores are made with."""
-        hasher = hashlib.sha256(f"projection {self.linear.digest()} {self.floor!r}".encode())
-        for array in (self.linear.coefficients, self.linear.intercept, self.offset):
-            hasher.update(np.ascontiguousarray(array).astype("<f8", copy=False).tobytes())
-        return hasher.hexdigest()
-
-
-def projection_of(
-    principal: PrincipalComponents,
-    feature_map: FeatureMap,
-    *,
-    degrees: Degrees | None = None,
-    volume: float = 1.0,
-    whiten: bool = False,
-) -> Projection:
-    """Return what gives rows, old or new, their scores.
-
-    `feature_map`: they were computed with.
-    `degrees`: of degree-normalised features, and their `volume`.
-    `whiten`: whether scores are divided by their standard deviations.
-    """
-    scale = np.sqrt(principal.explained_variance) if whiten else np.ones(len(principal.eigenvalues))
-    directions = principal.components.T / scale
-    offset = principal.means @ directions
-    if degrees is None:
-        return Projection(LinearModel(feature_map, directions, -offset), np.zeros(len(offset)))
-    both = np.column_stack([np.sqrt(volume) * directions, degrees.sums])
-    return Projection(LinearModel(feature_map, both, np.zeros(both.shape[1])), offset, degrees.floor)
+        label, linear = f"projection {self.linear.digest()} {self.floor!r}", self.linear
+        return arrays_digest(label, [linear.coefficients, linear.intercept, self.offset], None)
 
 
 def project_rows(rows: Rows, projection: Projection) -> FloatArray:

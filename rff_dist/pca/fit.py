@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import operator
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,21 +15,7 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.features.principal import PrincipalFeatureMap
-from rff_dist.pca.components import (
-    DegreeAccumulation,
-    Degrees,
-    DegreeStatistics,
-    FeatureSums,
-    PrincipalComponents,
-    Projection,
-    accumulate_normalized_rows,
-    degrees_from,
-    principal_components,
-    project_rows,
-    projection_of,
-    spectral_components,
-    sum_features,
-)
+from rff_dist.pca import components
 from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.predict import write_output
@@ -42,6 +25,7 @@ from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import Moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import StatisticsSpec
+from rff_dist.typing import PathLike
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +43,23 @@ class KernelComponents:
 
     feature_map: FeatureMap
     statistics: RidgeStatistics
-    principal: PrincipalComponents
-    degrees: Degrees | None = None
+    principal: components.PrincipalComponents
+    degrees: components.Degrees | None = None
     volume: float = 1.0
     n_floored: int = 0
 
-    def projection(self, *, whiten: bool = False) -> Projection:
-        """Return what gives rows their scores; with `whiten` of variance 1."""
-        return projection_of(
-            self.principal, self.feature_map, degrees=self.degrees, volume=self.volume, whiten=whiten
-        )
+    def projection(self, *, whiten: bool = False) -> components.Projection:
+        """Return what gives rows, old or new, their scores; with `whiten` of variance 1."""
+        principal, degrees = self.principal, self.degrees
+        scale = np.sqrt(principal.explained_variance) if whiten else np.ones(len(principal.eigenvalues))
+        directions = principal.components.T / scale
+        offset = principal.means @ directions
+        if degrees is None:
+            linear = LinearModel(self.feature_map, directions, -offset)
+            return components.Projection(linear, np.zeros(len(offset)))
+        both = np.column_stack([np.sqrt(self.volume) * directions, degrees.sums])
+        linear = LinearModel(self.feature_map, both, np.zeros(both.shape[1]))
+        return components.Projection(linear, offset, degrees.floor)
 
     def features(self) -> PrincipalFeatureMap:
         """Return a feature map whose features are the scores: what clusters are found in."""
@@ -89,6 +80,7 @@ def fit_components(
     *,
     n_components: int = 2,
     normalize: str | None = None,
+    moments: Moments | None = None,
     engine: Engine,
 ) -> KernelComponents:
     """Compute kernel principal components: a cheap pass, one of O(n_samples · D²), and O(D³).
@@ -97,6 +89,7 @@ def fit_components(
     `n_components`: principal components to keep.
     `normalize`: {None, "degree"}. Whether features are divided by their rows' degrees, as in spectral
       clustering; another cheap pass.
+    `moments`: from `inspect`, which is run where they are not given.
     Raises InvalidParameterError if a parameter is out of range; DataError if values are not finite, or all
       rows have the same features; PlanError if the job needs more memory than there is.
     """
@@ -110,11 +103,15 @@ def fit_components(
     inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
     check_plan(source, features.n_components, Sums(features=features.features), engine=engine)
-    prepared = prepare(source, standardize=features.standardize, engine=engine)
-    feature_map = prepared.draw(features, seed=features.seed)
-    return components_of(
-        source, feature_map, prepared.moments, n_components=n_components, normalize=normalize, engine=engine
-    )
+    prepared = prepare(source, standardize=features.standardize, moments=moments, engine=engine)
+    feature_map, moments = prepared.draw(features, seed=features.seed), prepared.moments
+    kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
+    if normalize == "degree":
+        return _fit_normalized(source, feature_map, moments, kept, engine=engine)
+    spec = _spec(source, feature_map, moments, engine=engine)
+    statistics = passes.accumulate(source, feature_map, engine=engine, spec=spec)
+    inspection.check_same_rows(moments, statistics.targets, spec)
+    return KernelComponents(feature_map, statistics, components.principal_components(statistics, kept))
 
 
 def check_normalize(normalize: object) -> None:
@@ -124,27 +121,6 @@ def check_normalize(normalize: object) -> None:
     """
     if normalize not in (None, "degree"):
         raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
-
-
-def components_of(
-    dataset: Dataset,
-    feature_map: FeatureMap,
-    moments: Moments,
-    *,
-    n_components: int,
-    normalize: str | None,
-    engine: Engine,
-) -> KernelComponents:
-    """Compute the leading principal components of drawn features; parameters as for `fit_components`.
-
-    Raises DataError if values are not finite, or all rows have the same features.
-    """
-    source = dataset.without_targets()
-    kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
-    if normalize == "degree":
-        return _fit_normalized(source, feature_map, moments, kept, engine=engine)
-    statistics = _accumulate(source, feature_map, moments, engine=engine)
-    return KernelComponents(feature_map, statistics, principal_components(statistics, kept))
 
 
 def _spec(dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine) -> StatisticsSpec:
@@ -158,26 +134,13 @@ def _spec(dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine
     )
 
 
-def _accumulate(
-    dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine
-) -> RidgeStatistics:
-    spec = _spec(dataset, feature_map, moments, engine=engine)
-    statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
-    inspection.check_same_rows(moments, statistics.targets, spec)
-    return statistics
-
-
 def _fit_normalized(
     dataset: Dataset, feature_map: FeatureMap, moments: Moments, n_components: int, *, engine: Engine
 ) -> KernelComponents:
-    sums: FeatureSums = engine.map_reduce(
-        BlockTask(dataset, sum_features),
-        inspection.blocks_of(dataset),
-        engine.broadcast(feature_map),
-        combine=operator.add,
-        label="degrees",
+    sums = inspection.sum_rows(
+        dataset, components.sum_features, engine.broadcast(feature_map), engine=engine, label="degrees"
     )
-    degrees = degrees_from(sums, feature_map)
+    degrees = components.degrees_from(sums, feature_map)
     largest = replace(
         moments,
         largest_weight=moments.largest_weight / degrees.floor,
@@ -188,11 +151,10 @@ def _fit_normalized(
     spec = replace(spec, fixed_point=False, fraction_bits=bits)  # each row is weighted by its degree
     accumulation = Accumulation(feature_map, spec)
     degree = LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
-    found: DegreeStatistics = engine.map_reduce(
-        BlockTask(dataset, accumulate_normalized_rows, adds=True),
+    found: components.DegreeStatistics = engine.map_reduce(
+        BlockTask(dataset, components.accumulate_normalized_rows, adds=True),
         inspection.blocks_of(dataset, max_rows=accumulation.spec.limb_rows),
-        engine.broadcast(DegreeAccumulation(accumulation, degree, degrees.floor)),
-        combine=operator.add,
+        engine.broadcast(components.DegreeAccumulation(accumulation, degree, degrees.floor)),
         label="accumulate",
     )
     found.statistics.check_complete(dataset.n_samples, feature_map)
@@ -205,7 +167,7 @@ def _fit_normalized(
             degrees.floor,
         )
     found = replace(found, statistics=found.statistics.with_whitener(feature_map.whitener))
-    principal, volume = spectral_components(found, degrees, n_components)
+    principal, volume = components.spectral_components(found, degrees, n_components)
     if principal.eigenvalues[0] > 1.01:  # of no Markov chain
         logger.warning(
             "the greatest eigenvalue of the degree-normalised kernel is %.3g, and 1 is the most that an "
@@ -221,8 +183,8 @@ def _fit_normalized(
 
 def project(
     dataset: Dataset,
-    projection: Projection,
-    url: str | os.PathLike[str],
+    projection: components.Projection,
+    url: PathLike,
     *,
     engine: Engine,
     column_names: Sequence[str] | None = None,
@@ -242,9 +204,15 @@ def project(
     Raises DataError if the dataset has other columns, or values that are not finite; StorageError if the
       output exists and `overwrite` is False, or cannot be written.
     """
+    expected = projection.linear.feature_map.n_features
+    if dataset.n_features != expected:
+        raise DataError(
+            f"X has {dataset.n_features} features, but the components were computed from {expected}; give "
+            "the same columns"
+        )
     output = write_output(
-        _checked(dataset, projection),
-        project_rows,
+        dataset.without_targets(),
+        components.project_rows,
         projection,
         url,
         engine=engine,
@@ -256,13 +224,3 @@ def project(
         overwrite=overwrite,
     )
     return output.n_samples
-
-
-def _checked(dataset: Dataset, projection: Projection) -> Dataset:
-    expected: Any = projection.linear.feature_map.n_features
-    if dataset.n_features != expected:
-        raise DataError(
-            f"X has {dataset.n_features} features, but the components were computed from {expected}; give "
-            "the same columns"
-        )
-    return dataset.without_targets()

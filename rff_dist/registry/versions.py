@@ -20,10 +20,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import islice
@@ -36,11 +38,12 @@ from rff_dist.errors import (
     NoSuchVersionError,
     OutputExistsError,
 )
-from rff_dist.registry.claims import Claims, numbers_in, writing
+from rff_dist.storage.conditional import create_bytes
 from rff_dist.storage.current_version import Pointer, read_pointer, swap_pointer, version_place
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.locations import (
     LINEAGE_FILE,
+    RECORD_FILE,
     Location,
     delete_bytes,
     exists,
@@ -48,12 +51,13 @@ from rff_dist.storage.locations import (
     may_hold,
     open_store,
     parse_location,
-    read_bytes,
+    read_file,
+    store_errors,
     sync_names,
     write_bytes,
 )
-from rff_dist.storage.output_places import check_output, discard, holds_versions
-from rff_dist.storage.records import holds_record, peek_record
+from rff_dist.storage.output_places import check_output, discard, holds, holds_versions
+from rff_dist.storage.records import own_version, peek_record
 from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
@@ -63,6 +67,9 @@ _STORED = ("kind", "digest", "created", "parent", "lineage", "reason")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ATTEMPTS = 100
 _YOUNG = timedelta(hours=1)
+_NUMBER = re.compile(r"([1-9][0-9]*)(?:\.json)?")  # of a version's folder, or its claim
+_CLAIMED, _PUBLISHED = "claimed", "published"  # what a claim says: when
+_GIVEN_UP = timedelta(days=1)  # a record is written in seconds or minutes
 
 
 @dataclass(frozen=True)
@@ -74,9 +81,9 @@ class Version:
     `digest`: of all that its predictions depend on.
     `created`: when it was published, as ISO 8601 in UTC.
     `parent`: the version that was current then, or that it was made from.
+    `reason`: why it was published; may be empty.
     `lineage`: JSON values: what it was made of (`data`, `data_fingerprint`, `n_samples`, `spec`) and by which
       code (`code_version`).
-    `reason`: why it was published; may be empty.
     """
 
     number: int
@@ -85,21 +92,12 @@ class Version:
     digest: str | None
     created: str
     parent: int | None
-    lineage: Mapping[str, Any]
     reason: str
+    lineage: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
-        return {
-            "number": self.number,
-            "url": redact(self.url),
-            "kind": self.kind,
-            "digest": self.digest,
-            "created": self.created,
-            "parent": self.parent,
-            "reason": self.reason,
-            "lineage": dict(self.lineage),
-        }
+        return {**asdict(self), "url": redact(self.url)}
 
 
 class Registry:
@@ -169,7 +167,7 @@ class RegisteredModel:
 
         `last`: how many of the newest to read; all if left out.
         """
-        found = (self._read_version(number) for number in reversed(numbers_in(self._versions)))
+        found = (self._read_version(number) for number in reversed(_numbers_in(self._versions)))
         whole = (version for version in found if version is not None)
         return list(islice(whole, last))[::-1]
 
@@ -181,7 +179,8 @@ class RegisteredModel:
         found = self._read_version(number)
         if found is None:
             numbers = [version.number for version in self.versions()]
-            known = f"has {_numbers_words(numbers)}" if numbers else "has no versions"
+            newest = f"{'… ' if len(numbers) > 8 else ''}{', '.join(map(str, numbers[-8:]))}"
+            known = f"has {newest}" if numbers else "has no versions"
             raise NoSuchVersionError(f"{self.location} has no version {number}; it {known}")
         return found
 
@@ -260,15 +259,12 @@ class RegisteredModel:
             before, tagged = read_pointer(self.location)
             # Looked for after the pointer was read: whoever removes it meanwhile changes the pointer first.
             version = self.version(number)
-            previous, removing = ((), ()) if before is None else (before.previous, before.removing)
-            left = () if before is None else before.left
-            if number in removing:
+            now = before or Pointer(number, (), "", "")
+            if number in now.removing:
                 raise NoSuchVersionError(f"version {number} of {self.location} is being removed")
-            if before is not None and before.number != number:
-                previous = (*previous, before.number)
-            with suppress(ConflictError), writing(self.location):
-                pointer = Pointer.now(number, previous, reason, removing, left)
-                swap_pointer(self.location, pointer, expected=tagged)
+            previous = now.previous if now.number == number else (*now.previous, now.number)
+            with suppress(ConflictError), _writing(self.location):
+                swap_pointer(self.location, now.moved(number, previous, reason), expected=tagged)
                 return version
         raise ConflictError(f"{self.location} is promoted to by others all the time; stop them and try again")
 
@@ -285,14 +281,12 @@ class RegisteredModel:
                 f"nothing to roll back: {self.location} has no current version; promote one"
             )
         why = f"rolled back from version {before.number}" if reason is None else reason
-        previous, left = before.previous, before.left
-        left = None if left is None else tuple(sorted({*left, before.number}))
-        while previous:
-            number, previous = previous[-1], previous[:-1]
+        left = None if before.left is None else tuple(sorted({*before.left, before.number}))
+        for i, number in reversed([*enumerate(before.previous)]):
             # A version that was removed since is passed over.
             if number not in before.removing and (version := self._read_version(number)) is not None:
-                pointer = Pointer.now(number, previous, why, before.removing, left)
-                with writing(self.location):
+                pointer = replace(before.moved(number, before.previous[:i], why), left=left)
+                with _writing(self.location):
                     swap_pointer(self.location, pointer, expected=tagged)
                 return version
         raise NoSuchVersionError(
@@ -329,7 +323,7 @@ class RegisteredModel:
             # First what makes it a version: a half-removed one is none.
             delete_bytes(open_store(version_place(self.location, number), read_only=False), LINEAGE_FILE)
         whole = {version.number for version in self.versions()}
-        left_behind = set(numbers_in(self._versions)) - whole - set(marked)
+        left_behind = set(_numbers_in(self._versions)) - whole - set(marked)
         for number in [*marked, *(number for number in left_behind if self._claims.is_given_up(number))]:
             discard(version_place(self.location, number))
         self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
@@ -360,7 +354,7 @@ class RegisteredModel:
             if before is None:
                 raise NoSuchVersionError(f"{self.location} has no current version; promote one first")
             after = change(before)
-            with suppress(ConflictError), writing(self.location):
+            with suppress(ConflictError), _writing(self.location):
                 if after != before:
                     swap_pointer(self.location, after, expected=tagged)
                 return after
@@ -370,13 +364,11 @@ class RegisteredModel:
         """Tell whether what is at the model's place is this model, or the beginning of one."""
         if holds_versions(self.location):
             return True
-        return {name for name in list_names(self.location) if not name.startswith(".")} <= {
-            "claims",
-            "versions",
-        }
+        names = {name for name in list_names(self.location) if not name.startswith(".")}
+        return names <= {"claims", "versions"}
 
     def _last_number(self) -> int:
-        return max((0, *numbers_in(self._claims.place), *numbers_in(self._versions)))
+        return max((0, *_numbers_in(self._claims.place), *_numbers_in(self._versions)))
 
     @property
     def _versions(self) -> Location:
@@ -386,17 +378,16 @@ class RegisteredModel:
         place = version_place(self.location, number)
         if not may_hold(place):
             return None
-        store = open_store(place, read_only=True)
-        content = read_bytes(store, LINEAGE_FILE, where=place)
-        if content is None and self._was_published(number) and holds_record(place):
-            content = read_bytes(store, LINEAGE_FILE, where=place)  # it may have been written just now
-            if content is None:
-                raise IntegrityError(
-                    f"{LINEAGE_FILE} of {place} is lost, and the version was published; restore it from a "
-                    "copy, or remove the folder if the version is not needed"
-                )
+        content = read_file(place, LINEAGE_FILE)
         if content is None:
-            return None
+            if not (self._was_published(number) and holds(place, RECORD_FILE)):
+                return None
+            content = read_file(place, LINEAGE_FILE)  # it may have been written just now
+        if content is None:
+            raise IntegrityError(
+                f"{LINEAGE_FILE} of {place} is lost, and the version was published; restore it from a copy, "
+                "or remove the folder if the version is not needed"
+            )
         document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{LINEAGE_FILE} of {place}")
         if (other := document.get("number", number)) != number:  # which older releases did not write
             raise IntegrityError(
@@ -418,7 +409,7 @@ def _write_lineage(version: Version) -> None:
     place = parse_location(version.url)
     document = {name: getattr(version, name) for name in ("number", *_STORED)}
     store = open_store(place, read_only=False)
-    with writing(place):
+    with _writing(place):
         write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
         sync_names(place, 3)
 
@@ -428,16 +419,10 @@ def code_version() -> dict[str, str]:
 
     Installers record the commit of what they fetched from version control (PEP 610, `direct_url.json`).
     """
-    try:
-        package = distribution("rff_dist")
-    except PackageNotFoundError:
-        # Run from a checkout that was never installed.
-        return {"code_version": "unknown"}
-    found = {"code_version": package.version}
-    with suppress(ValueError, KeyError, TypeError):
-        found["code_commit"] = str(
-            json.loads(package.read_text("direct_url.json") or "")["vcs_info"]["commit_id"]
-        )
+    found = {"code_version": own_version()}
+    with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
+        recorded = json.loads(distribution("rff_dist").read_text("direct_url.json") or "")
+        found["code_commit"] = str(recorded["vcs_info"]["commit_id"])
     return found
 
 
@@ -453,6 +438,67 @@ def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _numbers_words(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[-8:]))
-    return f"{'… ' if len(numbers) > 8 else ''}{shown}"
+# -- claims ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims of a model's versions.
+
+    `model`: the model's folder.
+    """
+
+    model: Location
+
+    @property
+    def place(self) -> Location:
+        """The folder of the claims."""
+        return self.model.child("claims")
+
+    def take(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Take the first free number from `number` on, which nobody else gets; return it and its claim."""
+        by = {"host": platform.node(), "process": os.getpid(), "token": uuid.uuid4().hex}
+        claim = {**by, _CLAIMED: datetime.now(UTC).isoformat(timespec="seconds")}
+        open_store(self.model, read_only=False)  # a name in memory is there from now on
+        store = open_store(self.place, read_only=False)
+        with _writing(self.place):
+            while not create_bytes(store, f"{number}.json", json.dumps(claim).encode(), where=self.place):
+                number += 1
+        return number, claim
+
+    def publish(self, number: int, claim: Mapping[str, Any], *, created: str) -> None:
+        """Let a claim tell when its version was published."""
+        with _writing(self.place):
+            store = open_store(self.place, read_only=False)
+            write_bytes(store, f"{number}.json", json.dumps({**claim, _PUBLISHED: created}).encode())
+
+    def is_published(self, number: int) -> bool:
+        """Tell whether a claim says that its version was published; those of older releases do not tell."""
+        return _PUBLISHED in self._read(number)
+
+    def is_given_up(self, number: int) -> bool:
+        """Tell whether whoever claimed a number so long ago is not going to publish it any more."""
+        try:
+            claimed = datetime.fromisoformat(self._read(number)[_CLAIMED])
+        except (ValueError, KeyError, TypeError):
+            return True
+        return datetime.now(UTC) - claimed > _GIVEN_UP
+
+    def _read(self, number: int) -> Mapping[str, Any]:
+        """Return what a claim says; nothing where it is lost, or whoever wrote it died meanwhile."""
+        with suppress(ValueError):
+            found = json.loads(read_file(self.place, f"{number}.json") or b"")
+            if isinstance(found, dict):
+                return found
+        return {}
+
+
+def _numbers_in(folder: Location) -> list[int]:
+    """Return the numbers that a folder of claims or of versions has, ascending."""
+    matches = (_NUMBER.fullmatch(name) for name in list_names(folder))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def _writing(location: Location) -> AbstractContextManager[None]:
+    """Turn errors of a store into ones that say that the current version is unchanged."""
+    return store_errors(f"{location} could not be written", "; the current version is unchanged")

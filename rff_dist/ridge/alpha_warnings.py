@@ -164,10 +164,7 @@ def _mean_leverage(solved: Solved, alpha: float) -> tuple[float, str | None]:
     """Return degrees of freedom over rows, and which end of its range alpha is at."""
     table, choice, selection = solved.cross_validation, solved.choice, solved.selection
     if table is not None and choice is not None:
-        width = int(np.flatnonzero(table.n_components == choice.n_components)[0])
-        at = int(np.searchsorted(table.alphas, alpha))
-        leverages = table.leverages
-        mean = 0.0 if leverages is None else float(np.average(leverages[:, width, at]))
+        mean = table.mean_leverage(choice.n_components, alpha)
         return mean, choice.at_end if len(table.alphas) > 1 else None
     if selection is not None:
         degrees = selection.degrees_of_freedom[selection.best_index]

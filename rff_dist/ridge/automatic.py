@@ -33,17 +33,15 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
-from rff_dist.features import for_dataset
 from rff_dist.features.draw import in_high_precision
-from rff_dist.features.evidence import check_tunable
+from rff_dist.features.evidence import TUNING_ROWS, check_tunable
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.kernels.base import Kernel, Stationary, parts_without_length_scale
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.find import find_kernel
 from rff_dist.kernels.stationary import Gaussian, Matern
-from rff_dist.kernels.text import kernel_text, shortened_text
+from rff_dist.kernels.text import shortened_text
 from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
 from rff_dist.ridge.choices import (
     AUTO_COMPONENTS,
@@ -57,7 +55,7 @@ from rff_dist.ridge.fit import Readings, Trained, train, train_folds, train_with
 from rff_dist.ridge.options import Penalty, RidgeOptions, are_several
 from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.ridge.prepare import Prepared, prepare
-from rff_dist.ridge.search import Row, describe_candidate, plan_readings
+from rff_dist.ridge.search import Row, describe_candidate, describe_features, plan_readings
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
 from rff_dist.selection.row_folds import cross_validate_rows
 from rff_dist.statistics import passes
@@ -142,11 +140,6 @@ class Choices:
     widths: list[int]
 
     @property
-    def tuned(self) -> bool:
-        """Whether length scales are tuned by the evidence."""
-        return any(candidate.length_scale == "evidence" for candidate in self.candidates)
-
-    @property
     def n_tuned_on(self) -> int:
         """Rows that length scales are tuned by, at most."""
         return _n_tuned_on(self.candidates, self.kinds)
@@ -174,11 +167,7 @@ class Choices:
 
 
 def choices_of(
-    dataset: Dataset,
-    options: RidgeOptions,
-    *,
-    plan: PlanFit,
-    candidates: Sequence[Candidate] | None = None,
+    dataset: Dataset, options: RidgeOptions, *, plan: PlanFit, candidates: Sequence[Candidate] | None = None
 ) -> Choices:
     """Return what a fit begins with, if memory allows it; see `plan_choices`.
 
@@ -201,7 +190,7 @@ def _n_tuned_on(candidates: Sequence[Candidate], kinds: Sequence[str | Nystrom])
     """Return how many rows tune length scales; more where they were asked for by name."""
     if all(candidate.length_scale != "evidence" for candidate in candidates):
         return 0
-    return TUNED_ON if len(candidates) > 1 or len(kinds) > 1 else for_dataset.TUNING_ROWS
+    return TUNED_ON if len(candidates) > 1 or len(kinds) > 1 else TUNING_ROWS
 
 
 def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
@@ -212,20 +201,17 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     """
     choices = choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
     candidates, penalty, folds, widths = choices.candidates, choices.penalty, choices.folds, choices.widths
-    choosing, tuned, n_tuned_on = choices.choosing, choices.tuned, choices.n_tuned_on
+    choosing, n_tuned_on = choices.choosing, choices.n_tuned_on
     options = replace(options, features="auto" if len(choices.kinds) > 1 else choices.kinds[0])
     by = folds
     if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
         by = default_folds(dataset.n_samples)
-        by = hold_in(by, dataset.n_samples, n_tuned_on) if tuned else by
+        by = hold_in(by, dataset.n_samples, n_tuned_on) if n_tuned_on else by
     if by is not None:
         by = prepare_folds(dataset, by, engine=engine)
         folds = None if folds is None else by
     prepared = prepare(
-        dataset,
-        standardize=options.standardize,
-        sample_weight_kind=options.sample_weight_kind,
-        engine=engine,
+        dataset, standardize=options.standardize, sample_weight_kind=options.sample_weight_kind, engine=engine
     )
     draws = Draws(prepared, options, folds=by, **(_tuning(dataset.n_samples) if choosing else {}))
     rows: list[Row] = []
@@ -256,12 +242,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         return replace(trained, model=trained.model.with_card(candidates=rows)) if rows else trained
     maps = [draws.feature_map(one, widths[-1]) for one in candidates]
     readings, n_parts = plan_readings(
-        dataset,
-        widths[-1],
-        len(maps),
-        engine=engine,
-        n_folds=folds.n_folds,
-        features=options.kinds[-1],
+        dataset, widths[-1], len(maps), engine=engine, n_folds=folds.n_folds, features=options.kinds[-1]
     )
     on_all_rows = partial(
         train_folds,
@@ -487,15 +468,11 @@ def _within_one_standard_error(one: _Try, best: _Try) -> bool:
 
 
 def _describe(feature_map: FeatureMap, table: CrossValidation, n_samples: int, when: str) -> Row:
-    kernel, best = kernel_of(feature_map), table.best
-    assert kernel is not None  # the map was drawn just now
-    length_scale = getattr(kernel, "length_scale", None)
+    best = table.best
     return {
         "round": when,
         "n_samples": n_samples,
-        "kernel": kernel_text(kernel),
-        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
-        "features": kind_of(feature_map),
+        **describe_features(feature_map),
         "n_components": feature_map.n_components,
         "alpha": best.alpha,
         "score": best.score,

@@ -139,12 +139,7 @@ def planner(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> PlanF
 
 
 def plan_choices(
-    dataset: Dataset,
-    options: RidgeOptions,
-    *,
-    features: str | Nystrom,
-    n_tuned_on: int = 0,
-    plan: PlanFit,
+    dataset: Dataset, options: RidgeOptions, *, features: str | Nystrom, n_tuned_on: int = 0, plan: PlanFit
 ) -> tuple[Penalty, Folds | None, list[int]]:
     """Return the penalty, folds and numbers of components of a fit that memory allows.
 

@@ -49,7 +49,7 @@ from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.numerics.runs import expand
 from rff_dist.numerics.threads import share_out
-from rff_dist.ridge.evaluation import check_evaluation
+from rff_dist.ridge.evaluation import evaluated_targets
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.statistics.accumulate import add_each
 from rff_dist.statistics.fold_statistics import FoldStatistics
@@ -73,8 +73,6 @@ class FoldModels:
     `n_samples`: rows that were cut.
     `units`: float64 array of shape (n_targets,). See `HeldOutScores`.
     `root_deviations`: √s₋ of scores that are normalised, with columns as `linear` has them.
-    `bounds`: float64 array of shape (2, n_targets), or None. See `Deviations`; None without
-      `root_deviations`.
     `repeated`: whether weights are whole numbers that repeat their rows.
     """
 
@@ -83,8 +81,7 @@ class FoldModels:
     validated: IntArray
     n_samples: int
     units: FloatArray
-    root_deviations: LinearModel | None = None
-    bounds: FloatArray | None = None
+    root_deviations: RootDeviations | None = None
     repeated: bool = False
 
     def digest(self) -> str:
@@ -157,9 +154,9 @@ class Deviations:
     intercept: FloatArray
     bounds: FloatArray
 
-    def root_deviations(self, feature_map: FeatureMap) -> LinearModel:
-        """Return what predicts √s, before it is bounded."""
-        return LinearModel(feature_map, self.coefficients, self.intercept)
+    def root_deviations(self, feature_map: FeatureMap) -> RootDeviations:
+        """Return what predicts √s."""
+        return RootDeviations(LinearModel(feature_map, self.coefficients, self.intercept), self.bounds)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name."""
@@ -170,14 +167,24 @@ class Deviations:
         }
 
 
-def deviations_of_rows(rows: Rows, root_deviations: LinearModel, bounds: FloatArray) -> FloatArray:
-    """Return s of each row and column of `root_deviations`, whose targets lie side by side.
+@dataclass(frozen=True, slots=True, eq=False)
+class RootDeviations:
+    """What predicts √s.
 
-    Raises DataError as `predict_rows`.
+    `linear`: before it is bounded; where it is of several models, their targets lie side by side.
+    `bounds`: float64 array of shape (2, n_targets). See `Deviations`.
     """
-    roots = predict_rows(rows, root_deviations)
-    repeated = np.tile(bounds, roots.shape[1] // bounds.shape[1])
-    return np.square(np.clip(roots, *repeated))
+
+    linear: LinearModel
+    bounds: FloatArray
+
+    def of_rows(self, rows: Rows) -> FloatArray:
+        """Return s of each row and column of `linear`.
+
+        Raises DataError as `predict_rows`.
+        """
+        roots = predict_rows(rows, self.linear)
+        return np.square(np.clip(roots, *np.tile(self.bounds, roots.shape[1] // self.bounds.shape[1])))
 
 
 @functools.lru_cache(maxsize=1)
@@ -237,38 +244,12 @@ class HeldOutScores:
         `coverage`: in (0, 1).
         Raises InvalidParameterError if `coverage` is not in (0, 1).
         """
-        if not 0.0 < coverage < 1.0:
-            raise InvalidParameterError(
-                f"`coverage` is {coverage!r}; expected a number in (0, 1), such as 0.9"
-            )
+        check_coverage(coverage)
         exact = (self.n_samples + 1) * coverage
         rank = math.ceil(exact * (1.0 - 1e-12))  # 100 · 0.07 is 7, though not in float64
         reached = self.counts.cumsum(axis=0) >= rank
         index = np.where(reached.any(axis=0), reached.argmax(axis=0), len(self.counts) - 1)
         return np.asarray(np.append(_edges(), np.inf)[index] * self.units)
-
-    def interval(
-        self, predictions: FloatArray, coverage: float, deviations: FloatArray | None = None
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the lower and upper ends about predictions of the model of all rows.
-
-        `predictions`: float64 array of shape (n_samples, n_targets), or (n_samples,) for a single target.
-        `coverage`: in (0, 1).
-        `deviations`: float64 array of the same shape. s of these rows, see `deviations_of_rows`; for
-          normalised scores only, and needed there.
-        Raises InvalidParameterError if `coverage` is not in (0, 1), or `deviations` are missing or not asked
-          for.
-        """
-        half_width = self.quantile(coverage)
-        if (deviations is None) != (self.deviations is None):
-            given, kind = ("none", "") if deviations is None else ("some", "not ")
-            raise InvalidParameterError(
-                f"`deviations`: {given} were given, and these scores are {kind}normalised by them; give them "
-                "for normalised scores, and only there"
-            )
-        if deviations is not None:
-            half_width = half_width * deviations
-        return predictions - half_width, predictions + half_width
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that store the scores; `from_arrays` is the way back."""
@@ -291,6 +272,12 @@ class HeldOutScores:
         return cls(counts, units, Deviations(*(arrays[f"deviation_{name}"] for name in names)))
 
 
+def check_coverage(coverage: float) -> None:
+    """Check that a coverage is in (0, 1)."""
+    if not 0.0 < coverage < 1.0:
+        raise InvalidParameterError(f"`coverage` is {coverage!r}; expected a number in (0, 1), such as 0.9")
+
+
 def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
     """Count the held-out scores of a block, at the cost of predictions with n_splits · n_targets columns.
 
@@ -302,9 +289,8 @@ def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
     """
     residuals, split, counted = _residuals(rows, state)
     units = state.units
-    if state.root_deviations is not None and state.bounds is not None:
-        found = deviations_of_rows(rows, state.root_deviations, state.bounds)
-        found = found.reshape(len(split), -1, len(units))
+    if state.root_deviations is not None:
+        found = state.root_deviations.of_rows(rows).reshape(len(split), -1, len(units))
         residuals = residuals / found[counted, split[counted]]
         units = np.ones(len(units))
     with np.errstate(over="ignore"):  # beyond the grid either way
@@ -332,16 +318,14 @@ def predict_held_out(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArra
       out each row, -1 for none; `counted`, bool array of shape (n_samples,).
     Raises DataError as `score_rows`.
     """
-    check_evaluation(rows)
+    _, weights = evaluated_targets(rows)
     assigned = state.folds.assign(
         rows.block.start, rows.block.stop, n_samples=state.n_samples, groups=rows.groups
     )
     split_of = np.full(state.folds.n_folds, -1, np.int64)
     split_of[state.validated] = np.arange(len(state.validated))
     split = split_of[assigned]
-    counted = split >= 0
-    if rows.sample_weight is not None:
-        counted &= rows.sample_weight > 0
+    counted = (split >= 0) & (weights > 0)
     predictions = predict_rows(rows, state.linear).reshape(len(split), -1, len(state.units))
     return predictions[counted, split[counted]], split, counted
 
@@ -432,4 +416,4 @@ def with_deviations(
     of_splits = fold_models(statistics, feature_map, alpha=alpha).linear
     scales = np.tile(scale, len(models.validated))
     roots = LinearModel(feature_map, scales * of_splits.coefficients, scales * of_splits.intercept)
-    return replace(models, root_deviations=roots, bounds=bounds), found
+    return replace(models, root_deviations=RootDeviations(roots, bounds)), found

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data.blocks import Dataset
+from rff_dist.data.blocks import Block, Dataset
 from rff_dist.data.folds import Folds
 from rff_dist.data.labelled import ExtendedDataset
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import Solved
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.storage.generations import name_of
 
 
@@ -57,10 +58,13 @@ def describe_cut(
     dataset: Dataset, statistics: RidgeStatistics, folds: Folds | None = None
 ) -> Mapping[str, Any]:
     """Return what a model's card keeps of the blocks that were summed: only the last one is shorter."""
-    blocks = blocks_of(
-        dataset, max_rows=statistics.spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
-    )
+    blocks = summed_blocks(dataset, statistics.spec, folds)
     return {"rows_per_block": blocks[0].n_samples, "summed_by_folds": folds is not None}
+
+
+def summed_blocks(dataset: Dataset, spec: StatisticsSpec, folds: Folds | None) -> list[Block]:
+    """Return the blocks that statistics of a dataset are summed by, each of its folds apart."""
+    return blocks_of(dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds)
 
 
 def describe_choices(penalty: Penalty) -> Mapping[str, Any]:
@@ -79,14 +83,12 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
     Returns `estimate`: `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error`
       and `r2`, None where they are not determined: one split has no standard error, a constant target no R².
     """
-    table, path = solved.cross_validation, solved.leave_one_out
+    table, path, alphas = solved.cross_validation, solved.leave_one_out, solved.solution.alpha
     if table is not None and solved.choice is not None:
-        width = int(np.flatnonzero(table.n_components == solved.choice.n_components)[0])
-        places = np.searchsorted(table.alphas, solved.solution.alpha), np.arange(len(solved.solution.alpha))
-        errors, deviations = table.mean[width][places], table.standard_error[width][places]
+        errors, deviations = table.at_alphas(solved.choice.n_components, alphas)
         variance = table.target_variance
     elif path is not None:
-        places = np.searchsorted(path.alphas, solved.solution.alpha), np.arange(len(solved.solution.alpha))
+        places = np.searchsorted(path.alphas, alphas), np.arange(len(alphas))
         errors, variance = path.mean_squared_error[places], path.target_variance
         deviations = np.full(len(errors), np.nan)
     else:

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
 from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.numerics.exact_sums import ExactSum
-from rff_dist.ridge.evaluation import Errors, check_evaluation, errors_of
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
+from rff_dist.ridge.evaluation import Errors, errors_of, evaluated_targets
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import ColumnMoments, Moments, _about, measure_moments
@@ -65,13 +65,7 @@ class ErrorSums:
     squares: ExactSum
     fourths: ExactSum
 
-    def __add__(self, other: ErrorSums) -> ErrorSums:
-        return ErrorSums(
-            self.errors + other.errors,
-            self.weight_squares + other.weight_squares,
-            self.squares + other.squares,
-            self.fourths + other.fourths,
-        )
+    __add__ = add_fields
 
     @property
     def variance(self) -> FloatArray:
@@ -89,14 +83,12 @@ def measure_errors(rows: Rows, model: LinearModel) -> ErrorSums:
 
     Raises DataError if the block has no targets, or values that are not finite.
     """
-    check_evaluation(rows)
-    assert rows.y is not None
+    y, weights = evaluated_targets(rows)
     predictions = predict_rows(rows, model)
-    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
     with np.errstate(over="ignore"):
-        squares = np.minimum((rows.y - predictions) ** 2, _LARGEST_SQUARE)
+        squares = np.minimum((y - predictions) ** 2, _LARGEST_SQUARE)
     return ErrorSums(
-        errors_of(rows, predictions, model.intercept),
+        errors_of(y, weights, predictions, model.intercept),
         ExactSum.of(np.asarray(weights @ weights)),
         ExactSum.of(weights**2 @ squares),
         ExactSum.of(weights**2 @ squares**2),
@@ -134,10 +126,7 @@ class Batch:
     statistics: RidgeStatistics
     moments: Moments
 
-    def __add__(self, other: Batch) -> Batch:
-        return Batch(
-            self.errors + other.errors, self.statistics + other.statistics, self.moments + other.moments
-        )
+    __add__ = add_fields
 
 
 def measure_batch(rows: Rows, state: BatchState, total: Batch | None = None) -> Batch:

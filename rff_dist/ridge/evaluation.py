@@ -10,7 +10,7 @@ import numpy as np
 from rff_dist.data.blocks import ROUNDING, Rows
 from rff_dist.data.checks import check_targets
 from rff_dist.errors import DataError
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.typing import FloatArray
 
@@ -38,16 +38,7 @@ class Errors:
     largest: FloatArray
 
     def __add__(self, other: Errors) -> Errors:
-        return Errors(
-            self.n_samples + other.n_samples,
-            self.weight + other.weight,
-            self.squared + other.squared,
-            self.absolute + other.absolute,
-            self.residual + other.residual,
-            self.target + other.target,
-            self.target_squared + other.target_squared,
-            np.maximum(self.largest, other.largest),
-        )
+        return add_fields(self, other, largest=np.maximum(self.largest, other.largest))
 
     @property
     def mean_squared_error(self) -> FloatArray:
@@ -96,38 +87,31 @@ def evaluate_rows(rows: Rows, model: LinearModel) -> Errors:
 
     Raises DataError if the block has no targets, or values that are not finite.
     """
-    check_evaluation(rows)
-    return errors_of(rows, predict_rows(rows, model), model.intercept)
+    y, weights = evaluated_targets(rows)
+    return errors_of(y, weights, predict_rows(rows, model), model.intercept)
 
 
-def check_evaluation(rows: Rows) -> None:
-    """Check that a block has targets, and that they and the weights can be used."""
+def evaluated_targets(rows: Rows) -> tuple[FloatArray, FloatArray]:
+    """Return a block's targets and weights, 1 where it has none.
+
+    Raises DataError if it has no targets, or these or the weights cannot be used.
+    """
     if rows.y is None:
         raise DataError("the data have no y: an evaluation needs targets")
     check_targets(rows)
+    return rows.y, np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
 
 
-def errors_of(rows: Rows, predictions: FloatArray, intercept: FloatArray) -> Errors:
+def errors_of(y: FloatArray, weights: FloatArray, predictions: FloatArray, intercept: FloatArray) -> Errors:
     """Return the errors of predictions that were made of a checked block.
 
-    `rows`: with targets.
+    `y`, `weights`: see `evaluated_targets`.
     `predictions`: float64 array of shape (n_samples, n_targets).
     `intercept`: float64 array of shape (n_targets,). The model's, which the targets' sums are counted from.
     """
-    assert rows.y is not None  # `check_evaluation` says so
-    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
-    residual = rows.y - predictions
-    target = rows.y - intercept
+    residual, target = y - predictions, y - intercept
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
         sums = [weights @ values for values in (residual**2, np.abs(residual), residual, target, target**2)]
+    weight, largest = ExactSum.of(np.asarray(weights.sum())), np.abs(residual).max(axis=0, initial=0.0)
     squared, absolute, plain, target_sum, target_squared = map(ExactSum.of, sums)
-    return Errors(
-        n_samples=len(residual),
-        weight=ExactSum.of(np.asarray(weights.sum())),
-        squared=squared,
-        absolute=absolute,
-        residual=plain,
-        target=target_sum,
-        target_squared=target_squared,
-        largest=np.abs(residual).max(axis=0, initial=0.0),
-    )
+    return Errors(len(residual), weight, squared, absolute, plain, target_sum, target_squared, largest)

@@ -10,28 +10,28 @@ is published holds all rows, those too.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
 
-from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
+from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.numerics.cholesky import rounding_floor, solve_cholesky
 from rff_dist.numerics.eigen import decompose
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.ridge.drift import ErrorSums, measure_errors
-from rff_dist.ridge.evaluation import check_evaluation
+from rff_dist.ridge.evaluation import evaluated_targets
 from rff_dist.ridge.fading import Fading
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.new_rows import NewRows, check_columns
 from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges
 from rff_dist.ridge.update import rows_at_once, sum_ranges
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import inspection
+from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
 
@@ -70,12 +70,7 @@ class HeldOut:
 
 
 def hold_out(
-    champion: RidgeModel,
-    dataset: Dataset,
-    rows: NewRows,
-    *,
-    engine: Engine,
-    test: Dataset | None = None,
+    champion: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine, test: Dataset | None = None
 ) -> HeldOut:
     """Choose the rows to hold out, and measure the champion's errors on them, solved without them.
 
@@ -83,13 +78,12 @@ def hold_out(
     Raises DataError if test data do not fit the model, or have no targets; StatisticsError if no row is
       shared.
     """
-    assert champion.statistics is not None
     if test is not None:
         check_columns(champion, test)
         blocks = inspection.blocks_of(test)
-        linear = champion.linear
-        return HeldOut(test, blocks, {}, linear, _errors(test, blocks, linear, engine=engine))
-    spec, ranges = champion.statistics.spec, _newest(rows.shared(champion))
+        errors = inspection.sum_rows(test, measure_errors, champion.linear, engine=engine, label="evaluate")
+        return HeldOut(test, blocks, {}, champion.linear, errors)
+    spec, ranges = champion.summed.spec, _newest(rows.shared(champion))
     if not ranges:
         raise StatisticsError(
             "no row that the champion holds stays, so none can be held out to compare models on; give test "
@@ -97,13 +91,16 @@ def hold_out(
         )
     at_once, whitener = rows_at_once(dataset, spec.limb_rows), champion.feature_map.whitener
     blocks = as_blocks(cut_ranges(ranges, at_once))
-    state = passes.broadcast(champion.feature_map, spec, engine=engine)
+    state = engine.broadcast(Accumulation(champion.feature_map, spec))
     sums = {
         ages: sum_ranges(dataset, cut_ranges(those, at_once), state, engine=engine).with_whitener(whitener)
         for ages, those in rows.by_ages(champion, ranges).items()
     }
     without = _linear_without(champion, [(before, part) for (before, _), part in sums.items()])
-    return HeldOut(dataset, blocks, sums, without, _errors(dataset, blocks, without, engine=engine))
+    errors = inspection.sum_rows(
+        dataset, measure_errors, without, blocks=blocks, engine=engine, label="evaluate"
+    )
+    return HeldOut(dataset, blocks, sums, without, errors)
 
 
 def _newest(ranges: Sequence[Range]) -> list[Range]:
@@ -125,8 +122,7 @@ def _linear_without(model: RidgeModel, parts: Sequence[tuple[int, RidgeStatistic
     """
     if not parts:
         return model.linear
-    assert model.statistics is not None
-    rest, halvings = model.statistics, Fading.from_card(model.card).halvings
+    rest, halvings = model.summed, Fading.from_card(model.card).halvings
     for age, part in parts:
         # The part was cut into other tiles than in the whole: their roundings add up, and none cancels.
         rest = replace(rest - part.reweighted(-age, halvings), n_tiles=rest.n_tiles + part.n_tiles)
@@ -140,13 +136,6 @@ def _linear_without(model: RidgeModel, parts: Sequence[tuple[int, RidgeStatistic
     else:
         solution = solve_cholesky(equations, alpha, overwrite_gram=True)
     return LinearModel(model.feature_map, solution.coefficients, solution.intercept)
-
-
-def _errors(dataset: Dataset, blocks: Sequence[Block], model: LinearModel, *, engine: Engine) -> ErrorSums:
-    errors: ErrorSums = engine.map_reduce(
-        BlockTask(dataset, measure_errors), blocks, model, combine=operator.add, label="evaluate"
-    )
-    return errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +178,7 @@ class PairedErrors:
     differences: ExactSum
     squares: ExactSum
 
-    def __add__(self, other: PairedErrors) -> PairedErrors:
-        return PairedErrors(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+    __add__ = add_fields
 
     @property
     def mean(self) -> tuple[FloatArray, FloatArray]:
@@ -213,11 +201,9 @@ def measure_pair(rows: Rows, models: LinearModel) -> PairedErrors:
 
     Raises DataError if the block has no targets, or values that are not finite.
     """
-    check_evaluation(rows)
-    assert rows.y is not None
-    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
+    y, weights = evaluated_targets(rows)
     with np.errstate(over="ignore"):
-        errors = (np.tile(rows.y, 2) - predict_rows(rows, models)) ** 2
+        errors = (np.tile(y, 2) - predict_rows(rows, models)) ** 2
     champion, challenger = np.split(np.minimum(errors, _LARGEST_SQUARE), 2, axis=1)
     difference, squared = challenger - champion, weights**2
     sums = (
@@ -243,21 +229,15 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     Raises InvalidParameterError if `tolerance` is negative or not finite.
     """
     check_tolerance(tolerance)
-    champion, without = (
-        held_out.champion,
-        _linear_without(challenger, [(now, part) for (_, now), part in held_out.sums.items()]),
-    )
+    champion = held_out.champion
+    without = _linear_without(challenger, [(now, part) for (_, now), part in held_out.sums.items()])
     both = LinearModel(
         challenger.feature_map,
         np.hstack([champion.coefficients, without.coefficients]),
         np.concatenate([champion.intercept, without.intercept]),
     )
-    found: PairedErrors = engine.map_reduce(
-        BlockTask(held_out.dataset, measure_pair),
-        held_out.blocks,
-        both,
-        combine=operator.add,
-        label="compare",
+    found = inspection.sum_rows(
+        held_out.dataset, measure_pair, both, blocks=held_out.blocks, engine=engine, label="compare"
     )
     old, now = found.mean
     chance = float(scipy.special.ndtri(1 - _DOUBT / len(old))) * found.standard_error

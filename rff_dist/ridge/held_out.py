@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rff_dist.data.blocks import BlockTask, Dataset
+from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import StatisticsError
 from rff_dist.features.feature_map import FeatureMap
@@ -28,7 +27,7 @@ from rff_dist.selection.cross_validation import cross_validate
 from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows
 from rff_dist.statistics.accumulate import add_each
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.inspection import blocks_of
+from rff_dist.statistics.inspection import sum_rows
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 MAX_DEFAULT_ALPHAS = 54  # three a decade, over the sixteen of float64 and two above
@@ -73,13 +72,7 @@ def leave_one_out(
         spectral=True,
     )
     state = hat_matrix(statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept)
-    found: LeaveOneOut = engine.map_reduce(
-        BlockTask(dataset, leave_out_rows),
-        blocks_of(dataset),
-        state,
-        combine=operator.add,
-        label="leave one out",
-    )
+    found = sum_rows(dataset, leave_out_rows, state, engine=engine, label="leave one out")
     trained_on, seen = statistics.sum_of_weights, float(found.weight.value())
     if not math.isclose(seen, trained_on, rel_tol=1e-9):  # the same weights, added in other groups
         raise StatisticsError(
@@ -125,17 +118,10 @@ def hold_out_scores(
         )
     models, deviations = fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept), None
     if normalized:
-        sums = engine.map_reduce(
-            BlockTask(dataset, partial(sum_root_residuals, exponents=statistics.total().spec.exponents)),
-            blocks_of(dataset),
-            models,
-            combine=add_each,
-            label="residuals",
-        )
+        add_up = partial(sum_root_residuals, exponents=statistics.total().spec.exponents)
+        sums = sum_rows(dataset, add_up, models, combine=add_each, engine=engine, label="residuals")
         roots = root_residual_statistics(statistics, models, sums)
         chosen = cross_validate(roots).best
         models, deviations = with_deviations(models, roots, alpha=chosen.alpha)
-    scores: HeldOutScores = engine.map_reduce(
-        BlockTask(dataset, score_rows), blocks_of(dataset), models, combine=operator.add, label="hold out"
-    )
+    scores = sum_rows(dataset, score_rows, models, engine=engine, label="hold out")
     return replace(scores, deviations=deviations)

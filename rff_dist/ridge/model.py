@@ -24,7 +24,7 @@ from rff_dist.frequencies.designs import DESIGNS
 from rff_dist.kernels.find import kernel_from_dict
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.numerics.threads import libraries_with_threads
-from rff_dist.ridge.conformal import HeldOutScores
+from rff_dist.ridge.conformal import HeldOutScores, RootDeviations
 from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.ridge.uncertainty import PredictiveModel, predictive_model
 from rff_dist.statistics.moments import ColumnMoments
@@ -162,7 +162,7 @@ class RidgeModel:
         )
 
     @cached_property
-    def root_deviations(self) -> LinearModel | None:
+    def root_deviations(self) -> RootDeviations | None:
         """What predicts √s where conformal intervals follow the row; None where they do not."""
         deviations = None if self.held_out is None else self.held_out.deviations
         return None if deviations is None else deviations.root_deviations(self.feature_map)
@@ -170,6 +170,16 @@ class RidgeModel:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made of the rest when it is asked for."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @property
+    def summed(self) -> RidgeStatistics:
+        """The statistics, of a model that has them.
+
+        Raises StatisticsError if it has none.
+        """
+        if self.statistics is None:
+            raise StatisticsError(self.why_no_statistics)
+        return self.statistics
 
     @property
     def why_no_statistics(self) -> str:
@@ -239,11 +249,11 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
     """
     features, stored = record_features(model.feature_map)
     arrays = {"coefficients": model.coefficients, "intercept": model.intercept, **stored}
-    arrays |= {f"selection_{name}": array for name, array in model.selection.items()}
+    parts: dict[str, Mapping[str, NDArray[Any]]] = {"selection": model.selection}
     if model.held_out is not None:
-        arrays |= {f"held_out_{name}": array for name, array in model.held_out.to_arrays().items()}
+        parts["held_out"] = model.held_out.to_arrays()
     if model.columns is not None:
-        arrays |= {f"columns_{name}": array for name, array in model.columns.to_arrays().items()}
+        parts["columns"] = model.columns.to_arrays()
     metadata: dict[str, Any] = {
         "alpha": model.plain_alpha,
         "one_dimensional": model.one_dimensional,
@@ -252,8 +262,9 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
         "digest": model.digest(),
     }
     if model.statistics is not None:
-        metadata["statistics"], packed = model.statistics.to_arrays()
-        arrays |= {f"statistics_{name}": array for name, array in packed.items()}
+        metadata["statistics"], parts["statistics"] = model.statistics.to_arrays()
+    for part, named in parts.items():
+        arrays |= {f"{part}_{name}": array for name, array in named.items()}
     write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
 
 
@@ -310,12 +321,7 @@ def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
     spec = feature_map.spec
     if spec is None or DESIGNS.get(spec.design.name) != spec.design:
         return {}
-    names = {
-        "design": spec.design.name,
-        "map": spec.map,
-        "seed": spec.seed,
-        "precision": spec.precision,
-    }
+    names = {"design": spec.design.name, "map": spec.map, "seed": spec.seed, "precision": spec.precision}
     # exact features may be fewer than were asked for
     return {"spec": {"kernel": spec.kernel.to_dict(), "n_components": spec.n_components, **names}}
 

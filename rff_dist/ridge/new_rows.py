@@ -170,8 +170,8 @@ def find_new_rows(
     check_updatable(model)
     check_columns(model, dataset)
     seen, n_samples = n_seen(model), dataset.n_samples
-    before, faded = _window(model), Fading.from_card(model.card)
-    window = before.of if window is None else window
+    (window_before, start_before), faded = _window(model), Fading.from_card(model.card)
+    window = window_before if window is None else window
     half_life = faded.half_life if half_life is None else half_life
     loads = _loads_of(dataset, window, half_life)
     fading = Fading.of(half_life, loads)
@@ -180,11 +180,7 @@ def find_new_rows(
     missing = without_rows([(0, seen)], held_ranges(model))
     fingerprint = model.card["prefix_fingerprint"]
     differences = find_differences(
-        dataset,
-        version,
-        missing,
-        start=start,
-        only_appended=fingerprint == dataset.recorded_prefix(seen),
+        dataset, version, missing, start=start, only_appended=fingerprint == dataset.recorded_prefix(seen)
     )
     if differences is None and not _begins_with(dataset, seen, fingerprint):
         has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
@@ -209,7 +205,7 @@ def find_new_rows(
     out = merge_ranges([*without_rows(_left_out(model), changed), *without_rows(held_back, [(0, seen)])])
     again = [] if backfill is None else without_rows(out, [(0, backfill)])
     out = without_rows(out, [*again, (0, start)])
-    again += without_rows([(start, before.start)], changed)  # by a longer window
+    again += without_rows([(start, start_before)], changed)  # by a longer window
     added = without_rows([*again, (seen, max(seen, n_samples))], [*out, (0, start)])
     left = without_rows(held_ranges(model), [*changed, (start, max(start, seen))])
     return NewRows(
@@ -220,7 +216,7 @@ def find_new_rows(
         differences,
         window,
         fading,
-        (window, half_life) != (before.of, faded.half_life),
+        (window, half_life) != (window_before, faded.half_life),
         start,
         tuple(left),
     )
@@ -274,8 +270,7 @@ def check_updatable(model: RidgeModel) -> None:
 def check_columns(model: RidgeModel, dataset: Dataset) -> None:
     """Check that a dataset has the columns and targets of a model; else raise a DataError."""
     prediction.check_dataset(dataset, model)
-    assert model.statistics is not None
-    spec = model.statistics.spec
+    spec = model.summed.spec
     if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
         raise DataError(
             f"{_name(dataset)} has {dataset.n_targets} targets (vector: {dataset.one_dimensional}); "
@@ -292,16 +287,10 @@ def _left_out(model: RidgeModel) -> list[Range]:
     return [(int(start), int(stop)) for start, stop in model.card.get("left_out", ())]
 
 
-@dataclass(frozen=True, slots=True)
-class _KeptWindow:
-    """What a model's card says of its window; see `NewRows`."""
-
-    of: str = ALL_ROWS
-    start: int = 0
-
-
-def _window(model: RidgeModel) -> _KeptWindow:
-    return _KeptWindow(**model.card.get("window", {}))
+def _window(model: RidgeModel) -> tuple[str, int]:
+    """Return which rows a model was to hold, and the first of them; see `NewRows`."""
+    kept = model.card.get("window", {"of": ALL_ROWS, "start": 0})
+    return kept["of"], kept["start"]
 
 
 def held_ranges(model: RidgeModel) -> list[Range]:
@@ -311,7 +300,7 @@ def held_ranges(model: RidgeModel) -> list[Range]:
 
 def out_of(model: RidgeModel) -> list[Range]:
     """Return the rows of its data that a model does without, those before its window among them."""
-    return merge_ranges([(0, _window(model).start), *_left_out(model)])
+    return merge_ranges([(0, _window(model)[1]), *_left_out(model)])
 
 
 def _begins_with(dataset: Dataset, n_samples: int, fingerprint: str) -> bool:

@@ -94,13 +94,12 @@ def solve_pcg(
     *,
     alpha: ArrayLike,
     fit_intercept: bool,
-    tolerance: float = TOLERANCE,
     max_passes: int = MAX_PASSES,
     chosen: Chosen | None = None,
 ) -> Pcg:
     """Solve for an alpha above 0, or one for each target, by passes of Z'(Zv), all targets together.
 
-    It ends where predictions differ from those of the exact solution by an estimated `tolerance`, as a share
+    It ends where predictions differ from those of the exact solution by an estimated `TOLERANCE`, as a share
     of the targets' deviations. Where rounding or `max_passes` end it, the status is NOT_CONVERGED, with a
     LinAlgWarning.
 
@@ -115,7 +114,7 @@ def solve_pcg(
     moments, total = operator.moments, operator.total_sum_of_squares
     penalties = check_alpha(alpha, moments.shape[1])
     if chosen is None:
-        preconditioner, n_before = _sketch(prepared, operator, float(penalties.min()), tolerance)
+        preconditioner, n_before = _sketch(prepared, operator, float(penalties.min()), TOLERANCE)
     else:
         preconditioner, n_before = chosen.preconditioner, chosen.n_passes
     deviations = np.sqrt(total)
@@ -126,7 +125,7 @@ def solve_pcg(
         moments,
         penalties,
         preconditioner,
-        tolerance=np.where(constant, math.inf, tolerance * deviations),
+        tolerance=np.where(constant, math.inf, TOLERANCE * deviations),
         max_products=max_passes,
         start=None if chosen is None else chosen.near(penalties),
     )
@@ -170,7 +169,6 @@ def validate_alphas(
     *,
     alphas: ArrayLike | None,
     fit_intercept: bool,
-    max_passes: int = MAX_PASSES,
 ) -> Chosen:
     """Find how far off each alpha's solution is at held-out rows, all by the same passes.
 
@@ -202,7 +200,7 @@ def validate_alphas(
     descent = Descent(np.zeros_like(right), right.copy(), penalties, preconditioner)
     tolerance = CHOICE_TOLERANCE * np.sqrt(total[targets] / preconditioner.shortfall(penalties))
     least, since = np.full(len(penalties), math.inf), np.zeros(len(penalties), np.int64)
-    while n_passes < max_passes:
+    while n_passes < MAX_PASSES:
         active = descent.active(np.where(since < PATIENCE, tolerance, math.inf))
         if not len(active):
             break
@@ -258,12 +256,9 @@ def largest_rank(n_components: int) -> int:
     return max(1, min(n_components, MAX_RANK_BYTES // (8 * n_components)))
 
 
-def random_signs(n_components: int, start: int, stop: int, *, seed: int = 0) -> FloatArray:
-    """Return columns `start:stop` of a random matrix of ±1/√n_components.
-
-    Each depends on the seed and its number alone.
-    """
-    keys = [np.array([seed, SIGN_STREAM + column], np.uint64) for column in range(start, stop)]
+def random_signs(n_components: int, start: int, stop: int) -> FloatArray:
+    """Return columns `start:stop` of a random matrix of ±1/√n_components; each goes by its number alone."""
+    keys = [np.array([0, SIGN_STREAM + column], np.uint64) for column in range(start, stop)]
     words = [np.random.Philox(key=key).random_raw(-(-n_components // 64)).astype("<u8") for key in keys]
     bits = [np.unpackbits(word.view(np.uint8), count=n_components) for word in words]
     return np.asarray((np.column_stack(bits) * 2.0 - 1.0) / math.sqrt(n_components), np.float64)

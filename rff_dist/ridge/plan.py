@@ -9,7 +9,7 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -46,9 +46,8 @@ WORTH_ITERATING = 0.25  # of the cost of Z'Z and its factor, whose statistics ar
 BYTES_COST = 0.2  # of an operation that bytes do for fixed-point features, beside one of float64
 MAX_PARTS = 64  # of sums that no worker holds as a whole; each reads all rows
 ASSUMED_ALPHAS = 64  # of a cross-validation, where the data decide how many there are
-PROCESS_BYTES = (
-    400 * 2**20
-)  # Python with NumPy, SciPy, Zarr, scikit-learn and distributed, measured 230 to 330 MiB, ONNX Runtime 30
+# Python with NumPy, SciPy, Zarr, scikit-learn and distributed, measured 230 to 330 MiB, ONNX Runtime 30
+PROCESS_BYTES = 400 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +98,12 @@ class Plan:
         return max(self.worker_bytes, self.client_bytes)
 
     @property
-    def fits(self) -> bool:
-        """Whether both processes have the memory that they need, as far as is known."""
-        needed = (self.worker_bytes, self.memory_limit), (self.client_bytes, self.client_memory_limit)
-        return all(limit is None or wanted <= limit for wanted, limit in needed)
+    def shortages(self) -> list[tuple[str, int, int]]:
+        """Which process needs more memory than it has, the bytes that it needs, and those that it has."""
+        return _shortages(
+            ("a worker", self.worker_bytes, self.memory_limit),
+            ("the solver", self.client_bytes, self.client_memory_limit),
+        )
 
     def seconds(self, gflops: float) -> float:
         """Return the seconds of the statistics pass at `gflops` billion operations a second per thread."""
@@ -151,7 +152,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """What runs a job.
+    """What runs a fit.
 
     `n_workers`, `n_threads`: processes, and threads of each.
     `separate_client`: whether the solver's process is another than the workers'.
@@ -206,28 +207,59 @@ class Sums:
         return find_features(self.features) is not None
 
 
-def plan_fit(sizes: Sizes, n_components: int, machines: Machines, sums: Sums | None = None) -> Plan:
+@dataclass(frozen=True, slots=True)
+class PlannedFit:
+    """A fit to be planned: its data, its D, what runs it, and which sums it makes."""
+
+    sizes: Sizes
+    n_components: int
+    machines: Machines
+    sums: Sums = field(default_factory=Sums)
+
+    @classmethod
+    def of(cls, dataset: Dataset, n_components: int, sums: Sums, *, engine: Engine) -> Self:
+        """Return a fit of a dataset on an engine.
+
+        Raises DataError if the dataset has no rows.
+        """
+        blocks_of(dataset)
+        return cls(Sizes.of(dataset), n_components, Machines.of(engine), sums)
+
+
+def plan_fit(fit: PlannedFit) -> Plan:
     """Plan one fit: O(n_samples · n_components²) operations, O(n_components²) memory.
 
     Raises PlanError if a worker or the solver needs more memory than it has; the message has both numbers.
     """
-    return _plan_by(_plan, sizes, n_components, machines, sums or Sums())
+    return _within_memory(_plan_direct, fit)
 
 
-def _plan_by(
-    plan: Callable[[Sizes, int, Machines, Sums], Plan],
-    sizes: Sizes,
-    n_components: int,
-    machines: Machines,
-    sums: Sums,
-) -> Plan:
-    check_n_components(n_components, "phases")
-    planned = plan(sizes, n_components, machines, sums)
-    _refuse_too_large(planned, lambda fewer: plan(sizes, fewer, machines, sums))
+def _within_memory(plan: Callable[[PlannedFit], Plan], fit: PlannedFit) -> Plan:
+    def too_large(n_components: int) -> bool:
+        return bool(plan(replace(fit, n_components=n_components)).shortages)
+
+    check_n_components(fit.n_components, "phases")
+    planned = plan(fit)
+    for who, needed, limit in planned.shortages:
+        advice = "lower n_components, or"
+        smaller = range(512, fit.n_components, 512)
+        if largest := bisect_left(smaller, True, key=too_large):
+            advice = f"lower n_components to {smaller[largest - 1]:_} or"
+        raise PlanError(
+            f"{who} needs {human_bytes(needed)} (n_components={fit.n_components:_}, "
+            f"blocks of {planned.rows_per_block:_} rows) but has {human_bytes(limit)}; "
+            f"{advice} give each process more memory"
+        )
     return planned
 
 
-def _plan(sizes: Sizes, n_components: int, machines: Machines, sums: Sums) -> Plan:
+def _shortages(*processes: tuple[str, int, int | None]) -> list[tuple[str, int, int]]:
+    """Return the processes that need more bytes than they have, of those where that is known."""
+    return [(who, needed, limit) for who, needed, limit in processes if limit is not None and needed > limit]
+
+
+def _plan_direct(fit: PlannedFit) -> Plan:
+    sizes, n_components, machines, sums = fit.sizes, fit.n_components, fit.machines, fit.sums
     n_samples, n_features, n_targets = sizes.n_samples, sizes.n_features, sizes.n_targets
     n_threads, n_folds, n_maps = machines.n_threads, sums.n_folds, sums.n_maps
     rows = sizes.block_rows(n_folds)
@@ -302,30 +334,30 @@ def _parts_for(n_bytes: int, room: int, cell_bytes: int) -> int:
     return n_parts if n_parts <= MAX_PARTS else 1
 
 
-def plan_pcg(sizes: Sizes, n_components: int, machines: Machines, sums: Sums | None = None) -> Plan:
+def plan_pcg(fit: PlannedFit) -> Plan:
     """Plan a fit by conjugate gradients: O(n_samples · n_components) operations a step; see `plan_fit`.
 
     The steps are not known beforehand: 40 are assumed, after a sketch of rank 512.
 
     Raises PlanError as `plan_fit`.
     """
-    return _plan_by(_plan_pcg, sizes, n_components, machines, sums or Sums())
+    return _within_memory(_plan_pcg, fit)
 
 
-def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, sums: Sums) -> Plan:
-    n_samples, n_targets = sizes.n_samples, sizes.n_targets
-    direct = _plan(sizes, 1, machines, Sums(alpha=1.0))
+def _plan_pcg(fit: PlannedFit) -> Plan:
+    sizes, n_components, separate = fit.sizes, fit.n_components, fit.machines.separate_client
+    n_targets = sizes.n_targets
+    direct = _plan_direct(replace(fit, n_components=1, sums=Sums(alpha=1.0)))
     rank = min(ASSUMED_RANK, n_components)
     n_sketches = -(-rank // SKETCH_COLUMNS)
     operations = COLUMN_OPERATIONS * rank + FEATURE_OPERATIONS * n_sketches
     operations += ASSUMED_STEPS * pass_operations(n_targets)
     columns = 8 * n_components * min(SKETCH_COLUMNS, rank)
-    held = 3 if machines.separate_client else 1
-    tile_bytes = max(
-        8 * n_components * tile_height(n_components, width) for width in (n_targets, SKETCH_COLUMNS)
-    )
+    height = max(tile_height(n_components, width) for width in (n_targets, SKETCH_COLUMNS))
+    held = 3 if separate else 1
+    tile_bytes = 8 * n_components * height * fit.machines.n_threads
     pass_bytes = direct.worker_bytes + tile_bytes + columns * (held + 1)
-    factor_bytes = 8 * n_components**2 if sums.whitened else 0
+    factor_bytes = 8 * n_components**2 if fit.sums.whitened else 0
     largest = 8 * n_components * largest_rank(n_components)
     solve_bytes = PROCESS_BYTES + 5 * largest + 2 * columns + factor_bytes
     together = max(pass_bytes + 2 * largest + factor_bytes, solve_bytes)
@@ -333,20 +365,18 @@ def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, sums: Sums) -
         direct,
         n_components=n_components,
         tile_rows=tile_height(n_components, n_targets),
-        bytes_read=(2 + n_sketches + ASSUMED_STEPS) * n_samples * sizes.row_bytes,
-        flops=n_samples * n_components * operations,
+        bytes_read=(2 + n_sketches + ASSUMED_STEPS) * sizes.n_samples * sizes.row_bytes,
+        flops=sizes.n_samples * n_components * operations,
         statistics_bytes=columns,
         ledger_bytes=(n_sketches * columns + ASSUMED_STEPS * 8 * n_components * n_targets)
         * (direct.ledger_bytes // direct.statistics_bytes),
         worker_bytes=pass_bytes,
-        client_bytes=solve_bytes if machines.separate_client else together,
+        client_bytes=solve_bytes if separate else together,
         solver="pcg",
     )
 
 
-def choose_solver(
-    sizes: Sizes, n_components: int, machines: Machines, options: RidgeOptions, n_folds: int = 1
-) -> Plan:
+def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
     """Return the plan of a fit by the solver that the options ask for.
 
     With folds "auto" is "direct". Without it takes "pcg" for one given alpha where memory does not hold Z'Z,
@@ -355,31 +385,27 @@ def choose_solver(
 
     Raises PlanError if memory does not do for any solver that may be taken.
     """
-    sums = Sums.of(options, n_folds)
-    if options.solver == "pcg":
-        return plan_pcg(sizes, n_components, machines, sums)
-    if options.solver == "direct":
-        return plan_fit(sizes, n_components, machines, sums)
+    if options.solver != "auto":
+        return plan_pcg(fit) if options.solver == "pcg" else plan_fit(fit)
     needs = options.needs_statistics
-    if needs is None and n_folds > 1:
+    if needs is None and fit.sums.n_folds > 1:
         needs = "folds choose alpha"
     if needs is None and not is_one_alpha(options.alpha):
         needs = f"`alpha` is {options.alpha!r}"
     if needs is not None:
-        direct = plan_fit(sizes, n_components, machines, sums)
-        return replace(direct, reason=f"{needs}, which takes the sums of Z'Z")
-    iterating = _plan_pcg(sizes, n_components, machines, sums)
-    factoring = n_components**3 / 3
-    exact_bytes = not sums.whitened and options.precision == "standard"
+        return replace(plan_fit(fit), reason=f"{needs}, which takes the sums of Z'Z")
+    iterating = _plan_pcg(fit)
+    factoring = fit.n_components**3 / 3
+    exact_bytes = not fit.sums.whitened and options.precision == "standard"
     try:
-        summing = plan_fit(sizes, n_components, machines, sums)
+        summing = plan_fit(fit)
     except PlanError as error:
-        if not iterating.fits:
+        if iterating.shortages:
             raise
         return replace(iterating, reason=f"memory does not hold Z'Z: {error}")
     ratio = iterating.flops / (summing.flops * (BYTES_COST if exact_bytes else 1.0) + factoring)
     words = f"by plan iterating takes {ratio:.2g} times as long as Z'Z and its factorisation"
-    if ratio < WORTH_ITERATING and iterating.fits:
+    if ratio < WORTH_ITERATING and not iterating.shortages:
         return replace(iterating, reason=words)
     return replace(summing, reason=words)
 
@@ -390,24 +416,18 @@ def _limbs(n_samples: int) -> int:
 
 
 def plan_matrix_pass(
-    sizes: Sizes,
-    n_components: int,
-    machines: Machines,
-    *,
-    n_columns: int = 0,
-    n_matrices: int = 1,
-    spectral: bool = False,
-    whitened: bool = False,
+    fit: PlannedFit, *, n_columns: int = 0, n_matrices: int = 1, spectral: bool = False
 ) -> tuple[int, int]:
     """Return the peak bytes of a worker and of the client in a pass that carries a D x D matrix.
 
     Such passes are those with standard deviations, which carry a triangle, and leave-one-out passes.
 
-    `sizes`, `n_components`, `machines`, `whitened`: as in `plan_fit`.
+    `fit`: of which the features' kind counts, and no other sums.
     `n_columns`: columns of n_components numbers that the pass carries too.
     `n_matrices`: how many such matrices it carries.
     `spectral`: whether the matrix comes of an eigendecomposition rather than a Cholesky factorisation.
     """
+    sizes, n_components, machines = fit.sizes, fit.n_components, fit.machines
     n_samples, n_targets, n_threads = sizes.n_samples, sizes.n_targets, machines.n_threads
     rows = sizes.block_rows()
     height = min(tile_rows(n_components), rows)
@@ -417,7 +437,7 @@ def plan_matrix_pass(
     copies = 3 + (n_matrices > 1)
     strip_bytes = n_threads * (copies * 8 * STRIP_COLUMNS * (n_components + n_columns))
     strip_bytes += n_threads * 8 * OUTPUT_TILE * height
-    whitener_bytes = whitened * 8 * n_components**2
+    whitener_bytes = fit.sums.whitened * 8 * n_components**2
     matrix_bytes, column_bytes = n_matrices * 8 * n_components**2, 8 * n_components * n_columns
     here = PROCESS_BYTES + block_bytes + strip_bytes + matrix_bytes + column_bytes
     kept = 8 * _limbs(n_samples) * TileLayout(n_components).size + whitener_bytes  # with the model
@@ -432,56 +452,34 @@ def plan_matrix_pass(
 
 def check_plan(dataset: Dataset, n_components: int, sums: Sums, *, engine: Engine) -> Plan:
     """Plan a fit on an engine, and refuse it where memory would not do; see `plan_fit`."""
-    blocks_of(dataset)  # refuses a dataset without rows
-    return plan_fit(Sizes.of(dataset), n_components, Machines.of(engine), sums)
+    return plan_fit(PlannedFit.of(dataset, n_components, sums, engine=engine))
 
 
 def check_solver_plan(
     dataset: Dataset, n_components: int, options: RidgeOptions, n_folds: int = 1, *, engine: Engine
 ) -> Plan:
     """Plan a fit on an engine by the solver that the options ask for; see `choose_solver`."""
-    blocks_of(dataset)  # refuses a dataset without rows
-    return choose_solver(Sizes.of(dataset), n_components, Machines.of(engine), options, n_folds)
+    fit = PlannedFit.of(dataset, n_components, Sums.of(options, n_folds), engine=engine)
+    return choose_solver(fit, options)
 
 
 def check_matrix_pass(
     dataset: Dataset, feature_map: FeatureMap, *, engine: Engine, n_targets: int, **carried: Any
 ) -> None:
     """Refuse a pass that carries D x D matrices where memory would not do; see `plan_matrix_pass`."""
-    blocks_of(dataset)  # refuses a dataset without rows
-    machines = Machines.of(engine)
-    needed = plan_matrix_pass(
-        replace(Sizes.of(dataset), n_targets=n_targets),
-        feature_map.n_components,
-        machines,
-        whitened=feature_map.whitener is not None,
-        **carried,
-    )
-    limits = (machines.memory_limit, machines.client_memory_limit)
-    for who, wanted, limit in zip(("a worker", "this process"), needed, limits, strict=True):
-        if limit is not None and wanted > limit:
-            raise PlanError(
-                f"{who} needs {human_bytes(wanted)} for a pass that carries a matrix of n_components="
-                f"{feature_map.n_components:_} squared, but has {human_bytes(limit)}; give it more "
-                "memory, or fit fewer components"
-            )
-
-
-def _refuse_too_large(plan: Plan, again: Callable[[int], Plan]) -> None:
-    for who, needed, limit in (
-        ("a worker", plan.worker_bytes, plan.memory_limit),
-        ("the solver", plan.client_bytes, plan.client_memory_limit),
+    sums = Sums(features="fourier" if feature_map.whitener is None else "nystrom")
+    fit = PlannedFit.of(dataset, feature_map.n_components, sums, engine=engine)
+    fit = replace(fit, sizes=replace(fit.sizes, n_targets=n_targets))
+    worker, client = plan_matrix_pass(fit, **carried)
+    for who, needed, limit in _shortages(
+        ("a worker", worker, fit.machines.memory_limit),
+        ("this process", client, fit.machines.client_memory_limit),
     ):
-        if limit is not None and needed > limit:
-            advice = "lower n_components, or"
-            smaller = range(512, plan.n_components, 512)
-            if largest := bisect_left(smaller, True, key=lambda wanted: not again(wanted).fits):
-                advice = f"lower n_components to {smaller[largest - 1]:_} or"
-            raise PlanError(
-                f"{who} needs {human_bytes(needed)} (n_components={plan.n_components:_}, "
-                f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(limit)}; "
-                f"{advice} give each process more memory"
-            )
+        raise PlanError(
+            f"{who} needs {human_bytes(needed)} for a pass that carries a matrix of n_components="
+            f"{feature_map.n_components:_} squared, but has {human_bytes(limit)}; give it more "
+            "memory, or fit fewer components"
+        )
 
 
 def measure_gflops() -> float:

@@ -5,13 +5,12 @@ Estimators, the command line and the flows are thin faces of these, as of `ridge
 
 from __future__ import annotations
 
-import operator
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol, cast, overload
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 import scipy
@@ -23,20 +22,15 @@ from rff_dist.data.row_parts import RowParts
 from rff_dist.engines.kept import name_pass
 from rff_dist.engines.progress import Announcer, PassResumed
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.ridge.conformal import deviations_of_rows
+from rff_dist.ridge.conformal import RootDeviations, check_coverage
 from rff_dist.ridge.evaluation import Errors, evaluate_rows
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.plan import check_matrix_pass
-from rff_dist.ridge.uncertainty import (
-    Calibration,
-    PredictiveModel,
-    calibrate_rows,
-    predict_rows_with_std,
-)
-from rff_dist.statistics.inspection import blocks_of
+from rff_dist.ridge.uncertainty import Calibration, PredictiveModel, calibrate_rows, predict_rows_with_std
+from rff_dist.statistics.inspection import blocks_of, sum_rows
 from rff_dist.storage.columns import ID, ids_of
 from rff_dist.storage.ledger import Ledger
 from rff_dist.storage.outputs import Layout, Output, create_output
@@ -50,10 +44,6 @@ WORTH_KEEPING_S = 5.0
 def evaluate(
     dataset: Dataset, model: RidgeModel, *, engine: Engine, std: Literal[False] = False
 ) -> Errors: ...
-
-
-@overload
-def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine, std: Literal[True]) -> Calibration: ...
 
 
 @overload
@@ -73,14 +63,10 @@ def evaluate(
     check_dataset(dataset, model)
     if dataset.n_targets != model.n_targets:
         raise DataError(f"y has {dataset.n_targets} targets, but the model predicts {model.n_targets}")
-    found: Errors | Calibration = engine.map_reduce(
-        BlockTask(dataset, cast("Any", calibrate_rows if std else evaluate_rows)),
-        blocks_of(dataset),
-        _predictive_state(dataset, model, engine=engine) if std else model.linear,
-        combine=operator.add,
-        label="evaluate",
-    )
-    return found
+    if not std:
+        return sum_rows(dataset, evaluate_rows, model.linear, engine=engine, label="evaluate")
+    state = _predictive_state(dataset, model, engine=engine)
+    return sum_rows(dataset, calibrate_rows, state, engine=engine, label="evaluate")
 
 
 def predict(
@@ -109,18 +95,17 @@ def predict(
       is False, or cannot be written; StatisticsError, SolveError, PlanError with `std`, as
       `predict_with_std_in_memory`; InvalidParameterError if `coverage` is not in (0, 1).
     """
-    check_dataset(dataset, model)
-    wanted = _wanted(model, std=std, coverage=coverage)
+    state = _predicting(dataset, model, std=std, coverage=coverage, engine=engine)
     output = write_output(
         dataset,
-        partial(_predict_arrays, wanted=wanted, one_dimensional=model.one_dimensional),
-        _state(dataset, model, wanted, engine=engine),
+        _predict_arrays,
+        state,
         url,
         engine=engine,
         label="predict",
         attributes={"model_digest": model.digest()},
         n_columns=None if model.one_dimensional else model.n_targets,
-        array=wanted.arrays if len(wanted.arrays) > 1 else wanted.arrays[0],
+        array=state.arrays if len(state.arrays) > 1 else state.arrays[0],
         column_names=column_names,
         overwrite=overwrite,
     )
@@ -177,14 +162,7 @@ def rows_in_memory[S](
     dataset: Dataset, compute: Callable[[Rows, S], NDArray[Any]], state: S, *, engine: Engine, label: str
 ) -> NDArray[Any]:
     """Return what a function makes of each block's rows as one array; see `write_output`."""
-    parts: RowParts = engine.map_reduce(
-        BlockTask(dataset, partial(_part_of, compute=compute)),
-        blocks_of(dataset),
-        state,
-        combine=operator.add,
-        label=label,
-    )
-    return parts.joined()
+    return sum_rows(dataset, partial(_part_of, compute=compute), state, engine=engine, label=label).joined()
 
 
 def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[Any]]) -> RowParts:
@@ -192,67 +170,62 @@ def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[An
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Wanted:
-    """Which arrays a predicting pass makes.
+class _Predicting:
+    """The state of a predicting pass, which says what arrays it makes.
 
+    `model`: with standard deviations, where they or intervals need these.
     `arrays`: their names, `predictions` first.
+    `one_dimensional`: whether they drop the target axis.
     `deviations`: half width of intervals in standard deviations; 0 where they have another, or none are
       wanted.
     `half_width`: float64 array of shape (n_targets,), or None. Half width of conformal intervals; over s(x)
       where the model's scores are normalised.
+    `root_deviations`: what predicts √s there.
     """
 
-    arrays: list[str]
-    deviations: float
-    half_width: FloatArray | None
-
-
-def _wanted(model: RidgeModel, *, std: bool, coverage: float | None) -> _Wanted:
-    arrays = ["predictions", *(["standard_deviations"] if std else [])]
-    if coverage is None:
-        return _Wanted(arrays, 0.0, None)
-    if not 0.0 < coverage < 1.0:
-        raise InvalidParameterError(f"`coverage` is {coverage!r}; expected a number in (0, 1), such as 0.9")
-    model.refuse_classifier("intervals")
-    arrays += ["lower", "upper"]
-    if model.held_out is not None:
-        return _Wanted(arrays, 0.0, model.held_out.quantile(coverage))
-    return _Wanted(arrays, float(scipy.special.ndtri((1.0 + coverage) / 2.0)), None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _State:
-    """What a predicting pass needs: the model, and what predicts √s where widths follow the row."""
-
     model: LinearModel | PredictiveModel
-    root_deviations: LinearModel | None
-    bounds: FloatArray | None
+    arrays: list[str]
+    one_dimensional: bool
+    deviations: float = 0.0
+    half_width: FloatArray | None = None
+    root_deviations: RootDeviations | None = None
 
     def digest(self) -> str:
         return self.model.digest()
 
 
-def _state(dataset: Dataset, model: RidgeModel, wanted: _Wanted, *, engine: Engine) -> _State:
-    needs_std = "standard_deviations" in wanted.arrays or wanted.deviations > 0
-    predicts = _predictive_state(dataset, model, engine=engine) if needs_std else model.linear
-    deviations = None if model.held_out is None else model.held_out.deviations
-    if wanted.half_width is None or deviations is None:
-        return _State(predicts, None, None)
-    return _State(predicts, model.root_deviations, deviations.bounds)
+def _predicting(
+    dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine
+) -> _Predicting:
+    check_dataset(dataset, model)
+    intervals = ["lower", "upper"] if coverage is not None else []
+    arrays = ["predictions", *(["standard_deviations"] if std else []), *intervals]
+    found = _Predicting(model.linear, arrays, model.one_dimensional)
+    if coverage is not None:
+        check_coverage(coverage)
+        model.refuse_classifier("intervals")
+        if model.held_out is None:
+            found = replace(found, deviations=float(scipy.special.ndtri((1.0 + coverage) / 2.0)))
+        else:
+            half_width = model.held_out.quantile(coverage)
+            found = replace(found, half_width=half_width, root_deviations=model.root_deviations)
+    if std or found.deviations > 0:
+        found = replace(found, model=_predictive_state(dataset, model, engine=engine))
+    return found
 
 
-def _predict_arrays(rows: Rows, state: _State, *, wanted: _Wanted, one_dimensional: bool) -> FloatArray:
+def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
     """Return the wanted arrays of a block, along the last axis where they are several."""
     if isinstance(state.model, PredictiveModel):
         mean, deviation = predict_rows_with_std(rows, state.model)
     else:
         mean, deviation = predict_rows(rows, state.model), np.zeros(1)
-    half_width = deviation * wanted.deviations if wanted.half_width is None else wanted.half_width
-    if state.root_deviations is not None and state.bounds is not None:
-        half_width = half_width * deviations_of_rows(rows, state.root_deviations, state.bounds)
+    half_width = deviation * state.deviations if state.half_width is None else state.half_width
+    if state.root_deviations is not None:
+        half_width = half_width * state.root_deviations.of_rows(rows)
     found = {"predictions": mean, "standard_deviations": deviation}
     found |= {"lower": mean - half_width, "upper": mean + half_width}
-    made = [found[name][:, 0] if one_dimensional else found[name] for name in wanted.arrays]
+    made = [found[name][:, 0] if state.one_dimensional else found[name] for name in state.arrays]
     return made[0] if len(made) == 1 else np.stack(made, axis=-1)
 
 
@@ -264,22 +237,18 @@ def predict_intervals_in_memory(
     Raises DataError if the dataset does not fit the model; InvalidParameterError if `coverage` is not in (0,
       1); StatisticsError, SolveError without held-out scores, as `predict_with_std_in_memory`.
     """
-    ends = _arrays_in_memory(dataset, model, _wanted(model, std=False, coverage=coverage), engine=engine)
+    ends = _arrays_in_memory(dataset, model, coverage=coverage, engine=engine)
     return ends[..., 1], ends[..., 2]
 
 
 def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:
     """Return predictions of shape (n_samples,) or (n_samples, n_targets) as one array."""
-    return _arrays_in_memory(dataset, model, _wanted(model, std=False, coverage=None), engine=engine)
+    return _arrays_in_memory(dataset, model, engine=engine)
 
 
-def _arrays_in_memory(
-    dataset: Dataset, model: RidgeModel, wanted: _Wanted, *, engine: Engine
-) -> NDArray[Any]:
-    check_dataset(dataset, model)
-    compute = partial(_predict_arrays, wanted=wanted, one_dimensional=model.one_dimensional)
-    state = _state(dataset, model, wanted, engine=engine)
-    return rows_in_memory(dataset, compute, state, engine=engine, label="predict")
+def _arrays_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine, **wanted: Any) -> NDArray[Any]:
+    state = _predicting(dataset, model, **wanted, engine=engine)
+    return rows_in_memory(dataset, _predict_arrays, state, engine=engine, label="predict")
 
 
 def predict_with_std_in_memory(
@@ -295,7 +264,7 @@ def predict_with_std_in_memory(
       does not say whether an intercept was fitted; SolveError if the statistics do not determine a variance;
       PlanError if the triangle does not fit into the memory there is.
     """
-    found = _arrays_in_memory(dataset, model, _wanted(model, std=True, coverage=None), engine=engine)
+    found = _arrays_in_memory(dataset, model, std=True, engine=engine)
     return found[..., 0], found[..., 1]
 
 

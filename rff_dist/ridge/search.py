@@ -18,7 +18,7 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.data.folds import find_folds
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError
-from rff_dist.features import for_dataset
+from rff_dist.features.evidence import TUNING_ROWS
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.features.nystrom import Nystrom
@@ -32,8 +32,6 @@ from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.prepare import prepare
 from rff_dist.ridge.solve import Solved
 from rff_dist.selection.alphas import RESOLUTION
-from rff_dist.selection.cross_validation import CrossValidation
-from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +88,7 @@ def search(
         dataset,
         options,
         features=options.features,
-        n_tuned_on=for_dataset.TUNING_ROWS if tuned else 0,
+        n_tuned_on=TUNING_ROWS if tuned else 0,
         plan=planner(dataset, options, engine=engine),
     )
     assert folds is not None  # `cv` is given
@@ -99,10 +97,7 @@ def search(
         dataset, widths[-1], len(candidates), engine=engine, n_folds=folds.n_folds, features=options.features
     )
     prepared = prepare(
-        dataset,
-        standardize=options.standardize,
-        sample_weight_kind=options.sample_weight_kind,
-        engine=engine,
+        dataset, standardize=options.standardize, sample_weight_kind=options.sample_weight_kind, engine=engine
     )
     maps = draw_candidates(Draws(prepared, options, folds=folds), candidates, widths)
     trained = train_folds(
@@ -184,21 +179,28 @@ def describe_candidate(feature_map: FeatureMap, solved: Solved) -> Row:
     table, choice = solved.cross_validation, solved.choice
     assert table is not None
     assert choice is not None
-    kernel = kernel_of(feature_map)
-    length_scale = getattr(kernel, "length_scale", None)
     least = table.best
     if choice.own_alphas is not None:
         least = table.with_own_alphas(least, always=True)
     return {
-        "kernel": "given" if kernel is None else kernel_text(kernel),
-        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
-        "features": kind_of(feature_map),
+        **describe_features(feature_map),
         "n_components": choice.n_components,
         "alpha": choice.alpha if choice.own_alphas is None else list(choice.own_alphas),
         "alpha_at_end": choice.at_end if len(table.alphas) > 1 else None,
         "score": least.score,
         "standard_error": None if np.isnan(least.standard_error) else least.standard_error,
-        "rmse": _root_mean_squared_error(table, choice.n_components, solved.solution.alpha),
+        "rmse": np.sqrt(table.at_alphas(choice.n_components, solved.solution.alpha)[0]).tolist(),
+    }
+
+
+def describe_features(feature_map: FeatureMap) -> Row:
+    """Return the `kernel`, `length_scale` and `features` of a candidate; see `describe_candidate`."""
+    kernel = kernel_of(feature_map)
+    length_scale = getattr(kernel, "length_scale", None)
+    return {
+        "kernel": "given" if kernel is None else kernel_text(kernel),
+        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
+        "features": kind_of(feature_map),
     }
 
 
@@ -225,12 +227,6 @@ def choose(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Row], int]:
         for row in rows
     ]
     return compared, best_index
-
-
-def _root_mean_squared_error(table: CrossValidation, n_components: int, alphas: FloatArray) -> list[float]:
-    width = int(np.flatnonzero(table.n_components == n_components)[0])
-    places = np.searchsorted(table.alphas, alphas)
-    return list(np.sqrt(table.mean[width, places, np.arange(len(places))]).tolist())
 
 
 def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:

@@ -108,9 +108,7 @@ def solve_folds(
     choice = find(choice.n_components)
     if penalty.per_target is not False and not is_one_alpha(penalty.alpha):
         choice = table.with_own_alphas(
-            choice,
-            always=penalty.per_target is True,
-            standard_errors=1.0 if one_standard_error else AS_GOOD,
+            choice, always=penalty.per_target is True, standard_errors=1.0 if one_standard_error else AS_GOOD
         )
     chosen = maps[widths.index(choice.n_components)]
     total = statistics.total()

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from rff_dist.data.blocks import Rows
 from rff_dist.errors import DataError, SolveError, StatisticsError
 from rff_dist.numerics.cholesky import rounding_floor, smallest_eigenvalue
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.numerics.normal_equations import NormalEquations
 from rff_dist.numerics.runs import expand
 from rff_dist.numerics.solution import check_alpha, rss_error_bound
@@ -42,7 +42,7 @@ from rff_dist.numerics.triangular import (
     solve_factored,
     solve_transposed,
 )
-from rff_dist.ridge.evaluation import Errors, check_evaluation, errors_of
+from rff_dist.ridge.evaluation import Errors, errors_of, evaluated_targets
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
@@ -236,14 +236,7 @@ class Calibration:
                 f"these are of different models, whose targets vary by {self.target_scale} and "
                 f"{other.target_scale}; measure all blocks with one"
             )
-        return Calibration(
-            self.errors + other.errors,
-            self.log_losses + other.log_losses,
-            self.squared_scores + other.squared_scores,
-            self.covered + other.covered,
-            self.deviations + other.deviations,
-            self.target_scale,
-        )
+        return add_fields(self, other, target_scale=self.target_scale)
 
     @property
     def nlpd(self) -> FloatArray:
@@ -298,23 +291,16 @@ def calibrate_rows(rows: Rows, model: PredictiveModel) -> Calibration:
     DataError
         If the block has no targets, or values that are not finite; as `predict_rows_with_std`.
     """
-    check_evaluation(rows)
-    assert rows.y is not None
+    y, weights = evaluated_targets(rows)
     predictions, deviations = predict_rows_with_std(rows, model)
-    residual = np.abs(rows.y - predictions)
-    weights = np.ones(len(residual)) if rows.sample_weight is None else rows.sample_weight
+    residual = np.abs(y - predictions)
     certain = deviations == 0.0
     divisor = np.where(certain, 1.0, deviations)
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
         squared = np.where(certain, 0.0, (residual / divisor) ** 2)
         losses = np.where(certain, 0.0, 0.5 * (np.log(2.0 * np.pi) + squared) + np.log(divisor))
-        sums = [ExactSum.of(weights @ values) for values in (losses, squared, deviations)]
         inside = np.stack([weights @ (residual <= width * deviations) for width in _quantiles()])
-    return Calibration(
-        errors=errors_of(rows, predictions, model.linear.intercept),
-        log_losses=sums[0],
-        squared_scores=sums[1],
-        covered=ExactSum.of(inside),
-        deviations=sums[2],
-        target_scale=model.target_scale,
-    )
+        sums = (weights @ losses, weights @ squared, inside, weights @ deviations)
+    errors = errors_of(y, weights, predictions, model.linear.intercept)
+    log_losses, squared_scores, covered, spread = map(ExactSum.of, sums)
+    return Calibration(errors, log_losses, squared_scores, covered, spread, model.target_scale)

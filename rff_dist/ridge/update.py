@@ -31,7 +31,7 @@ from rff_dist.data.cut import MIN_BLOCK_ROWS
 from rff_dist.data.folds import Folds, HashFolds, HeldInFolds, folds_from_dict
 from rff_dist.engines.protocol import Broadcast, Engine
 from rff_dist.errors import DataError
-from rff_dist.ridge.describe import describe_cut, describe_dataset
+from rff_dist.ridge.describe import describe_cut, describe_dataset, summed_blocks
 from rff_dist.ridge.differences import Compared
 from rff_dist.ridge.drift import Batch, BatchState, measure_batch
 from rff_dist.ridge.fading import Fading
@@ -103,17 +103,15 @@ def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine
     Raises DataError if values cannot be used, or lie beyond what the sums were laid out for; names row and
       column.
     """
-    assert model.statistics is not None
-    sums = Accumulation(model.feature_map, model.statistics.spec, sums="moments")
+    sums = Accumulation(model.feature_map, model.summed.spec, sums="moments")
     found: list[Batch] = [
         engine.map_reduce(
             BlockTask(source, measure_batch, adds=True),
             blocks,
             BatchState(model.linear, sums, _pivot(model)),
-            combine=operator.add,
             label="score",
         )
-        for source, blocks in _sources((dataset, rows.ranges), rows.came, model.statistics.spec.limb_rows)
+        for source, blocks in _sources((dataset, rows.ranges), rows.came, model.summed.spec.limb_rows)
     ]
     batch = functools.reduce(operator.add, found)
     if not batch.moments.weight.value() > 0:
@@ -123,9 +121,8 @@ def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine
 
 def _pivot(model: RidgeModel) -> FloatArray:
     """Return what moments of rows are taken about that come or go."""
-    assert model.statistics is not None
     center = model.columns.mean if model.columns is not None else np.zeros(model.n_features)
-    return np.concatenate([center, model.statistics.target_means()])
+    return np.concatenate([center, model.summed.target_means()])
 
 
 def measure_gone_rows(
@@ -133,10 +130,9 @@ def measure_gone_rows(
 ) -> Moments | None:
     """Measure the columns of the rows that a model is to hold no longer; None where all stay."""
     before = dataset if rows.differences is None else rows.differences.before
-    found: list[Moments] = [
-        engine.map_reduce(
-            BlockTask(source, measure_moments), blocks, _pivot(model), combine=operator.add, label="measure"
-        )
+    pivot = _pivot(model)
+    found = [
+        inspection.sum_rows(source, measure_moments, pivot, blocks=blocks, engine=engine, label="measure")
         for source, blocks in _sources((before, rows.left), rows.gone, MIN_BLOCK_ROWS)
     ]
     return functools.reduce(operator.add, found) if found else None
@@ -165,8 +161,7 @@ def accumulate_new_rows(
 
     Raises DataError if values cannot be used, or lie beyond what the sums were laid out for.
     """
-    assert model.statistics is not None
-    spec, folds, fading = model.statistics.spec, _folds(model), rows.fading
+    spec, folds, fading = model.summed.spec, _folds(model), rows.fading
     faded = Fading.from_card(model.card)
     halved = fading.halved_since(faded)
     state = Accumulation(model.feature_map, spec, folds)
@@ -176,9 +171,7 @@ def accumulate_new_rows(
         found = sum_ranges(change.source, change.ranges, engine.broadcast(sums), engine=engine)
         return found.reweighted(-age, halvings)
 
-    blocks = inspection.blocks_of(
-        dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
-    )
+    blocks = summed_blocks(dataset, spec, folds)
     wanted = without_rows([(block.start, block.stop) for block in blocks], rows.out)
     changes = _changes(model, dataset, rows, fading.by_age(wanted), halved)
     if changes is None:
@@ -187,7 +180,7 @@ def accumulate_new_rows(
         come = [_Change(dataset, ranges, age) for age, ranges in fading.by_age(wanted).items()]
     else:
         gone, come = changes
-        statistics = model.statistics
+        statistics = model.summed
         for change in gone:
             statistics = statistics - summed(change, faded.halvings, change.age - halved)
         statistics = statistics.reweighted(-halved, fading.halvings)
@@ -205,7 +198,6 @@ def _changes(
     `wanted`: the blocks that the model is to hold, by how often the weights of their rows are halved.
     `halved`: how often weights were halved since the model was made.
     """
-    assert model.statistics is not None
     per_block, by_folds = model.card.get("rows_per_block"), model.card.get("summed_by_folds", False)
     if per_block is None or (by_folds and _folds(model) is None):
         return None
@@ -223,7 +215,7 @@ def _changes(
         come.append(_Change(dataset, (are - were) | again, age))
     if sum(count_rows(change.ranges) for change in [*gone, *come]) >= sum(map(count_rows, wanted.values())):
         return None
-    if model.statistics.spec.fixed_point:
+    if model.summed.spec.fixed_point:
         was, became = (rows.differences.was, rows.differences.became) if rows.differences else (None, None)
         at_once = rows_at_once(dataset, MIN_BLOCK_ROWS)
         gone = [part for one in gone for part in _by_rows(one, held, wanted, was, at_once)]
@@ -306,7 +298,6 @@ def sum_ranges(
         BlockTask(dataset, accumulate_rows, adds=True),
         as_blocks(sorted(ranges)),
         state,
-        combine=operator.add,
         label="accumulate",
     )
     return statistics
@@ -355,7 +346,7 @@ def _columns(model: RidgeModel, batch: Batch | None, gone: Moments | None) -> Co
     """Return the moments of the columns of all rows, from a model's own."""
     if model.columns is None or model.statistics is None:
         return None
-    columns, frequency = model.columns, model.statistics.spec.frequency_weights
+    columns, frequency = model.columns, model.summed.spec.frequency_weights
     if batch is not None:
         columns = columns + ColumnMoments.of(batch.moments, frequency_weights=frequency)
     if gone is not None:

@@ -65,6 +65,24 @@ def check_grid(alphas: ArrayLike) -> FloatArray:
     return grid
 
 
+def last_within(scores: FloatArray, limit: float | FloatArray) -> int:
+    """Return the place of the last score up to a limit: of an ascending grid that of the largest alpha."""
+    return int(np.flatnonzero(scores <= limit)[-1])
+
+
+def shares_of_variance(errors: FloatArray, target_variance: FloatArray) -> FloatArray:
+    """Return means over targets of error / variance, by which alphas are chosen for all targets together.
+
+    Units of targets do not matter and constant ones have no say; the sum of errors where all are.
+
+    `errors`: float64 array of shape (..., n_targets).
+    """
+    varying = target_variance > 0.0
+    if not varying.any():
+        return np.asarray(errors.sum(axis=-1))
+    return np.asarray((errors[..., varying] / target_variance[varying]).mean(axis=-1))
+
+
 def end_of_grid(best: int, n_alphas: int) -> Literal["lower", "upper"] | None:
     """Say which end of a grid of alphas an index is at, if any."""
     if best == n_alphas - 1:

@@ -37,6 +37,8 @@ from rff_dist.selection.alphas import (
     alpha_grid,
     check_grid,
     end_of_grid,
+    last_within,
+    shares_of_variance,
     worst_end,
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
@@ -120,10 +122,7 @@ class CrossValidation:
 
     @property
     def scores(self) -> FloatArray:
-        """What choices go by: mean over targets of error / variance, shape (n_sizes, n_alphas).
-
-        Units of targets do not matter and constant ones have no say; the sum of errors where all are.
-        """
+        """What choices go by, see `shares_of_variance`: shape (n_sizes, n_alphas)."""
         return _mean(self.split_scores(), self.weights)
 
     @property
@@ -136,13 +135,13 @@ class CrossValidation:
         """The least score; of scores within 1e-10 the least number of components, and its largest alpha."""
         scores = self.scores
         size, _ = np.argwhere(scores <= scores.min() + RESOLUTION)[0]
-        return self._choice(size, _last_within(scores[size], scores.min() + RESOLUTION))
+        return self._choice(size, last_within(scores[size], scores.min() + RESOLUTION))
 
     def best_of(self, n_components: int) -> Choice:
         """Return the alpha of one size with the least score, the largest of those within 1e-10."""
-        size = self._place_of(n_components)
+        size = self.place_of(n_components)
         scores = self.scores[size]
-        return self._choice(size, _last_within(scores, scores.min() + RESOLUTION))
+        return self._choice(size, last_within(scores, scores.min() + RESOLUTION))
 
     def safest(self, n_components: int) -> Choice:
         """Return the alpha of one size with the least score; a larger one where rows are interpolated.
@@ -151,21 +150,30 @@ class CrossValidation:
         a mean leverage above 0.9, the largest alpha within a tenth of a standard error takes its place:
         nothing is lost, and the coefficients are less of a chance.
         """
-        best = self.best_of(n_components)
-        size = self._place_of(n_components)
-        slack = AS_GOOD * best.standard_error if self._interpolates(size, best.alpha) else 0.0
+        best, size = self.best_of(n_components), self.place_of(n_components)
+        interpolates = self.mean_leverage(n_components, best.alpha) > INTERPOLATING
+        slack = AS_GOOD * best.standard_error if interpolates else 0.0
         limit = best.score + max(np.nan_to_num(slack), RESOLUTION)
-        return self._choice(size, _last_within(self.scores[size], limit))
+        return self._choice(size, last_within(self.scores[size], limit))
 
-    def _interpolates(self, size: int, alpha: float) -> bool:
-        at = int(np.searchsorted(self.alphas, alpha))
-        return self.leverages is not None and float(self.leverages[:, size, at].mean()) > INTERPOLATING
+    def mean_leverage(self, n_components: int, alpha: float) -> float:
+        """Return the mean leverage of the rows trained on, of one size and alpha; 0 where it is not known."""
+        if self.leverages is None:
+            return 0.0
+        size, at = self.place_of(n_components), int(np.searchsorted(self.alphas, alpha))
+        return float(self.leverages[:, size, at].mean())
+
+    def at_alphas(self, n_components: int, alphas: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return each target's mean squared error and its standard error at its own alpha of the grid."""
+        size = self.place_of(n_components)
+        places = np.searchsorted(self.alphas, alphas), np.arange(len(alphas))
+        return self.mean[size][places], self.standard_error[size][places]
 
     def one_standard_error(self, n_components: int) -> Choice:
         """Return the largest alpha of one size within one standard error of that size's best."""
         limit = self._limit(self.best_of(n_components))
-        size = self._place_of(n_components)
-        return self._choice(size, _last_within(self.scores[size], limit))
+        size = self.place_of(n_components)
+        return self._choice(size, last_within(self.scores[size], limit))
 
     def fewest_components(self) -> Choice:
         """Return the least number of components whose best is within one standard error of the best."""
@@ -183,7 +191,7 @@ class CrossValidation:
           of its least: 1 for the rule of `one_standard_error`, and `AS_GOOD` for that of `safest`, which
           holds only where rows are interpolated.
         """
-        size, shared = self._place_of(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
+        size, shared = self.place_of(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
         places = np.full(len(self.target_variance), shared)
         varying = np.flatnonzero(self.target_variance > 0.0)
         for target in varying:
@@ -191,9 +199,10 @@ class CrossValidation:
             mean, deviation = _mean(errors, self.weights), _standard_error(errors, self.weights)
             best = int(np.argmin(mean))
             slack = standard_errors * np.nan_to_num(deviation[best])
-            if standard_errors == AS_GOOD and not self._interpolates(size, float(self.alphas[best])):
+            leverage = self.mean_leverage(choice.n_components, self.alphas[best])
+            if standard_errors == AS_GOOD and not leverage > INTERPOLATING:
                 slack = 0.0
-            own = _last_within(mean, mean[best] + max(slack, RESOLUTION))
+            own = last_within(mean, mean[best] + max(slack, RESOLUTION))
             saved = errors[:, shared] - errors[:, own]
             noise = np.nan_to_num(_standard_error(saved, self.weights))
             if always or _mean(saved, self.weights) > max(MATERIAL_GAIN * mean[shared], noise):
@@ -206,7 +215,7 @@ class CrossValidation:
         `shared`: the place of the alpha that targets share which have none of their own; by default that of
           most targets.
         """
-        size = self._place_of(n_components)
+        size = self.place_of(n_components)
         if shared is None:
             shared = int(np.bincount(places).argmax())
         if (places == shared).all():
@@ -225,12 +234,7 @@ class CrossValidation:
     def score_of(self, size: int, places: NDArray[np.intp]) -> tuple[float, float]:
         """Return the score, and its standard error, of one size and each target's place among the alphas."""
         errors = self.errors[:, size, places, np.arange(len(places))]
-        varying = self.target_variance > 0.0
-        shares = (
-            (errors[:, varying] / self.target_variance[varying]).mean(axis=1)
-            if varying.any()
-            else errors.sum(axis=1)
-        )
+        shares = shares_of_variance(errors, self.target_variance)
         return float(_mean(shares, self.weights)), float(_standard_error(shares, self.weights))
 
     def from_alpha(self, least: float) -> Self:
@@ -264,10 +268,7 @@ class CrossValidation:
 
     def split_scores(self) -> FloatArray:
         """Return what `scores` are the means of, shape (n_splits, n_sizes, n_alphas)."""
-        varying = self.target_variance > 0.0
-        if not varying.any():
-            return np.asarray(self.errors.sum(axis=-1))
-        return np.asarray((self.errors[..., varying] / self.target_variance[varying]).mean(axis=-1))
+        return shares_of_variance(self.errors, self.target_variance)
 
     def _choice(self, size: int, alpha: int) -> Choice:
         return Choice(
@@ -278,7 +279,8 @@ class CrossValidation:
             at_end=end_of_grid(alpha, len(self.alphas)),
         )
 
-    def _place_of(self, n_components: int) -> int:
+    def place_of(self, n_components: int) -> int:
+        """Return the place of a number of components in the table."""
         found = np.flatnonzero(self.n_components == n_components)
         if not len(found):
             raise InvalidParameterError(
@@ -420,7 +422,7 @@ def _sizes(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) ->
             f"`feature_maps` have {sizes} components; expected at least one map, ascending, of at most "
             f"{total.n_components}"
         )
-    own = total.spec.scales
+    own, found = total.spec.scales, []
     for size, feature_map in zip(sizes, feature_maps, strict=True):
         whole = size == total.n_components
         if not whole and (len(feature_map.scales) > 1 or len(own) > 1):
@@ -434,10 +436,8 @@ def _sizes(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) ->
                 f"the features of a map of {size} components have scales {feature_map.scales}, those of the "
                 f"statistics {own}; expected the statistics' own up to one factor"
             )
-    return [
-        _Size(size, None if size == total.n_components and feature_map.scales == own else feature_map)
-        for size, feature_map in zip(sizes, feature_maps, strict=True)
-    ]
+        found.append(_Size(size, None if whole and feature_map.scales == own else feature_map))
+    return found
 
 
 def _problems(
@@ -457,16 +457,13 @@ def _problems(
             if not summed <= set(folds):
                 running, summed = None, set()
             if added := [fold for fold in folds if fold not in summed]:
-                more = size.of(statistics.sum(added)) if _any_rows(statistics, added) else None
+                any_rows = any(statistics.parts[fold] is not None for fold in added)
+                more = size.of(statistics.sum(added)) if any_rows else None
                 running = more if running is None else running if more is None else running + more
                 summed |= set(added)
             if running is None:
                 running = size.of(statistics.sum(folds))  # which says that they have no rows
             yield _Problem(split, index, running, validation)
-
-
-def _any_rows(statistics: FoldStatistics, folds: Sequence[int]) -> bool:
-    return any(statistics.parts[fold] is not None for fold in folds)
 
 
 def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
@@ -571,7 +568,3 @@ def _standard_error(errors: FloatArray, weights: FloatArray) -> FloatArray:
         return np.full(errors.shape[1:], np.nan)
     squares = np.square(errors - _mean(errors, weights))
     return np.asarray(np.sqrt(_mean(squares, weights) / (len(weights) - 1)))
-
-
-def _last_within(scores: FloatArray, limit: float) -> int:
-    return int(np.flatnonzero(scores <= limit)[-1])

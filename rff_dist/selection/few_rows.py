@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.selection.alphas import MATERIAL_GAIN, RESOLUTION, PerTarget
+from rff_dist.selection.alphas import MATERIAL_GAIN, RESOLUTION, PerTarget, last_within
 from rff_dist.typing import FloatArray
 
 # Share of the least error. Rows that may be interpolated all gain by ever smaller alphas, however little:
@@ -106,7 +106,7 @@ class _Rows:
         least = int(np.argmin(means))
         excess, error = self.mean_and_error(losses - losses[least])
         slack = max(RESOLUTION, IMMATERIAL * float(means[least]))
-        return int(np.flatnonzero(excess <= np.maximum(error, slack))[-1])
+        return last_within(excess, np.maximum(error, slack))
 
     def most_saved(self, losses: FloatArray, chosen: int) -> tuple[float, int]:
         """Return by what share another alpha may err less, with a standard error added, and its place.

@@ -19,6 +19,7 @@ from rff_dist.selection.alphas import (
     check_grid,
     default_alphas,
     end_of_grid,
+    shares_of_variance,
     worst_end,
 )
 from rff_dist.typing import FloatArray
@@ -194,13 +195,7 @@ def _with_own_alphas(spectrum: RidgeSpectrum, shared: Selection, *, always: bool
 
 
 def _shared_score(spectrum: RidgeSpectrum, scores: FloatArray) -> FloatArray:
-    """Mean over targets of GCV / variance, shape (n_alphas,)."""
-    variance = spectrum.total_sum_of_squares / spectrum.sum_of_weights
-    varying = variance > 0.0
-    if not varying.any():
-        return scores.sum(axis=1)
-    shared: FloatArray = (scores[:, varying] / variance[varying]).mean(axis=1)
-    return shared
+    return shares_of_variance(scores, spectrum.total_sum_of_squares / spectrum.sum_of_weights)
 
 
 def _shared_evidence(spectrum: RidgeSpectrum, log_evidences: FloatArray) -> FloatArray:

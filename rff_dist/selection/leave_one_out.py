@@ -17,7 +17,7 @@ Technometrics 16 (PRESS); Hastie, Tibshirani & Friedman (2009), The Elements of 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,11 +27,19 @@ from rff_dist.data.checks import check_finite
 from rff_dist.errors import DataError, SolveError, StatisticsError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.eigen import decompose
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.numerics.runs import expand
 from rff_dist.numerics.threads import share_out, tile_pool
 from rff_dist.numerics.triangular import STRIP_COLUMNS, solve_upper
-from rff_dist.selection.alphas import MATERIAL_GAIN, RESOLUTION, PerTarget, check_grid, default_alphas
+from rff_dist.selection.alphas import (
+    MATERIAL_GAIN,
+    RESOLUTION,
+    PerTarget,
+    check_grid,
+    default_alphas,
+    last_within,
+    shares_of_variance,
+)
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray, IntArray
 
@@ -150,13 +158,7 @@ class LeaveOneOut:
                 f"these errors are of different penalties, {self.alphas} and {other.alphas}; measure all "
                 "blocks with one `hat_matrix`"
             )
-        return replace(
-            self,
-            n_samples=self.n_samples + other.n_samples,
-            weight=self.weight + other.weight,
-            squared=self.squared + other.squared,
-            n_undetermined=self.n_undetermined + other.n_undetermined,
-        )
+        return add_fields(self, other, alphas=self.alphas, target_variance=self.target_variance)
 
     @property
     def mean_squared_error(self) -> FloatArray:
@@ -233,24 +235,20 @@ def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> flo
     Raises SolveError if every alpha leaves a row undetermined.
     """
     errors, varying = found.mean_squared_error, found.target_variance > 0.0
-    scores = (
-        (errors[:, varying] / found.target_variance[varying]).mean(axis=1)
-        if varying.any()
-        else errors.sum(axis=1)
-    )
+    scores = shares_of_variance(errors, found.target_variance)
     if not np.isfinite(scores).any():
         raise SolveError(
             f"alpha cannot be chosen by leave-one-out errors: with every alpha up to {found.alphas[-1]:.3g} "
             f"some of the {found.n_samples:_} rows have a leverage of 1 up to rounding; give larger alphas"
         )
-    best = int(np.flatnonzero(scores <= scores.min() + RESOLUTION)[-1])
+    best = last_within(scores, scores.min() + RESOLUTION)
     if best in (0, len(scores) - 1):
         end = "lower" if best == 0 else "upper"
         logger.info("the best alpha %.3g is at the %s end of the path", found.alphas[best], end)
     places = np.full(errors.shape[1], best)
     for target in np.flatnonzero(varying) if per_target is not False else ():
         shares = errors[:, target] / found.target_variance[target]
-        own = int(np.flatnonzero(shares <= shares.min() + RESOLUTION)[-1])
+        own = last_within(shares, shares.min() + RESOLUTION)
         if per_target is True or shares[own] < (1.0 - MATERIAL_GAIN) * shares[best]:
             places[target] = own
     return float(found.alphas[best]) if (places == best).all() else found.alphas[places]

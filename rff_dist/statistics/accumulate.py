@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import operator
@@ -28,7 +27,7 @@ from rff_dist.products.float64 import Float64Products
 from rff_dist.products.protocol import Products, Tile
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics, carried, with_room
-from rff_dist.statistics.spec import OUTPUT_TILE, Region, StatisticsSpec, tile_rows
+from rff_dist.statistics.spec import OUTPUT_TILE, Part, Region, StatisticsSpec, tile_rows
 from rff_dist.typing import FloatArray, IntArray
 
 type _FilledTile = tuple[int, slice, Tile]  # its piece, its rows, its features
@@ -50,9 +49,9 @@ class Accumulation:
     folds: Folds | None = None
     sums: Literal["all", "gram", "moments"] = "all"
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.feature_map.digest()
+    def of_part(self, part: Part) -> Accumulation:
+        """Return the state of a pass that sums up a part of Z'Z."""
+        return replace(self, spec=replace(self.spec, part=part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,6 @@ class Accumulations:
     members: tuple[Accumulation, ...]
     folds: Folds
     n_samples: int
-
-    def digest(self) -> str:
-        """Return a digest of the feature maps' digests: what every worker must agree on."""
-        return hashlib.sha256(" ".join(member.digest() for member in self.members).encode()).hexdigest()
 
 
 def accumulate_fold_rows(
@@ -137,10 +132,7 @@ class _Pieces:
 
 
 def _accumulate(
-    rows: Rows,
-    state: Accumulation,
-    pieces: _Pieces | None,
-    totals: Sequence[RidgeStatistics | None],
+    rows: Rows, state: Accumulation, pieces: _Pieces | None, totals: Sequence[RidgeStatistics | None]
 ) -> list[RidgeStatistics]:
     """Return the statistics of each piece of a block; without pieces, of all its rows as they stand.
 
@@ -171,7 +163,7 @@ def _accumulate(
     counts = _observations(rows, spec)
     right = np.ones((len(inputs), 1))
     if rows.y is not None:
-        right = np.column_stack([rows.y - np.asarray(spec.target_offset or 0.0), right])
+        right = np.column_stack([rows.y - spec.offsets, right])
     row_numbers = np.arange(rows.block.start, rows.block.stop)
     ends: tuple[int, ...] = (len(inputs),)
     if pieces is not None:

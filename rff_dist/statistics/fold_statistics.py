@@ -7,7 +7,7 @@ rows less those of the fold that is held out.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Self
@@ -103,7 +103,7 @@ class FoldStatistics:
         parts = [part for index in indices if (part := self.parts[index]) is not None]
         if not parts:
             return self.fold(indices[0])
-        return reduce(_add, parts)
+        return reduce(operator.add, parts)
 
     def targets(self) -> ExactSum:
         """Return [Y - offset, 1]'W[Y - offset, 1] of all rows; see `RidgeStatistics`."""
@@ -111,11 +111,9 @@ class FoldStatistics:
 
     def leading(self, n_components: int, *, feature_digest: str, scales: Runs) -> Self:
         """Return the statistics of the leading components; see `RidgeStatistics.leading`."""
-        parts = (
-            None if part is None else part.leading(n_components, feature_digest=feature_digest, scales=scales)
-            for part in self.parts
+        return self._with_each(
+            lambda part: part.leading(n_components, feature_digest=feature_digest, scales=scales)
         )
-        return replace(self, parts=tuple(parts))
 
     def check_complete(self, n_samples: int, feature_map: FeatureMap) -> None:
         """Check that every row counted once; see `RidgeStatistics.check_complete`.
@@ -133,14 +131,10 @@ class FoldStatistics:
 
     def with_whitener(self, whitener: NDArray[np.float64] | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
-        return replace(
-            self,
-            parts=tuple(None if part is None else part.with_whitener(whitener) for part in self.parts),
-        )
+        return self._with_each(lambda part: part.with_whitener(whitener))
 
-
-def _add(left: RidgeStatistics, right: RidgeStatistics) -> RidgeStatistics:
-    return left + right
+    def _with_each(self, change: Callable[[RidgeStatistics], RidgeStatistics]) -> Self:
+        return replace(self, parts=tuple(None if part is None else change(part) for part in self.parts))
 
 
 def _plus(left: RidgeStatistics | None, right: RidgeStatistics | None) -> RidgeStatistics | None:

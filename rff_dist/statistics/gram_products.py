@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -20,18 +21,18 @@ from rff_dist.data.folds import Folds
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.numerics.runs import expand
-from rff_dist.numerics.threads import share_out, tile_pool
-from rff_dist.numerics.triangular import solve_transposed
+from rff_dist.numerics.threads import SpareMemory, share_out
 from rff_dist.statistics.accumulate import Accumulation, checked_weights
 from rff_dist.statistics.inspection import blocks_of
+from rff_dist.statistics.reading import deviations_of, whitened
 from rff_dist.statistics.spec import LIMB_BITS
 from rff_dist.typing import Float32Array, FloatArray, IntArray
 
 # Of a tile's features, which are read twice: few columns want them in the cache, many want tall tiles.
 TILE_BYTES, FEW_COLUMNS, TILE_BYTES_OF_MANY = 2**24, 16, 2**26
-MIN_TILE_ROWS, MAX_TILE_ROWS = 256, 2048  # of 64, D = 32,768 takes a quarter more CPU time
+MIN_TILE_ROWS, MAX_TILE_ROWS = 512, 2048  # of 256, D = 32,768 takes a sixth more CPU time
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,6 @@ class TargetState:
     accumulation: Accumulation
     split: Split | None = None
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.accumulation.digest()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetSums:
@@ -78,13 +75,7 @@ class TargetSums:
     targets: ExactSum
     trace: ExactSum
 
-    def __add__(self, other: TargetSums) -> TargetSums:
-        return TargetSums(
-            self.n_samples + other.n_samples,
-            self.cross + other.cross,
-            self.targets + other.targets,
-            self.trace + other.trace,
-        )
+    __add__ = add_fields
 
 
 def sum_targets(rows: Rows, state: TargetState) -> TargetSums:
@@ -101,32 +92,28 @@ def sum_targets(rows: Rows, state: TargetState) -> TargetSums:
     weights = np.ones(len(inputs)) if weights is None else weights
     if state.split is not None:
         weights, _ = state.split.weights(rows, weights)
-    right = np.column_stack([rows.y - np.asarray(spec.target_offset or 0.0), np.ones(len(inputs))])
+    right = np.column_stack([rows.y - spec.offsets, np.ones(len(inputs))])
     weighted = right * weights[:, np.newaxis]
-    sums = [
-        _sum_tile(tile, right[tile.rows], weighted[tile.rows], weights[tile.rows])
-        for tile in _tiles(inputs, feature_map, right.shape[1])
-    ]
-    return reduce(operator.add, sums)
+    sums: list[TargetSums] = []
 
+    def add_up(tile: slice, features: FloatArray) -> None:
+        moments, squares = np.empty((feature_map.n_components, right.shape[1])), []
+        for low, high in feature_map.stripes:
+            part = _filled(feature_map, inputs[tile], features, low, high)
+            with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
+                moments[low:high] = part @ weighted[tile]
+                squares.append(float(np.einsum("ij,ij,j->", part, part, weights[tile])))
+        sums.append(
+            TargetSums(
+                tile.stop - tile.start,
+                ExactSum.of(moments),
+                ExactSum.of(right[tile].T @ weighted[tile]),
+                ExactSum.of(np.asarray(math.fsum(squares))),
+            )
+        )
 
-def _sum_tile(tile: _Tile, right: FloatArray, weighted: FloatArray, weights: FloatArray) -> TargetSums:
-    moments = np.empty((tile.feature_map.n_components, right.shape[1]))
-    squares: dict[int, float] = {}
-
-    def add_up(stripe: slice) -> None:
-        part = tile.fill(stripe)
-        with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
-            moments[stripe] = part @ weighted
-            squares[stripe.start] = float(np.einsum("ij,ij,j->", part, part, weights))
-
-    share_out(add_up, tile.stripes)
-    return TargetSums(
-        len(right),
-        ExactSum.of(moments),
-        ExactSum.of(right.T @ weighted),
-        ExactSum.of(np.asarray(math.fsum(squares.values()))),
-    )
+    _share_tiles(add_up, len(inputs), feature_map.n_components, right.shape[1])
+    return reduce(operator.add, sums)  # exact sums: their order is of no consequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,10 +147,6 @@ class GramFactor:
     grid_exponent: int
     validation: Validation | None = None
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.feature_map.digest()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GramProduct:
@@ -176,10 +159,7 @@ class GramProduct:
     sums: IntArray
     errors: ExactSum
 
-    def __add__(self, other: GramProduct) -> GramProduct:
-        return GramProduct(
-            self.n_samples + other.n_samples, self.sums + other.sums, self.errors + other.errors
-        )
+    __add__ = add_fields
 
 
 def multiply_rows(rows: Rows, state: GramFactor, total: GramProduct | None = None) -> GramProduct:
@@ -204,74 +184,59 @@ def multiply_rows(rows: Rows, state: GramFactor, total: GramProduct | None = Non
         errors = ExactSum.zeros((len(validation.targets) + 1,))
         residuals = rows.y[:, validation.targets] - validation.intercept
     sums = np.zeros(state.columns.shape, np.int64) if total is None else total.sums
-    for tile in _tiles(inputs, feature_map, columns.shape[1]):
-        scores, here = _project(tile, columns), tile.rows
+    one_at_a_time = threading.Lock()
+
+    def multiply(tile: slice, features: FloatArray) -> None:
+        nonlocal errors
+        scores = np.zeros((tile.stop - tile.start, columns.shape[1]))
+        for low, high in feature_map.stripes:
+            scores += _filled(feature_map, inputs[tile], features, low, high).T @ columns[low:high]
         if validation is not None:
-            squares = held_out[here] @ np.square(residuals[here] - scores[:, n_columns:])
-            errors += ExactSum.of(np.append(squares, held_out[here].sum()))
+            squares = held_out[tile] @ np.square(residuals[tile] - scores[:, n_columns:])
+            with one_at_a_time:
+                errors += ExactSum.of(np.append(squares, held_out[tile].sum()))
         centred = scores[:, :n_columns] - state.offset
         if weights is not None:
-            centred *= weights[here, np.newaxis]
-        _add_product(tile, centred, state.grid_exponent, sums)
+            centred *= weights[tile, np.newaxis]
+        for low, high in feature_map.stripes:
+            product = features[low:high] @ centred
+            product *= 2.0**-state.grid_exponent
+            np.rint(product, out=product)
+            with one_at_a_time:
+                np.add(sums[low:high], product, out=sums[low:high], casting="unsafe", dtype=np.int64)
+
+    _share_tiles(multiply, len(inputs), feature_map.n_components, columns.shape[1])
     if total is None:
         return GramProduct(len(inputs), sums, errors)
     return GramProduct(total.n_samples + len(inputs), sums, total.errors + errors)
 
 
-def _project(tile: _Tile, columns: FloatArray) -> FloatArray:
-    """Make a tile's features and return their products with columns, shape (n_rows, n_columns)."""
-    parts: dict[int, FloatArray] = {}
+def _share_tiles(
+    function: Callable[[slice, FloatArray], None], n_rows: int, n_components: int, n_columns: int
+) -> None:
+    """Call a function with each tile of a block, and memory of shape (n_components, n_rows) for its features.
 
-    def project(stripe: slice) -> None:
-        parts[stripe.start] = tile.fill(stripe).T @ columns[stripe]
-
-    share_out(project, tile.stripes)
-    # in order, whichever thread made them
-    return np.asarray(reduce(operator.add, (parts[start] for start in sorted(parts))))
-
-
-def _add_product(tile: _Tile, scores: FloatArray, grid_exponent: int, sums: IntArray) -> None:
-    """Add a tile's features times scores to `sums`, rounded to the grid."""
-
-    def add_up(stripe: slice) -> None:
-        product = tile.features[stripe] @ scores
-        product *= 2.0**-grid_exponent
-        np.rint(product, out=product)
-        np.add(sums[stripe], product, out=sums[stripe], casting="unsafe", dtype=np.int64)
-
-    share_out(add_up, tile.stripes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Tile:
-    """Some rows of a block, and memory for their features, shape (n_components, n_rows)."""
-
-    feature_map: FeatureMap
-    inputs: Float32Array
-    rows: slice
-    features: FloatArray
-
-    @property
-    def stripes(self) -> list[slice]:
-        return [slice(*stripe) for stripe in self.feature_map.stripes]
-
-    def fill(self, stripe: slice) -> FloatArray:
-        """Make a stripe of the features."""
-        part = self.features[stripe]
-        with np.errstate(over="ignore", invalid="ignore"):  # features that overflow are refused as sums
-            self.feature_map.fill(self.inputs[self.rows], part, stripe.start, stripe.stop)
-        return part
-
-
-def _tiles(inputs: Float32Array, feature_map: FeatureMap, n_columns: int) -> Iterator[_Tile]:
-    """Cut a block's rows into tiles, which use the same memory one after another."""
-    n_components, n_rows = feature_map.n_components, len(inputs)
+    Threads share out whole tiles: within one they would wait for each other twice.
+    """
     height = tile_height(n_components, n_columns)
-    memory = np.empty(n_components * min(height, n_rows))
-    for first in range(0, n_rows, height):
-        rows = slice(first, min(first + height, n_rows))
-        features = memory[: n_components * (rows.stop - first)].reshape(n_components, -1)
-        yield _Tile(feature_map, inputs, rows, features)
+    spare = SpareMemory()
+
+    def work(first: int) -> None:
+        tile = slice(first, min(first + height, n_rows))
+        memory = spare.take(n_components * min(height, n_rows), np.float64)
+        function(tile, memory[: n_components * (tile.stop - first)].reshape(n_components, -1))
+        spare.give(memory)
+
+    share_out(work, range(0, n_rows, height))
+
+
+def _filled(
+    feature_map: FeatureMap, inputs: Float32Array, features: FloatArray, low: int, high: int
+) -> FloatArray:
+    """Make some of the features of a tile's inputs, and return them."""
+    with np.errstate(over="ignore", invalid="ignore"):  # features that overflow are refused as sums
+        feature_map.fill(inputs, features[low:high], low, high)
+    return features[low:high]
 
 
 def tile_height(n_components: int, n_columns: int) -> int:
@@ -321,10 +286,8 @@ class GramOperator:
     @property
     def target_means(self) -> FloatArray:
         """ȳ, shape (n_targets,); zero where nothing is centred."""
-        offset = np.asarray(self.accumulation.spec.target_offset or 0.0)
-        if not self.centred:
-            return np.zeros(self.accumulation.spec.n_targets)
-        return np.asarray(self.sums.targets.value()[:-1, -1] / self.sum_of_weights + offset)
+        offsets = self.accumulation.spec.offsets
+        return np.asarray(offsets - self._shift if self.centred else np.zeros(len(offsets)))
 
     @property
     def moments(self) -> FloatArray:
@@ -342,16 +305,14 @@ class GramOperator:
     @property
     def target_deviations(self) -> FloatArray:
         """Weighted population standard deviations of the targets, shape (n_targets,)."""
-        targets, weight = self.sums.targets.value(), self.sum_of_weights
-        variances = np.diagonal(targets)[:-1] / weight - np.square(targets[:-1, -1] / weight)
-        return np.sqrt(np.maximum(variances, 0.0))
+        return deviations_of(self.sums.targets)
 
     @property
     def _shift(self) -> FloatArray:
         """What is added to the targets that were summed: their offset, or what centres them."""
         if self.centred:
             return np.asarray(-self.sums.targets.value()[:-1, -1] / self.sum_of_weights)
-        return np.asarray(self.accumulation.spec.target_offset or np.zeros(self.accumulation.spec.n_targets))
+        return self.accumulation.spec.offsets
 
     def multiply(self, columns: FloatArray, *, label: str = "iterate") -> FloatArray:
         """Return Z'WZ times columns of shape (n_components, n_columns), in one pass."""
@@ -394,7 +355,6 @@ class GramOperator:
             BlockTask(self.dataset, multiply_rows, adds=True),
             blocks_of(self.dataset),
             GramFactor(self.feature_map, raw, self.raw_means @ raw, exponent, validation),
-            combine=operator.add,
             label=label,
         )
         _check_complete(found.n_samples, self.dataset)
@@ -403,12 +363,7 @@ class GramOperator:
 
 
 def gram_operator(
-    dataset: Dataset,
-    accumulation: Accumulation,
-    *,
-    centred: bool,
-    engine: Engine,
-    split: Split | None = None,
+    dataset: Dataset, accumulation: Accumulation, *, centred: bool, engine: Engine, split: Split | None = None
 ) -> GramOperator:
     """Begin with one pass: targets times features, and what grids and centring need.
 
@@ -417,11 +372,7 @@ def gram_operator(
     Raises DataError if values are not finite or features overflow; StatisticsError if a row is missing.
     """
     sums: TargetSums = engine.map_reduce(
-        BlockTask(dataset, sum_targets),
-        blocks_of(dataset),
-        TargetState(accumulation, split),
-        combine=operator.add,
-        label="targets",
+        BlockTask(dataset, sum_targets), blocks_of(dataset), TargetState(accumulation, split), label="targets"
     )
     _check_complete(sums.n_samples, dataset)
     return GramOperator(dataset, accumulation, sums, centred, engine, split)
@@ -429,11 +380,7 @@ def gram_operator(
 
 def sums_of_z(sums: FloatArray, feature_map: FeatureMap) -> FloatArray:
     """Return sums over unnormalised features, shape (n_components, n_columns), as sums over Z."""
-    scaled: FloatArray = expand(feature_map.scales)[:, np.newaxis] * sums
-    if (whitener := feature_map.whitener) is not None:
-        with tile_pool():
-            solve_transposed(whitener, scaled)
-    return scaled
+    return whitened(expand(feature_map.scales)[:, np.newaxis] * sums, feature_map.whitener)
 
 
 def _check_complete(n_samples: int, dataset: Dataset) -> None:

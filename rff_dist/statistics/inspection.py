@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from rff_dist.data.blocks import Block, BlockTask, Dataset, cut_blocks
+from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows, cut_blocks
 from rff_dist.data.cut import MAX_BLOCK_ROWS, block_rows
-from rff_dist.engines.protocol import Engine
+from rff_dist.engines.protocol import Broadcast, Engine
 from rff_dist.errors import ConflictError, DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.feature_map import Standardizer
 from rff_dist.numerics.exact_sums import ExactSum
-from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments
+from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments, name_column
 from rff_dist.statistics.quantiles import RowSample, rank_map, sample_columns
 from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
@@ -63,6 +63,22 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int 
     return cut_blocks(dataset.n_samples, rows, rows_per_block=rows)
 
 
+def sum_rows[S, T](
+    dataset: Dataset,
+    function: Callable[[Rows, S], T],
+    state: S | Broadcast[S],
+    *,
+    blocks: Sequence[Block] | None = None,
+    combine: Callable[[T, T], T] = operator.add,
+    engine: Engine,
+    label: str,
+) -> T:
+    """Return the sum of what a function makes of each block's rows, by default of those of `blocks_of`."""
+    task = BlockTask(dataset, function)
+    given = blocks_of(dataset) if blocks is None else blocks
+    return engine.map_reduce(task, given, state, combine=combine, label=label)
+
+
 def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
     """Check all values and measure means, standard deviations and weights, in one cheap pass.
 
@@ -71,9 +87,7 @@ def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
     """
     blocks = blocks_of(dataset)
     pivot = _first_row_that_counts(dataset, blocks)
-    moments: Moments = engine.map_reduce(
-        BlockTask(dataset, measure_moments), blocks, pivot, combine=operator.add, label="inspect"
-    )
+    moments: Moments = engine.map_reduce(BlockTask(dataset, measure_moments), blocks, pivot, label="inspect")
     if moments.n_samples != dataset.n_samples:
         raise StatisticsError(
             f"{moments.n_samples:_} rows were measured but the data have {dataset.n_samples:_}; a block is "
@@ -83,9 +97,7 @@ def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
         raise DataError("all sample weights are zero; at least one row must count")
     lost = (moments.squares.value() == 0) & (moments.sums.value() != 0)
     if lost.any():
-        column = int(np.argmax(lost))
-        n_features = len(pivot) - moments.n_targets
-        name = f"X, column {column}" if column < n_features else f"y, column {column - n_features}"
+        name = name_column(int(np.argmax(lost)), dataset.n_features)
         raise DataError(f"Input {name} varies by less than float64 can square; multiply it by a large number")
     return moments
 
@@ -97,16 +109,15 @@ def check_same_rows(moments: Moments, targets: ExactSum, spec: StatisticsSpec) -
     `spec`: has the offset.
     Raises ConflictError if their sums differ: the rows were changed between the two passes.
     """
-    weight, n_targets = float(moments.weight.value()), spec.n_targets
-    measured = slice(len(moments.pivot) - n_targets, None)
-    offset = np.asarray(spec.target_offset or np.zeros(n_targets))
+    weight, measured = float(moments.weight.value()), slice(len(moments.pivot) - spec.n_targets, None)
+    offset = spec.offsets
     sums = moments.sums.value()[measured] + weight * (moments.pivot[measured] - offset)
     # of absolute values about the pivot, by Cauchy and Schwarz; about the offset they add up to twice that
     reach = 2.0 * np.sqrt(weight * moments.squares.value()[measured])
     found = targets.value()[-1]
-    off = {"weights": abs(found[-1] - weight) > REGROUPED * weight}
-    off["targets"] = bool((np.abs(found[:-1] - sums) > REGROUPED * reach).any())
-    differing = [name for name in off if off[name]]
+    differing = ["weights"] if abs(found[-1] - weight) > REGROUPED * weight else []
+    if (np.abs(found[:-1] - sums) > REGROUPED * reach).any():
+        differing.append("targets")
     if differing:
         raise ConflictError(
             f"the {' and '.join(differing)} of the {moments.n_samples:_} rows do not add up to what they did "
@@ -129,7 +140,7 @@ def _first_row_that_counts(dataset: Dataset, blocks: Sequence[Block]) -> FloatAr
 
 def warn_of_lost_digits(moments: Moments) -> None:
     """Warn where a column's mean is so large beside its spread that float32 inputs lose most of it."""
-    n_features = len(moments.pivot) - moments.n_targets
+    n_features = moments.n_features
     means, deviations = np.abs(moments.means[:n_features]), moments.standard_deviations[:n_features]
     lost = (deviations > 0) & (means * np.finfo(np.float32).eps > 0.01 * deviations)
     if lost.any():
@@ -144,9 +155,8 @@ def warn_of_lost_digits(moments: Moments) -> None:
 
 def standardizer_from(moments: Moments) -> Standardizer:
     """Return what makes the input columns' means 0 and standard deviations 1; constant columns stay."""
-    n_features = len(moments.pivot) - moments.n_targets
-    deviations = moments.standard_deviations[:n_features]
-    return Standardizer(moments.means[:n_features], np.where(deviations > 0, deviations, 1.0))
+    deviations = moments.standard_deviations[: moments.n_features]
+    return Standardizer(moments.means[: moments.n_features], np.where(deviations > 0, deviations, 1.0))
 
 
 def check_standardize(standardize: object) -> bool | str:
@@ -184,11 +194,7 @@ def standardizer_for(
     if not len(columns):
         return standardizer
     sample: RowSample = engine.map_reduce(
-        BlockTask(dataset, sample_columns),
-        blocks_of(dataset),
-        columns,
-        combine=operator.add,
-        label="ranks",
+        BlockTask(dataset, sample_columns), blocks_of(dataset), columns, label="ranks"
     )
     ranks = tuple(rank_map(int(one), values) for one, values in zip(columns, sample.values.T, strict=True))
     if standardize == "auto":
@@ -200,11 +206,10 @@ def standardizer_for(
 
 def input_range(moments: Moments, standardizer: Standardizer | None) -> tuple[FloatArray, FloatArray]:
     """Return the least and the largest value of each (standardised) input column."""
-    n_features = len(moments.pivot) - moments.n_targets
-    lower, upper = moments.minimum[:n_features], moments.maximum[:n_features]
+    lower, upper = (one[: moments.n_features] for one in (moments.minimum, moments.maximum))
     return (lower, upper) if standardizer is None else (standardizer(lower), standardizer(upper))
 
 
 def target_offset_from(moments: Moments) -> tuple[float, ...]:
     """Return the targets' means, to subtract before summing."""
-    return tuple(float(mean) for mean in moments.means[len(moments.pivot) - moments.n_targets :])
+    return tuple(moments.means[moments.n_features :].tolist())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,10 +41,7 @@ def count_labels(labels: Column, *, source: Dataset | None = None, engine: Engin
             f"{[source.n_samples, labels.n_samples]} (X, y); give as many rows of each"
         )
     count = LabelReader(labels, source if source is not None and source.weighted else None)
-    blocks: list[Block] = cut_blocks(labels.n_samples, labels.chunk_rows, rows_per_block=ROWS_PER_BLOCK)
-    if labels.in_memory or (source is not None and source.is_lazy):
-        return reduce(operator.add, (count(block, None) for block in blocks))
-    counts: LabelCounts = engine.map_reduce(count, blocks, None, combine=operator.add, label="labels")
+    counts: LabelCounts = _count(count, labels, source, operator.add, label="labels", engine=engine)
     return counts
 
 
@@ -57,11 +55,7 @@ def count_groups(dataset: Dataset, *, at_most: int, engine: Engine) -> LabelCoun
     groups = _groups_of(dataset)
     count = partial(_count_up_to, at_most, LabelReader(groups, dataset if dataset.weighted else None))
     add = partial(_add_up_to, at_most)
-    blocks = cut_blocks(dataset.n_samples, groups.chunk_rows, rows_per_block=ROWS_PER_BLOCK)
-    if groups.in_memory or dataset.is_lazy:
-        found = reduce(add, (count(block, None) for block in blocks))
-    else:
-        found = engine.map_reduce(count, blocks, None, combine=add, label="groups")
+    found: LabelCounts | None = _count(count, groups, dataset, add, label="groups", engine=engine)
     if found is None or found.labels.dtype.kind != "f":
         return found
     return replace(found, labels=found.labels.astype(np.int64))
@@ -79,26 +73,23 @@ def _add_up_to(at_most: int, left: LabelCounts | None, right: LabelCounts | None
     return counts if len(counts.labels) <= at_most else None
 
 
-def _groups_of(dataset: Dataset) -> Any:
-    rows: Any = dataset
-    while isinstance(rows, ExtendedDataset):
-        if isinstance(rows, GroupedDataset):
-            return rows.groups
-        rows = rows.source
-    return _GroupsOfRows(dataset)
+def _groups_of(dataset: Dataset) -> Column:
+    while not isinstance(dataset, GroupedDataset):
+        assert isinstance(dataset, ExtendedDataset)  # folds were checked to find groups
+        dataset = dataset.source
+    return dataset.groups
 
 
-@dataclass(frozen=True, eq=False)
-class _GroupsOfRows:
-    """The groups of a dataset that reads them with its rows."""
-
-    dataset: Dataset
-
-    in_memory = False
-
-    @property
-    def chunk_rows(self) -> int:
-        return self.dataset.chunk_rows
-
-    def read(self, block: Block) -> Any:
-        return self.dataset.read(block).groups
+def _count[T](
+    count: Callable[[Block, None], T],
+    values: Column,
+    source: Dataset | None,
+    add: Callable[[T, T], T],
+    *,
+    label: str,
+    engine: Engine,
+) -> T:
+    blocks = cut_blocks(values.n_samples, values.chunk_rows, rows_per_block=ROWS_PER_BLOCK)
+    if values.in_memory or (source is not None and source.is_lazy):
+        return reduce(add, (count(block, None) for block in blocks))
+    return engine.map_reduce(count, blocks, None, combine=add, label=label)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -52,20 +52,20 @@ class Moments:
                 f"these moments do not belong together: pivots {self.pivot} and {other.pivot}, "
                 f"{self.n_targets} and {other.n_targets} targets; measure all blocks with the same pivot"
             )
-        return Moments(
-            self.n_samples + other.n_samples,
-            self.pivot,
-            self.sums + other.sums,
-            self.squares + other.squares,
-            self.cubes + other.cubes,
-            self.fourths + other.fourths,
-            self.weight + other.weight,
-            max(self.largest_weight, other.largest_weight),
-            min(self.smallest_weight, other.smallest_weight),
-            np.minimum(self.minimum, other.minimum),
-            np.maximum(self.maximum, other.maximum),
-            self.n_targets,
+        added = ("n_samples", "sums", "squares", "cubes", "fourths", "weight")
+        return replace(
+            self,
+            **{name: getattr(self, name) + getattr(other, name) for name in added},
+            largest_weight=max(self.largest_weight, other.largest_weight),
+            smallest_weight=min(self.smallest_weight, other.smallest_weight),
+            minimum=np.minimum(self.minimum, other.minimum),
+            maximum=np.maximum(self.maximum, other.maximum),
         )
+
+    @property
+    def n_features(self) -> int:
+        """How many of the columns are inputs, at the beginning."""
+        return len(self.pivot) - self.n_targets
 
     @property
     def means(self) -> FloatArray:
@@ -98,14 +98,14 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
         columns = columns - pivot
         sums, squares = weights @ columns, weights @ columns**2
     if not np.isfinite(squares).all():
-        column, n_features = int(np.argmin(np.isfinite(squares))), rows.X.shape[1]
-        name = f"X, column {column}" if column < n_features else f"y, column {column - n_features}"
+        column = int(np.argmin(np.isfinite(squares)))
         raise DataError(
-            f"Input {name} overflows float64 when it is squared: it reaches "
+            f"Input {name_column(column, rows.X.shape[1])} overflows float64 when it is squared: it reaches "
             f"{np.abs(columns[:, column]).max():.3g} in rows {rows.block.start:_} to {rows.block.stop:_}; "
             "scale it down"
         )
     cubes, fourths = _higher_powers(columns, weights)
+    weighted = rows.sample_weight is not None
     return Moments(
         n_samples=len(columns),
         pivot=pivot,
@@ -114,14 +114,17 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
         cubes=ExactSum.of(cubes),
         fourths=ExactSum.of(fourths),
         weight=ExactSum.of(np.asarray(weights.sum())),
-        largest_weight=1.0 if rows.sample_weight is None else float(weights.max(initial=0.0)),
-        smallest_weight=(
-            1.0 if rows.sample_weight is None else float(weights.min(initial=np.inf, where=weights > 0))
-        ),
+        largest_weight=float(weights.max(initial=0.0)) if weighted else 1.0,
+        smallest_weight=float(weights.min(initial=np.inf, where=weights > 0)) if weighted else 1.0,
         minimum=minimum,
         maximum=maximum,
         n_targets=0 if rows.y is None else rows.y.shape[1],
     )
+
+
+def name_column(column: int, n_features: int) -> str:
+    """Name one of the columns [X, y] in messages."""
+    return f"X, column {column}" if column < n_features else f"y, column {column - n_features}"
 
 
 def _higher_powers(columns: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -134,8 +137,7 @@ def _higher_powers(columns: FloatArray, weights: FloatArray) -> tuple[FloatArray
     return np.clip(sums[0], -limit, limit), np.minimum(sums[1], limit)
 
 
-_ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
-_CANCELLED = 1e-13  # the same where rows were taken out, which were summed up in other blocks
+_CANCELLED = 1e-13  # as `ROUNDING` where rows were taken out, which were summed up in other blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,12 +166,12 @@ class ColumnMoments:
     @classmethod
     def of(cls, moments: Moments, *, frequency_weights: bool = False) -> Self:
         """Return those of the inputs of a pass of moments, whose weights repeat rows or do not."""
-        n_features = len(moments.pivot) - moments.n_targets
+        n_features = moments.n_features
         weight = float(moments.weight.value())
         sums = (moments.sums, moments.squares, moments.cubes, moments.fourths)
         raw = [one.value()[:n_features] / weight for one in sums]
         second, third, fourth = _about(-raw[0], *raw)
-        second = np.where(second > _ROUNDING * raw[1], second, 0.0)
+        second = np.where(second > ROUNDING * raw[1], second, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
         return cls(
             weight / largest,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rff_dist.data.blocks import BlockTask, Dataset
 from rff_dist.data.folds import Folds
-from rff_dist.engines.progress import Announcer, Work
-from rff_dist.engines.protocol import Broadcast, Engine
+from rff_dist.engines.progress import Announcer, Rounds, Work
+from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.numerics.runs import as_runs
@@ -31,12 +30,12 @@ from rff_dist.statistics.accumulate import (
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.inspection import blocks_of, inspect
 from rff_dist.statistics.moments import Moments
-from rff_dist.statistics.parts import sum_in_parts
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import (
     FINE_FRACTION_BITS,
     FIXED_FRACTION_BITS,
     FRACTION_BITS,
+    WHOLE,
     Part,
     StatisticsSpec,
 )
@@ -158,14 +157,6 @@ def _feature_grid(
     return tuple((count, int(exponent)) for count, exponent in as_runs(exponents))
 
 
-def broadcast(feature_map: FeatureMap, spec: StatisticsSpec, *, engine: Engine) -> Broadcast[Accumulation]:
-    """Give the feature map to every worker and check that each holds the same frequencies.
-
-    Raises BroadcastError if a worker's differ; names the worker and both digests.
-    """
-    return engine.broadcast(Accumulation(feature_map, spec))
-
-
 def accumulate(
     dataset: Dataset,
     feature_map: FeatureMap,
@@ -221,15 +212,14 @@ def accumulate(
         if dataset.weighted:
             grid = weight_grid(inspect(dataset, engine=engine))
             spec = replace(spec, weight_exponent=grid.exponent, frequency_weights=grid.repeated)
-    whole_spec = spec
-    _announce([Accumulation(feature_map, spec)], dataset, engine)
+    whole = Accumulation(feature_map, spec)
+    _announce([whole], dataset, engine)
 
     def accumulate_part(part: Part) -> tuple[RidgeStatistics]:
         found: RidgeStatistics = engine.map_reduce(
             BlockTask(dataset, accumulate_rows, adds=True),
-            blocks_of(dataset, max_rows=whole_spec.limb_rows),
-            broadcast(feature_map, replace(whole_spec, part=part), engine=engine),
-            combine=operator.add,
+            blocks_of(dataset, max_rows=whole.spec.limb_rows),
+            engine.broadcast(whole.of_part(part)),
             label="accumulate",
         )
         return (found,)
@@ -255,16 +245,13 @@ def accumulate_folds(
     Raises DataError if values are not finite, or targets or groups are missing.
     """
     _announce(members, dataset, engine)
+    most = min(member.spec.limb_rows for member in members)
 
     def accumulate_part(part: Part) -> tuple[RidgeStatistics | None, ...]:
-        these = tuple(replace(member, spec=replace(member.spec, part=part)) for member in members)
+        these = tuple(member.of_part(part) for member in members)
         found: tuple[FoldStatistics, ...] = engine.map_reduce(
             BlockTask(dataset, accumulate_fold_rows, adds=True),
-            blocks_of(
-                dataset,
-                max_rows=min(member.spec.limb_rows for member in members),
-                n_folds=folds.n_folds,
-            ),
+            blocks_of(dataset, max_rows=most, n_folds=folds.n_folds),
             engine.broadcast(Accumulations(these, folds, dataset.n_samples)),
             combine=add_each,
             label="accumulate",
@@ -272,13 +259,12 @@ def accumulate_folds(
         return tuple(fold for statistics in found for fold in statistics.parts)
 
     summed = sum_in_parts(accumulate_part, n_parts, engine=engine)
-    found = [FoldStatistics(folds, parts) for parts in itertools.batched(summed, folds.n_folds)]
-    for statistics, member in zip(found, members, strict=True):
+    found = []
+    for member, parts in zip(members, itertools.batched(summed, folds.n_folds), strict=True):
+        statistics = FoldStatistics(folds, parts)
         statistics.check_complete(dataset.n_samples, member.feature_map)
-    return tuple(
-        statistics.with_whitener(member.feature_map.whitener)
-        for statistics, member in zip(found, members, strict=True)
-    )
+        found.append(statistics.with_whitener(member.feature_map.whitener))
+    return tuple(found)
 
 
 def _announce(members: Sequence[Accumulation], dataset: Dataset, engine: Engine) -> None:
@@ -287,3 +273,60 @@ def _announce(members: Sequence[Accumulation], dataset: Dataset, engine: Engine)
         spec = member.spec
         operations = float(dataset.n_samples) * spec.n_components**2
         Announcer(engine.observers)(Work("accumulate", operations, spec.n_components, spec.fixed_point))
+
+
+# -- parts -----------------------------------------------------------------------------------------
+#
+# Where the memory of a worker does not hold the whole of Z'Z, a part has some of the output tiles. Each pass
+# reads all rows and makes their features again, which is a small share of the work where D is large, and
+# multiplies for its own tiles only. What is joined has the bits of the sums of one pass.
+
+type Sums = tuple[RidgeStatistics | None, ...]  # None where no row was counted
+
+
+def sum_in_parts(accumulate: Callable[[Part], Sums], n_parts: int, *, engine: Engine) -> Sums:
+    """Return whole statistics of passes that each sum up a part of them.
+
+    `accumulate`: runs the pass of a part.
+    Raises StatisticsError if the rows changed between the passes.
+    """
+    if n_parts == 1:
+        return accumulate(WHOLE)
+    Announcer(engine.observers)(Rounds("accumulate", n_parts))
+    wholes: Sums = ()
+    for index in range(n_parts):
+        found = accumulate((index, n_parts))
+        wholes = tuple(map(_fill, wholes or (None,) * len(found), found, [index == 0] * len(found)))
+    return wholes
+
+
+def _fill(whole: RidgeStatistics | None, part: RidgeStatistics | None, first: bool) -> RidgeStatistics | None:
+    """Put a part's numbers where they are in the whole, which the first part makes."""
+    if first and part is not None:
+        spec = replace(part.spec, part=WHOLE)
+        size = spec.layout.size
+        high = None if part.high is None else np.zeros(size, np.int64)
+        whole = replace(part, spec=spec, low=np.zeros(size, np.int64), high=high)
+    if whole is None or part is None:
+        if whole is not part:
+            raise _changed()
+        return None
+    if (whole.n_samples, whole.n_observations) != (part.n_samples, part.n_observations):
+        raise _changed()
+    if whole.cross != part.cross or whole.targets != part.targets:
+        raise _changed()
+    places = {(row, column): offset for row, column, offset in whole.spec.layout.tiles()}
+    layout = part.spec.layout
+    for row, column, offset in layout.tiles():
+        for into, limb in ((whole.low, part.low), (whole.high, part.high)):
+            if into is not None and limb is not None:
+                place = places[row, column]
+                layout.view(into, row, column, place)[:] = layout.view(limb, row, column, offset)
+    return whole
+
+
+def _changed() -> StatisticsError:
+    return StatisticsError(
+        "two passes over the same rows found other sums: the data changed meanwhile; run it again on data "
+        "that stay as they are"
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rff_dist.errors import StatisticsError
+from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.numerics.threads import tile_pool
 from rff_dist.numerics.triangular import solve_transposed, solve_upper, whiten_in_place
 from rff_dist.statistics.spec import LIMB_BITS
@@ -42,11 +43,22 @@ def gram_of(statistics: RidgeStatistics, center: FloatArray | None = None) -> Fl
 
 def sums_over_z(statistics: RidgeStatistics, sums: FloatArray) -> FloatArray:
     """Return sums over U'[…] of shape (n_components, n_columns) as sums over Z'[…]."""
-    scaled = statistics.spec.factors[:, np.newaxis] * sums
-    if (whitener := _whitener_of(statistics)) is not None:
+    return whitened(statistics.spec.factors[:, np.newaxis] * sums, _whitener_of(statistics))
+
+
+def whitened(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
+    """Return sums over scaled features as sums over Z, in the same memory; `whitener` is T of Z = V·T⁻¹."""
+    if whitener is not None:
         with tile_pool():
             solve_transposed(whitener, scaled)
     return scaled
+
+
+def deviations_of(targets: ExactSum) -> FloatArray:
+    """Return the targets' population standard deviations, given [Y - offset, 1]'W[Y - offset, 1]."""
+    sums = targets.value()
+    variances = np.diagonal(sums)[:-1] / sums[-1, -1] - (sums[:-1, -1] / sums[-1, -1]) ** 2
+    return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
 
 
 def gram_error_of(statistics: RidgeStatistics) -> float:

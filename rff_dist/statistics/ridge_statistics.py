@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -22,10 +23,11 @@ from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.exact_sums import ExactSum, exact_sum_arrays, exact_sum_from_arrays
 from rff_dist.numerics.normal_equations import NormalEquations
 from rff_dist.numerics.runs import Runs
-from rff_dist.statistics.reading import gram_error_of, gram_of, sums_over_z, trace_of
+from rff_dist.statistics.reading import deviations_of, gram_error_of, gram_of, sums_over_z, trace_of
 from rff_dist.statistics.spec import LIMB_BITS, StatisticsSpec, TileLayout
 from rff_dist.typing import FloatArray, IntArray
 
+_LIMB_MASK = (1 << LIMB_BITS) - 1
 _STRIP = 2**18  # numbers that are carried at a time, a few MiB: no whole array beside the result
 
 
@@ -215,13 +217,12 @@ class RidgeStatistics:
     def Zty(self) -> FloatArray:  # noqa: N802
         """Return Z'y of shape (n_components,), or Z'Y of shape (n_components, n_targets)."""
         cross = self.cross.value()
-        moments = sums_over_z(self, cross[:, :-1] + np.outer(cross[:, -1], _offsets(self.spec)))
+        moments = sums_over_z(self, cross[:, :-1] + np.outer(cross[:, -1], self.spec.offsets))
         return moments[:, 0] if self.spec.one_dimensional else moments
 
     def yty(self) -> float | FloatArray:
         """Return y'y, or Y'Y of shape (n_targets, n_targets)."""
-        sums = self.targets.value()
-        offsets = _offsets(self.spec)
+        sums, offsets = self.targets.value(), self.spec.offsets
         cross = np.outer(sums[:-1, -1], offsets)
         products = sums[:-1, :-1] + cross + cross.T + sums[-1, -1] * np.outer(offsets, offsets)
         return float(products[0, 0]) if self.spec.one_dimensional else products
@@ -233,14 +234,11 @@ class RidgeStatistics:
     def target_means(self) -> FloatArray:
         """Return the (weighted) means of the targets, of shape (n_targets,)."""
         sums = self.targets.value()
-        return np.asarray(_offsets(self.spec) + sums[:-1, -1] / sums[-1, -1])
+        return np.asarray(self.spec.offsets + sums[:-1, -1] / sums[-1, -1])
 
     def target_deviations(self) -> FloatArray:
         """Return the (weighted) population standard deviations of the targets, of shape (n_targets,)."""
-        sums = self.targets.value()  # of the targets less their offsets, and of 1
-        means = sums[:-1, -1] / sums[-1, -1]
-        variances = np.diagonal(sums)[:-1] / sums[-1, -1] - means**2
-        return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
+        return deviations_of(self.targets)
 
     def normal_equations(self, *, fit_intercept: bool = True) -> NormalEquations:
         """Return the system that the solvers take, centred where an intercept is fitted.
@@ -275,7 +273,7 @@ class RidgeStatistics:
             moments=sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], target_means)),
             total_sum_of_squares=np.diagonal(sums)[:-1] - total * target_means**2,
             feature_means=sums_over_z(self, cross[:, -1:])[:, 0] / total,
-            target_means=_offsets(self.spec) + target_means,
+            target_means=self.spec.offsets + target_means,
             n_samples=self.n_observations,
             sum_of_weights=float(total),
             fit_intercept=True,
@@ -380,13 +378,17 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
             "subtract statistics of rows that were added"
         )
     low, high = _combine_limbs(left, right, sign, n_samples)
-    cross = left.cross + right.cross if sign > 0 else left.cross - right.cross
-    targets = left.targets + right.targets if sign > 0 else left.targets - right.targets
-    n_observations = left.n_observations + sign * right.n_observations
-    n_tiles = left.n_tiles + sign * right.n_tiles
-    whitener = right.whitener if left.whitener is None else left.whitener
-    return type(left)(
-        left.spec, n_samples, n_observations, low, high, cross, targets, n_tiles, whitener, left.halvings
+    combine = operator.add if sign > 0 else operator.sub
+    return replace(
+        left,
+        n_samples=n_samples,
+        n_observations=left.n_observations + sign * right.n_observations,
+        low=low,
+        high=high,
+        cross=combine(left.cross, right.cross),
+        targets=combine(left.targets, right.targets),
+        n_tiles=left.n_tiles + sign * right.n_tiles,
+        whitener=right.whitener if left.whitener is None else left.whitener,
     )
 
 
@@ -403,12 +405,8 @@ def carried[S: RidgeStatistics](statistics: S) -> S:
         for start in range(0, len(statistics.low), _STRIP):
             low, high = statistics.low[start : start + _STRIP], statistics.high[start : start + _STRIP]
             high += low >> LIMB_BITS
-            low &= (1 << LIMB_BITS) - 1
+            low &= _LIMB_MASK
     return statistics
-
-
-def _offsets(spec: StatisticsSpec) -> FloatArray:
-    return np.array(spec.target_offset or [0.0] * spec.n_targets)
 
 
 def _n_observations(spec: StatisticsSpec, n_samples: int, targets: ExactSum) -> int:
@@ -441,26 +439,38 @@ def _combine_limbs(
     """Add or subtract Grams; one limb up to `limb_rows` rows and two above, so that the form is canonical."""
     if left.high is None and right.high is None and n_samples <= _limb_rows(left):
         return (left.low + right.low if sign > 0 else left.low - right.low), None
-    low = np.empty_like(left.low)
-    high = np.empty_like(left.low) if n_samples > _limb_rows(left) else None
-    for start in range(0, len(low), _STRIP):
-        part = slice(start, start + _STRIP)
+
+    def combine(part: slice) -> tuple[IntArray, IntArray]:
         left_low, left_high = _split(left, part)
         right_low, right_high = _split(right, part)
-        low_sum = left_low + sign * right_low
-        high_sum = left_high + sign * right_high + (low_sum >> LIMB_BITS)
-        low_sum &= (1 << LIMB_BITS) - 1
+        low = left_low + sign * right_low
+        high = left_high + sign * right_high + (low >> LIMB_BITS)
+        low &= _LIMB_MASK
+        return low, high
+
+    return _by_strips(combine, len(left.low), two_limbs=n_samples > _limb_rows(left))
+
+
+def _by_strips(
+    limbs: Callable[[slice], tuple[IntArray, IntArray]], size: int, *, two_limbs: bool
+) -> tuple[IntArray, IntArray | None]:
+    """Join the limbs of a Gram's strips; the second is added to the first where one is enough."""
+    low = np.empty(size, np.int64)
+    high = np.empty(size, np.int64) if two_limbs else None
+    for start in range(0, size, _STRIP):
+        part = slice(start, start + _STRIP)
+        lower, upper = limbs(part)
         if high is None:
-            low[part] = low_sum + (high_sum << LIMB_BITS)
+            low[part] = lower + (upper << LIMB_BITS)
         else:
-            low[part], high[part] = low_sum, high_sum
+            low[part], high[part] = lower, upper
     return low, high
 
 
 def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray]:
     if statistics.high is not None:
         return statistics.low[part], statistics.high[part]
-    return statistics.low[part] & ((1 << LIMB_BITS) - 1), statistics.low[part] >> LIMB_BITS
+    return statistics.low[part] & _LIMB_MASK, statistics.low[part] >> LIMB_BITS
 
 
 def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> tuple[IntArray, IntArray | None]:
@@ -468,24 +478,18 @@ def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> tupl
 
     Raises StatisticsError if that leaves a fraction.
     """
-    low = np.empty_like(statistics.low)
-    high = np.empty_like(statistics.low) if two_limbs else None
-    for start in range(0, len(low), _STRIP):
-        part = slice(start, start + _STRIP)
-        lower, upper = _split(statistics, part)
-        if bits < 0:
-            if (lower & ((1 << -bits) - 1)).any():
-                raise StatisticsError(f"these sums cannot be divided by 2**{-bits} without rounding")
-            lower = (lower >> -bits) + ((upper & ((1 << -bits) - 1)) << (LIMB_BITS + bits))
-            upper = upper >> -bits
-        else:
-            upper = (upper << bits) + (lower >> (LIMB_BITS - bits))
-            lower = (lower & ((1 << (LIMB_BITS - bits)) - 1)) << bits
-        if high is None:
-            low[part] = lower + (upper << LIMB_BITS)
-        else:
-            low[part], high[part] = lower, upper
-    return low, high
+
+    def shift(part: slice) -> tuple[IntArray, IntArray]:
+        low, high = _split(statistics, part)
+        if bits >= 0:
+            staying = (1 << (LIMB_BITS - bits)) - 1
+            return (low & staying) << bits, (high << bits) + (low >> (LIMB_BITS - bits))
+        fraction = (1 << -bits) - 1
+        if (low & fraction).any():
+            raise StatisticsError(f"these sums cannot be divided by 2**{-bits} without rounding")
+        return (low >> -bits) + ((high & fraction) << (LIMB_BITS + bits)), high >> -bits
+
+    return _by_strips(shift, len(statistics.low), two_limbs=two_limbs)
 
 
 def _leading_runs(runs: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:

@@ -23,16 +23,9 @@ OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
 CELL, SMALL_CELL, SMALL_COMPONENTS = 2048, 512, 8192
 WHOLE: Part = (0, 1)
 
-
 FRACTION_BITS = 39  # a float64 product of up to 2**13 rows, entries up to 1, may be exact to 2**-39 only
-
-
 FINE_FRACTION_BITS = 49  # for few rows, whose products are small and have finer bits
-
-
 FIXED_FRACTION_BITS = 2 * FIXED_POINT_BITS  # of products of fixed-point features: sums of them are exact
-
-
 LIMB_BITS = 62  # of one int64, with a bit to spare
 
 
@@ -170,7 +163,7 @@ class StatisticsSpec:
     `whitened`: whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
     `fixed_point`: whether features are whole multiples of 2**-14, and rows have no weights: then nothing is
       rounded.
-    `part`: which of how many parts of the Gram is summed; see `statistics.parts`.
+    `part`: which of how many parts of the Gram is summed; see `statistics.passes`.
     """
 
     n_components: int
@@ -197,6 +190,11 @@ class StatisticsSpec:
         """Z = factors · U, shape (n_components,)."""
         scales = expand(self.scales)
         return np.ldexp(scales, expand(self.exponents).astype(np.int64)) if self.exponents else scales
+
+    @property
+    def offsets(self) -> FloatArray:
+        """`target_offset` as an array of shape (n_targets,), zero where nothing is subtracted."""
+        return np.array(self.target_offset or (0.0,) * self.n_targets)
 
     @property
     def grid_exponent(self) -> int:

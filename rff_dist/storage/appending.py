@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,8 +144,8 @@ def append_batches(
     unchanged = f"; it has the {n_before:_} rows of before"
     with store_errors(f"rows could not be appended to {dataset.location}", unchanged):
         buffer = RowBuffer.onto({name: dataset.array(name) for name in dataset.headers}, n_before)
-        for parts in _fitted(dataset, batches):
-            buffer.add(parts)
+        for batch in batches:
+            buffer.add(dataset.fit_batch(batch, buffer.n_samples))
             if observer is not None:
                 observer(buffer.n_samples - n_before, None)
         n_new = buffer.n_samples - n_before
@@ -165,14 +165,6 @@ def append_batches(
             facts={"sources": came_from[:_SHOWN_SOURCES]} if came_from else {},
         )
     return Appended(n_before, buffer.n_samples, version)
-
-
-def _fitted(dataset: Editing, batches: Iterable[RowBatch]) -> Iterator[dict[str, Any]]:
-    first_row = dataset.n_before
-    for batch in batches:
-        parts = dataset.fit_batch(batch, first_row)
-        first_row += len(parts["X"])
-        yield parts
 
 
 def _some(names: Sequence[str]) -> str:

@@ -6,7 +6,8 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec
 from zarr.errors import ChunkNotFoundError
 
+from rff_dist.data.columns import TEXT, is_text
 from rff_dist.data.memory import as_bytes
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage.bounded import bounded_store
@@ -130,30 +132,33 @@ def load_json(content: bytes) -> dict[str, Any]:
 
 
 def open_array(
-    store: Store, path: str, *, label: str, fill_missing: bool = False, like: Header | None = None
+    store: Store, path: str, header: Header, *, label: str, missing_chunks: str = "error"
 ) -> zarr.Array[Any]:
-    """Open an array for reading; a missing chunk is an error unless `fill_missing`.
+    """Open an array for reading, as its metadata say, or with the first rows only where the header does.
 
-    `like` is what `read_header` returned of it, which saves requests for the other format's metadata.
+    `header`: what `read_header` returned of it, which saves requests for the other format's metadata.
+    `missing_chunks`: as `require_chunks`.
     """
-    zarr_format: Any = None if like is None else like.zarr_format
-    if like is not None:
-        store = bounded_store(store, like.codecs, like.chunk_bytes)
+    store = bounded_store(store, header.codecs, header.chunk_bytes)
+    zarr_format: Any = header.zarr_format
     try:
         array = zarr.open_array(store, path=path, mode="r", zarr_format=zarr_format)
     except IntegrityError:
         raise
     except Exception as error:
         raise StorageError(f"{label} cannot be opened: {explain(error)}") from error
-    return require_chunks(array, fill_missing=fill_missing)
+    return _with_shape(require_chunks(array, missing_chunks), header.shape)
 
 
-def require_chunks(array: zarr.Array[Any], *, fill_missing: bool = False) -> zarr.Array[Any]:
-    """Return the array with Zarr's per-array switch for missing chunks set."""
-    return array.with_config({"read_missing_chunks": fill_missing})
+def require_chunks(array: zarr.Array[Any], missing_chunks: str = "error") -> zarr.Array[Any]:
+    """Return the array with Zarr's per-array switch for missing chunks set.
+
+    `missing_chunks`: {"error", "fill"}. What a chunk that is not in the store means.
+    """
+    return array.with_config({"read_missing_chunks": missing_chunks == "fill"})
 
 
-def with_shape(array: zarr.Array[Any], shape: tuple[int, ...]) -> zarr.Array[Any]:
+def _with_shape(array: zarr.Array[Any], shape: tuple[int, ...]) -> zarr.Array[Any]:
     """Return an open array as if it had another shape; nothing is stored."""
     if shape == array.shape:
         return array
@@ -173,26 +178,15 @@ def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> n
             f"rows {start}:{stop} of {label}, which has {array.shape[0]:_} rows; cut the blocks from this "
             "dataset"
         )
-    try:
+    rows = stored_rows(array)
+    with _naming_chunks(array, range(start // rows, -(-stop // rows)), label):
         return native(np.asarray(array[start:stop]))
-    except MemoryError:
-        raise
-    except Exception as error:
-        spans = _spans(array, start, stop)
-        raise _reading_failed(array, error, spans, label) from error
 
 
 def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> np.ndarray:
     """Read the rows `indices` (sorted, each once), one read per stored chunk; raises as `read_rows`."""
-    try:
-        selection = (indices, slice(None)) if array.ndim == 2 else (indices,)
-        return native(np.asarray(array.oindex[selection]))
-    except MemoryError:
-        raise
-    except Exception as error:
-        rows = stored_rows(array)
-        spans = ((i * rows, min((i + 1) * rows, array.shape[0])) for i in np.unique(indices // rows).tolist())
-        raise _reading_failed(array, error, spans, label) from error
+    with _naming_chunks(array, np.unique(indices // stored_rows(array)).tolist(), label):
+        return native(np.asarray(array.oindex[indices]))
 
 
 def stored_rows(array: zarr.Array[Any]) -> int:
@@ -211,22 +205,25 @@ def create_array(
     *,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    chunks: tuple[int, ...],
+    chunk_rows: int,
     axes: Sequence[str] | None = None,
     marked: bool = False,
 ) -> zarr.Array[Any]:
     """Create an array of ours: checksummed, nothing left out, unwritten floats are NaN.
 
+    `dtype`: text of fixed width is stored with variable width.
+    `chunk_rows`: rows of a chunk, which is cut along them only.
     `marked`: whether its group will bind it, see `binding`.
 
     Uncompressed: of random float32 this machine writes 2.1 and reads 3.8 GB/s, with Blosc's lz4 0.2 and 1.5
     GB/s for 6 % fewer bytes.
     """
+    dtype = TEXT if is_text(dtype) else dtype
     return group.create_array(
         name,
         shape=shape,
         dtype=dtype,
-        chunks=chunks,
+        chunks=(chunk_rows, *(max(1, length) for length in shape[1:])),
         compressors=[Crc32cCodec()],
         attributes=MARK if marked else None,
         dimension_names=axes,
@@ -235,11 +232,11 @@ def create_array(
     )
 
 
-def sample_digest(array: zarr.Array[Any], header: Header, *, label: str, n_chunks: int = 8) -> str:
-    """Digest of an array's metadata and of up to `n_chunks` chunks, first and last among them."""
+def sample_digest(array: zarr.Array[Any], header: Header, *, label: str) -> str:
+    """Digest of an array's metadata and of up to 8 chunks, first and last among them."""
     digest = hashlib.sha256(header.text.encode())
     n_rows, rows = header.shape[0], max(1, header.chunks[0])
-    starts = np.unique(np.linspace(0, max(0, math.ceil(n_rows / rows) - 1), n_chunks).astype(np.int64)) * rows
+    starts = np.unique(np.linspace(0, max(0, math.ceil(n_rows / rows) - 1), 8).astype(np.int64)) * rows
     for start in starts.tolist() if n_rows else []:
         values = read_rows(array, start, min(start + rows, n_rows), label=label)
         digest.update(as_bytes(values))
@@ -258,7 +255,7 @@ def _parse_header(metadata: Mapping[str, Any], *, text: bool) -> Header:
         if grid["name"] != "regular":
             raise StorageError(f"a {grid['name']!r} chunk grid; expected a regular one. Rechunk the data")
         chunks, shards = grid["configuration"]["chunk_shape"], None
-        codecs = list(_codec_names(metadata["codecs"]))
+        codecs = [name for name, _ in walk_codecs(metadata["codecs"])]
         for codec in metadata["codecs"]:
             if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
                 chunks, shards = codec["configuration"]["chunk_shape"], chunks
@@ -295,8 +292,8 @@ def _check_header(header: Header, label: str) -> None:
             f"{label} claims {header.shape[0]:_} rows; expected at most 2^40 = {MAX_ROWS:_}. "
             "Its metadata are damaged or hostile"
         )
-    largest = header.stored_rows * math.prod(header.shape[1:]) * header.dtype.itemsize
-    largest = max(header.chunk_bytes, largest)
+    row_bytes = math.prod(header.shape[1:]) * header.dtype.itemsize
+    largest = max(header.chunk_bytes, header.stored_rows * row_bytes)
     if largest > MAX_CHUNK_BYTES:
         raise StorageError(
             f"{label} has pieces of {largest / 2**30:.1f} GiB (shape {header.shape}, chunks {header.chunks}, "
@@ -311,15 +308,20 @@ def _lengths(name: str, values: object, *, least: int) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _codec_names(codecs: object) -> Iterator[str]:
+def walk_codecs(codecs: object, *, of_index: bool = True) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield name and settings of the codecs of Zarr format 3, and of those that they hold.
+
+    `of_index`: whether to yield those of a shard's index, too.
+    """
     for codec in codecs if isinstance(codecs, list) else []:
         if isinstance(codec, str):
-            yield codec
+            yield codec, {}
         else:
-            yield codec["name"]
-            configuration = codec.get("configuration") or {}
-            yield from _codec_names(configuration.get("codecs"))
-            yield from _codec_names(configuration.get("index_codecs"))
+            settings = codec.get("configuration") or {}
+            yield codec["name"], settings
+            yield from walk_codecs(settings.get("codecs"), of_index=of_index)
+            if of_index:
+                yield from walk_codecs(settings.get("index_codecs"))
 
 
 def _v2_dtype(text: object) -> np.dtype[Any]:
@@ -368,21 +370,27 @@ def native(values: np.ndarray) -> np.ndarray:
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def _spans(array: zarr.Array[Any], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    rows = stored_rows(array)
-    for first in range(start // rows * rows, stop, rows):
-        yield first, min(first + rows, array.shape[0])
+@contextmanager
+def _naming_chunks(array: zarr.Array[Any], numbers: Iterable[int], label: str) -> Iterator[None]:
+    """Find which chunk failed by reading them one by one, and say what that means."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _reading_failed(array, error, numbers, label) from error
 
 
 def _reading_failed(
-    array: zarr.Array[Any], error: Exception, spans: Iterator[tuple[int, int]], label: str
+    array: zarr.Array[Any], error: Exception, numbers: Iterable[int], label: str
 ) -> StorageError:
-    """Find which chunk failed by reading them one by one, and say what that means."""
-    for start, stop in spans:
+    rows = stored_rows(array)
+    for i in numbers:
+        start, stop = i * rows, min((i + 1) * rows, array.shape[0])
         try:
             array[start:stop]
         except Exception as found:
-            return _explain(found, f"{label}, rows {start}:{stop} (chunk {start // stored_rows(array)})")
+            return _explain(found, f"{label}, rows {start}:{stop} (chunk {i})")
     return _explain(error, label)
 
 

@@ -7,23 +7,24 @@ metadata that say something else. Arrays are marked: the group of a marked array
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.store import ByteRequest, Store, SuffixByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.abc.store import Store, SuffixByteRequest
+from zarr.core.buffer import Buffer, default_buffer_prototype
+from zarr.core.common import concurrent_map
 from zarr.core.sync import sync
-from zarr.storage import WrapperStore
 
 from rff_dist.errors import IntegrityError, StorageError, VersionError
 from rff_dist.storage.arrays import Header, load_json, read_header
-from rff_dist.storage.generations import MANIFEST
+from rff_dist.storage.bounded import CheckedStore
+from rff_dist.storage.generations import MANIFEST, manifest_of
 from rff_dist.storage.locations import read_bytes, write_bytes
 
 FORMAT_VERSION = 1
@@ -44,8 +45,11 @@ def complete(
     `attributes`: those that are new or others now, what the manifest says of the rows among them.
     `changed`: numbers of the chunks that are others than those that the manifest before knows; None for all.
     """
-    document = load_json(_content(store, _FILE))
-    known = _manifest(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
+    content = read_bytes(store, _FILE, where=str(store))
+    if content is None:
+        raise StorageError(f"{_FILE} is gone from {store}; another program removed it. Write the data again")
+    document = load_json(content)
+    known = manifest_of(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
     parts = {name: _describe(store, name, known.get(name), (changed or {}).get(name, ())) for name in names}
     state = {"state": "complete", "format_version": FORMAT_VERSION}
     manifest: dict[str, Any] = {**attributes[MANIFEST], **state, _PARTS: parts}
@@ -58,7 +62,7 @@ def complete(
 def check_group(content: bytes, place: str) -> None:
     """Check a group's metadata against the digest in its manifest, if it has one; raises IntegrityError."""
     document = load_json(content)
-    manifest = _manifest(document.get("attributes"))
+    manifest = manifest_of(document.get("attributes"))
     version = manifest.get("format_version")
     if type(version) is int and version > FORMAT_VERSION:
         raise VersionError(
@@ -74,7 +78,7 @@ def check_group(content: bytes, place: str) -> None:
 
 def check_array(header: Header | None, attributes: Mapping[str, Any], name: str, label: str) -> None:
     """Check an array's metadata, None if there are none, against its group's; raises IntegrityError."""
-    manifest = _manifest(attributes)
+    manifest = manifest_of(attributes)
     if "generation" in manifest:  # what names the next generation has taken this one's manifest's place
         return
     parts = manifest.get(_PARTS, {})
@@ -90,64 +94,34 @@ def check_array(header: Header | None, attributes: Mapping[str, Any], name: str,
 
 def bound_names(attributes: Mapping[str, Any]) -> set[str]:
     """Return the names of the arrays that a group's manifest binds."""
-    return set(_manifest(attributes).get(_PARTS, {}))
+    return set(manifest_of(attributes).get(_PARTS, {}))
 
 
 def bound_store(store: Store, prefix: str, attributes: Mapping[str, Any]) -> Store:
     """Return a store that compares each chunk's checksum with the one of its place; itself without any."""
-    parts = _manifest(attributes).get(_PARTS, {})
+    parts = manifest_of(attributes).get(_PARTS, {})
     sums = {f"{prefix}{name}/c/": _unpacked(part["crc32c"]) for name, part in parts.items()}
-    return BoundStore(store, sums) if sums else store
-
-
-def unbound(store: Store) -> Store:
-    """Return the store that others, which check what is read, read from."""
-    while isinstance(store, WrapperStore):
-        store = store._store
-    return store
+    return CheckedStore(store, partial(_check_place, sums)) if sums else store
 
 
 class WrongChunkError(IntegrityError):
     """A chunk is whole and not the one that was written at its place: others may have written just now."""
 
 
-class BoundStore(WrapperStore[Store]):
-    """A store whose chunks are compared with the checksums that their places have.
+def _check_place(sums_of: Mapping[str, NDArray[np.uint32]], key: str, found: Buffer, is_part: bool) -> None:
+    """Compare a chunk with the checksum that its place has; raises IntegrityError.
 
-    `sums`: by what the names of an array's chunks begin with, before the chunk's number.
+    `sums_of`: by what the names of an array's chunks begin with, before the chunk's number.
     """
-
-    _supports_sync_io = False  # so that Zarr reads by `get`
-
-    def __init__(self, store: Store, sums: Mapping[str, NDArray[np.uint32]]) -> None:
-        super().__init__(store)
-        self._sums = sums
-
-    def _with_store(self, store: Store) -> BoundStore:
-        return BoundStore(store, self._sums)
-
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        """Return what is stored; raises IntegrityError where it is of another place."""
-        found = await self._store.get(key, prototype, byte_range)
-        array, slash, place = key.partition("/c/")
-        sums = self._sums.get(array + slash)
-        if found is None or sums is None or byte_range is not None:
-            return found
-        number = int(place.partition("/")[0])
-        if number < len(sums) and found[-_SUM_BYTES:].to_bytes() != sums[number].tobytes():
-            n_bits = (
-                int.from_bytes(found[-_SUM_BYTES:].to_bytes(), "little") ^ int(sums[number])
-            ).bit_count()
-            kind = IntegrityError if n_bits <= _FEW_BITS or len(found) < _SUM_BYTES else WrongChunkError
-            raise kind(f"{key} is not the chunk that was written there")
-        return found
-
-
-def _manifest(attributes: object) -> Mapping[str, Any]:
-    manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
-    return manifest if isinstance(manifest, Mapping) else {}
+    array, slash, place = key.partition("/c/")
+    sums = sums_of.get(array + slash)
+    if sums is None or is_part:
+        return
+    number, stored = int(place.partition("/")[0]), found[-_SUM_BYTES:].to_bytes()
+    if number < len(sums) and stored != sums[number].tobytes():
+        n_bits = (int.from_bytes(stored, "little") ^ int(sums[number])).bit_count()
+        kind = IntegrityError if n_bits <= _FEW_BITS or len(found) < _SUM_BYTES else WrongChunkError
+        raise kind(f"{key} is not the chunk that was written there")
 
 
 def _digest_of(document: Mapping[str, Any]) -> str:
@@ -157,13 +131,6 @@ def _digest_of(document: Mapping[str, Any]) -> str:
     covered = {name: attributes.get(name) for name in manifest.get(_COVERS, ()) if name != MANIFEST}
     whole = [document.get("zarr_format"), document.get("node_type"), covered, manifest]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
-
-
-def _content(store: Store, key: str) -> bytes:
-    content = read_bytes(store, key, where=str(store))
-    if content is None:
-        raise StorageError(f"{key} is gone from {store}; another program removed it. Write the data again")
-    return content
 
 
 def _describe(
@@ -179,21 +146,16 @@ def _describe(
         sums[: len(before)] = before
         numbers = sorted({*(i for i in changed if i < n_chunks), *range(len(before), n_chunks)})
     keys = [f"{name}/c/{i}{'/0' * (len(header.shape) - 1)}" for i in numbers]
-    sums[list(numbers)] = np.frombuffer(b"".join(sync(_last_bytes(store, keys))), "<u4")
+    read = sync(concurrent_map([(store, key) for key in keys], _last_bytes, _AT_ONCE))
+    sums[list(numbers)] = np.frombuffer(b"".join(read), "<u4")
     return {"metadata": header.digest, "crc32c": base64.b64encode(sums.tobytes()).decode()}
 
 
-async def _last_bytes(store: Store, keys: list[str]) -> list[bytes]:
-    places, prototype = asyncio.Semaphore(_AT_ONCE), default_buffer_prototype()
-
-    async def read(key: str) -> bytes:
-        async with places:
-            found = await store.get(key, prototype, SuffixByteRequest(_SUM_BYTES))
-        if found is None:
-            raise StorageError(f"{key} is gone; another program removed it. Write the data again")
-        return found.to_bytes()
-
-    return list(await asyncio.gather(*map(read, keys)))
+async def _last_bytes(store: Store, key: str) -> bytes:
+    found = await store.get(key, default_buffer_prototype(), SuffixByteRequest(_SUM_BYTES))
+    if found is None:
+        raise StorageError(f"{key} is gone; another program removed it. Write the data again")
+    return found.to_bytes()
 
 
 def _unpacked(text: str) -> NDArray[np.uint32]:

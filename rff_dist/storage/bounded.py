@@ -1,12 +1,12 @@
-"""Compressed chunks whose size is looked at before they are decoded: a small file may claim a large array."""
+"""Stores whose chunks are looked at before they are decoded: a small file may claim a large array."""
 
 from __future__ import annotations
 
 import bz2
 import lzma
-import struct
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from zarr.abc.store import ByteRequest, Store
@@ -22,42 +22,51 @@ _PIECE = 2**20
 _METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
-class BoundedStore(WrapperStore[Store]):
-    """A store that refuses chunks that would be decoded to more than their array's chunks hold.
+class CheckedStore(WrapperStore[Store]):
+    """A store that looks at what is read.
 
-    `codecs`: of the array.
-    `n_bytes`: of a decoded chunk.
+    `check`: called with the key, the bytes, and whether they are a part only; raises IntegrityError.
     """
 
     _supports_sync_io = False  # so that Zarr reads by `get`
 
-    def __init__(self, store: Store, codecs: Sequence[str], n_bytes: int) -> None:
+    def __init__(self, store: Store, check: Callable[[str, Buffer, bool], None]) -> None:
         super().__init__(store)
-        self._codecs, self._n_bytes = tuple(codecs), n_bytes
+        self._check = check
 
-    def _with_store(self, store: Store) -> BoundedStore:
-        return BoundedStore(store, self._codecs, self._n_bytes)
+    def _with_store(self, store: Store) -> CheckedStore:
+        return CheckedStore(store, self._check)
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return what is stored; raises IntegrityError where it claims to be larger than it may be."""
+        """Return what is stored, if the check passes."""
         found = await self._store.get(key, prototype, byte_range)
-        if found is not None and key.rpartition("/")[2] not in _METADATA:
-            limit = 2 * self._n_bytes + _SLACK
-            for codec in self._codecs:
-                if codec in _SIZES and _SIZES[codec](found.to_bytes(), limit) > limit:
-                    raise IntegrityError(
-                        f"{key} has {len(found):_} bytes and would be decoded to more than {limit:_}, which "
-                        "is twice a chunk of its array"
-                    )
+        if found is not None:
+            self._check(key, found, byte_range is not None)
         return found
 
 
 def bounded_store(store: Store, codecs: Sequence[str], n_bytes: int) -> Store:
-    """Return a store that refuses such chunks; itself where the codecs cannot make many bytes of few."""
-    names = [codec.removeprefix("numcodecs.") for codec in codecs]
-    return BoundedStore(store, names, n_bytes) if _SIZES.keys() & set(names) else store
+    """Return a store that refuses chunks that would be decoded to more than their array's chunks hold.
+
+    Return the store itself where the codecs cannot make many bytes of few.
+
+    `codecs`: of the array.
+    `n_bytes`: of a decoded chunk.
+    """
+    names = {codec.removeprefix("numcodecs.") for codec in codecs} & _SIZES.keys()
+    return CheckedStore(store, partial(_check_size, sorted(names), 2 * n_bytes + _SLACK)) if names else store
+
+
+def _check_size(codecs: Sequence[str], limit: int, key: str, found: Buffer, is_part: bool) -> None:
+    if key.rpartition("/")[2] in _METADATA:
+        return
+    if any(_SIZES[codec](found.to_bytes(), limit) > limit for codec in codecs):
+        raise IntegrityError(
+            f"{key} has {len(found):_} bytes and would be decoded to more than {limit:_}, which is twice a "
+            "chunk of its array"
+        )
 
 
 def _inflated(content: bytes, limit: int) -> int:
@@ -82,12 +91,9 @@ def _streamed(begin: Callable[[], Any], content: bytes, limit: int) -> int:
     return total
 
 
-def _blosc(content: bytes, limit: int) -> int:
-    return struct.unpack_from("<I", content, 4)[0] if len(content) >= 8 else 0
-
-
-def _lz4(content: bytes, limit: int) -> int:
-    return struct.unpack_from("<I", content)[0] if len(content) >= 4 else 0
+def _told(content: bytes, at: int) -> int:
+    """Return the size that a header says, in four bytes; 0 where it is cut off."""
+    return int.from_bytes(content[at : at + 4], "little") if len(content) >= at + 4 else 0
 
 
 def _zstd(content: bytes, limit: int) -> int:
@@ -106,7 +112,7 @@ _SIZES: dict[str, Callable[[bytes, int], int]] = {
     "zlib": _inflated,
     "bz2": lambda content, limit: _streamed(bz2.BZ2Decompressor, content, limit),
     "lzma": lambda content, limit: _streamed(lzma.LZMADecompressor, content, limit),
-    "blosc": _blosc,
-    "lz4": _lz4,
+    "blosc": lambda content, limit: _told(content, 4),
+    "lz4": lambda content, limit: _told(content, 0),
     "zstd": _zstd,
 }

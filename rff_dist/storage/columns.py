@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,29 +14,9 @@ from rff_dist.data.blocks import Block
 from rff_dist.data.columns import Column, MemoryColumn, check_values
 from rff_dist.data.memory import check_indices
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import (
-    Header,
-    gather_rows,
-    open_array,
-    read_header,
-    read_rows,
-    require_chunks,
-    sample_digest,
-    stored_rows,
-    with_shape,
-)
+from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
 from rff_dist.storage.datasets import ZarrDataset
-from rff_dist.storage.groups import (
-    Address,
-    Reopening,
-    StoredGroup,
-    array_names,
-    committed_rows,
-    content_key_of,
-    find_group,
-    local_root,
-    reopen_group,
-)
+from rff_dist.storage.groups import Address, StoredGroup, find_group, header_of, local_root
 
 ID = "id"  # the array of what rows are called, which comes back beside their predictions
 
@@ -55,7 +35,7 @@ class StoredColumn:
     url: str | None
     _header: Header
     _label: str
-    _reopen: Reopening[StoredColumn] | None
+    _reopen: tuple[Callable[..., StoredColumn], tuple[Any, ...]] | None
 
     in_memory = False
 
@@ -70,7 +50,7 @@ class StoredColumn:
     @property
     def chunk_rows(self) -> int:
         """Rows of one stored object: a shard, else a chunk."""
-        return stored_rows(self.array)
+        return self._header.stored_rows
 
     def read(self, block: Block) -> np.ndarray:
         """Read the values of a block's rows.
@@ -93,9 +73,10 @@ class StoredColumn:
 
     def content_key(self) -> str | None:
         """Return what a pass over the values is named by, see `engines.kept`; None if they may change."""
-        return content_key_of(self._reopen)
+        address, *options = (None,) if self._reopen is None else self._reopen[1]
+        return address.content_key(*options) if isinstance(address, Address) else None
 
-    def __reduce__(self) -> Reopening[StoredColumn]:
+    def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
             raise StorageError(
                 f"{self._label} cannot be sent to another process: its store "
@@ -179,30 +160,19 @@ def as_column(values: Any, *, name: str = "y") -> Column:
 
 def _open(stored: StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
     group = stored.open()
-    attributes = dict(group.attrs)
-    path, label = stored.prefix + name, f"array {name!r} of {stored.place}"
-    header = stored.read_header(name, attributes, text=True)
-    if header is None:
-        raise StorageError(f"{stored.place} has no array {name!r}; it holds {array_names(group)}")
+    label, header = group.label(name), group.require_header(name)
     _check_shape(header, label)
-    header = header.first_rows(committed_rows(attributes, stored.place))
-    store = stored.bound_store(attributes)
-    array = open_array(store, path, label=label, fill_missing=missing_chunks == "fill", like=header)
+    array = group.open_array(name, header, missing_chunks)
     reopen = None if stored.address is None else (_reopen_stored, (stored.address, name, missing_chunks))
-    return StoredColumn(with_shape(array, header.shape), stored.url, header, label, reopen)
+    return StoredColumn(array, stored.url, header, label, reopen)
 
 
 def _of_array(array: zarr.Array[Any], name: str, missing_chunks: str) -> StoredColumn:
-    root = local_root(array.store, "")
-    label = f"array {array.path or name!r} of {root or array.store}"
-    header = read_header(array.store, array.path, label=label, text=True)
-    if header is None:
-        raise StorageError(f"{label} is no longer there")
+    header, label = header_of(array, name, text=True)
     _check_shape(header, label)
-    reopen = None if root is None else (_of_array, (array, array.path, missing_chunks))
-    return StoredColumn(
-        require_chunks(array, fill_missing=missing_chunks == "fill"), None, header, label, reopen
-    )
+    movable = local_root(array.store, "") is not None
+    reopen = (_of_array, (array, array.path, missing_chunks)) if movable else None
+    return StoredColumn(require_chunks(array, missing_chunks), None, header, label, reopen)
 
 
 def _check_shape(header: Header, label: str) -> None:
@@ -211,4 +181,4 @@ def _check_shape(header: Header, label: str) -> None:
 
 
 def _reopen_stored(address: Address, name: str, missing_chunks: str) -> StoredColumn:
-    return _open(reopen_group(address), name, missing_chunks)
+    return _open(address.reopen(), name, missing_chunks)

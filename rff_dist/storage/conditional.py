@@ -7,11 +7,11 @@ this process.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
-from rff_dist.storage.locations import Location, reaching, read_bytes, unreachable, write_bytes
+from rff_dist.storage.locations import Location, reaching, read_bytes, write_bytes
 from rff_dist.storage.locks import lock_file
 
 logger = logging.getLogger(__name__)
@@ -105,18 +105,14 @@ def replace_bytes(
     return True
 
 
-@contextlib.contextmanager
-def _locked(store: Store, key: str) -> Iterator[None]:
-    """Hold a key of a folder or of a store in memory against other writers."""
+def _locked(store: Store, key: str) -> AbstractContextManager[object]:
+    """Return what holds a key of a folder or of a store in memory against other writers."""
     if isinstance(store, MemoryStore):
-        with _memory_lock:
-            yield
-        return
+        return _memory_lock
     assert isinstance(store, LocalStore)
     path = Path(store.root) / key
     path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_file(path.with_name(f".{path.name}.lock")):
-        yield
+    return lock_file(path.with_name(f".{path.name}.lock"))
 
 
 def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
@@ -131,25 +127,23 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
     def put() -> None:
         obstore.put(store.store, key, content, mode=mode, use_multipart=False)
 
-    try:
+    with reaching(f"{where} cannot be written", key):
         try:
-            put()
-        except GenericError:
-            # A connection that broke leaves open whether the bytes arrived, so obstore does not repeat the
-            # request. Here that is safe: these bytes are nobody else's.
-            put()
-    except FileNotFoundError as error:
-        if expected is None:  # it is the bucket that is not there
-            raise unreachable(f"{where} cannot be written", error, key) from error
-        return False
-    except (AlreadyExistsError, PreconditionError):
-        # A repeated request fails by what the first one wrote, if only the answer was lost.
-        found = read_bytes(store, key, where=where)
-        return found == content
-    except (NotSupportedError, NotImplementedError):  # which of the two depends on the kind of store
-        return _put_unguarded(store, key, content, expected, where)
-    except Exception as error:
-        raise unreachable(f"{where} cannot be written", error, key) from error
+            try:
+                put()
+            except GenericError:
+                # A connection that broke leaves open whether the bytes arrived, so obstore does not repeat
+                # the request. Here that is safe: these bytes are nobody else's.
+                put()
+        except FileNotFoundError:
+            if expected is None:  # it is the bucket that is not there
+                raise
+            return False
+        except (AlreadyExistsError, PreconditionError):
+            # A repeated request fails by what the first one wrote, if only the answer was lost.
+            return read_bytes(store, key, where=where) == content
+        except (NotSupportedError, NotImplementedError):  # which of the two depends on the kind of store
+            return _put_unguarded(store, key, content, expected, where)
     return True
 
 

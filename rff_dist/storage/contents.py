@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rff_dist.errors import StorageError
-from rff_dist.storage.arrays import Header, open_array, read_rows
+from rff_dist.storage.arrays import Header, read_rows, walk_codecs
 from rff_dist.storage.binding import bound_names
-from rff_dist.storage.groups import committed_rows, find_group, open_group
+from rff_dist.storage.groups import find_group
 from rff_dist.storage.locations import exists, explain, parse_location
 from rff_dist.storage.seal import SealedStore
 
@@ -46,20 +46,17 @@ def list_arrays(
     if not exists(location):
         raise StorageError(f"nothing is at {location}; expected a Zarr group")
     stored = find_group(url, version)
-    group = open_group(stored.store, "", str(location))
-    attributes = dict(group.attrs)
+    group = stored.open(unfinished=True)
     # Those first that must be there.
-    headers = {name: stored.read_header(name, attributes, text=True) for name in bound_names(attributes)}
+    headers = {name: group.read_header(name, text=True) for name in bound_names(group.attributes)}
     try:
-        names = set(group.array_keys())
+        names = set(group.group.array_keys())
     except Exception as error:
         raise StorageError(f"{location} cannot be read as a Zarr group: {explain(error)}") from error
+    headers |= {name: group.read_header(name, text=True) for name in names - headers.keys()}
     seal = "seal" if isinstance(stored.store, SealedStore) else None
-    for name in names - headers.keys():
-        headers[name] = stored.read_header(name, attributes, text=True)
-    n_samples = committed_rows(attributes, str(location))
-    return attributes, [
-        StoredArray(name, header.first_rows(n_samples), find_checksum(header) or seal)
+    return group.attributes, [
+        StoredArray(name, header, find_checksum(header) or seal)
         for name, header in sorted(headers.items())
         if header
     ]
@@ -73,16 +70,9 @@ def read_arrays(
     `version`: of a versioned dataset; the current one if left out.
     Raises StorageError if there is no complete group, or a chunk cannot be read.
     """
-    stored = find_group(url, version)
-    attributes = dict(stored.open().attrs)
-    committed, store = committed_rows(attributes, stored.place), stored.bound_store(attributes)
-    arrays = {
-        name: open_array(
-            store, name, label=f"array {name!r}", like=stored.read_header(name, attributes, text=True)
-        )
-        for name in names
-    }
-    n_samples = min(committed, *(array.shape[0] for array in arrays.values()))
+    group = find_group(url, version).open()
+    arrays = {name: group.open_array(name, group.require_header(name)) for name in names}
+    n_samples = min(array.shape[0] for array in arrays.values())
     for start in range(0, n_samples, n_rows):
         stop = min(start + n_rows, n_samples)
         yield {name: read_rows(array, start, stop, label=f"array {name!r}") for name, array in arrays.items()}
@@ -92,26 +82,13 @@ def find_checksum(header: Header) -> str | None:
     """Return the codec that notices damage to an array's chunks, or None."""
     stored = json.loads(header.text)
     if header.zarr_format == 2:
-        codecs = [*(stored.get("filters") or []), stored.get("compressor")]
-        return _first_checksum((codec["id"], codec) for codec in codecs if codec)
-    return _first_checksum(_named(stored["codecs"]))
-
-
-def _named(codecs: Iterable[Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    for codec in codecs:
-        if isinstance(codec, str):
-            yield codec, {}
-            continue
-        settings = codec.get("configuration") or {}
-        if codec["name"] == "sharding_indexed":
-            # The index of a shard always has a checksum, which does not cover the chunks.
-            yield from _named(settings["codecs"])
-        else:
-            yield codec["name"].removeprefix("numcodecs."), settings
-
-
-def _first_checksum(codecs: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
+        found = [*(stored.get("filters") or []), stored.get("compressor")]
+        codecs = [(one["id"], one) for one in found if one]
+    else:
+        # The index of a shard always has a checksum, which does not cover the chunks.
+        codecs = [*walk_codecs(stored["codecs"], of_index=False)]
     for name, settings in codecs:
-        if name in _CHECKSUMS or (name == "zstd" and settings.get("checksum")):
-            return name
+        codec: str = name.removeprefix("numcodecs.")
+        if codec in _CHECKSUMS or (codec == "zstd" and settings.get("checksum")):
+            return codec
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.data.memory import check_indices
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import Header, gather_rows, open_array, read_rows
+from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.editing import ROLES, Editing, digest_rows, editing, read_headers
 from rff_dist.storage.generations import MANIFEST
-from rff_dist.storage.groups import StoredGroup, committed_rows, find_group
+from rff_dist.storage.groups import OpenGroup, find_group
 from rff_dist.storage.loads import without_deleted
-from rff_dist.storage.locations import Location, parse_location, store_errors
+from rff_dist.storage.locations import parse_location, store_errors
 from rff_dist.storage.output_places import check_output
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.storage.sources import RowBatch, column_names, read_source
@@ -98,12 +98,11 @@ def replace_batches(
     order = np.argsort(numbers)
     with store_errors(f"rows of {dataset.location} could not be replaced", "; they are as before"):
         for name, values in parts.items():
-            _put(dataset.array(name), numbers[order], values[order])
+            dataset.array(name).oindex[numbers[order]] = values[order]
         version = dataset.commit(
             "replace",
             n_before,
             digest=digest_rows(numbers[order], *(values[order] for values in parts.values())),
-            attributes={},
             message=message or f"replace {n_given:,} row{'s' * (n_given != 1)}",
             facts={"n_rows": n_given},
         )
@@ -162,7 +161,7 @@ def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message:
                 holes = gone[gone < n_after]
                 movers = np.setdiff1d(np.arange(n_after, n_before), gone, assume_unique=True)
                 if len(holes):
-                    _put(array, holes, gather_rows(array, movers, label=label))
+                    array.oindex[holes] = gather_rows(array, movers, label=label)
             # What lies beyond the last row in its chunk is not read, but would still be there.
             chunk_end = min(n_before, -(-n_after // array.chunks[0]) * array.chunks[0])
             if chunk_end > n_after:
@@ -172,7 +171,6 @@ def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message:
             "delete",
             n_after,
             digest=digest_rows(gone, np.array([keep_order])),
-            attributes={},
             message=message or f"delete {len(gone):,} row{'s' * (len(gone) != 1)}",
             facts={"n_rows": len(gone), "order_kept": keep_order},
             loads=without_deleted(dataset.loads(), gone, keep_order=keep_order),
@@ -188,15 +186,14 @@ def find_rows(dataset: Editing, column: str, values: Sequence[Any]) -> list[IntA
     """
     name, place = _column_of(dataset, column)
     array, label = dataset.array(name), dataset.label(name)
-    wanted = np.asarray(values, object)
-    text = array.dtype.kind == "T"
-    known: dict[Any, list[int]] = {str(value) if text else float(value): [] for value in wanted}
+    key: Callable[[Any], Any] = str if array.dtype.kind == "T" else float
+    known: dict[Any, list[int]] = {key(value): [] for value in values}
     for block in cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
         found = read_rows(array, block.start, block.stop, label=label)
         found = found if place is None else found[:, place]
         for row in np.flatnonzero(np.isin(found, np.array(list(known), found.dtype))).tolist():
-            known[str(found[row]) if text else float(found[row])].append(block.start + row)
-    return [np.array(known[str(value) if text else float(value)], np.int64) for value in wanted]
+            known[key(found[row])].append(block.start + row)
+    return [np.array(known[key(value)], np.int64) for value in values]
 
 
 def convert_dataset(
@@ -235,13 +232,11 @@ def convert_dataset(
         raise StorageError(f"{location} keeps versions already; there is nothing to convert")
     if output is not None:
         check_output(place, overwrite=False, inputs=[location])
-    stored = find_group(url)
-    group = stored.open()
-    attributes: dict[str, Any] = {**group.attrs}
-    arrays, headers = _plain_arrays(stored, group, location, committed_rows(attributes, stored.place))
-    n_samples, chunk_rows = headers["X"].shape[0], headers["X"].stored_rows
-    names = [attributes.pop(key, None) for key in ("feature_names", "target_names")]
-    attributes.pop(MANIFEST, None)
+    group = find_group(url).open()
+    arrays = _plain_arrays(group)
+    n_samples, chunk_rows = arrays["X"].shape[0], stored_rows(arrays["X"])
+    attributes = {key: value for key, value in group.attributes.items() if key != MANIFEST}
+    names = attributes.pop("feature_names", None), attributes.pop("target_names", None)
 
     def batches() -> Iterator[RowBatch]:
         for block in cut_blocks(n_samples, chunk_rows, rows_per_block=chunk_rows):
@@ -258,31 +253,23 @@ def convert_dataset(
         message=f"convert {n_samples:,} rows of plain Zarr",
     )
     written = write_batches(
-        place, batches(), n_samples=n_samples, names=(names[0], names[1]), attributes=attributes, how=how
+        place, batches(), n_samples=n_samples, names=names, attributes=attributes, how=how
     )
     assert written.version is not None
     return written.version
 
 
-def _plain_arrays(
-    stored: StoredGroup, group: zarr.Group, location: Location, n_samples: int
-) -> tuple[Mapping[str, zarr.Array[Any]], Mapping[str, Header]]:
-    attributes = dict(group.attrs)
-    store = stored.bound_store(attributes)
-    headers = {
-        name: header.first_rows(n_samples) for name, header in read_headers(stored, attributes).items()
-    }
+def _plain_arrays(group: OpenGroup) -> dict[str, zarr.Array[Any]]:
+    headers = read_headers(group)
     if "X" not in headers:
-        raise StorageError(f"{location} has no array 'X'; expected a dataset")
-    others = sorted(name for name in group.array_keys() if name not in ROLES)
+        raise StorageError(f"{group.place} has no array 'X'; expected a dataset")
+    others = sorted(name for name in group.group.array_keys() if name not in ROLES)
     if others:
         raise StorageError(
-            f"{location} also holds {', '.join(map(repr, others[:10]))}; expected {', '.join(ROLES)} alone. "
-            "Write such arrays to another group"
+            f"{group.place} also holds {', '.join(map(repr, others[:10]))}; expected {', '.join(ROLES)} "
+            "alone. Write such arrays to another group"
         )
-    return {
-        name: open_array(store, name, label=name, like=header) for name, header in headers.items()
-    }, headers
+    return {name: group.open_array(name, header) for name, header in headers.items()}
 
 
 def _distinct(rows: ArrayLike, n_samples: int) -> IntArray:
@@ -293,11 +280,6 @@ def _distinct(rows: ArrayLike, n_samples: int) -> IntArray:
             f"row {values[counts > 1][0]:_} is named {counts.max()} times; expected each row once"
         )
     return numbers
-
-
-def _put(array: zarr.Array[Any], rows: IntArray, values: np.ndarray) -> None:
-    """Write single rows; `rows` ascend."""
-    array.oindex[(rows, slice(None)) if array.ndim == 2 else (rows,)] = values
 
 
 def _move_up(array: zarr.Array[Any], gone: IntArray, label: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from rff_dist.errors import ConflictError, IntegrityError
@@ -31,17 +31,10 @@ class Pointer:
     removing: tuple[int, ...] = ()
     left: tuple[int, ...] | None = ()
 
-    @classmethod
-    def now(
-        cls,
-        number: int,
-        previous: tuple[int, ...],
-        reason: str,
-        removing: tuple[int, ...] = (),
-        left: tuple[int, ...] | None = (),
-    ) -> Pointer:
-        """Return a pointer that is set at this moment."""
-        return cls(number, previous, datetime.now(UTC).isoformat(timespec="seconds"), reason, removing, left)
+    def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Pointer:
+        """Return the pointer to another version, which becomes current at this moment."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return replace(self, number=number, previous=previous, promoted=now, reason=reason)
 
 
 def version_place(location: Location, number: int) -> Location:

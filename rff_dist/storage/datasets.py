@@ -11,11 +11,10 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import zarr
@@ -30,43 +29,19 @@ from rff_dist.data.memory import (
     require_columns,
     require_numbers,
 )
-from rff_dist.errors import (
-    DataError,
-    IntegrityError,
-    InvalidParameterError,
-    NoSuchVersionError,
-    StorageError,
-)
-from rff_dist.storage.arrays import (
-    Header,
-    gather_rows,
-    open_array,
-    read_header,
-    read_rows,
-    require_chunks,
-    sample_digest,
-    stored_rows,
-    with_shape,
-)
+from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
+from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
 from rff_dist.storage.binding import WrongChunkError
-from rff_dist.storage.generations import LINE, MANIFEST
-from rff_dist.storage.groups import (
-    Address,
-    Reopening,
-    StoredGroup,
-    array_names,
-    committed_rows,
-    content_key_of,
-    find_group,
-    is_array,
-    local_root,
-    reopen_group,
-)
+from rff_dist.storage.generations import LINE, manifest_of
+from rff_dist.storage.groups import Address, StoredGroup, find_group, header_of, is_array, local_root
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import changed_chunks, find_snapshot, open_together
 
-_WEIGHTS = "sample_weight"  # the array's name where this package writes one
+_ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
 _log = logging.getLogger(__name__)
+
+#: Names of the arrays X, y and sample_weight in a group; None of what is not read.
+type ArrayNames = tuple[str, str | None, str | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +61,18 @@ class ZarrDataset(ArraysDataset):
     """
 
     X: zarr.Array[Any]
-    y: zarr.Array[Any] | np.ndarray | None
-    sample_weight: zarr.Array[Any] | np.ndarray | None
-    url: str | None
-    attributes: Mapping[str, Any]
-    feature_names: tuple[str, ...] | None
-    target_names: tuple[str, ...] | None
-    missing_chunks: str
-    version: str | None
-    _headers: Mapping[str, Header]
-    _labels: Mapping[str, str]
-    _reopen: Reopening[ZarrDataset] | None
+    y: zarr.Array[Any] | np.ndarray | None = None
+    sample_weight: zarr.Array[Any] | np.ndarray | None = None
+    url: str | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    feature_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
+    missing_chunks: str = "error"
+    version: str | None = None
+    _headers: Mapping[str, Header] = field(default_factory=dict)
+    _labels: Mapping[str, str] = field(default_factory=dict)
+    _address: Address | None = None  # of arrays that were handed over open
+    _array_names: ArrayNames = _ROLES
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -104,7 +80,7 @@ class ZarrDataset(ArraysDataset):
 
     @property
     def chunk_rows(self) -> int:
-        return stored_rows(self.X)
+        return self._headers["X"].stored_rows
 
     def read(self, block: Block) -> Rows:
         """Read the rows of one block.
@@ -114,29 +90,15 @@ class ZarrDataset(ArraysDataset):
         Raises StorageError if there are no such rows, a chunk is missing (unless `missing_chunks="fill"`) or
           the store does not answer; IntegrityError if a chunk's bytes are damaged.
         """
-        rows = slice(block.start, block.stop)
-        y, weight = self._part("y", rows), self._part("sample_weight", rows)
-        return Rows(
-            block,
-            cast("np.ndarray", self._part("X", rows)),
-            None if y is None else as_targets(y),
-            None if weight is None else weight.astype(np.float64),
-            chunk_rows=self.chunk_rows,
-        )
+        return Rows(block, *self._select(slice(block.start, block.stop)), chunk_rows=self.chunk_rows)
 
     def read_weight(self, block: Block) -> np.ndarray | None:
         weight = self._part("sample_weight", slice(block.start, block.stop))
         return None if weight is None else weight.astype(np.float64)
 
     def without_targets(self) -> ZarrDataset:
-        reopen = self._reopen
-        if reopen is not None and reopen[0] is _reopen_stored:
-            address, (x, _, weight), missing_chunks = reopen[1]
-            reopen = (_reopen_stored, (address, (x, None, weight), missing_chunks))
-        elif reopen is not None:
-            X, _, *options = reopen[1]
-            reopen = (_reopen_arrays, (X, None, *options))
-        return replace(self, y=None, target_names=None, _reopen=reopen)
+        x, _, weight = self._array_names
+        return replace(self, y=None, target_names=None, _array_names=(x, None, weight))
 
     def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
         """Read single rows, in the order asked; each stored chunk that holds one is read once.
@@ -146,15 +108,8 @@ class ZarrDataset(ArraysDataset):
         """
         wanted = check_indices(indices, self.n_samples)
         rows, places = np.unique(wanted, return_inverse=True)
-        X, y, weight = (
-            None if (values := self._part(name, rows)) is None else values[places]
-            for name in ("X", "y", "sample_weight")
-        )
-        return Sample(
-            cast("np.ndarray", X),
-            None if y is None else as_targets(y),
-            None if weight is None else weight.astype(np.float64, copy=False),
-        )
+        X, y, weight = self._select(rows)
+        return Sample(X[places], None if y is None else y[places], None if weight is None else weight[places])
 
     def fingerprint(self) -> str:
         """Digest of what the data are, the same for a copy elsewhere.
@@ -165,32 +120,32 @@ class ZarrDataset(ArraysDataset):
         dataset; it does not notice a change that another program makes in place to a chunk of plain Zarr
         outside the sample.
         """
-        digest, manifest = hashlib.sha256(), self.attributes.get(MANIFEST)
-        if self.version is not None and isinstance(manifest, Mapping) and "sha256" in manifest:
+        digest, manifest = hashlib.sha256(), manifest_of(self.attributes)
+        if self.version is not None and "sha256" in manifest:
             told = [self._identity(), {name: header.text for name, header in self._headers.items()}]
             return hashlib.sha256(json.dumps([manifest["sha256"], *told]).encode()).hexdigest()
-        for name in ("X", "y", "sample_weight"):
+        for name in _ROLES:
             array = getattr(self, name)
             digest.update(f"{name}:".encode())
             if isinstance(array, np.ndarray):
                 digest.update(digest_array(array).encode())
             elif array is not None:
                 digest.update(sample_digest(array, self._headers[name], label=self._labels[name]).encode())
-        if isinstance(manifest, Mapping):
+        if manifest:
             digest.update(str(manifest.get("sha256")).encode())
         return digest.hexdigest()
 
     @cached_property
     def _content_key(self) -> str | None:
-        return content_key_of(self._reopen)
+        address = self._address
+        return None if address is None else address.content_key(self._array_names, self.missing_chunks)
 
     def content_key(self) -> str | None:
         """Return what a pass over the rows is named by, see `engines.kept`; None if they may change."""
         return self._content_key
 
     def recorded_prefix(self, n_samples: int) -> str | None:
-        manifest = self.attributes.get(MANIFEST)
-        line = manifest.get(LINE, ()) if isinstance(manifest, Mapping) and self.version is not None else ()
+        line = manifest_of(self.attributes).get(LINE, ()) if self.version is not None else ()
         found = next((digest for n, digest in line if n == n_samples), None)
         told = json.dumps([n_samples, found, self._identity()])
         return None if found is None else hashlib.sha256(told.encode()).hexdigest()
@@ -201,21 +156,26 @@ class ZarrDataset(ArraysDataset):
         return ["" if array is None else getattr(array, "path", "") for array in arrays]
 
     def check_unchanged(self) -> None:
-        if self._reopen is not None and self._reopen[0] is _reopen_stored:
-            address: Address = self._reopen[1][0]
-            address.check()
+        if self._address is not None:
+            self._address.check()
 
     def can_travel(self) -> bool:
-        return self._reopen is not None and not (self.url or "").startswith("memory://")
+        if self._address is not None:
+            return self._address.process is None
+        arrays = (self.X, self.y, self.sample_weight)
+        return all(local_root(one.store, "") is not None for one in arrays if isinstance(one, zarr.Array))
 
-    def __reduce__(self) -> Reopening[ZarrDataset]:
-        if self._reopen is None:
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._address is not None:
+            return _reopen_stored, (self._address, self._array_names, self.missing_chunks)
+        if not self.can_travel():
             raise StorageError(
                 f"{self._labels['X']} cannot be sent to another process: its store "
                 f"({type(self.X.store).__name__}) "
                 "is not a local folder. Open the data with open_dataset(url) instead"
             )
-        return self._reopen
+        reopen = partial(dataset_from_arrays, missing_chunks=self.missing_chunks)
+        return reopen, (self.X, self.y, self.sample_weight)
 
     def __repr__(self) -> str:
         return (
@@ -223,21 +183,23 @@ class ZarrDataset(ArraysDataset):
             f"{self.n_targets} targets, {self.dtype})"
         )
 
+    def _select(self, rows: slice | np.ndarray) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
+        X, y, weight = (self._part(name, rows) for name in _ROLES)
+        return (
+            X,
+            None if y is None else as_targets(y),
+            None if weight is None else weight.astype(np.float64),
+        )
+
     def _part(self, name: str, rows: slice | np.ndarray) -> np.ndarray | None:
         """Return some rows of X, y or the weights: a stretch of them, or single ones that ascend."""
         array = getattr(self, name)
         if array is None or isinstance(array, np.ndarray):
             return None if array is None else array[rows]
-        with self._blamed_on_changes():
+        try:
             if isinstance(rows, slice):
                 return read_rows(array, rows.start, rows.stop, label=self._labels[name])
             return gather_rows(array, rows, label=self._labels[name])
-
-    @contextmanager
-    def _blamed_on_changes(self) -> Iterator[None]:
-        """Of rows that cannot be read, say first if they were changed since they were opened."""
-        try:
-            yield
         except StorageError as error:
             # Damaged bytes are named; a chunk that is whole and another one may have been written just now.
             if not isinstance(error, IntegrityError) or isinstance(error.__cause__, WrongChunkError):
@@ -288,16 +250,14 @@ def open_dataset(
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
-    names = (x, y, sample_weight)
     stored = find_group(url, version)
-    dataset = _open(stored, names, missing_chunks)
+    dataset = _open(stored, (x, y, sample_weight), missing_chunks)
     if dataset.n_targets and sample_weight is None:
         folder, slash, _ = dataset.X.path.rpartition("/")
-        if is_array(stored.store, f"{folder}{slash}{_WEIGHTS}"):
+        if is_array(stored.store, f"{folder}{slash}sample_weight"):
             _log.warning(
-                '%s holds sample weights, which are not used; give sample_weight="%s" to use them',
+                '%s holds sample weights, which are not used; give sample_weight="sample_weight" to use them',
                 stored.place,
-                _WEIGHTS,
             )
     return dataset
 
@@ -320,20 +280,12 @@ def dataset_from_arrays(
     Raises StorageError if the arrays are not numbers of the expected shapes; DataError if they differ in
       their numbers of rows, or X has no column.
     """
-    given = {"X": X, "y": y, "sample_weight": sample_weight}
-    stores = [array.store for array in given.values() if isinstance(array, zarr.Array)]
-    movable = all(local_root(store, "") is not None for store in stores)
-    arrays: dict[str, zarr.Array[Any] | np.ndarray | None] = {}
+    arrays: dict[str, Any] = {"X": X, "y": y, "sample_weight": sample_weight}
     headers, labels = {}, {}
-    for name, array in given.items():
-        arrays[name] = array
+    for name, array in arrays.items():
         if isinstance(array, zarr.Array):
-            labels[name] = f"array {array.path or name!r} of {local_root(array.store, '') or array.store}"
-            header = read_header(array.store, array.path, label=labels[name])
-            if header is None:
-                raise StorageError(f"{labels[name]} is no longer there")
-            headers[name] = header
-            arrays[name] = require_chunks(array, fill_missing=missing_chunks == "fill")
+            headers[name], labels[name] = header_of(array, name)
+            arrays[name] = require_chunks(array, missing_chunks)
         elif array is not None:
             require_numbers(name, np.asarray(array))
             arrays[name], labels[name] = np.asarray(array), f"array {name!r} in memory"
@@ -345,70 +297,45 @@ def dataset_from_arrays(
             "give as many rows of each"
         )
     _check_shapes(shapes, labels)
-    return ZarrDataset(
-        cast("zarr.Array[Any]", arrays["X"]),
-        arrays["y"],
-        arrays["sample_weight"],
-        None,
-        {},
-        None,
-        None,
-        missing_chunks,
-        None,
-        headers,
-        labels,
-        (_reopen_arrays, (*arrays.values(), missing_chunks)) if movable else None,
-    )
+    return ZarrDataset(**arrays, missing_chunks=missing_chunks, _headers=headers, _labels=labels)
 
 
-def _open(stored: StoredGroup, names: tuple[str, str | None, str | None], missing_chunks: str) -> ZarrDataset:
+def _open(stored: StoredGroup, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
     group, place = stored.open(), stored.place
-    attributes = dict(group.attrs)
-    store = stored.bound_store(attributes)
-    n_samples = committed_rows(attributes, place)
-    labels: dict[str, str] = {}
+    given = {role: name for role, name in zip(_ROLES, names, strict=True) if name is not None}
     headers: dict[str, Header] = {}
-    arrays: dict[str, zarr.Array[Any] | None] = {}
-    for role, name in zip(("X", "y", "sample_weight"), names, strict=True):
-        label = f"array {name!r} of {place}"
-        header = None if name is None else stored.read_header(name, attributes, text=role == "y")
+    for role, name in given.items():
+        header = group.read_header(name, text=role == "y")
         if header is not None and header.dtype.kind in "UT":
             raise StorageError(
-                f"{label} holds labels (text); expected numbers to regress on. Train a classifier on it "
-                "(RFFClassifier, or `rff-dist fit --classify`), or leave it out with y=None"
+                f"{group.label(name)} holds labels (text); expected numbers to regress on. Train a "
+                "classifier on it (RFFClassifier, or `rff-dist fit --classify`), or leave it out with y=None"
             )
-        if name is not None and header is None and not (role == "y" and name == "y"):
+        if header is not None:
+            headers[role] = header
+        elif (role, name) != ("y", "y"):
             raise StorageError(
-                f"{place} has no array {name!r}; it holds {array_names(group)}. "
+                f"{place} has no array {name!r}; it holds {group.array_names()}. "
                 f"Expected {role} there; name it by `{role if role != 'X' else 'x'}`"
             )
-        arrays[role] = None
-        if header is not None:
-            labels[role], headers[role] = label, header.first_rows(n_samples)
+    labels = {role: group.label(given[role]) for role in headers}
     _check_shapes({role: header.shape for role, header in headers.items()}, labels)
-    for role, name in zip(("X", "y", "sample_weight"), names, strict=True):
-        if role in headers:
-            fill = missing_chunks == "fill"
-            array = open_array(
-                store, f"{stored.prefix}{name}", label=labels[role], fill_missing=fill, like=headers[role]
-            )
-            arrays[role] = with_shape(array, headers[role].shape)
-    X = arrays["X"]
-    assert X is not None
     n_targets = (headers["y"].shape[1:] or (1,))[0] if "y" in headers else 0
+    arrays: dict[str, Any] = {
+        role: group.open_array(given[role], header, missing_chunks) for role, header in headers.items()
+    }
     return ZarrDataset(
-        X,
-        arrays["y"],
-        arrays["sample_weight"],
-        stored.url,
-        attributes,
-        _names(attributes, "feature_names", headers["X"].shape[1], place),
-        _names(attributes, "target_names", n_targets, place) if n_targets else None,
-        missing_chunks,
-        stored.version,
-        headers,
-        labels,
-        None if stored.address is None else (_reopen_stored, (stored.address, names, missing_chunks)),
+        **arrays,
+        url=stored.url,
+        attributes=group.attributes,
+        feature_names=_names(group.attributes, "feature_names", headers["X"].shape[1], place),
+        target_names=_names(group.attributes, "target_names", n_targets, place) if n_targets else None,
+        missing_chunks=missing_chunks,
+        version=stored.version,
+        _headers=headers,
+        _labels=labels,
+        _address=stored.address,
+        _array_names=names,
     )
 
 
@@ -423,14 +350,14 @@ def changed_rows(
     Raises NoSuchVersionError if the version has expired or is of another dataset, or if the dataset's arrays
       were made anew since.
     """
-    if dataset._reopen is None or dataset.version is None:
+    address, names = dataset._address, dataset._array_names
+    if address is None or dataset.version is None:
         raise NoSuchVersionError(f"{dataset!r} keeps no versions")
-    address, names, missing_chunks = dataset._reopen[1]
     location = parse_location(address.url)
     before = find_snapshot(location, version)
     stores = open_together(location, before, dataset.version)
     other, same = (
-        _open(replace(reopen_group(replace(address, version=name)), store=store), names, missing_chunks)
+        _open(replace(replace(address, version=name).reopen(), store=store), names, dataset.missing_chunks)
         for name, store in zip((before, dataset.version), stores, strict=True)
     )
     found = changed_chunks(location, before, dataset.version)
@@ -474,13 +401,5 @@ def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> t
     return tuple(names)
 
 
-def _reopen_stored(
-    address: Address,
-    names: tuple[str, str | None, str | None],
-    missing_chunks: str,
-) -> ZarrDataset:
-    return _open(reopen_group(address), names, missing_chunks)
-
-
-def _reopen_arrays(X: Any, y: Any, sample_weight: Any, missing_chunks: str) -> ZarrDataset:
-    return dataset_from_arrays(X, y, sample_weight, missing_chunks=missing_chunks)
+def _reopen_stored(address: Address, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
+    return _open(address.reopen(), names, missing_chunks)

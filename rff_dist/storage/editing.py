@@ -18,13 +18,13 @@ from rff_dist.errors import DataError, StorageError
 from rff_dist.storage.arrays import Header, require_chunks
 from rff_dist.storage.binding import complete
 from rff_dist.storage.columns import ID
-from rff_dist.storage.generations import LINE, LOADS, MANIFEST
-from rff_dist.storage.groups import StoredGroup, committed_rows, require_versions
+from rff_dist.storage.generations import LINE, LOADS, MANIFEST, manifest_of
+from rff_dist.storage.groups import OpenGroup, StoredGroup, require_versions
 from rff_dist.storage.loads import Load, describe_loads, read_loads, with_load
 from rff_dist.storage.locations import Location
 from rff_dist.storage.repositories import Change, changing
 from rff_dist.storage.sources import RowBatch
-from rff_dist.storage.writing import name_parts
+from rff_dist.storage.writing import can_hold, name_parts
 
 ROLES = ("X", "y", "sample_weight", "groups", ID)
 TEXT_ROLES = ("y", "groups", ID)  # which may hold text
@@ -95,8 +95,7 @@ class Editing:
         expected = (n_rows, *header.shape[1:])
         if values.shape != expected:
             raise DataError(f"{name} has shape {values.shape}; expected {expected}, as {label} has")
-        same_kind = is_text(values.dtype) == is_text(header.dtype)
-        if not same_kind or not (is_text(header.dtype) or np.can_cast(values.dtype, header.dtype, "safe")):
+        if not can_hold(header.dtype, values.dtype):
             raise DataError(
                 f"{name} is {_kind(values.dtype)}, but {label} holds {_kind(header.dtype)}; expected values "
                 "that it holds without rounding. Convert them first"
@@ -109,19 +108,19 @@ class Editing:
         n_after: int,
         *,
         digest: str,
-        attributes: Mapping[str, Any],
         message: str,
         facts: Mapping[str, Any],
+        attributes: Mapping[str, Any] | None = None,
         loads: Sequence[Load] | None = None,
     ) -> str:
         """Make the change the current version, and return its name.
 
         `what`: the kind of change, such as "append".
         `digest`: of what was changed.
-        `attributes`: those of the group that are others now.
+        `attributes`: those of the group that are others now, if any are.
         `loads`: which rows came together; if left out, as before, and those that are new.
         """
-        manifest: Any = self.attributes.get(MANIFEST)
+        manifest = manifest_of(self.attributes)
         chain = hashlib.sha256(f"{manifest.get('sha256')}|{digest}".encode()).hexdigest()
         line = manifest.get(LINE, [])[-_LONGEST_LINE:] if what == "append" else []
         state = {
@@ -130,7 +129,7 @@ class Editing:
             LINE: [*line, [n_after, chain]],
             LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
         }
-        found = {**attributes, MANIFEST: {**manifest, **state}}
+        found = {**(attributes or {}), MANIFEST: {**manifest, **state}}
         complete(self._change.store, self.headers, found, changed=self._change.changed_chunks())
         told = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain, **facts}
         return self._change.commit(message, told)
@@ -145,11 +144,10 @@ def editing(location: Location) -> Iterator[Editing]:
     """
     require_versions(location)
     with changing(location) as change:
-        stored = StoredGroup(change.store, "", str(location), location.url, None)
-        attributes = dict(stored.open().attrs)
-        headers, group = read_headers(stored, attributes), zarr.open_group(change.store, mode="r+")
-        _check(group, attributes, headers, location)
-        yield Editing(location, headers["X"].shape[0], attributes, headers, group, change)
+        stored = StoredGroup(change.store, "", str(location), location.url, None).open()
+        headers, group = read_headers(stored), zarr.open_group(change.store, mode="r+")
+        _check(stored, headers)
+        yield Editing(location, stored.n_samples, stored.attributes, headers, group, change)
 
 
 def digest_rows(*parts: np.ndarray) -> str:
@@ -160,33 +158,31 @@ def digest_rows(*parts: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def read_headers(stored: StoredGroup, attributes: Mapping[str, Any]) -> dict[str, Header]:
+def read_headers(group: OpenGroup) -> dict[str, Header]:
     """Return the metadata of a dataset's arrays by their names, checked."""
-    found = {name: stored.read_header(name, attributes, text=name in TEXT_ROLES) for name in ROLES}
+    found = {name: group.read_header(name, text=name in TEXT_ROLES) for name in ROLES}
     return {name: header for name, header in found.items() if header is not None}
 
 
-def _check(
-    group: zarr.Group, attributes: Mapping[str, Any], headers: Mapping[str, Header], location: Location
-) -> None:
+def _check(dataset: OpenGroup, headers: Mapping[str, Header]) -> None:
     """Refuse a repository that this package did not write."""
-    manifest = attributes.get(MANIFEST)
-    if "X" not in headers or not isinstance(manifest, Mapping):
+    if "X" not in headers or not manifest_of(dataset.attributes):
         raise StorageError(
-            f"{location} is a repository that rff_dist did not write; expected a versioned dataset. Open its "
-            "arrays with Icechunk, and write them with write_dataset"
+            f"{dataset.place} is a repository that rff_dist did not write; expected a versioned dataset. "
+            "Open its arrays with Icechunk, and write them with write_dataset"
         )
-    shapes = {name: header.shape for name, header in headers.items()}
-    n_samples = committed_rows(attributes, str(location))
-    if {shape[:1] for shape in shapes.values()} != {(n_samples,)}:
+    arrays = {name: array.shape for name, array in dataset.group.arrays()}
+    shapes = {name: arrays[name] for name in headers}
+    if {shape[:1] for shape in shapes.values()} != {(dataset.n_samples,)}:
         raise StorageError(
-            f"the arrays of {location} have the shapes {shapes}, and its manifest says {n_samples:_} rows; "
-            "expected as many in all. Go back to a version before (`rff-dist data rollback`)"
+            f"the arrays of {dataset.place} have the shapes {shapes}, and its manifest says "
+            f"{dataset.n_samples:_} rows; expected as many in all. Go back to a version before "
+            "(`rff-dist data rollback`)"
         )
-    others = sorted(name for name, array in group.arrays() if name not in ROLES)
+    others = sorted(arrays.keys() - ROLES)
     if others:
         raise StorageError(
-            f"{location} also holds {_listed(others)}, which a change of its rows would leave behind; "
+            f"{dataset.place} also holds {_listed(others)}, which a change of its rows would leave behind; "
             f"expected {', '.join(ROLES)} alone. Write such arrays to another group"
         )
 

@@ -28,14 +28,7 @@ from rff_dist.storage import output_places
 from rff_dist.storage.arrays import load_json
 from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
 from rff_dist.storage.leases import remove_unfinished
-from rff_dist.storage.locations import (
-    Location,
-    exists,
-    list_names,
-    open_store,
-    read_bytes,
-    store_errors,
-)
+from rff_dist.storage.locations import Location, exists, list_names, open_store, read_file, store_errors
 from rff_dist.storage.output_places import discard, stage
 
 MANIFEST = "rff_dist"
@@ -52,19 +45,24 @@ _ATTEMPTS = 8
 class _Names:
     """What a dataset's `zarr.json` says of generations; "" is the dataset in its place.
 
-    `previous`: where the one before is; None where there is none.
+    `current`, `previous`: where the dataset and the one before are; None where there is none.
     `n_samples`: rows of the dataset in its place, for those who still read it; None where that is unknown.
     """
 
-    current: str
-    previous: str | None
+    current: str | None = None
+    previous: str | None = None
     n_samples: int | None = None
+
+
+def manifest_of(attributes: object) -> Mapping[str, Any]:
+    """Return the manifest among a group's attributes; empty where there is none."""
+    manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
+    return manifest if isinstance(manifest, Mapping) else {}
 
 
 def name_of(attributes: Mapping[str, Any]) -> str | None:
     """Return what all versions of a dataset are known by; None of plain Zarr."""
-    manifest = attributes.get(MANIFEST)
-    found = manifest.get(NAME) if isinstance(manifest, Mapping) else None
+    found = manifest_of(attributes).get(NAME)
     return None if found is None else str(found)
 
 
@@ -124,14 +122,13 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
     name = staged.path.removeprefix(f"{location.path}/")
     for _ in range(_ATTEMPTS):
         found = read_tagged(store, _FILE, where=location)
-        # None where what is overwritten was removed meanwhile, or is of Zarr format 2.
-        before = None if found is None else _names(found.content)
-        previous = None if before is None else before.current
-        manifest: dict[str, Any] = {"state": "complete", "generation": name, "previous": previous}
-        if before is not None and before.n_samples is not None:
+        # Nothing is known where what is overwritten was removed meanwhile, or is of Zarr format 2.
+        before = _Names() if found is None else _names(found.content)
+        manifest: dict[str, Any] = {"state": "complete", "generation": name, "previous": before.current}
+        if before.n_samples is not None:
             manifest["n_samples"] = before.n_samples
         if replace_bytes(store, _FILE, _document({MANIFEST: manifest}), expected=found, where=location):
-            if before is not None and before.previous is not None:
+            if before.previous is not None:
                 _remove(location, before.previous)
             return
     raise StorageError(f"{location} is overwritten by several runs at this moment; repeat this one later")
@@ -144,7 +141,7 @@ def resolve(location: Location) -> Location:
     """
     if not location.is_remote:
         return location
-    content = read_bytes(open_store(location, read_only=True), _FILE, where=location)
+    content = read_file(location, _FILE)
     current = "" if content is None else _names(content).current
     return location.child(current) if current else location
 
@@ -152,10 +149,10 @@ def resolve(location: Location) -> Location:
 def _names(content: bytes) -> _Names:
     """Read what `zarr.json` says; whatever else is wrong with it, who opens the group finds out."""
     try:
-        manifest = load_json(content).get("attributes", {}).get(MANIFEST, {})
-        current, previous, n_samples = (manifest.get(key) for key in ("generation", "previous", "n_samples"))
-    except (StorageError, AttributeError):
-        return _Names("", None)
+        manifest = manifest_of(load_json(content).get("attributes"))
+    except StorageError:
+        manifest = {}
+    current, previous, n_samples = (manifest.get(key) for key in ("generation", "previous", "n_samples"))
     if not isinstance(current, str) or not _GENERATION.fullmatch(current):
         return _Names("", None, n_samples if type(n_samples) is int else None)
     known = previous == "" or (isinstance(previous, str) and _GENERATION.fullmatch(previous))

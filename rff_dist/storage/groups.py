@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, WrapperStore
 
 from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
-from rff_dist.storage.arrays import MAX_ROWS, Header, read_header
-from rff_dist.storage.binding import bound_store, check_array, check_group, unbound
-from rff_dist.storage.generations import MANIFEST, resolve
+from rff_dist.storage.arrays import MAX_ROWS, Header, open_array, read_header
+from rff_dist.storage.binding import bound_store, check_array, check_group
+from rff_dist.storage.generations import MANIFEST, manifest_of, resolve
 from rff_dist.storage.locations import (
     Location,
     digest_objects,
@@ -26,12 +25,9 @@ from rff_dist.storage.locations import (
     parse_location,
     read_bytes,
 )
-from rff_dist.storage.output_places import unfinished
+from rff_dist.storage.output_places import beside
 from rff_dist.storage.repositories import is_versioned, open_pinned, open_snapshot
 from rff_dist.storage.seal import sealed_store
-
-#: How another process opens stored rows: a function and its arguments, an address first where there is one.
-type Reopening[T] = tuple[Callable[..., T], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +58,37 @@ class Address:
                 "meanwhile (`rff-dist data convert`)"
             )
 
-    def content_key(self) -> str | None:
-        """Return what the stored rows are named by, others than those by another name; None if unknown.
+    def content_key(self, *options: Any) -> str | None:
+        """Return what a pass over the stored rows is named by, see `engines.kept`; None if they may change.
 
         Of plain Zarr in an object store these are the objects' names, sizes and entity tags, as they are now.
+
+        `options`: what they are opened with.
         """
-        if self.process is not None:
-            return None
-        if self.generation is not None:
-            objects = digest_objects(parse_location(self.generation))
-            return None if objects is None else f"{self.url} {objects}"
         found = self.version or self.files
-        return None if found is None else f"{self.url} {found}"
+        if self.generation is not None:
+            found = digest_objects(parse_location(self.generation))
+        return None if found is None or self.process is not None else f"{self.url} {found} {[*options]!r}"
+
+    def reopen(self) -> StoredGroup:
+        """Return the group as it was when the address was made.
+
+        Raises StorageError if it lies in the memory of another process.
+        """
+        location = parse_location(self.url)
+        if self.process is not None and self.process != os.getpid():
+            raise StorageError(
+                f"{location} lives in the memory of process {self.process} and was sent to process "
+                f"{os.getpid()}; write the dataset to a path that both can read, or use the serial engine"
+            )
+        if self.version is not None:
+            store = open_pinned(location, self.version)
+        elif self.generation is not None:
+            store = open_store(parse_location(self.generation), read_only=True)
+        else:
+            self.check()
+            store = sealed_store(open_store(location, read_only=True), location)
+        return StoredGroup(store, "", str(location), location.url, self)
 
 
 def digest_files(folder: str) -> str:
@@ -99,7 +114,7 @@ class StoredGroup:
     `root`: its path in the store.
     `place`: what errors call it.
     `url`: None in a store that was handed over open and is not a local folder.
-    `address`: what `reopen_group` takes elsewhere; None where no other process can open it.
+    `address`: by what it is opened elsewhere; None where no other process can open it.
     `sha256`: what its manifest must say, where that is known.
     """
 
@@ -120,33 +135,89 @@ class StoredGroup:
         """What the paths of its arrays begin with."""
         return f"{self.root}/" if self.root else ""
 
-    def open(self) -> zarr.Group:
-        """Open it, or say what is there instead, or that this package's writer did not finish it."""
-        group = open_group(self.store, self.root, self.place)
-        manifest: Any = group.attrs.get(MANIFEST)
-        if isinstance(manifest, Mapping) and manifest.get("state") != "complete":
+    def open(self, *, unfinished: bool = False) -> OpenGroup:
+        """Open it, or say what is there instead, or that this package's writer did not finish it.
+
+        `unfinished`: whether it may be unfinished, too.
+        """
+        group = _open_group(self.store, self.root, self.place)
+        attributes = dict(group.attrs)
+        manifest = manifest_of(attributes)
+        if manifest and manifest.get("state") != "complete" and not unfinished:
             raise StorageError(
                 f"{self.place} is unfinished: its writer did not come to the end. Write it again"
             )
-        if self.sha256 is not None and (manifest or {}).get("sha256") != self.sha256:
+        if self.sha256 is not None and manifest.get("sha256") != self.sha256 and not unfinished:
             raise IntegrityError(
                 f"version {self.version} of {self.place} holds what another one was written with; restore it "
                 "from a copy"
             )
-        return group
+        store = bound_store(self.store, self.prefix, attributes)
+        return OpenGroup(group, attributes, self.place, self.prefix, store)
 
-    def bound_store(self, attributes: Mapping[str, Any]) -> Store:
-        """Return the store, which notices chunks that changed places where the group's attributes tell."""
-        return bound_store(self.store, self.prefix, attributes)
 
-    def read_header(
-        self, name: str, attributes: Mapping[str, Any], *, text: bool = False, label: str | None = None
-    ) -> Header | None:
-        """Read and check an array's metadata; None where there is no array."""
-        label = f"array {name!r} of {self.place}" if label is None else label
-        header = read_header(self.store, self.prefix + name, label=label, text=text)
-        check_array(header, attributes, name, label)
+@dataclass(frozen=True, slots=True)
+class OpenGroup:
+    """A group whose metadata are read and checked: `StoredGroup.open` makes it.
+
+    `place`, `prefix`: as `StoredGroup` has them.
+    `store`: which notices chunks that changed places, where the attributes tell.
+    """
+
+    group: zarr.Group
+    attributes: dict[str, Any]
+    place: str
+    prefix: str
+    store: Store
+
+    @property
+    def n_samples(self) -> int:
+        """How many rows the manifest says there are; without one, as many as the arrays have.
+
+        What an array holds beyond them is of an append that did not finish, and does not exist for a reader.
+        """
+        n_samples = manifest_of(self.attributes).get("n_samples", MAX_ROWS)
+        if type(n_samples) is not int or n_samples < 0:
+            raise StorageError(
+                f"attribute {MANIFEST!r} of {self.place} says n_samples={str(n_samples)[:100]}; expected a "
+                "number of rows. Its metadata are damaged; write the dataset again"
+            )
+        return n_samples
+
+    def label(self, name: str) -> str:
+        """Return what errors call an array."""
+        return f"array {name!r} of {self.place}"
+
+    def read_header(self, name: str, *, text: bool = False) -> Header | None:
+        """Read and check the metadata of an array's rows; None where there is no array.
+
+        `text`: whether it may hold text.
+        """
+        header = read_header(self.store, self.prefix + name, label=self.label(name), text=text)
+        check_array(header, self.attributes, name, self.label(name))
+        return None if header is None else header.first_rows(self.n_samples)
+
+    def require_header(self, name: str) -> Header:
+        """Read and check the metadata of an array that may hold text, and must be there."""
+        header = self.read_header(name, text=True)
+        if header is None:
+            raise StorageError(f"{self.place} has no array {name!r}; it holds {self.array_names()}")
         return header
+
+    def open_array(self, name: str, header: Header, missing_chunks: str = "error") -> zarr.Array[Any]:
+        """Open an array for reading, with the rows that its header has."""
+        return open_array(
+            self.store, self.prefix + name, header, label=self.label(name), missing_chunks=missing_chunks
+        )
+
+    def array_names(self) -> str:
+        """Return the names of the arrays in words."""
+        try:
+            names = sorted(self.group.array_keys())
+        except Exception as error:
+            return f"arrays that cannot be listed ({explain(error)})"
+        shown = ", ".join(repr(name) for name in names[:10])
+        return f"the arrays {shown}{', …' if len(names) > 10 else ''}" if names else "no arrays"
 
 
 def find_group(
@@ -163,36 +234,6 @@ def find_group(
     root = local_root(url.store, url.path)
     place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
     return StoredGroup(url.store, url.path, place, root, None if root is None else Address(root))
-
-
-def content_key_of[T](reopening: Reopening[T] | None) -> str | None:
-    """Return what a pass over stored rows is named by, see `engines.kept`; None if they may change."""
-    if reopening is None or not isinstance(reopening[1][0], Address):
-        return None
-    address, *options = reopening[1]
-    found = address.content_key()
-    return None if found is None else f"{found} {options!r}"
-
-
-def reopen_group(address: Address) -> StoredGroup:
-    """Return the group of an address, as it was when that was made.
-
-    Raises StorageError if it lies in the memory of another process.
-    """
-    location = parse_location(address.url)
-    if address.process is not None and address.process != os.getpid():
-        raise StorageError(
-            f"{location} lives in the memory of process {address.process} and was sent to process "
-            f"{os.getpid()}; write the dataset to a path that both can read, or use the serial engine"
-        )
-    if address.version is not None:
-        store = open_pinned(location, address.version)
-    elif address.generation is not None:
-        store = open_store(parse_location(address.generation), read_only=True)
-    else:
-        address.check()
-        store = sealed_store(open_store(location, read_only=True), location)
-    return StoredGroup(store, "", str(location), location.url, address)
 
 
 def _group_at(location: Location, version: str | None, *, sealed: bool) -> StoredGroup:
@@ -221,7 +262,7 @@ def check_existing(location: Location) -> None:
     """Raise a StorageError that says what is at a location, if that cannot be a dataset."""
     if location.is_local:
         path = Path(location.path)
-        begun = unfinished(location)
+        begun = beside(location, "partial-")
         if not os.path.lexists(path):
             hint = f" An unfinished output of it is at {begun[-1]}; write it again." if begun else ""
             near = f"; {path.parent} does not exist either" if not path.parent.is_dir() else ""
@@ -245,34 +286,20 @@ def require_versions(location: Location) -> None:
         )
 
 
-def committed_rows(attributes: Mapping[str, Any], place: str) -> int:
-    """Return how many rows the manifest of a group says there are; without one, as many as its arrays have.
-
-    What an array holds beyond them is of an append that did not finish, and does not exist for a reader.
-    """
-    manifest = attributes.get(MANIFEST)
-    n_samples = manifest.get("n_samples", MAX_ROWS) if isinstance(manifest, Mapping) else MAX_ROWS
-    if type(n_samples) is not int or n_samples < 0:
-        raise StorageError(
-            f"attribute {MANIFEST!r} of {place} says n_samples={str(n_samples)[:100]}; expected a number of "
-            "rows. Its metadata are damaged; write the dataset again"
-        )
-    return n_samples
-
-
-def open_group(store: Store, root: str, place: str) -> zarr.Group:
+def _open_group(store: Store, root: str, place: str) -> zarr.Group:
     """Open a Zarr group, finished or not, or say what is there instead."""
     prefix = f"{root}/" if root else ""
     # Each name that is looked for is a request to an object store.
-    kinds: dict[str, Literal[2, 3]] = {"zarr.json": 3, ".zgroup": 2, ".zarray": 2}
-    found = ((kind, read_bytes(store, prefix + name, where=place)) for name, kind in kinds.items())
-    zarr_format, content = next((one for one in found if one[1] is not None), (None, None))
-    if zarr_format is None:
+    for name in ("zarr.json", ".zgroup", ".zarray"):
+        if (content := read_bytes(store, prefix + name, where=place)) is not None:
+            break
+    else:
         raise StorageError(
             f"{place} holds no Zarr metadata (zarr.json or .zgroup); expected a Zarr group with an array X"
         )
+    zarr_format: Literal[2, 3] = 3 if name == "zarr.json" else 2
     try:
-        if content is not None and zarr_format == 3:
+        if zarr_format == 3:
             check_group(content, place)
         return zarr.open_group(store, path=root, mode="r", zarr_format=zarr_format)
     except (IntegrityError, VersionError):
@@ -294,19 +321,23 @@ def is_array(store: Store, path: str) -> bool:
         return False
 
 
-def array_names(group: zarr.Group) -> str:
-    """Return the names of a group's arrays in words."""
-    try:
-        names = sorted(group.array_keys())
-    except Exception as error:
-        return f"arrays that cannot be listed ({explain(error)})"
-    shown = ", ".join(repr(name) for name in names[:10])
-    return f"the arrays {shown}{', …' if len(names) > 10 else ''}" if names else "no arrays"
+def header_of(array: zarr.Array[Any], name: str, *, text: bool = False) -> tuple[Header, str]:
+    """Read and check the metadata of an array that was handed over open; return also what errors call it.
+
+    `name`: what it is called where it has no path.
+    `text`: whether it may hold text.
+    """
+    label = f"array {array.path or name!r} of {local_root(array.store, '') or array.store}"
+    header = read_header(array.store, array.path, label=label, text=text)
+    if header is None:
+        raise StorageError(f"{label} is no longer there")
+    return header, label
 
 
 def local_root(store: Store, path: str) -> str | None:
     """Return the folder of a path in a store, or None where it is not a local one."""
-    store = unbound(store)
+    while isinstance(store, WrapperStore):  # which checks what is read
+        store = store._store
     if not isinstance(store, LocalStore):
         return None
     return os.path.abspath(os.path.join(store.root, path))

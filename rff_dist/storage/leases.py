@@ -267,10 +267,7 @@ def _is_void(store: Store, found: Tagged, location: Location) -> bool:
 
 def _folder(location: Location) -> Location:
     """Return where the claim is: beside the location, which may be replaced as a whole."""
-    parent, separator, name = location.path.rpartition("/")
-    if not separator and location.scheme != "memory":  # a whole bucket
-        return location.child(".lease")
-    return Location(location.scheme, f"{parent}{separator}.{name}.lease")
+    return location.hidden("lease") or location.child(".lease")  # of a whole bucket
 
 
 def _this_machine() -> str:

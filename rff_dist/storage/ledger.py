@@ -42,7 +42,7 @@ from rff_dist.storage.locations import (
     list_names,
     may_hold,
     open_store,
-    read_bytes,
+    read_file,
     store_errors,
     write_bytes,
     write_parts,
@@ -93,7 +93,7 @@ class Ledger:
             if self.location.is_local:
                 with open(Path(self.location.path, key), "rb") as file:
                     return (_read(file, os.fstat(file.fileno()).st_size, key),)
-            content = read_bytes(open_store(self.location, read_only=True), key, where=self.location)
+            content = read_file(self.location, key)
             return None if content is None else (_read(io.BytesIO(content), len(content), key),)
         except FileNotFoundError:
             return None
@@ -192,10 +192,7 @@ class Ledger:
 
 def ledger_place(output: Location) -> Location | None:
     """Return where the ledger of an output is, beside it; None where nothing can be kept."""
-    parent, separator, name = output.path.rpartition("/")
-    if output.scheme == "memory" or not separator:  # which ends with its process; a whole bucket
-        return None
-    return Location(output.scheme, f"{parent}/.{name}.ledger")
+    return None if output.scheme == "memory" else output.hidden("ledger")  # memory ends with its process
 
 
 def open_ledger(location: Location) -> Ledger:

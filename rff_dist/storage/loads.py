@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.storage.generations import LOADS, MANIFEST
+from rff_dist.storage.generations import LOADS, manifest_of
 from rff_dist.typing import IntArray
 
 MOST_LOADS = 4096
@@ -39,8 +39,7 @@ class Load:
 
 def read_loads(attributes: Mapping[str, Any], n_samples: int) -> list[Load]:
     """Return the loads of a dataset by its attributes; all rows are one where none were recorded."""
-    manifest = attributes.get(MANIFEST)
-    found = manifest.get(LOADS) if isinstance(manifest, Mapping) else None
+    found = manifest_of(attributes).get(LOADS)
     if found is None:
         return [Load(n_samples, None)]
     return [Load(stop, None if when is None else datetime.fromisoformat(when)) for stop, when in found]
@@ -48,11 +47,10 @@ def read_loads(attributes: Mapping[str, Any], n_samples: int) -> list[Load]:
 
 def describe_loads(loads: Sequence[Load]) -> list[list[Any]]:
     """Return what the manifest holds of loads, the newest ones if there are too many."""
-    told = [
+    return [
         [one.stop, None if one.written is None else one.written.isoformat(timespec="seconds")]
-        for one in loads
+        for one in loads[-MOST_LOADS:]
     ]
-    return told[-MOST_LOADS:]
 
 
 def with_load(loads: Sequence[Load], n_after: int) -> list[Load]:
@@ -102,7 +100,8 @@ class Window:
         elif self.days is not None and newest is not None:
             since = newest - timedelta(days=self.days)
             # a clock that was set back must not cut a load in the middle of others
-            outside = max((i + 1 for i, one in enumerate(loads) if not _is_since(one, since)), default=0)
+            times = [one.written for one in loads]
+            outside = max((i for i, when in enumerate(times, 1) if when is None or when < since), default=0)
         else:
             return 0
         if outside <= 0 and len(loads) >= MOST_LOADS:
@@ -169,7 +168,3 @@ def _beyond(option: str) -> InvalidParameterError:
         f"`{option}` reaches beyond the last {MOST_LOADS:_} loads, which are all that the dataset "
         "remembers; take a shorter one, or bring in more rows at a time"
     )
-
-
-def _is_since(load: Load, when: datetime) -> bool:
-    return load.written is not None and load.written >= when

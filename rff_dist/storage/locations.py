@@ -87,6 +87,13 @@ class Location:
         """Return the folder `name` below this one."""
         return Location(self.scheme, f"{self.path}/{name}")
 
+    def hidden(self, kind: str) -> Location | None:
+        """Return the hidden `.NAME.KIND` beside this place; None where it is a whole bucket."""
+        parent, separator, name = self.path.rpartition("/")
+        if self.is_remote and not separator:
+            return None
+        return Location(self.scheme, f"{parent}{separator}.{name}.{kind}")
+
     def __str__(self) -> str:
         return self.url
 
@@ -160,8 +167,7 @@ def open_store(location: Location, *, read_only: bool) -> Store:
     # Credentials and endpoints come from the environment (AWS_…, GOOGLE_…, AZURE_…), never from the URL.
     try:
         store = from_url(
-            location.url,
-            retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=60)},
+            location.url, retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
         )
     except Exception as error:
         raise StorageError(
@@ -199,23 +205,18 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}{hint}" if text else type(error).__name__
 
 
-def unreachable(what: str, error: BaseException, key: str = "") -> StorageError:
-    """Return the error of a store that did not answer; `what` cannot be done, `key` is what it was about."""
-    about = f"{key}: " if key else ""
-    return StorageError(
-        f"{what} ({about}{explain(error)}). Check the address, the network and the permissions"
-    )
-
-
 @contextmanager
 def reaching(what: str, key: str = "") -> Iterator[None]:
-    """Say that `what` cannot be done where a store does not answer; as `unreachable`."""
+    """Say that `what` cannot be done where a store does not answer; `key` is what it was about."""
     try:
         yield
     except RFFDistError:
         raise
     except Exception as error:
-        raise unreachable(what, error, key) from error
+        about = f"{key}: " if key else ""
+        raise StorageError(
+            f"{what} ({about}{explain(error)}). Check the address, the network and the permissions"
+        ) from error
 
 
 def exists(location: Location) -> bool:
@@ -239,25 +240,19 @@ def list_names(location: Location) -> list[str]:
 
     Raises StorageError if the store cannot be listed.
     """
+    names: set[str] = set()
     if location.scheme == "memory":
         start = f"{location.path}/" if location.path else ""
         names = {name.removeprefix(start).partition("/")[0] for name in MEMORY if name.startswith(start)}
         if location.path not in MEMORY:
             return sorted(names)
-    else:
-        names = set()
+    store = open_store(location, read_only=True)
 
-    return sorted(names.union(names_in(open_store(location, read_only=True), where=location)))
+    async def gather() -> set[str]:
+        return names | {name async for name in store.list_dir("")}
 
-
-def names_in(store: Store, *, where: Location) -> list[str]:
-    """Return the names of what is stored at the top of a store; a store that is away is a StorageError."""
-
-    async def gather() -> list[str]:
-        return [name async for name in store.list_dir("")]
-
-    with reaching(f"{where} cannot be listed"):
-        return sync(gather())
+    with reaching(f"{location} cannot be listed"):
+        return sorted(sync(gather()))
 
 
 def digest_objects(location: Location) -> str | None:
@@ -266,14 +261,14 @@ def digest_objects(location: Location) -> str | None:
     None where the store cannot list them.
     """
     store: Any = open_store(location, read_only=True)
-    lines = []
+    told = ("path", "size", "e_tag", "last_modified")
     try:
-        for found in itertools.chain.from_iterable(store.store.list()):
-            lines.append(f"{found['path']} {found['size']} {found['e_tag']} {found['last_modified']}")
+        every = itertools.chain.from_iterable(store.store.list())
+        lines = sorted(" ".join(str(one[name]) for name in told) for one in every)
     except Exception as error:
         logger.debug("%s cannot be listed: %s", location, explain(error))
         return None
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _names_in_memory() -> list[str]:
@@ -295,28 +290,26 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
     return None if buffer is None else buffer.to_bytes()
 
 
+def read_file(location: Location, name: str) -> bytes | None:
+    """Return the bytes of a file directly below `location`, or None; raises as `read_bytes`."""
+    return read_bytes(open_store(location, read_only=True), name, where=location)
+
+
 def stored_bytes(store: Store, path: str, label: str) -> int:
     """Return how many bytes are stored below a path; a store that is away is a StorageError."""
     with reaching(f"{label} cannot be measured"):
         return int(sync(store.getsize_prefix(path)))
 
 
-def write_bytes(store: Store, key: str, content: bytes, *, scratch: str | None = None) -> None:
+def write_bytes(store: Store, key: str, content: bytes) -> None:
     """Store bytes under `key`: readers see the old bytes or the new ones, also after a power cut.
 
-    In a folder they are gathered in a file beside `key`, or in the folder `scratch` of the store.
+    In a folder they are gathered in a file beside `key`.
     """
-    write_parts(store, key, [content], scratch=scratch)
+    write_parts(store, key, [content])
 
 
-def write_parts(
-    store: Store,
-    key: str,
-    parts: Sequence[bytes | memoryview],
-    *,
-    scratch: str | None = None,
-    durable: bool = True,
-) -> None:
+def write_parts(store: Store, key: str, parts: Sequence[bytes | memoryview], *, durable: bool = True) -> None:
     """Store bytes that come in parts under `key`, as `write_bytes` does.
 
     `durable`: whether they must be on the disk of a folder at once; else a power cut may damage them.
@@ -327,8 +320,7 @@ def write_parts(
     path = Path(store.root) / key
     missing = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    gathered = path.parent if scratch is None else Path(store.root) / scratch
-    temporary = gathered / f".{path.name}.{uuid.uuid4().hex}"
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
             for part in parts:

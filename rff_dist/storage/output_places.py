@@ -16,6 +16,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from rff_dist.storage.locations import (
     POINTER_FILE,
     READ_ONLY_SCHEMES,
     RECORD_FILE,
-    REPOSITORY_FILE,
     Location,
     exists,
     explain,
@@ -38,11 +38,11 @@ from rff_dist.storage.locations import (
     list_names,
     may_hold,
     open_store,
-    read_bytes,
+    read_file,
     sync_to_disk,
     writing_advice,
 )
-from rff_dist.storage.repositories import is_empty
+from rff_dist.storage.repositories import is_empty, is_versioned
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ def check_output(
         raise StorageError(f"{location} can only be read; write to a path or an object store")
     if location.is_local:
         for parent in Path(location.path).parents:
-            versioned = (parent / REPOSITORY_FILE).is_file() and (parent / "snapshots").is_dir()
-            if versioned or any((parent / name).is_file() for name in NODE_FILES):
+            above = Location("file", str(parent))
+            if is_versioned(above) or any(holds(above, name) for name in NODE_FILES):
                 raise StorageError(
                     f"the output {location} lies inside the Zarr data {parent}; write beside it"
                 )
@@ -96,7 +96,7 @@ def check_output(
             f"{location} is a registered model, which keeps all of its versions; publish the next one with "
             "register=True, or choose another name"
         )
-    if overwrite and _holds(location, LINEAGE_FILE):
+    if overwrite and holds(location, LINEAGE_FILE):
         raise OutputExistsError(
             f"{location} is a published version of a registered model, which is never replaced; publish the "
             "next one with register=True, or choose another name"
@@ -107,16 +107,9 @@ def check_output(
             f"{location} exists already; choose another name, or give overwrite=True "
             "(--overwrite at the command line) to replace it"
         )
-    if location.is_local:
-        path = Path(location.path)
-        replaceable = begun or (
-            path.is_dir() and (any((path / name).is_file() for name in marker) or not any(path.iterdir()))
-        )
-    elif location.is_remote:
-        store = open_store(location, read_only=True)
-        replaceable = any(read_bytes(store, name, where=location) is not None for name in marker)
-    else:
-        replaceable = True
+    replaceable = location.scheme == "memory" or any(holds(location, name) for name in marker)
+    if location.is_local and not replaceable:
+        replaceable = begun or (os.path.isdir(location.path) and not os.listdir(location.path))
     if not replaceable:
         raise StorageError(
             f"{location} is not replaced: overwriting removes what is there, and it holds none of "
@@ -129,15 +122,16 @@ def check_output(
 
 def holds_versions(location: Location) -> bool:
     """Say whether `location` is a registered model of which a version is current."""
-    return _holds(location, POINTER_FILE)
+    return holds(location, POINTER_FILE)
 
 
-def _holds(location: Location, name: str) -> bool:
+def holds(location: Location, name: str) -> bool:
+    """Say whether a file of a name is stored directly below `location`."""
     if location.is_local:
         return Path(location.path, name).is_file()
     if not may_hold(location):
         return False
-    return read_bytes(open_store(location, read_only=True), name, where=location) is not None
+    return read_file(location, name) is not None
 
 
 def _refuse_others_objects(location: Location) -> None:
@@ -170,13 +164,11 @@ def _try_writing(location: Location) -> None:
 
 def stage(location: Location) -> Location:
     """Return the place to write an output of `location` until `put_in_place`; nothing is created."""
-    token = uuid.uuid4().hex[:12]
-    if location.is_local:
-        path = Path(location.path)
-        return Location("file", str(path.with_name(f".{path.name}.partial-{token}")))
-    if location.scheme == "memory":
-        return Location("memory", f"{location.path}.partial-{token}")
-    return location
+    if location.is_remote:
+        return location
+    folder, slash, name = location.path.rpartition("/")
+    dot = "." if location.is_local else ""
+    return Location(location.scheme, f"{folder}{slash}{dot}{name}.partial-{uuid.uuid4().hex[:12]}")
 
 
 def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
@@ -273,36 +265,27 @@ def is_unfinished(location: Location) -> bool:
         return parts_of_model(location) is not None
     if not location.is_remote:
         return False
-    store = open_store(location, read_only=True)
-    content = read_bytes(store, "zarr.json", where=location)
+    content = read_file(location, "zarr.json")
     if content is None:
-        return read_bytes(store, REPOSITORY_FILE, where=location) is not None and is_empty(location)
-    try:
-        state: str = json.loads(content)["attributes"]["rff_dist"]["state"]
-    except (ValueError, KeyError, TypeError):
-        return False
-    return state == "writing"
-
-
-def unfinished(location: Location) -> list[str]:
-    """Paths of outputs of `location` that were begun and not finished."""
-    if not location.is_local:
-        return []
-    path = Path(location.path)
-    if not path.parent.is_dir():
-        return []
-    start = f".{path.name}.partial-"
-    return sorted(str(entry) for entry in path.parent.iterdir() if entry.name.startswith(start))
+        return is_versioned(location) and is_empty(location)
+    with suppress(ValueError, KeyError, TypeError):
+        return bool(json.loads(content)["attributes"]["rff_dist"]["state"] == "writing")
+    return False
 
 
 def beside(location: Location, kind: str) -> list[Location]:
     """Hidden folders `.NAME.KIND…` beside `location`, where runs keep what they need until they end."""
-    parent, separator, name = location.path.rpartition("/")
-    if not separator and location.scheme != "memory":  # a whole bucket
+    if (first := location.hidden(kind)) is None:
         return []
-    folder = Location(location.scheme, parent or separator)
-    found = [child for child in list_names(folder) if child.startswith(f".{name}.{kind}")]
-    return [Location(location.scheme, f"{parent}{separator}{child}") for child in found]
+    parent, slash, start = first.path.rpartition("/")
+    names = list_names(Location(first.scheme, parent or slash))
+    return [Location(first.scheme, f"{parent}{slash}{name}") for name in names if name.startswith(start)]
+
+
+def hidden_beside(location: Location, kind: str) -> Location:
+    """Return the place of a new hidden folder of a kind that `beside` finds."""
+    parent, separator, name = location.path.rpartition("/")
+    return Location(location.scheme, f"{parent}{separator}.{name}.{kind}-{uuid.uuid4().hex[:12]}")
 
 
 def _overlap(a: Location, b: Location) -> bool:

@@ -13,12 +13,12 @@ import numpy as np
 import zarr
 
 from rff_dist.data.blocks import Block, cut_blocks
-from rff_dist.data.columns import TEXT, Column, is_text
+from rff_dist.data.columns import TEXT, Column
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import create_array, name_axes, read_rows
 from rff_dist.storage.binding import complete
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
-from rff_dist.storage.locations import Location, explain, open_store, parse_location, read_bytes, store_errors
+from rff_dist.storage.locations import Location, explain, open_store, parse_location, read_file, store_errors
 from rff_dist.storage.output_places import check_output, discard, drain
 
 logger = logging.getLogger(__name__)
@@ -135,13 +135,9 @@ class Output:
             except BaseException:
                 drain()
                 with suppress(StorageError):
-                    self._clear_if_gone()
+                    if read_file(self.staged, "zarr.json") is None:  # it was discarded meanwhile, elsewhere
+                        discard(self.staged)
                 raise
-
-    def _clear_if_gone(self) -> None:
-        """Remove what this block wrote where the output was discarded meanwhile, elsewhere."""
-        if read_bytes(open_store(self.staged, read_only=True), "zarr.json", where=self.staged) is None:
-            discard(self.staged)
 
     def has_arrays(self) -> bool:
         """Return whether all arrays are there, to be written to."""
@@ -189,9 +185,8 @@ class Output:
             group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
             if name in group:  # of a job that was stopped after this
                 del group[name]
-            stored = TEXT if is_text(column.dtype) else column.dtype
             array = create_array(
-                group, name, shape=(self.n_samples,), dtype=stored, chunks=(rows,), marked=True
+                group, name, shape=(self.n_samples,), dtype=column.dtype, chunk_rows=rows, marked=True
             )
             for block in cut_blocks(self.n_samples, rows, rows_per_block=rows):
                 array[block.start : block.stop] = _as_stored(column.read(block))
@@ -262,14 +257,12 @@ def create_output(
     else:
         staged = None
     staged, group = begin(location, attributes, staged=staged)
-    n_samples, rows = layout.n_samples, layout.chunk_rows
+    rows = layout.chunk_rows
     try:
         with store_errors(f"{location} cannot be written"):
             for name, (base, more) in layout.parts.items():
-                stored = TEXT if base.kind == "U" else base
-                shape, chunks = (n_samples, *more), (rows, *more)
-                axes = name_axes(name, len(shape))
-                create_array(group, name, shape=shape, dtype=stored, chunks=chunks, axes=axes, marked=True)
+                shape, axes = (layout.n_samples, *more), name_axes(name, 1 + len(more))
+                create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, axes=axes, marked=True)
     except Exception:
         discard(staged)
         raise

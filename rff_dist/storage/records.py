@@ -50,16 +50,17 @@ from rff_dist.storage.locations import (
     Location,
     exists,
     explain,
+    list_names,
     may_hold,
     open_store,
     parse_location,
-    read_bytes,
+    read_file,
     store_errors,
     stored_bytes,
     sync_to_disk,
     write_bytes,
 )
-from rff_dist.storage.output_places import check_output, discard, parts_of_model
+from rff_dist.storage.output_places import check_output, discard, holds, parts_of_model
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
@@ -116,11 +117,11 @@ def write_record(
             if location.is_local:
                 Path(location.path).mkdir(parents=True, exist_ok=True)
             store = open_store(location, read_only=False)
-            before = _generations(store, location)
+            before = _generations(location)
             _write_arrays(open_store(location.child(generation), read_only=False), values)
             sync_to_disk(location.child(generation))
             document = {
-                "rff_dist_version": _own_version(),
+                "rff_dist_version": own_version(),
                 "kind": kind,
                 "metadata": body,
                 "generation": generation,
@@ -130,10 +131,12 @@ def write_record(
                     for n, v in values.items()
                 },
             }
-            _commit(store, document, location, overwrite=overwrite)
+            if not overwrite and read_file(location, RECORD_FILE) is not None:
+                raise OutputExistsError(f"{location} was written meanwhile; choose another name")
+            write_bytes(store, RECORD_FILE, sign_document(document, kind=_KIND, version=FORMAT_VERSION))
     except BaseException:
         # Of an object store nothing but the arrays was written: a prefix may hold what others wrote.
-        whole = not location.is_remote and not was_there and not holds_record(location)
+        whole = not location.is_remote and not was_there and not holds(location, RECORD_FILE)
         discard(location if whole else location.child(generation))
         raise
     for name in (*left, *before[1:]):
@@ -164,7 +167,7 @@ def find_record(location: Location) -> Location:
     """Return where the record that is meant by `location` is: of a registered model the current version."""
     _refuse_pickles(location)
     if may_hold(location):
-        if read_bytes(open_store(location, read_only=True), RECORD_FILE, where=location) is not None:
+        if read_file(location, RECORD_FILE) is not None:
             return location
         pointer, _ = read_pointer(location)
         if pointer is not None:
@@ -180,15 +183,14 @@ def peek_record(url: str | os.PathLike[str]) -> Record:
     Raises StorageError as `read_record`.
     """
     location = find_record(parse_location(url))
-    document = _parse_document(_read_document(open_store(location, read_only=True), location), location)
+    document = _parse_document(_read_document(location), location)
     return _record_of(document, {})
 
 
 def _read_at(location: Location, kind: str | None) -> Record:
     """Read the record at a place, and check every byte of it."""
     _refuse_pickles(location)
-    store = open_store(location, read_only=True)
-    content = _read_document(store, location)
+    content = _read_document(location)
     while True:
         document = _parse_document(content, location)
         if kind is not None and document["kind"] != kind:
@@ -201,7 +203,7 @@ def _read_at(location: Location, kind: str | None) -> Record:
             }
         except StorageError:
             # Two overwrites while we read remove the arrays under us; the new record is whole.
-            newer = _read_document(store, location)
+            newer = _read_document(location)
             if newer == content:
                 raise
             content = newer
@@ -246,45 +248,20 @@ def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
         rows = np.atleast_1d(value)
         row_bytes = rows[:1].nbytes
         chunk = max(1, min(len(rows), CHUNK_TARGET_BYTES // max(1, row_bytes)))
-        tail = rows.shape[1:]
-        array = create_array(
-            group,
-            name,
-            shape=rows.shape,
-            dtype=rows.dtype,
-            chunks=(chunk, *(max(1, length) for length in tail)),
-        )
+        array = create_array(group, name, shape=rows.shape, dtype=rows.dtype, chunk_rows=chunk)
         for start in range(0, len(rows) if row_bytes else 0, chunk):
             array[start : start + chunk] = rows[start : start + chunk]
 
 
-def _commit(store: Store, document: dict[str, Any], location: Location, *, overwrite: bool) -> None:
-    if not overwrite and read_bytes(store, RECORD_FILE, where=location) is not None:
-        raise OutputExistsError(f"{location} was written meanwhile; choose another name")
-    write_bytes(store, RECORD_FILE, sign_document(document, kind=_KIND, version=FORMAT_VERSION))
-
-
-def _generations(store: Store, location: Location) -> tuple[str | None, str | None]:
+def _generations(location: Location) -> tuple[str | None, str | None]:
     """Name the current generation and the one before, of the record that is there."""
-    content = read_bytes(store, RECORD_FILE, where=location)
-    if content is None:
-        return None, None
     try:
-        document = load_json(content)
+        document = load_json(read_file(location, RECORD_FILE) or b"{}")
     except StorageError:
-        # A damaged record is replaced; its arrays cannot be named any more.
-        return None, None
+        document = {}  # A damaged record is replaced; its arrays cannot be named any more.
     names = [document.get("generation"), document.get("previous")]
     current, previous = (n if isinstance(n, str) and _GENERATION.fullmatch(n) else None for n in names)
     return current, previous
-
-
-def holds_record(location: Location) -> bool:
-    """Say whether a record is at `location`."""
-    return (
-        exists(location)
-        and read_bytes(open_store(location, read_only=True), RECORD_FILE, where=location) is not None
-    )
 
 
 def _refuse_pickles(location: Location) -> None:
@@ -295,29 +272,23 @@ def _refuse_pickles(location: Location) -> None:
         with open(path, "rb") as file:
             start = file.read(2)
         # Protocols 2 to 5 begin with 0x80 and their number.
-        pickled = start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+        pickled = start in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
         if pickled or path.suffix.lower() in _PICKLE_SUFFIXES:
             raise UnsafeModelError(
                 f"{path} is a pickle, which runs code when it is loaded; expected a model folder with "
                 f"{RECORD_FILE}. Fit the model again and save it with save_model"
             )
         raise StorageError(f"{path} is a file; expected a model folder with {RECORD_FILE}")
-    if path.is_dir():
-        try:
-            names = os.listdir(path)
-        except FileNotFoundError:  # a version that was removed just now
-            return
-        pickles = sorted(name for name in names if name.lower().endswith(_PICKLE_SUFFIXES))
-        if pickles:
-            raise UnsafeModelError(
-                f"{path} holds {', '.join(pickles[:5])}: pickles run code when they are loaded, and no model "
-                f"of rff_dist has one; expected {RECORD_FILE} and its arrays. Remove them if you know what "
-                "they are"
-            )
+    pickles = [name for name in list_names(location) if name.lower().endswith(_PICKLE_SUFFIXES)]
+    if pickles:
+        raise UnsafeModelError(
+            f"{path} holds {', '.join(pickles[:5])}: pickles run code when they are loaded, and no model of "
+            f"rff_dist has one; expected {RECORD_FILE} and its arrays. Remove them if you know what they are"
+        )
 
 
-def _read_document(store: Store, location: Location) -> bytes:
-    content = read_bytes(store, RECORD_FILE, where=location)
+def _read_document(location: Location) -> bytes:
+    content = read_file(location, RECORD_FILE)
     if content is None:
         raise StorageError(
             f"{location} is not a model: it has no {RECORD_FILE}. Expected a folder that save_model wrote, "
@@ -374,7 +345,7 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
         raise StorageError(
             f"{label} claims {n_bytes / 2**30:.0f} GiB; expected at most {MAX_ARRAY_BYTES // 2**30} GiB"
         )
-    array = open_array(store, path, label=label, like=header)
+    array = open_array(store, path, header, label=label)
     if n_bytes > (stored := stored_bytes(store, path, label)):
         raise IntegrityError(f"{label} claims {n_bytes:_} bytes, and its files have {stored:_}; restore them")
     values = read_rows(array, 0, header.shape[0], label=label) if n_bytes else np.empty(shape, header.dtype)
@@ -391,7 +362,8 @@ def _sha256(values: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(values).reshape(-1).view(np.uint8)).hexdigest()
 
 
-def _own_version() -> str:
+def own_version() -> str:
+    """Return which release of the package runs."""
     try:
         return version("rff_dist")
     except PackageNotFoundError:

@@ -18,7 +18,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -40,8 +40,7 @@ from rff_dist.storage.locations import (
     Location,
     explain,
     fsync_path,
-    open_store,
-    read_bytes,
+    read_file,
     writing_advice,
 )
 from rff_dist.storage.locks import lock_file
@@ -154,7 +153,7 @@ def is_versioned(location: Location) -> bool:
         return (path / REPOSITORY_FILE).is_file() and (path / "snapshots").is_dir()
     if not location.is_remote:
         return False
-    return read_bytes(open_store(location, read_only=True), REPOSITORY_FILE, where=location) is not None
+    return read_file(location, REPOSITORY_FILE) is not None
 
 
 def is_empty(location: Location) -> bool:
@@ -175,16 +174,12 @@ def open_snapshot(location: Location, version: str | None = None) -> tuple[Store
     snapshot = find_snapshot(location, version)
     with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
         facts = _checked(_open_repository(location).lookup_snapshot(snapshot), location)
-    return _open_pinned(location, snapshot), snapshot, facts.get("sha256")
-
-
-def open_pinned(location: Location, snapshot: str) -> Store:
-    """Return the store of a snapshot by its whole name, as `open_snapshot` returned it elsewhere."""
-    return _open_pinned(location, snapshot)
+    return open_pinned(location, snapshot), snapshot, facts.get("sha256")
 
 
 @lru_cache(maxsize=8)  # of what is never changed; a task opens its dataset again
-def _open_pinned(location: Location, snapshot: str) -> Store:
+def open_pinned(location: Location, snapshot: str) -> Store:
+    """Return the store of a snapshot by its whole name, as `open_snapshot` returned it elsewhere."""
     with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
         return _open_repository(location).readonly_session(snapshot_id=snapshot).store
 
@@ -215,10 +210,8 @@ def find_snapshot(location: Location, version: str | None = None) -> str:
             return str(repository.lookup_branch(MAIN))
         if version in repository.list_tags():
             return str(repository.lookup_tag(version))
-        try:
+        with suppress(_icechunk().IcechunkError):
             return str(repository.lookup_snapshot(version).id)
-        except _icechunk().IcechunkError:
-            pass
         known = {one.id: one for name in _heads(repository) for one in repository.ancestry(snapshot_id=name)}
         begun = [name for name in known if name.startswith(version) and len(version) >= _LEAST_PREFIX]
     if len(begun) == 1:
@@ -322,8 +315,7 @@ def tag_snapshot(location: Location, tag: str, version: str | None = None) -> st
             f"one a letter or digit, and not {MAIN!r}"
         )
     snapshot = find_snapshot(location, version)
-    with _writer(location):
-        repository = _open_repository(location)
+    with _writer(location) as repository:
         try:
             repository.create_tag(tag, snapshot)
         except _icechunk().IcechunkError as error:
@@ -342,8 +334,7 @@ def roll_back(location: Location, version: str) -> tuple[str, str]:
 
     Raises NoSuchVersionError if there is no such snapshot.
     """
-    with _writer(location):
-        repository = _open_repository(location)
+    with _writer(location) as repository:
         before, after = str(repository.lookup_branch(MAIN)), find_snapshot(location, version)
         repository.reset_branch(MAIN, after, from_snapshot_id=before)
         _sync_branch(location)
@@ -359,12 +350,11 @@ def expire(location: Location, older_than: datetime, *, tags: bool = False) -> E
     `older_than`: when, with a time zone.
     `tags`: whether tagged snapshots go too, with their tags.
     """
-    with _writer(location):
-        repository = _open_repository(location)
+    with _writer(location) as repository:
         gone = repository.expire_snapshots(older_than, delete_expired_tags=tags)
         garbage = older_than if location.is_local else min(older_than, datetime.now(UTC) - _SPARED)
         summary = repository.garbage_collect(garbage)
-    _open_pinned.cache_clear()
+    open_pinned.cache_clear()
     return Expired(tuple(sorted(gone)), int(summary.bytes_deleted))
 
 
@@ -487,9 +477,10 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
 
 
 @contextmanager
-def _writer(location: Location) -> Iterator[None]:
+def _writer(location: Location) -> Iterator[icechunk.Repository]:
+    """Open a repository to change it, while no other process of this machine does."""
     with _errors(f"{location} could not be changed"), _locked(location):
-        yield
+        yield _open_repository(location)
 
 
 def _locked(location: Location) -> AbstractContextManager[object]:

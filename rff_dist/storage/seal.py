@@ -6,7 +6,6 @@ document in the group's folder; whoever opens the group then compares each file 
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import lru_cache
 
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.common import concurrent_map
 from zarr.core.sync import sync
 from zarr.storage import WrapperStore
 
@@ -143,15 +143,13 @@ def _problems(sealed: Files, found: Files) -> Iterator[str]:
 
 
 def _measure(store: Store, location: Location) -> Files:
-    async def one(key: str, places: asyncio.Semaphore) -> tuple[str, tuple[int, int]] | None:
-        async with places:
-            content = await store.get(key, default_buffer_prototype())
+    async def one(key: str) -> tuple[str, tuple[int, int]] | None:
+        content = await store.get(key, default_buffer_prototype())
         return None if content is None else (key, _sums(content.to_bytes()))
 
     async def every() -> Files:
-        places = asyncio.Semaphore(_AT_ONCE)
-        keys = [key async for key in store.list() if key != SEAL]
-        return dict(one for one in await asyncio.gather(*(one(key, places) for key in keys)) if one)
+        keys = [(key,) async for key in store.list() if key != SEAL]
+        return dict(one for one in await concurrent_map(keys, one, _AT_ONCE) if one)
 
     with reaching(f"{location} cannot be read"):
         return sync(every())

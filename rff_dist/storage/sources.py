@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ def read_source(
 
     Batches are (X, y, sample_weight, groups, ids), None for what there is not.
 
-
     Raises DataError if shapes or dtypes do not belong together; InvalidParameterError if y is given beside an
       iterator.
     """
@@ -40,10 +39,9 @@ def read_source(
             raise DataError(f"{name} without y; expected those of training rows. Give y")
     if hasattr(X, "__dask_graph__"):
         return _lazy_batches([X, y, sample_weight, groups, ids]), None
-    labels = as_column(y) if _holds_labels(y) else None
-    others = (("groups", groups), ("ids", ids))
-    columns = labels, *(None if part is None else as_column(part, name=name) for name, part in others)
-    y = None if labels is not None else y
+    given = {"y": y if _holds_labels(y) else None, "groups": groups, "ids": ids}
+    columns = {name: as_column(part, name=name) for name, part in given.items() if part is not None}
+    y = None if "y" in columns else y
     dataset: ZarrDataset | ArrayDataset
     if isinstance(X, zarr.Array):
         y, sample_weight = (
@@ -53,13 +51,13 @@ def read_source(
         dataset = dataset_from_arrays(X, y, sample_weight)
     else:
         dataset = ArrayDataset(X, y, sample_weight)
-    for name, column in zip(("y", "groups", "ids"), columns, strict=True):
-        if column is not None and column.n_samples != dataset.n_samples:
+    for name, column in columns.items():
+        if column.n_samples != dataset.n_samples:
             raise DataError(
                 f"{name} has {column.n_samples:_} rows and X {dataset.n_samples:_}; expected a row of {name} "
                 "for each row of X"
             )
-    return _stored_batches(dataset, *columns), dataset.n_samples
+    return _stored_batches(dataset, columns), dataset.n_samples
 
 
 def _holds_labels(y: Any) -> bool:
@@ -77,20 +75,13 @@ def column_names(values: Any) -> list[str] | None:
     return [str(name) for name in names] if all(isinstance(name, str) for name in names) else None
 
 
-def _stored_batches(
-    dataset: ZarrDataset | ArrayDataset, labels: Column | None, groups: Column | None, ids: Column | None
-) -> Iterator[RowBatch]:
+def _stored_batches(dataset: ZarrDataset | ArrayDataset, columns: Mapping[str, Column]) -> Iterator[RowBatch]:
     rows = dataset.chunk_rows if isinstance(dataset, ZarrDataset) else max(1, dataset.n_samples)
     for block in cut_blocks(dataset.n_samples, rows, rows_per_block=rows) or [Block(0, 0, 0)]:
         read = dataset.read(block)
         y = read.y if read.y is None or not dataset.one_dimensional else read.y[:, 0]
-        yield (
-            read.X,
-            y if labels is None else labels.read(block),
-            read.sample_weight,
-            None if groups is None else groups.read(block),
-            None if ids is None else ids.read(block),
-        )
+        found = {name: column.read(block) for name, column in columns.items()}
+        yield read.X, found.get("y", y), read.sample_weight, found.get("groups"), found.get("ids")
 
 
 def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:

@@ -34,7 +34,6 @@ MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows: Icechunk counts them in 32 bits
 
 type Progress = Callable[[int, int | None], None]
-type _Fill = Callable[[zarr.Group], tuple[RowBuffer, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +170,6 @@ def write_batches(
     `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read when the
     last batch has been, so that a source can fill them in while it runs.
     """
-
-    def fill(group: zarr.Group) -> tuple[RowBuffer, str]:
-        return _write(group, batches, n_samples, names, attributes, how, versioned=kept or how.versioned)
-
     with ExitStack() as stack, store_errors(f"{location} could not be written", "; nothing is left of it"):
         if location.is_remote:
             stack.enter_context(hold(location, holder="a writer"))
@@ -182,13 +177,14 @@ def write_batches(
         check_output(location, overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
         if location.is_local:
             stack.enter_context(hold(location, holder="a writer"))
-        if kept := is_versioned(location):
-            with changing(location) as change:
-                written = _commit(change, fill, how)
-        elif how.versioned:
-            written = _create_versioned(location, fill, how)
-        else:
-            written = _create_plain(location, fill, how)
+        with _new_group(location, how) as (group, change):
+            written, digest = _write(
+                group, batches, n_samples, names, attributes, how, versioned=change is not None
+            )
+            if change is not None:
+                n_after = written.n_samples
+                facts = {"change": "write", "n_before": 0, "n_after": n_after, "sha256": digest}
+                change.commit(how.message or f"write {n_after:,} rows", facts)
     dtypes = {name: array.dtype for name, array in written.arrays.items()}
     return open_dataset(
         location.url,
@@ -197,42 +193,35 @@ def write_batches(
     )
 
 
-def _create_plain(location: Location, fill: _Fill, how: Writing) -> RowBuffer:
-    staged, group = begin(location, {MANIFEST: {"state": "writing"}})
-    with _in_place_when_whole(staged, location, how):
-        return fill(group)[0]
+@contextmanager
+def _new_group(location: Location, how: Writing) -> Iterator[tuple[zarr.Group, Change | None]]:
+    """Make a group to be filled, put it in its place at the end, and discard it after an error.
 
-
-def _create_versioned(location: Location, fill: _Fill, how: Writing) -> RowBuffer:
-    if location.is_remote and exists(location):
+    Yields it, and the change to commit where versions are kept.
+    """
+    if is_versioned(location):
+        with changing(location) as change:
+            yield zarr.create_group(change.store, overwrite=True), change
+        return
+    if how.versioned and location.is_remote and exists(location):
         raise StorageError(
             f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset at once; "
             "expected another name. Write there, and remove the old one"
         )
-    staged = stage(location)
-    with _in_place_when_whole(staged, location, how):
-        return _commit(create_repository(staged), fill, how)
-
-
-@contextmanager
-def _in_place_when_whole(staged: Location, location: Location, how: Writing) -> Iterator[None]:
-    """Put what is written inside to its place at the end; discard it after an error."""
+    committed: Change | None = None
+    if how.versioned:
+        staged = stage(location)
+    else:
+        staged, group = begin(location, {MANIFEST: {"state": "writing"}})
     try:
-        yield
+        if how.versioned:
+            committed = create_repository(staged)
+            group = zarr.create_group(committed.store, overwrite=True)
+        yield group, committed
         put_in_place(staged, location, overwrite=how.overwrite)
     except BaseException:
         discard(staged)
         raise
-
-
-def _commit(change: Change, fill: _Fill, how: Writing) -> RowBuffer:
-    """Fill a new group in the place of what is there, and commit it."""
-    group = zarr.create_group(change.store, overwrite=True)
-    written, digest = fill(group)
-    n_samples = written.n_samples
-    facts = {"change": "write", "n_before": 0, "n_after": n_samples, "sha256": digest}
-    change.commit(how.message or f"write {n_samples:,} rows", facts)
-    return written
 
 
 def _write(
@@ -299,9 +288,7 @@ class RowBuffer:
         cls, group: zarr.Group, parts: dict[str, np.ndarray], n_samples: int | None, chunk_rows: int | None
     ) -> RowBuffer:
         X = parts["X"]
-        rows = (
-            choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples) if chunk_rows is None else chunk_rows
-        )
+        rows = chunk_rows or choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples)
         # The length is known at the end only; until then the arrays claim as many rows as any may have.
         arrays = {
             name: create_array(
@@ -309,7 +296,7 @@ class RowBuffer:
                 name,
                 shape=(min(MAX_ROWS, MAX_CHUNKS * rows), *values.shape[1:]),
                 dtype=values.dtype,
-                chunks=(rows, *(max(1, n) for n in values.shape[1:])),
+                chunk_rows=rows,
                 axes=name_axes(name, values.ndim),
                 marked=True,
             )
@@ -346,9 +333,7 @@ class RowBuffer:
                     f"batch at row {self.n_samples}: {array.path} has shape {value.shape}; expected "
                     f"{(n_rows, *array.shape[1:])}"
                 )
-            if is_text(value.dtype) != is_text(array.dtype) or not np.can_cast(
-                value.dtype, array.dtype, "safe"
-            ):
+            if not can_hold(array.dtype, value.dtype):
                 raise DataError(
                     f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
                     "which would lose digits; convert all batches to one dtype"
@@ -382,6 +367,13 @@ class RowBuffer:
         self.n_written = stop
 
 
+def can_hold(stored: np.dtype[Any], given: np.dtype[Any]) -> bool:
+    """Say whether an array holds values of a dtype without rounding; text holds text and nothing else."""
+    if is_text(stored) or is_text(given):
+        return is_text(stored) and is_text(given)
+    return np.can_cast(given, stored, "safe")
+
+
 def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
     """Check the arrays of a batch: X of numbers, y float64 or labels, weights float64, groups, ids."""
     parts = batch if isinstance(batch, tuple) else (batch,)
@@ -390,16 +382,9 @@ def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
             f"a batch of {len(parts)} arrays at row {first_row}; expected at most 5: "
             "(X, y, sample_weight, groups, id)"
         )
-    prepare = {
-        "X": _as_inputs,
-        "y": _as_targets,
-        "sample_weight": _as_weights,
-        "groups": _as_groups,
-        ID: _as_ids,
-    }
     return {
-        name: prepare[name](np.asarray(part), first_row)
-        for name, part in zip(prepare, parts, strict=False)
+        name: prepare(np.asarray(part), first_row)
+        for (name, prepare), part in zip(_PREPARE.items(), parts, strict=False)
         if part is not None
     }
 
@@ -433,13 +418,18 @@ def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
     return groups.astype(np.int64) if groups.dtype.kind == "f" else groups
 
 
-def _as_ids(values: np.ndarray, first_row: int) -> np.ndarray:
-    return _as_labels(values, "the ids", first_row)
-
-
 def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
     """Return integers, booleans or text, the last of variable width, since later batches may be wider."""
     if values.ndim != 1:
         raise DataError(f"{name} has shape {values.shape}; expected one value a row, shape (n_samples,)")
     labels = check_values(values, name, np.arange(first_row, first_row + len(values)))
     return labels.astype(TEXT) if is_text(labels.dtype) else labels
+
+
+_PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "X": _as_inputs,
+    "y": _as_targets,
+    "sample_weight": _as_weights,
+    "groups": _as_groups,
+    ID: lambda values, first_row: _as_labels(values, "the ids", first_row),
+}

@@ -24,7 +24,7 @@ from rff_dist.costs.scaling import ScalingPoint, scale
 from rff_dist.costs.simulation import Job, simulate
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.report import save_scaling
-from rff_dist.ridge.plan import Machines, Sizes, plan_fit
+from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, plan_fit
 from tests import stub_workers
 
 PROCESSES, N_BLOCKS, BLOCK_SECONDS = (1, 2, 4, 8), 96, 0.25
@@ -146,7 +146,7 @@ def cpu_seconds(scheduler: int) -> np.ndarray:
 
 def large_job(n_samples: int, n_components: int, **options: Any) -> Job:
     sizes = Sizes(n_samples=n_samples, n_features=32, n_targets=1, chunk_rows=8192)
-    plan = plan_fit(sizes, n_components, Machines())
+    plan = plan_fit(PlannedFit(sizes, n_components, Machines()))
     return Job(
         n_blocks=plan.n_blocks,
         block_seconds=plan.rows_per_block * n_components**2 / (1e9 * GFLOPS),

@@ -23,11 +23,11 @@ from scipy.linalg import LinAlgWarning
 from rff_dist import Matern, RFFRidge
 from rff_dist.numerics.machine import available_cores
 from rff_dist.products.choice import rate_for
-from rff_dist.ridge.plan import Machines, Sizes, Sums, measure_gflops, plan_fit
+from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, measure_gflops, plan_fit
 from tests.benchmarks.measure import seconds
 
 N_SAMPLES, N_FEATURES = 36_000, 8
-ALPHAS = (1e-4, 1e-2, 1.0)
+ALPHAS = (3.6, 1.0)  # 1e-4 for each row, and less; of 1e-4 in all 370 steps are not enough
 SETS = ("elevators", "pol", "keggdirected")
 
 
@@ -73,7 +73,7 @@ def planned_seconds(n_components: int) -> float:
     """Return the seconds that products and a factorisation would take at the rates of this moment."""
     machines = Machines(n_threads=available_cores())
     sizes = Sizes(n_samples=N_SAMPLES, n_features=N_FEATURES, n_targets=1, chunk_rows=16_384)
-    plan = plan_fit(sizes, n_components, machines, Sums(alpha=1.0))
+    plan = plan_fit(PlannedFit(sizes, n_components, machines, Sums(alpha=1.0)))
     factor = n_components**3 / 3 / (measure_gflops() * 1e9 * machines.n_threads)
     return plan.seconds(rate_for(n_components).gflops) + factor
 

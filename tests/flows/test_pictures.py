@@ -8,7 +8,7 @@ import pytest
 
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.flows.pictures import show_choice
+from rff_dist.flows.common import show_choice
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.report import save_choice
 from rff_dist.ridge.model import RidgeModel

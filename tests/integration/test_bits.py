@@ -185,7 +185,7 @@ class ShuffledEngine(SerialEngine):
         blocks: list[Block],
         state: Any,
         *,
-        combine: Callable[[Any, Any], Any],
+        combine: Callable[[Any, Any], Any] = operator.add,
         label: str = "pass",
     ) -> Any:
         def run(block: Block) -> Any:

@@ -1,5 +1,6 @@
 """The results of blocks are combined to the same bits in any order and grouping, in every pass there is."""
 
+import operator
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,7 +34,7 @@ class AnyOrderEngine(SerialEngine):
         blocks: Sequence[Block],
         state: Any,
         *,
-        combine: Callable[[Any, Any], Any],
+        combine: Callable[[Any, Any], Any] = operator.add,
         label: str = "pass",
     ) -> Any:
         shared = state.state if isinstance(state, Broadcast) else state

@@ -3,8 +3,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import metrics
 
+from rff_dist import Gaussian, draw_feature_map
 from rff_dist.classify.confusion import count_classes
+from rff_dist.classify.predict import judge_rows
+from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError
+from rff_dist.ridge.linear_model import LinearModel
 
 
 def rows(weighted, n_samples=200, n_classes=3):
@@ -64,8 +68,10 @@ def test_a_row_of_weight_0_says_nothing_even_of_an_impossible_class():
 
 @pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, np.nan]])
 def test_weights_that_are_none_are_refused(weights):
-    with pytest.raises(DataError, match=r"row 1 of a block; weights must be finite"):
-        count_classes(np.array([0, 1]), np.array([0, 1]), 2, sample_weight=np.array(weights))
+    block = Rows(Block(0, 0, 2), np.eye(2), np.array([[1.0], [-1.0]]), np.array(weights))
+    features = draw_feature_map(Gaussian(1.0), n_features=2, n_components=4, random_state=0)
+    with pytest.raises(DataError, match=r"sample_weight .* row 1"):
+        judge_rows(block, LinearModel(features, np.zeros((4, 1)), np.zeros(1)), calibration=None)
 
 
 def test_rows_that_all_weigh_0_have_no_accuracy():

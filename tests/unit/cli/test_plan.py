@@ -4,7 +4,7 @@ import pytest
 
 from rff_dist.cli.options import read_bytes
 from rff_dist.ridge.options import RidgeOptions
-from rff_dist.ridge.plan import Machines, Sizes, choose_solver
+from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
 from rff_dist.storage.datasets import open_dataset
 from tests.command_line import PLAIN, document, refusal, run
 
@@ -40,7 +40,8 @@ def test_the_plan_is_the_librarys(folder):
     sizes = ("--components", "512", "--workers", "3", "--threads", "2")
     found = document("plan", folder / "data.zarr", *PLAIN, *sizes)
     itemsize = open_dataset(folder / "data.zarr").dtype.itemsize
-    expected = choose_solver(
+    options = RidgeOptions(features="fourier")
+    job = PlannedFit(
         Sizes(n_samples=300, n_features=3, n_targets=1, chunk_rows=64, itemsize=itemsize),
         512,
         Machines(
@@ -50,9 +51,9 @@ def test_the_plan_is_the_librarys(folder):
             memory_limit=found["memory_limit"],
             client_memory_limit=found["client_memory_limit"],
         ),
-        RidgeOptions(features="fourier"),
-        n_folds=5,
+        Sums.of(options, n_folds=5),
     )
+    expected = choose_solver(job, options)
     assert found["memory_limit"] < found["client_memory_limit"]
     assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()
     assert found["statistics_seconds"] == pytest.approx(expected.seconds(found["gflops_per_thread"]))

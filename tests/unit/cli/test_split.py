@@ -80,6 +80,14 @@ def test_rows_of_one_id_stay_together(tmp_path):
     assert len(ids[0] | ids[1]) == 100
 
 
+def test_parts_are_called_after_the_rows_in_a_folder_of_tests_too(tmp_path):
+    url = tmp_path / "a-test" / "d.zarr"
+    X = np.arange(100.0)[:, np.newaxis]
+    write_dataset(url, X, X[:, 0])
+    document("split", url)
+    assert {path.name for path in url.parent.glob("*.zarr")} == {"d.zarr", "d-train.zarr", "d-test.zarr"}
+
+
 def test_both_parts_are_of_one_version(tmp_path, monkeypatch):
     X = np.arange(100.0)[:, np.newaxis]
     url = tmp_path / "d.zarr"

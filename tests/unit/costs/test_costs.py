@@ -15,7 +15,7 @@ from rff_dist.costs.scaling import job_of, scale
 from rff_dist.costs.simulation import Job, simulate
 from rff_dist.costs.times import predict, workers_worth_having
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.ridge.plan import Machines, Plan, Sizes, plan_fit
+from rff_dist.ridge.plan import Machines, Plan, PlannedFit, Sizes, plan_fit
 
 RATES = Rates(
     feature=1e-9,
@@ -33,7 +33,7 @@ RATES = Rates(
 
 def plan_of(n_workers: int, n_samples: int = 1_000_000) -> Plan:
     sizes = Sizes(n_samples=n_samples, n_features=8, n_targets=1, chunk_rows=8192)
-    return plan_fit(sizes, 1000, Machines(n_workers=n_workers))
+    return plan_fit(PlannedFit(sizes, 1000, Machines(n_workers=n_workers)))
 
 
 # -- in closed form --------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ def test_the_graph_predicts_what_the_model_does(data, tmp_path, kind):
     assert np.median(np.abs(found - expected)) < 1e-6 * expected.std()
 
 
+@pytest.mark.filterwarnings("ignore:.*do not tell it from")  # these labels have no noise
 @pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c"], [3, 7]])
 def test_the_graph_names_classes_with_their_probabilities(tmp_path, labels):
     X = np.random.default_rng(1).standard_normal((300, 2))

@@ -73,7 +73,7 @@ class TestPolynomialSketch:
         exact = kernel(self.X)
         ours, theirs = [], []
         for seed in range(150):
-            Z = draw_sketch(degree, offset, np.arange(5), 64, seed, width=5).transform(self.X)
+            Z = draw_sketch(Polynomial(degree, offset), np.arange(5), 64, seed, width=5).transform(self.X)
             ours.append(((Z @ Z.T - exact) ** 2).mean())
             sketch = PolynomialCountSketch(degree=degree, coef0=offset, n_components=64, random_state=seed)
             Z = sketch.fit_transform(self.X.astype(np.float64))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from zarr.core.sync import sync
 
 from rff_dist import SerialEngine
-from rff_dist.jobs.resuming import resumable
+from rff_dist.jobs.steps import resumable
 from rff_dist.storage.locations import parse_location
 
 

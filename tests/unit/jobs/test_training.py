@@ -29,6 +29,8 @@ from rff_dist.ridge.choices import planner
 from rff_dist.ridge.model import read_model
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.columns import as_column
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.output_places import hidden_beside
 from rff_dist.storage.records import read_record, write_record
 from tests.plain import search_plain
 
@@ -329,6 +331,10 @@ def test_leftovers_in_memory_are_found_too(problem, in_memory):
         training.inspect_data(job)
         assert training.leftover_runs(in_memory) == [job.folder]
     assert training.leftover_runs(in_memory) == []
+
+
+def test_a_runs_folder_is_beside_a_model_at_the_root_of_a_disk_too():
+    assert hidden_beside(parse_location("/model"), "run").path.startswith("/.model.run-")
 
 
 def test_a_run_that_lost_its_lease_publishes_nothing_and_keeps_its_model(problem, tmp_path):

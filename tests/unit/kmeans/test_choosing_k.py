@@ -169,7 +169,7 @@ def test_an_empty_cluster_of_a_smaller_number_is_refilled_and_its_absent_ones_ar
     lloyd = LloydOptions(5, max_iter=4, tol=0.0)
     together = kmeans.finish(kmeans.iterate(job, kmeans_starts.Starts(values, (5, 3)), lloyd))
     alone = [
-        kmeans.finish(kmeans.iterate(job, start[np.newaxis], lloyd))[0]
+        kmeans.finish(kmeans.iterate(job, kmeans_starts.Starts(start[np.newaxis], (len(start),)), lloyd))[0]
         for start in (values[1, :3], values[0])
     ]
     for one, expected in zip(together, alone, strict=True):

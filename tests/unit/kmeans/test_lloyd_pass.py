@@ -14,13 +14,13 @@ from scipy.stats import kstest
 from rff_dist import Gaussian
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError, StatisticsError
+from rff_dist.frequencies.counter import row_uniforms
 from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
 from rff_dist.kmeans.lloyd_pass import (
     Tally,
     WholeScorer,
     centre_distances,
     label_rows,
-    row_uniforms,
     sum_clusters,
 )
 from rff_dist.numerics.threads import using_threads

@@ -11,9 +11,8 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.products import bytes as byte_products
 from rff_dist.products import choice
 from rff_dist.products.bytes import ByteProducts
-from rff_dist.products.choice import Choice, Rate, products_for
+from rff_dist.products.choice import Choice, Rate, find_wrong_sums, products_for
 from rff_dist.products.float64 import Float64Products
-from rff_dist.products.self_test import find_wrong_sums
 
 
 @pytest.fixture(autouse=True)

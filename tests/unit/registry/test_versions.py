@@ -23,8 +23,7 @@ from rff_dist.errors import (
     StorageError,
     VersionError,
 )
-from rff_dist.registry.claims import Claims
-from rff_dist.registry.versions import RegisteredModel, Registry, code_version
+from rff_dist.registry.versions import Claims, RegisteredModel, Registry, code_version
 from rff_dist.storage.current_version import Pointer, read_pointer, swap_pointer
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import read_record, write_record
@@ -400,7 +399,7 @@ def test_a_pointer_that_was_changed_meanwhile_is_not_replaced(url):
     _, tagged = read_pointer(location)
     publish(url, 3)
     with pytest.raises(ConflictError, match="meanwhile"):
-        swap_pointer(location, Pointer.now(1, (), ""), expected=tagged)
+        swap_pointer(location, Pointer(1, (), "", ""), expected=tagged)
     assert whole(read_record(url)) == 3
 
 

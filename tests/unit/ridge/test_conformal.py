@@ -225,8 +225,7 @@ def test_intervals_cover_new_rows_as_often_as_they_say_whatever_the_noise(noise)
     scores = hold_out_scores(train, statistics, feature_map, alpha=1.0, engine=ENGINE)
     new = ArrayDataset(dataset.X[3000:], dataset.y[3000:])
     mean, std = prediction.predict_with_std_in_memory(new, model, engine=ENGINE)
-    lower, upper = scores.interval(mean, 0.9)
-    covered = np.mean((test >= lower[:, 0]) & (test <= upper[:, 0]))
+    covered = np.mean(np.abs(test - mean[:, 0]) <= scores.quantile(0.9))
     # a standard error of 0.7 %, 0.9·0.1·(1/5000 + 1/3000), and bins that are up to 1.1 % too wide
     assert 0.87 < covered < 0.93
     bayesian = np.mean(np.abs(test - mean[:, 0]) <= 1.645 * std[:, 0])
@@ -361,8 +360,6 @@ def test_scores_come_back_from_their_arrays():
     assert HeldOutScores.from_arrays(scores.to_arrays()) == scores
     with pytest.raises(StatisticsError, match=r"counts of shape \(9, 2\); expected \(4099, 2\)"):
         HeldOutScores.from_arrays({**scores.to_arrays(), "counts": np.zeros((9, 2), np.int64)})
-    with pytest.raises(InvalidParameterError, match="some were given, and these scores are not normalised"):
-        scores.interval(np.zeros((3, 2)), 0.9, np.ones((3, 2)))
     with pytest.raises(StatisticsError, match="different units"):
         scores + HeldOutScores(scores.counts, 2 * scores.units)
 
@@ -384,11 +381,3 @@ def test_what_cannot_be_used_is_refused():
     for coverage in (0.0, 1.0, np.nan, 90):
         with pytest.raises(InvalidParameterError, match=r"`coverage` is .*; expected a number in \(0, 1\)"):
             scores.quantile(coverage)
-
-
-def test_a_single_targets_interval_takes_predictions_without_the_target_axis():
-    found = scored(np.arange(1.0, 100.0))
-    lower, upper = found.interval(np.zeros(7), 0.9)
-    assert lower.shape == upper.shape == (7,)
-    assert_allclose(upper, found.quantile(0.9)[0])
-    assert_array_equal(lower, -upper)

@@ -261,8 +261,8 @@ class Forgetful(SerialEngine):
         super().__init__(n_threads=1)
         self.change = change
 
-    def map_reduce(self, function, blocks, state, *, combine, label="pass"):
-        return super().map_reduce(function, self.change(blocks), state, combine=combine, label=label)
+    def map_reduce(self, function, blocks, state, **options):
+        return super().map_reduce(function, self.change(blocks), state, **options)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from rff_dist.ridge import plan
 from rff_dist.ridge.new_rows import check_updatable
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
-from rff_dist.ridge.plan import Machines, Sizes, choose_solver
+from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
 from rff_dist.ridge.prepare import prepare
 
 ENGINE = SerialEngine(n_threads=1)
@@ -270,7 +270,8 @@ def test_what_takes_sums_is_refused_before_any_pass(asked, reason):
 def plan_of(n_samples, n_components, *, memory=None, n_folds=1, **options):
     sizes = Sizes(n_samples=n_samples, n_features=8, n_targets=1, chunk_rows=16_384)
     options = RidgeOptions(**{"alpha": 1.0, "features": "fourier", **options})
-    return choose_solver(sizes, n_components, Machines(memory_limit=memory), options, n_folds)
+    sums = Sums.of(options, n_folds)
+    return choose_solver(PlannedFit(sizes, n_components, Machines(memory_limit=memory), sums), options)
 
 
 def test_auto_iterates_where_the_sums_are_far_dearer_or_memory_does_not_hold_them():

@@ -17,7 +17,7 @@ from rff_dist.numerics.machine import available_memory
 from rff_dist.ridge import plan as planning
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import leave_one_out
-from rff_dist.ridge.plan import PROCESS_BYTES, Machines, Sizes, Sums, measure_gflops
+from rff_dist.ridge.plan import PROCESS_BYTES, Machines, PlannedFit, Sizes, Sums, measure_gflops
 from rff_dist.statistics.spec import OUTPUT_TILE, TileLayout
 from rff_dist.text import human_bytes
 from tests.plain import plain_ridge
@@ -113,17 +113,17 @@ def test_sizes_below_1_are_refused(n_samples, chunk_rows, message):
 JOB = {"n_samples": 100_000, "n_features": 8, "n_targets": 1, "n_components": 1024, "chunk_rows": 8192}
 
 
-def with_nouns(function, *nouns, **job):
-    """Call a function of sizes, machines and sums with their fields side by side."""
-    sizes, *others = [
-        noun(**{one.name: job.pop(one.name) for one in dataclasses.fields(noun) if one.name in job})
-        for noun in nouns
+def with_nouns(function, **given):
+    """Call a function of a job with the fields of its sizes, machines and sums side by side."""
+    sizes, machines, sums = [
+        noun(**{one.name: given.pop(one.name) for one in dataclasses.fields(noun) if one.name in given})
+        for noun in (Sizes, Machines, Sums)
     ]
-    return function(sizes, job.pop("n_components"), *others, **job)
+    return function(PlannedFit(sizes, given.pop("n_components"), machines, sums), **given)
 
 
-plan_fit = functools.partial(with_nouns, planning.plan_fit, Sizes, Machines, Sums)
-plan_matrix_pass = functools.partial(with_nouns, planning.plan_matrix_pass, Sizes, Machines)
+plan_fit = functools.partial(with_nouns, planning.plan_fit)
+plan_matrix_pass = functools.partial(with_nouns, planning.plan_matrix_pass)
 
 
 def test_figures_of_a_job_by_hand():
@@ -273,7 +273,7 @@ def test_a_refusal_takes_no_work_of_the_jobs_size(plan, monkeypatch):
     tracemalloc.start()
     try:
         with pytest.raises(PlanError, match=r"a worker needs .* \(n_components=10_000_000.* lower n_com"):
-            plan(sizes, 10**7, machines)
+            plan(PlannedFit(sizes, 10**7, machines))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -296,7 +296,7 @@ def test_blocks_are_counted_as_they_are_cut(n_samples, n_features, itemsize, chu
         n_samples=n_samples, n_features=n_features, n_targets=1, chunk_rows=chunk_rows, itemsize=itemsize
     )
     blocks = planned_blocks(n_samples, n_features, itemsize, chunk_rows)
-    plan = planning.plan_fit(planned, 64, Machines())
+    plan = planning.plan_fit(PlannedFit(planned, 64, Machines()))
     assert (plan.n_blocks, plan.rows_per_block) == (len(blocks), max(block.n_samples for block in blocks))
 
 
@@ -334,7 +334,7 @@ def test_sizes_are_told_in_the_unit_a_person_would_use(n_bytes, text):
 def test_a_pass_with_a_matrix_counts_it_where_it_is():
     small, large = ({**JOB, "n_components": n_components} for n_components in (1024, 4096))
     matrix = 8 * (4096**2 - 1024**2)
-    for options in ({}, {"spectral": True}, {"whitened": True}, {"separate_client": True}):
+    for options in ({}, {"spectral": True}, {"features": "nystrom"}, {"separate_client": True}):
         pairs = zip(plan_matrix_pass(**small, **options), plan_matrix_pass(**large, **options), strict=True)
         assert all(more - less > matrix for less, more in pairs)
     # measured with 2,500 components, two threads and a process of 250 MiB: 337 and 438 MiB

@@ -12,7 +12,7 @@ from rff_dist import Gaussian, SerialEngine, accumulate, draw_feature_map
 from rff_dist.data.folds import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
-from rff_dist.ridge.plan import Machines, Sizes, Sums, plan_fit
+from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, plan_fit
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.passes import accumulate_folds, statistics_spec
 from rff_dist.statistics.spec import TileLayout
@@ -86,15 +86,12 @@ def test_fit_whose_sums_no_worker_holds_is_the_same_model(alpha):
     rows, n_components = ArrayDataset(ROWS.X, ROWS.y[:, 0]), 1024
     machines = Machines(separate_client=True, client_memory_limit=2**40)
     n_folds = 1 if alpha == 1e-3 else 5
-    whole = plan_fit(Sizes.of(rows), n_components, machines, Sums(n_folds=n_folds))
+    job = PlannedFit(Sizes.of(rows), n_components, machines, Sums(n_folds=n_folds))
+    whole = plan_fit(job)
     engine = SmallWorkers(n_threads=1)
     engine.memory = whole.worker_bytes - whole.statistics_bytes // 4
-    plan = plan_fit(
-        Sizes.of(rows),
-        n_components,
-        replace(machines, memory_limit=engine.memory),
-        Sums(n_folds=n_folds, in_parts=True),
-    )
+    machines = replace(machines, memory_limit=engine.memory)
+    plan = plan_fit(replace(job, machines=machines, sums=Sums(n_folds=n_folds, in_parts=True)))
     assert plan.n_parts > 1
     assert plan.bytes_read > whole.bytes_read
     passes = []

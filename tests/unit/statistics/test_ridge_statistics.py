@@ -15,37 +15,23 @@ from hypothesis import strategies as st
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.reading import trace_of
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec, TileLayout
+from rff_dist.statistics.spec import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec
+from tests.small_statistics import (
+    LIMB_ROWS,
+    N_FEATURES,
+    accumulation,
+    by_hand,
+    feature_map,
+    random_rows,
+)
 from tests.strategies import row_sets
 
-N_FEATURES = 3
 EXACT = 1e-12  # the statistics round features' products once; NumPy's Z'Z rounds about as much
-LIMB_ROWS = 2**23  # on the usual grid of 2**-39
 SEVERAL_TILES = 1_030  # three strips of output tiles, the last one 6 wide
-
-
-def feature_map(n_components: int = 12, map_name: str = "pairs") -> FourierFeatureMap:
-    return draw_feature_map("matern", n_features=N_FEATURES, n_components=n_components, map=map_name)
-
-
-def accumulation(features: FourierFeatureMap, n_targets: int = 2, **spec) -> Accumulation:
-    return Accumulation(
-        features,
-        StatisticsSpec(features.n_components, n_targets, features.digest(), features.scales, **spec),
-    )
-
-
-def random_rows(n_samples: int, n_targets: int = 2, *, weights: bool = False, seed: int = 0) -> Rows:
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, N_FEATURES))
-    y = np.sin(X[:, :1]) + rng.standard_normal((n_samples, n_targets))
-    return Rows(Block(0, 0, n_samples), X, y, rng.uniform(0, 4, n_samples) if weights else None)
 
 
 def part(rows: Rows, index) -> Rows:
@@ -170,15 +156,6 @@ class TestLaws:
         before = s.digest(), t.digest()
         _ = s + t, s - t
         assert (s.digest(), t.digest()) == before
-
-
-def by_hand(low: list[int], n_samples: int) -> RidgeStatistics:
-    """Return statistics of two components whose Gram holds the given integers."""
-    spec = StatisticsSpec(2, 0, "hand-made", ((2, 1.0),))
-    one = ExactSum.of(np.full((1, 1), float(n_samples)))
-    return RidgeStatistics(
-        spec, n_samples, n_samples, np.array(low, np.int64), None, ExactSum.zeros((2, 1)), one
-    )
 
 
 def integers(statistics: RidgeStatistics) -> list[int]:
@@ -551,90 +528,3 @@ class TestGrid:
         assert integers(statistics) == [2**62] * 4
         assert integers(statistics + statistics) == [2**63] * 4
         np.testing.assert_array_equal((statistics + statistics).ZtZ(), 2.0 * n)
-
-
-class TestStoring:
-    def stored(self, n_components: int = 514):
-        state = accumulation(feature_map(n_components), target_offset=(1.0, 0.1))
-        statistics = accumulate_rows(random_rows(60), state)
-        metadata, arrays = statistics.to_arrays()
-        return statistics, json.loads(json.dumps(metadata)), arrays
-
-    def test_stored_statistics_come_back_equal(self):
-        statistics, metadata, arrays = self.stored()
-        assert arrays["gram_low"].shape == (514 * 515 // 2,)
-        again = RidgeStatistics.from_arrays(metadata, arrays)
-        assert again == statistics
-        assert again.digest() == statistics.digest()
-        np.testing.assert_array_equal(again.ZtZ(), statistics.ZtZ())
-
-    def test_two_limbs_come_back_equal(self):
-        total = by_hand([2**62, 7, 7, 2**61], LIMB_ROWS)
-        total += total
-        metadata, arrays = total.to_arrays()
-        assert arrays["gram_high"].shape == (3,)
-        assert RidgeStatistics.from_arrays(metadata, arrays) == total
-        with pytest.raises(StatisticsError, match="digest"):
-            RidgeStatistics.from_arrays(metadata, {**arrays, "gram_high": arrays["gram_high"] + 1})
-
-    def test_the_digest_has_not_changed(self):
-        """Frozen on purpose: a new value means that stored statistics can no longer be read."""
-        total = by_hand([2**62, 7, 7, 2**61], LIMB_ROWS)
-        assert total.digest()[:16] == "a7bf3e6dc6c45bf5"
-        assert (total + total).digest()[:16] == "a9a7deacf00a91ac"
-
-    @pytest.mark.parametrize(
-        "name", ["gram_low", "cross_digits", "cross_lowest", "targets_digits", "targets_lowest"]
-    )
-    def test_one_changed_number_is_found(self, name):
-        _, metadata, arrays = self.stored()
-        for place in (0, -1):
-            changed = np.array(arrays[name])
-            changed.flat[place] += 1
-            with pytest.raises(StatisticsError, match="digest"):
-                RidgeStatistics.from_arrays(metadata, {**arrays, name: changed})
-
-    @pytest.mark.parametrize(
-        "change",
-        [{"n_samples": 61}, {"digest": "0" * 64}, {"scales": [[24, 0.5]]}, {"target_offset": [1.0, 0.2]}],
-        ids=str,
-    )
-    def test_changed_metadata_is_found(self, change):
-        _, metadata, arrays = self.stored()
-        for key, value in change.items():
-            (metadata if key in metadata else metadata["spec"])[key] = value
-        with pytest.raises(StatisticsError, match="digest"):
-            RidgeStatistics.from_arrays(metadata, arrays)
-
-    @pytest.mark.parametrize("length", [0, 77, 79])
-    def test_a_gram_of_another_length_is_found(self, length):
-        _, metadata, arrays = self.stored(12)
-        arrays["gram_low"] = np.resize(arrays["gram_low"], length)
-        with pytest.raises(StatisticsError, match=r"shape \(\d+,\); expected \(78,\)"):
-            RidgeStatistics.from_arrays(metadata, arrays)
-
-
-class TestTileLayout:
-    @given(st.integers(1, 2_000))
-    def test_tiles_cover_the_upper_triangle_once(self, n_components):
-        layout = TileLayout(n_components)
-        buffer = np.zeros(layout.size, np.int8)
-        counts = np.zeros((n_components, n_components), np.int8)
-        for row, column, offset in layout.tiles():
-            tile = layout.view(buffer, row, column, offset)
-            tile += 1  # a view: it writes through
-            counts[row : row + tile.shape[0], column : column + tile.shape[1]] += 1
-        np.testing.assert_array_equal(buffer, 1)
-        assert (counts[np.triu_indices(n_components)] == 1).all()
-        assert counts.max() == 1
-
-    @given(st.integers(1, 5_000), st.sampled_from([512, 1024, 2048]))
-    def test_regions_hold_each_tile_once(self, n_components, most):
-        layout = TileLayout(n_components)
-        held = []
-        for left, right, tiles in layout.regions(most):
-            for row, column, offset in tiles:
-                assert left.start <= row < left.stop <= n_components
-                assert right.start <= column < right.stop <= n_components
-                held.append((row, column, offset))
-        assert sorted(held) == sorted(layout.tiles())

@@ -189,7 +189,7 @@ def test_documents_with_anything_in_them_are_read_or_refused(subjects, name, dat
 
         document.pop("sha256", None)
         document["sha256"] = _digest_or_none(_digest, document)
-    repositories._open_pinned.cache_clear()
+    repositories.open_pinned.cache_clear()
     try:
         path.write_text(json.dumps(document))
         subject.read()
