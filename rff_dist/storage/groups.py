@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -143,7 +144,9 @@ class StoredGroup:
         group = _open_group(self.store, self.root, self.place)
         attributes = dict(group.attrs)
         manifest = manifest_of(attributes)
-        if manifest and manifest.get("state") != "complete" and not unfinished:
+        # An empty manifest was begun too, and is not the same as none.
+        begun = isinstance(attributes.get(MANIFEST), Mapping)
+        if begun and manifest.get("state") != "complete" and not unfinished:
             raise StorageError(
                 f"{self.place} is unfinished: its writer did not come to the end. Write it again"
             )

@@ -302,9 +302,10 @@ class TestBadStores:
         zarr.open_group(tmp_path / "a").attrs["feature_names"] = ["a", "b"]
         self.refused(tmp_path / "a", "expected a list of 3 names")
 
-    def test_unfinished_dataset(self, tmp_path):
+    @pytest.mark.parametrize("manifest", [{"state": "writing"}, {}], ids=["begun", "empty"])
+    def test_unfinished_dataset(self, tmp_path, manifest):
         foreign(tmp_path / "a")
-        zarr.open_group(tmp_path / "a").attrs["rff_dist"] = {"state": "writing"}
+        zarr.open_group(tmp_path / "a").attrs["rff_dist"] = manifest
         self.refused(tmp_path / "a", "is unfinished")
 
 
