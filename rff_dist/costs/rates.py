@@ -156,7 +156,7 @@ def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
     for width in (widest, max(2, widest // 4 * 2)):
         drawn = draw_feature_map(Gaussian(), n_features=rows.X.shape[1], n_components=width, random_state=0)
         best = _least(partial(accumulate, few, drawn, engine=here), REPEATS + 1)
-        found.append((width, max(0.0, best / n_tiled - moment)))
+        found.append((width, best / n_tiled))
     return [_Sample(choosing, read, moment, tuple(found))]
 
 

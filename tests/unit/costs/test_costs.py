@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 
 import numpy as np
 import pytest
@@ -94,6 +95,16 @@ def test_an_engine_is_measured(with_targets):
     assert all(math.isfinite(value) and value >= 0 for value in values.values())
     assert found.row(64) > 0
     assert found.row(128) >= 2 * found.row(64) * 0.999
+
+
+def test_a_slow_look_at_the_moments_makes_rows_no_cheaper(monkeypatch):
+    def stalled(*args, **options):
+        time.sleep(0.3)
+
+    monkeypatch.setattr(measuring, "inspect", stalled)
+    X = np.random.default_rng(0).normal(size=(5000, 3))
+    found = measure_rates(ArrayDataset(X, X[:, 0]), 64, engine=SerialEngine(1))
+    assert found.moment > found.row(64) > 0
 
 
 # -- simulated -------------------------------------------------------------------------------------------
