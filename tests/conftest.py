@@ -79,6 +79,21 @@ def project_root() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(scope="module")
+def exact_bytes() -> Iterator[None]:
+    """Multiply bytes exactly: in float64 on processors that do not, so that all else is tested there."""
+    from rff_dist.products import bytes as byte_products
+    from rff_dist.products.choice import find_wrong_sums
+
+    def multiply(left: Any, right: Any) -> Any:
+        return ((left.astype(float) - 128) @ right.astype(float)).astype("int32")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if find_wrong_sums(byte_products.ByteProducts()) is not None:
+            patch.setattr(byte_products, "multiply", multiply)
+        yield
+
+
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[Any]:
     """Lend one embedded cluster to all tests of a process, which scale it: each start takes seconds."""

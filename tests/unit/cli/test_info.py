@@ -1,6 +1,7 @@
 """`rff-dist info`: what lies at a place."""
 
 import numpy as np
+import pytest
 import zarr
 
 from tests.command_line import PLAIN, document, refusal, run
@@ -25,6 +26,7 @@ def test_info_tells_a_dataset_predictions_and_a_model_apart(folder, tmp_path):
     assert model["arrays"]["coefficients"]["shape"] == [64, 1]
 
 
+@pytest.mark.usefixtures("exact_bytes")
 def test_info_says_how_features_of_a_fixed_point_are_multiplied_here(folder, tmp_path, monkeypatch):
     fit = ["fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--components", "8", "--alpha", "1"]
     assert run(*fit, "--serial", "--precision", "standard").exit_code == 0

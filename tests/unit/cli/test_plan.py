@@ -86,6 +86,7 @@ def test_the_plan_of_folds_and_widths_is_the_librarys(folder):
     assert "not gcv" in refusal(2, *plan, "--alpha", "gcv", "--folds", "3")
 
 
+@pytest.mark.usefixtures("exact_bytes")
 def test_the_plan_says_which_way_features_are_multiplied(folder, monkeypatch):
     plan = ("plan", folder / "data.zarr", *PLAIN, "--components", "512")
     assert document(*plan)["products"] == "float64"  # too small to measure

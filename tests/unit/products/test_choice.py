@@ -14,6 +14,8 @@ from rff_dist.products.bytes import ByteProducts
 from rff_dist.products.choice import Choice, Rate, find_wrong_sums, products_for
 from rff_dist.products.float64 import Float64Products
 
+pytestmark = pytest.mark.usefixtures("exact_bytes")
+
 
 @pytest.fixture(autouse=True)
 def _fresh_process(monkeypatch):

@@ -16,6 +16,7 @@ from rff_dist.products.float64 import Float64Products
 from rff_dist.products.jax import JaxProducts, on_accelerator
 from rff_dist.products.protocol import FIXED_POINT_ONE, MOST_ROWS, ONE
 
+pytestmark = pytest.mark.usefixtures("exact_bytes")
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs the extra `jax`")
 every_way = pytest.mark.parametrize(
     "products",

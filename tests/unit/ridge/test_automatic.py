@@ -241,7 +241,7 @@ def test_length_scales_by_evidence_are_of_rows_that_the_default_folds_hold_in():
         ({"length_scale": 1.5}, lambda row: row["length_scale"] in (1.5, None)),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*do not tell it from")
+@pytest.mark.filterwarnings("ignore:.*(do not tell it from|was chosen by)")
 def test_what_is_given_is_kept_in_every_candidate(given, kept):
     dataset = ArrayDataset(*additive(100, 3))  # too few rows to tune length scales by
     model = automatic.fit(dataset, RidgeOptions(n_components=32, **given), engine=ENGINE).model

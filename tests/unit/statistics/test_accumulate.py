@@ -120,6 +120,7 @@ class TestSameBits:
         assert results[0] == results[1] == results[2]
         assert results[0].digest() == results[1].digest() == results[2].digest()
 
+    @pytest.mark.usefixtures("exact_bytes")
     @pytest.mark.parametrize(("n_components", "map_name"), [(12, "pairs"), (1_030, "pairs"), (701, "phases")])
     def test_fixed_point_statistics_do_not_depend_on_the_way_of_multiplying(
         self, n_components, map_name, monkeypatch
@@ -139,6 +140,7 @@ class TestSameBits:
         scales = state.feature_map.scales[0][1] * 2.0**-14
         np.testing.assert_allclose(found[0].ZtZ(), scales**2 * (whole @ whole.T), rtol=1e-14)  # float64's own
 
+    @pytest.mark.usefixtures("exact_bytes")
     def test_workers_that_multiply_in_different_ways_agree(self, monkeypatch):
         state, rows = fixed_point_accumulation(600), random_rows(3 * 500)
         blocks = [part(rows, start, start + 500) for start in (0, 500, 1_000)]
