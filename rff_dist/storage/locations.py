@@ -6,6 +6,7 @@ object store.
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import errno
 import hashlib
@@ -14,11 +15,13 @@ import itertools
 import logging
 import os
 import re
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -54,6 +57,9 @@ _STORE_HINTS = {
     "169.254.169.254": "the environment holds no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "builder error": "an endpoint of http:// needs AWS_ALLOW_HTTP=true in the environment",
 }
+
+# Seconds that a process waits at its end for threads of Icechunk and obstore.
+_LATE_S = 0.1
 
 # `memory://name` promises one dataset per name and process, which needs one table per process.
 MEMORY: dict[str, MemoryStore] = {}
@@ -164,6 +170,7 @@ def open_store(location: Location, *, read_only: bool) -> Store:
         )
     from obstore.store import from_url
 
+    wait_at_exit()
     # Credentials and endpoints come from the environment (AWS_…, GOOGLE_…, AZURE_…), never from the URL.
     try:
         store = from_url(
@@ -175,6 +182,17 @@ def open_store(location: Location, *, read_only: bool) -> Store:
             "Check the address, and the settings of the store in the environment"
         ) from error
     return ObjectStore(store, read_only=read_only)
+
+
+@lru_cache  # once
+def wait_at_exit() -> None:
+    """Let threads of Icechunk and obstore, which this process is about to use, finish before it ends.
+
+    Such a thread has still to let go of Python's objects when the work is done. If Python ends before, on a
+    busy machine, the thread is unwound and frees them without Python's lock: 1 process of 20 died of it
+    (SIGSEGV). No package can be asked to wait for its threads (issue 40 of PyO3/pyo3-async-runtimes).
+    """
+    atexit.register(time.sleep, _LATE_S)
 
 
 def is_store_error(error: BaseException) -> bool:

@@ -41,6 +41,7 @@ from rff_dist.storage.locations import (
     explain,
     fsync_path,
     read_file,
+    wait_at_exit,
     writing_advice,
 )
 from rff_dist.storage.locks import lock_file
@@ -398,6 +399,7 @@ def _icechunk() -> Any:
 
     # It warns of folders without locks, and this module keeps one; what fails is in our errors.
     icechunk.set_logs_filter("off")
+    wait_at_exit()
     return icechunk
 
 

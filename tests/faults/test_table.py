@@ -24,6 +24,7 @@ FAULTS = {
     "F16": "two runs on one output, a worker that is slow or stands still: exactly one result, the right one",
     "F17": "data change between two runs: followed exactly, or refused; nothing is left out in silence",
     "F18": "other versions here and there, files of a newer release: refused before work",
+    "F19": "a process ends while threads of its store are at work: with its own exit code",
 }
 
 
