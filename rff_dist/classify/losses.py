@@ -94,10 +94,6 @@ class LossState:
     linear: LinearModel
     loss: Loss
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.linear.digest()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossSums:

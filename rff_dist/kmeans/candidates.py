@@ -47,10 +47,6 @@ class SeedChoice:
     seed: int | None = None
     turn: int = 0
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.points.digest()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenRows:

@@ -89,10 +89,6 @@ class Centres:
         counts = np.array(self.counts or (n_clusters,) * n_init)
         return np.asarray(np.arange(n_clusters) < counts[:, np.newaxis])
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.feature_map.digest()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterSums:

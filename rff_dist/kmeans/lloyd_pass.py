@@ -360,10 +360,6 @@ class Minibatch:
     seed: int
     step: int
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.centres.digest()
-
 
 def sum_batch(rows: Rows, state: Minibatch) -> ClusterSums:
     """Sum some seeded rows of a block by their nearest centres, as `sum_clusters` does.

@@ -313,7 +313,8 @@ class Projection:
 
     def digest(self) -> str:
         """Return a digest of the features and all numbers that scores are made with."""
-        label, linear = f"projection {self.linear.digest()} {self.floor!r}", self.linear
+        linear = self.linear
+        label = f"projection {linear.feature_map.digest()} {self.floor!r}"
         return arrays_digest(label, [linear.coefficients, linear.intercept, self.offset], None)
 
 

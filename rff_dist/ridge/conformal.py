@@ -84,10 +84,6 @@ class FoldModels:
     root_deviations: RootDeviations | None = None
     repeated: bool = False
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.linear.digest()
-
 
 def fold_models(
     statistics: FoldStatistics, feature_map: FeatureMap, *, alpha: ArrayLike, fit_intercept: bool = True

@@ -108,10 +108,6 @@ class BatchState:
     sums: Accumulation
     pivot: FloatArray
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.model.digest()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:

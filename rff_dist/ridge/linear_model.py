@@ -35,10 +35,6 @@ class LinearModel:
         # once, not for each block, and it travels: a whitened map's would take D³ operations on each worker
         object.__setattr__(self, "raw_coefficients", self.feature_map.raw_coefficients(self.coefficients))
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.feature_map.digest()
-
 
 def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
     """Return predictions of shape (n_samples, n_targets), O(n_samples · n_components · n_features).

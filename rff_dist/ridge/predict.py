@@ -190,9 +190,6 @@ class _Predicting:
     half_width: FloatArray | None = None
     root_deviations: RootDeviations | None = None
 
-    def digest(self) -> str:
-        return self.model.digest()
-
 
 def _predicting(
     dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine

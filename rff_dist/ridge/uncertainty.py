@@ -80,10 +80,6 @@ class PredictiveModel:
     mean_weight: float
     target_scale: FloatArray
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.linear.digest()
-
 
 def predictive_model(
     linear: LinearModel, statistics: RidgeStatistics, *, alpha: ArrayLike, fit_intercept: bool

@@ -78,10 +78,6 @@ class HatMatrix:
     alphas: FloatArray
     target_variance: FloatArray
 
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.feature_map.digest()
-
 
 def hat_matrix(
     statistics: RidgeStatistics,
