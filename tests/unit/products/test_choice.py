@@ -51,6 +51,7 @@ def test_saturating_products_are_refused_and_the_log_says_why(monkeypatch, caplo
     assert {rate.products.name for rate in found.rates} == {"float64"}
     assert found.refused == {"bytes": "wrong sums of all features +1"}
     assert "by bytes are refused: wrong sums of all features +1" in caplog.text
+    assert {record.levelno for record in caplog.records} == {logging.INFO}  # and no user is disquieted
 
 
 def test_a_way_that_cannot_be_imported_is_refused(monkeypatch):
