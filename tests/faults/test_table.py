@@ -19,7 +19,7 @@ FAULTS = {
     "F11": "a store fails for a while: it is asked again, =",
     "F12": "a store fails for good: an error in bounded time, and nothing blocks the name afterwards",
     "F13": "the disk is full: the old stays, and nothing unfinished is left",
-    "F14": "too little memory: refused before work, with both numbers",
+    "F14": "too little memory: refused before work, with both numbers; no job takes more than its plan",
     "F15": "a block kills its worker: the error names the block",
     "F16": "two runs on one output, a worker that is slow or stands still: exactly one result, the right one",
     "F17": "data change between two runs: followed exactly, or refused; nothing is left out in silence",

@@ -3,13 +3,18 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import csv, parquet
 
 from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.storage.writing import Writing
 from tests.processes import environment_of_all_cores
+
+pytestmark = pytest.mark.faults("F14")
 
 MIB = 2**20
 FEW_AND_MANY = 50_000, 500_000
@@ -148,3 +153,38 @@ def test_lloyd_passes_take_no_more_memory_one_after_another_nor_for_ten_times_th
     grown = many["last"] - few["last"]
     # 180,000 rows are 3 MB of inputs and 23 MB of features
     assert grown < 4 * MIB, f"{grown / MIB:.1f} MiB"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npy", "npz"])
+def test_an_ingest_takes_no_more_memory_for_a_longer_file(tmp_path, project_root, kind):
+    script = (
+        "import re, sys\n"
+        "from pathlib import Path\n"
+        "from tests.tables import ingest\n"
+        "ingest(sys.argv[1], sys.argv[2], chunk_rows=16_384)\n"
+        # Not ru_maxrss, which a child inherits from the process that started it.
+        "status = Path('/proc/self/status').read_text()\n"
+        "sys.stdout.write(re.search(r'VmHWM:\\s*(\\d+) kB', status)[1])\n"
+    )
+    peaks, sizes = [], []
+    for n_samples in (400_000, 2_400_000):  # read-ahead and allocators hold 10 to 50 MB more or less
+        values = np.random.default_rng(0).standard_normal((n_samples, 8)).round(3)
+        source = tmp_path / f"{n_samples}.{kind}"
+        match kind:
+            case "csv":
+                table = pa.table({f"c{i}": values[:, i] for i in range(8)})
+                csv.write_csv(table, source)
+            case "parquet":
+                table = pa.table({f"c{i}": values[:, i] for i in range(8)})
+                parquet.write_table(table, source, row_group_size=50_000)
+            case "npy":
+                np.save(source, values)
+            case "npz":
+                np.savez(source, X=values)
+        command = [sys.executable, "-c", script, str(source), str(tmp_path / f"{n_samples}.zarr")]
+        run = subprocess.run(command, capture_output=True, text=True, cwd=project_root, check=True)
+        peaks.append(int(run.stdout) * 1024)
+        sizes.append(values.nbytes)
+    # Held whole, the slope is 1 or more.
+    assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 0.5
