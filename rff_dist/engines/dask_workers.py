@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 #: Seconds that the scheduler has for an answer.
 ANSWER_S = 30.0
+#: Seconds that workers which came have to tell their versions.
+VERSIONS_S = 5.0
 #: Seconds after which a worker that says nothing is taken for frozen, and between two looks for such.
 SILENT_S, WATCH_S = 30.0, 10.0
 
@@ -73,15 +75,38 @@ class Workers:
     async def _look(self) -> dict[str, int]:
         if time.monotonic() - self._watched_at > WATCH_S:
             await self._drop_silent()
-        self._threads = dict(await self._answer(self._client.nthreads))
+        found = dict(await self._answer(self._client.nthreads))
+        if new := found.keys() - self._same_versions:
+            told = await self._versions(list(new))
+            check_versions(distributed.versions.get_versions(packages=SAME_PACKAGES), told)
+            self._same_versions |= told.keys()
+        # Those that told nothing are asked again at the next look.
+        self._threads = {worker: n for worker, n in found.items() if worker in self._same_versions}
         self._looked_at = time.monotonic()
         if self._threads:
             self._seen_at = self._looked_at
-        if self._threads.keys() - self._same_versions:
-            found = await self._answer(partial(self._client.get_versions, packages=SAME_PACKAGES))
-            check_versions(found["client"], found["workers"])
-            self._same_versions |= found["workers"].keys()
         return self._threads
+
+    async def _versions(self, workers: list[str]) -> dict[str, Any]:
+        """Return the versions of the workers that tell them within `VERSIONS_S`.
+
+        The scheduler answers when all have. It waits half a minute for one that was just killed, and for a
+        frozen one without end; so each is then asked alone.
+        """
+        scheduler = cast("Any", self._client.scheduler)
+        ask = partial(
+            scheduler.broadcast, msg={"op": "versions", "packages": SAME_PACKAGES}, on_error="ignore"
+        )
+        try:
+            with self.errors(talking=True):
+                return cast("dict[str, Any]", await asyncio.wait_for(ask(workers=workers), VERSIONS_S))
+        except ClusterLostError as error:
+            if not isinstance(error.__cause__, TimeoutError):
+                raise
+        if len(workers) == 1:
+            return {}
+        alone = await asyncio.gather(*(self._versions([worker]) for worker in workers))
+        return {worker: versions for told in alone for worker, versions in told.items()}
 
     async def _answer(self, call: Callable[[], Any]) -> Any:
         """Return what a method of the client answers in its own thread, within `ANSWER_S`."""

@@ -105,7 +105,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait a fifth as long as is promised, which is less than a minute; a busy machine is silent for 3 s."""
     assert dask_workers.ANSWER_S + dask_workers.POLL_S < 60
     assert dask_workers.SILENT_S + dask_workers.WATCH_S + 10 < 60
-    for name in ("ANSWER_S", "SILENT_S", "WATCH_S"):
+    for name in ("ANSWER_S", "SILENT_S", "WATCH_S", "VERSIONS_S"):
         monkeypatch.setattr(dask_workers, name, getattr(dask_workers, name) / 5)
 
 
@@ -133,6 +133,15 @@ def test_a_worker_that_freezes_is_done_without(tmp_path: Path, caplog: pytest.Lo
         total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
         assert bin(total) == bin(2**100 - 1)
     assert "said nothing for 6 s" in caplog.text
+
+
+@pytest.mark.usefixtures("in_a_hurry")
+def test_a_worker_that_is_frozen_before_it_told_its_versions_is_done_without(tmp_path: Path) -> None:
+    with run_dask(tmp_path, n_workers=2) as (address, [_, silent, _]), DaskEngine(address) as engine:
+        engine.client.wait_for_workers(2, timeout=60)
+        with frozen(silent):
+            assert engine.n_workers == 1
+            assert engine.map_reduce(slow_power, unit_blocks(20), None, combine=operator.add) == 2**20 - 1
 
 
 @pytest.mark.usefixtures("in_a_hurry")
