@@ -2,6 +2,6 @@
 
 from rff_dist.cli import main
 
-# The embedded cluster's workers import this module too.
+# The workers of an embedded cluster import this module too, and must not run the command again.
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""Is D large enough: the error of the features on a sample of the data, beside theory."""
+"""Whether D is large enough: the error of the features on a sample of the data, beside theory's bounds."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ if TYPE_CHECKING:
 FEATURES, MEASURE = Drawing.panel, "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
 BOUNDED = {**MEASURES, "compact_set": "in the box"}
-POINTS, LEAST = 8, 16  # of the curve: how many numbers of components at most, and the least of them
+POINTS, LEAST = 8, 16  # the curve has at most 8 numbers of components, none below 16
 
 
 @group
 class Measured:
-    """What is measured, on which rows."""
+    """What is measured, and on which rows."""
 
     panel: ClassVar[str] = MEASURE
 
-    error: float = option("The error that is wanted.", 0.05, unit="E")
-    delta: float = option("How likely theory's bounds may fail.", 0.05, unit="P")
-    n_samples: Annotated[int, Ge(2)] = option("Rows of one sample.", 500, flag="--rows", unit="N")
-    n_repeats: Annotated[int, Ge(2)] = option("Disjoint samples of rows.", 8, flag="--samples", unit="N")
-    confidence: float = option("Of the intervals of the mean.", 0.95, unit="P")
+    error: float = option("The error that you want to reach.", 0.05, unit="E")
+    delta: float = option("Probability with which theory's bounds may fail.", 0.05, unit="P")
+    n_samples: Annotated[int, Ge(2)] = option("Rows of each sample.", 500, flag="--rows", unit="N")
+    n_repeats: Annotated[int, Ge(2)] = option(
+        "Number of disjoint samples of rows.", 8, flag="--samples", unit="N"
+    )
+    confidence: float = option("Confidence of the intervals of mean errors.", 0.95, unit="P")
 
     def __post_init__(self) -> None:
         if not 0 < self.error < math.inf:
@@ -75,7 +77,7 @@ def approximate(
 ) -> Report:
     """Measure whether D is large enough: the features' error on sampled rows, beside theory's bounds.
 
-    Only the sampled rows are read; means, deviations and the median distance are theirs.
+    Only the sampled rows are read. Inputs are standardised, and the length scale chosen, by them alone.
     """
     from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine
@@ -150,17 +152,17 @@ def approximate(
 
 
 def _curve_components(spec: FeatureSpec, D: int) -> list[int]:
-    """Return D and its halves, as far as the kernel has features of so few components."""
+    """Return D and its halves, down to the fewest components that the kernel's features can have."""
     from rff_dist.features.draw import draw_from_spec
 
     found = [D]
     for i in range(1, POINTS):
-        fewer = (D >> i) // 2 * 2
+        fewer = (D >> i) // 2 * 2  # even, for pairs of cosines and sines
         if fewer < LEAST:
             break
         try:
             draw_from_spec(replace(spec, n_components=fewer), None)
-        except InvalidParameterError:  # a sum needs some for each of its terms
+        except InvalidParameterError:  # a sum of kernels needs some components for each term
             break
         found.append(fewer)
     return found
@@ -168,12 +170,12 @@ def _curve_components(spec: FeatureSpec, D: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Theory:
-    """What theory says of the measured errors, as far as it knows the kernel.
+    """What theory says about the measured errors, for kernels that it covers.
 
     `found`: the measured errors.
-    `laws`: of each measure, and of any two points of the box of the inputs ("compact_set"), the error of so
-      many components, and the components for an error.
-    `refusals`: why others have none.
+    `laws`: for each measure, the error of a number of components, and the components for an error. The
+      measure "compact_set" is the largest error at any two points of the box that holds the inputs.
+    `refusals`: why the other measures have no law.
     """
 
     found: ApproximationError
@@ -181,17 +183,17 @@ class Theory:
     refusals: Mapping[str, str]
 
     def bounds(self, n_components: int) -> dict[str, float | None]:
-        """Return theory's figure for each measure."""
+        """Return theory's error for each measure; None where there is no law."""
         laws = {name: self.laws.get(name) for name in BOUNDED}
         return {name: None if law is None else law[0](n_components) for name, law in laws.items()}
 
     def needed(self, error: float) -> dict[str, dict[str, float | None]]:
-        """Return the D for an error: by the measured 1/√D law, by theory, and how many times as much."""
+        """Return the D for an error: by 1/√D from the measured error, by theory, and the ratio of the two."""
         rows: dict[str, dict[str, float | None]] = {}
         for name in BOUNDED:
             law = self.laws.get(name)
             theory = None if law is None else law[1](error)
-            # the box is beyond what rows can show; the largest error on them is the nearest thing
+            # No rows can measure the whole box; the largest error on the sample comes nearest.
             measured = self.found.components_for(error, measure=name if name in MEASURES else "max")  # type: ignore[arg-type]
             rows[name] = {
                 "measured": measured if name in MEASURES else None,
@@ -204,9 +206,9 @@ class Theory:
 def theory_of(
     spec: FeatureSpec, found: ApproximationError, *, delta: float, variance: float, diameter: float
 ) -> Theory:
-    """Return what theory says of features.
+    """Return what theory says about features.
 
-    `variance`: of their kernel values, times the number of components.
+    `variance`: the variance of their kernel values, times the number of components.
     `diameter`: of the box that holds the inputs.
     """
     from rff_dist.features import bounds
@@ -286,7 +288,7 @@ def _times(factor: float) -> str:
 
 def _maps_words(variances: Mapping[str, Any]) -> str:
     if not variances["pairs"] and not variances["phases"]:
-        return "the same features for both: the kernel has no frequencies"
+        return "pairs and phases are the same: the kernel has no frequencies"
     shown = f"variance {variances['pairs']:.3g}/D in pairs, {variances['phases']:.3g}/D in phases"
     return f"{shown}: take {variances['better']}"
 
@@ -296,10 +298,10 @@ def _notes(found: Mapping[str, Any]) -> Sequence[str]:
         "",
         "mean, largest: of |z(x)'z(y) − k(x, y)| over pairs of sampled rows; norm: ‖ZZ' − K‖ / ‖K‖; in the "
         "box: at any two points of the box that holds the sampled inputs.",
-        "± is how much the rows matter; the draws of other seeds differ by more. D is that of the 1/√D law "
-        "from the measured error.",
-        "Theory is for independent frequencies: closed-form variance, Hoeffding's inequality, matrix "
-        "Bernstein, Rahimi and Recht's Claim 1; where it can fail, it does so with a chance of at most "
+        "± shows how much the choice of rows matters; other seeds change the error by more. The D for an "
+        "error follows from the measured error, which falls as 1/√D.",
+        "Theory assumes independent frequencies: closed-form variance, Hoeffding's inequality, matrix "
+        "Bernstein, Rahimi and Recht's Claim 1. Bounds that can fail do so with a probability of at most "
         f"{found['wanted']['delta']:g}.",
     ]
     notes += [f"no bound: {refusal}" for refusal in dict.fromkeys(found["no_bounds"].values())]

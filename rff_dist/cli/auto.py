@@ -1,4 +1,4 @@
-"""From a table to a registered model, beside what other models make of it."""
+"""From a table to a registered model, compared with other models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OURS = "this model"
     "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
 def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
-    """Make a registered model of a table, test it on rows kept out, and compare it with other models."""
+    """Train and register a model from a table, test it on held-out rows, and compare it with others."""
     from rff_dist.cli.baselines import fit_baselines
     from rff_dist.jobs.auto import prepare_table, training_of
     from rff_dist.jobs.steps import run_steps
@@ -69,7 +69,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
 
 
 def _scores(found: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the test's figures by the names of the baselines' scores."""
+    """Return the figures of the test that the baselines have too."""
     assert found is not None  # there is a test
     if "accuracy" in found:
         return {name: found[name] for name in ("accuracy", "log_loss")}
@@ -77,18 +77,18 @@ def _scores(found: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def verdict(scores: Mapping[str, Mapping[str, float]]) -> str:
-    """Say in one sentence how the model compares; by RMSE, or by log loss."""
+    """Say in one sentence how the model compares with the others, by RMSE or by log loss."""
     name = "rmse" if "rmse" in scores[_OURS] else "log_loss"
     ours, linear, trees = (scores[model].get(name) for model in (_OURS, "linear", "boosted trees"))
     if ours is None or linear is None or trees is None:
-        return "This model has no probabilities, so that it cannot be compared by log loss."
+        return "This model has no probabilities, so it cannot be compared by log loss."
     explained = [scores[model].get("r2") or 0.0 for model in (_OURS, "boosted trees")]
     if name == "rmse" and not any(one > 0.02 for one in explained):
         return "No signal was found: the mean of the target predicts it as well."
     if ours > 1.005 * linear:
-        return "A linear model is better here: the signal is linear, or rows are few."
+        return "A linear model is better here: the signal is linear, or there are few rows."
     if ours > 0.995 * linear:
-        return "A linear model is as good here: what there is to learn seems to be linear."
+        return "A linear model is as good here: the signal seems to be linear."
     if ours > 1.02 * trees:
         return "It is better than a linear model; boosted trees are better still."
     return "It is better than a linear model" + (
@@ -123,7 +123,7 @@ def _view(
         "seconds": display.seconds_words(document["seconds"]),
         "dropped": display.dropped_words(prepared.dropped_rows),
     }
-    title = f"on {prepared.n_test:,} rows that were kept out"
+    title = f"on {prepared.n_test:,} held-out rows"
     if (others.n_train, others.n_test) != (prepared.n_train, prepared.n_test):
         title += f"; the others on {others.n_test:,} of them, trained on {others.n_train:,}"
     names = list(document["scores"][_OURS])

@@ -1,4 +1,4 @@
-"""What scikit-learn's models make of the same rows: a linear one, and boosted trees."""
+"""Errors of scikit-learn's models on the same rows: a linear one, and boosted trees."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-MOST_ROWS = 50_000  # to train on, and to test on
+MOST_ROWS = 50_000  # most rows to train on, and most to test on
 
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
     """Errors of other models.
 
-    `scores`: of "linear" and "boosted trees": `rmse` and `r2`, or `accuracy` and `log_loss`.
-    `n_train`, `n_test`: rows; a seeded sample where there are more than `MOST_ROWS`.
+    `scores`: for "linear" and "boosted trees": `rmse` and `r2`, or `accuracy` and `log_loss`.
+    `n_train`, `n_test`: numbers of rows; a seeded sample if there were more than `MOST_ROWS`.
     """
 
     scores: dict[str, dict[str, float]]
@@ -42,7 +42,7 @@ def fit_baselines(train: str, test: str, *, classify: bool, seed: int) -> Baseli
     scores = {}
     for name, model in models.items():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of iterations that ended: it is only compared with
+            warnings.simplefilter("ignore")  # an unconverged fit will do for a comparison
             model.fit(X, y)
             scores[name] = _errors(model, X_test, y_test, classify=classify)
     return Baselines(scores, len(X), len(X_test))

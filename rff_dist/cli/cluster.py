@@ -1,4 +1,4 @@
-"""Clusters of a dataset's rows: found, counted, compared with known labels, and written."""
+"""Find clusters of a dataset's rows, count them, compare them with known labels, and write them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def cluster(
         typer.Option(
             "--plot",
             metavar="PNG",
-            help="Draw a sample of rows in their first two kernel principal components.",
+            help="Draw a sample of rows and their clusters: in two kernel principal components.",
         ),
     ] = None,
     report: ReportPath = None,
 ) -> Report:
-    """Cluster rows by k-means in random features: a Lloyd pass an iteration; write their labels."""
+    """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
     from rff_dist.jobs.cluster import open_clustering
     from rff_dist.jobs.steps import run_steps
 
@@ -123,10 +123,8 @@ def sizes_view(found: Mapping[str, Any]) -> RenderableType:
 
 
 def _passes_view(inertias: Sequence[float]) -> RenderableType:
-    """Return the inertia of each pass as a table; of many the first and last ones."""
-    view, table = display.titled_table(
-        "inertia of the centres that each pass was given", "pass", "inertia", "fell by"
-    )
+    """Return the inertia of each pass as a table; of many passes, the first and the last ones."""
+    view, table = display.titled_table("inertia at the beginning of each pass", "pass", "inertia", "fell by")
     half = _SHOWN_PASSES // 2
     for i, inertia in enumerate(inertias):
         if len(inertias) > _SHOWN_PASSES and half <= i < len(inertias) - half:
@@ -152,8 +150,8 @@ def _candidates_view(found: Mapping[str, Any]) -> RenderableType:
             number(row["silhouette"]),
             "–" if row["gap"] is None else display.plus_minus(row["gap"], row["gap_error"]),
             number(row["stability"]),
-            "← taken" if best else "",
+            "← chosen" if best else "",
             style="bold" if best else None,
         )
-    note = f"silhouette: of {found['n_sampled']:,} rows in features; gap and stability: of up to 1,000"
+    note = f"silhouette: on {found['n_sampled']:,} rows in features; gap and stability: on up to 1,000"
     return Group(view, Text(note, "dim"))

@@ -1,4 +1,4 @@
-"""Clusters in words and for JSON documents, for the commands that tell of them."""
+"""Clusters in words and for JSON documents, for all commands that show them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def describe_clusters(found: Clusters) -> dict[str, Any]:
 
 
 def describe_agreement(agreement: Contingency, name: str) -> dict[str, Any]:
-    """Return how far clusters agree with known labels for the JSON document."""
+    """Return how well clusters agree with known labels, for the JSON document."""
     return {
         "name": name,
         "adjusted_rand_index": agreement.adjusted_rand_index,
@@ -46,12 +46,12 @@ def describe_agreement(agreement: Contingency, name: str) -> dict[str, Any]:
 
 
 def clusters_words(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return in words what `describe_clusters` found."""
+    """Return the facts of `describe_clusters` in words."""
     clusters, inertia = f"{found['n_clusters']:,}", number(found["inertia"])
     if found["n_filled"] < found["n_clusters"]:
-        clusters += f", [yellow]{found['n_filled']:,} with rows[/]: no more rows are distinct"
+        clusters += f", [yellow]{found['n_filled']:,} with rows[/]: there are no more distinct rows"
     if (n_starts := len(found["start_inertias"])) > 1:
-        inertia += f", the least of {n_starts} starts (most {number(max(found['start_inertias']))})"
+        inertia += f", the least of {n_starts} starts (the largest: {number(max(found['start_inertias']))})"
     n_passes = plural(found["n_passes"], "pass", "passes")
     still = f"[yellow]centres still moved[/] after {n_passes}; raise --max-passes or --tol"
     lloyd = f"converged after {n_passes}" if found["converged"] else still
@@ -59,6 +59,6 @@ def clusters_words(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def agreement_words(known: Mapping[str, Any]) -> str:
-    """Return in words what `describe_agreement` found."""
+    """Return the agreement of `describe_agreement` in words."""
     index, information = known["adjusted_rand_index"], known["normalized_mutual_information"]
     return f"ARI {number(index)}, NMI {number(information)}, {plural(len(known['labels']), 'label')}"

@@ -1,4 +1,4 @@
-"""Versioned datasets: their history, and the changes that are no ingestion."""
+"""Versioned datasets: their history, and all changes but ingestion."""
 
 from __future__ import annotations
 
@@ -18,17 +18,28 @@ if TYPE_CHECKING:
     from rff_dist.storage.corrections import Corrected
     from rff_dist.storage.locations import Location
 
-group = make_group("data", "Read the history of versioned datasets; correct, delete, roll back and expire.")
+group = make_group(
+    "data", "List the versions of datasets; correct and delete rows; roll back and expire versions."
+)
 app.add_typer(group)
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of a versioned dataset.")]
 Version = Annotated[
-    str, typer.Argument(metavar="VERSION", help="A tag, or a version as `data log` names it.")
+    str, typer.Argument(metavar="VERSION", help="A tag, or a version from `rff-dist data log`.")
 ]
-AnyVersion = Annotated[str | None, typer.Argument(metavar="[VERSION]", help="The current one if left out.")]
-Message = Annotated[str | None, typer.Option("--message", metavar="TEXT", help="Why; kept with the version.")]
+AnyVersion = Annotated[
+    str | None,
+    typer.Argument(metavar="[VERSION]", help="A tag or a version. By default the current version."),
+]
+Message = Annotated[
+    str | None,
+    typer.Option("--message", metavar="TEXT", help="The reason, which is stored with the version."),
+]
 By = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Column by whose values rows are found.")
+    str | None,
+    typer.Option(
+        "--by", metavar="NAME", help="Column whose values say which rows go. By default row numbers."
+    ),
 ]
 _DIGITS = 8
 
@@ -37,10 +48,11 @@ _DIGITS = 8
 def log(
     data: Data,
     version: Annotated[
-        str | None, typer.Option("--from", metavar="VERSION", help="Begin there, not at the current one.")
+        str | None,
+        typer.Option("--from", metavar="VERSION", help="Begin at this version, not at the current one."),
     ] = None,
 ) -> Report:
-    """List the versions of a dataset, the newest first: when, why, and how many rows."""
+    """List the versions of a dataset, the newest first, with their times, reasons and numbers of rows."""
     from rff_dist.storage.repositories import read_history
 
     found = [one.to_dict() for one in read_history(_versioned(data), version)]
@@ -67,7 +79,7 @@ def diff(
     before: Version,
     after: AnyVersion = None,
 ) -> Report:
-    """Say which chunks of rows differ between two versions."""
+    """Count the chunks that differ between two versions."""
     from rff_dist.storage.datasets import open_dataset
     from rff_dist.storage.repositories import changed_chunks, find_snapshot
 
@@ -100,10 +112,10 @@ def diff(
 @command("rff-dist data tag data.zarr audited-2026", group=group)
 def tag(
     data: Data,
-    name: Annotated[str, typer.Argument(metavar="TAG", help="A name that it keeps for good.")],
+    name: Annotated[str, typer.Argument(metavar="TAG", help="A name that the version keeps for good.")],
     version: AnyVersion = None,
 ) -> Report:
-    """Give a version a name, by which it can be read, and which keeps it from expiring."""
+    """Give a version a name. It can then be read by that name, and does not expire."""
     from rff_dist.storage.repositories import tag_snapshot
 
     found = tag_snapshot(_versioned(data), name, version)
@@ -113,13 +125,13 @@ def tag(
 
 @command("rff-dist data rollback data.zarr monday", group=group)
 def rollback(data: Data, version: Version) -> Report:
-    """Make an earlier version the current one again; `update` then brings models back to it."""
+    """Make an earlier version the current one again; `update` then takes models back to it."""
     from rff_dist.storage.repositories import roll_back
 
     before, after = roll_back(_versioned(data), version)
     view = display.facts_view(
         f"{data}: version {after[:_DIGITS]} is the current one",
-        before=f"{before}, which can be read until it expires",
+        before=f"{before}, which stays readable until it expires",
     )
     return Report({"data": data, "before": before, "version": after}, view)
 
@@ -128,11 +140,11 @@ def rollback(data: Data, version: Version) -> Report:
 def expire(
     data: Data,
     days: Annotated[
-        float, typer.Option("--days", metavar="DAYS", min=0, help="Versions older than that go.")
+        float, typer.Option("--days", metavar="DAYS", min=0, help="Remove versions older than this.")
     ] = 30.0,
-    tags: Annotated[bool, typer.Option("--tags", help="Tagged versions go too.")] = False,
+    tags: Annotated[bool, typer.Option("--tags", help="Remove tagged versions too.")] = False,
 ) -> Report:
-    """Remove old versions, and the bytes that only they hold; the current one always stays."""
+    """Remove old versions, and the bytes that only they use; the current version always stays."""
     from rff_dist.storage.repositories import expire, read_history
 
     location = _versioned(data)
@@ -151,10 +163,10 @@ def expire(
 def convert(
     data: Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of plain Zarr.")],
     output: Annotated[
-        str | None, typer.Argument(metavar="[OUT]", help="Where to write; in its place if left out.")
+        str | None, typer.Argument(metavar="[OUT]", help="Where to write. By default in place of DATA.")
     ] = None,
 ) -> Report:
-    """Make a versioned dataset of plain Zarr, so that rows can be added, corrected and deleted."""
+    """Turn plain Zarr into a versioned dataset, so that rows can be added, corrected and deleted."""
     from rff_dist.storage.corrections import convert_dataset
 
     version = convert_dataset(data, output, observer=display.count_rows("convert"))
@@ -167,19 +179,19 @@ def convert(
 @command("rff-dist data correct data.zarr corrections.csv --by id", group=group)
 def correct(
     data: Data,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file with the rows as they should be.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file with the corrected rows.")],
     by: Annotated[
         str,
         typer.Option(
             "--by",
             metavar="NAME",
-            help="Column that says which row each replaces: one of the dataset's, of which one row has the "
-            "value, or else numbers of rows from 0.",
+            help="Column that says which row each row of the file replaces: a column of the dataset in which "
+            "the value is unique, or else a column of row numbers from 0.",
         ),
     ] = "row",
     message: Message = None,
 ) -> Report:
-    """Replace rows by those of a file, in one version."""
+    """Replace rows by those of a file, in one new version."""
     from rff_dist.ingest.corrections import correct
 
     return _corrected(data, "replaced", correct(source, data, by=by, message=message))
@@ -193,19 +205,22 @@ def correct(
 def delete(
     data: Data,
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A file of row numbers from 0, or of a column's values.")
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A file of row numbers from 0, or of values of the column --by."
+        ),
     ],
     by: By = None,
     keep_order: Annotated[
         bool,
         typer.Option(
             "--keep-order",
-            help="Later rows move up; else the last rows take the places, which changes fewer chunks.",
+            help="Move later rows up. Without it the last rows fill the gaps, which changes fewer chunks.",
         ),
     ] = False,
     message: Message = None,
 ) -> Report:
-    """Delete rows in one version; the versions before hold them until they expire."""
+    """Delete rows in one new version; earlier versions hold them until they expire."""
     from rff_dist.ingest.corrections import read_rows_to_change
     from rff_dist.storage.corrections import delete_from
     from rff_dist.storage.editing import editing
@@ -218,7 +233,7 @@ def delete(
 
 
 def _versioned(data: str) -> Location:
-    """Return where a versioned dataset is; says what is there instead."""
+    """Return where a versioned dataset is; the error says what is there instead."""
     from rff_dist.storage.groups import require_versions
     from rff_dist.storage.locations import parse_location
 

@@ -1,4 +1,4 @@
-"""The main job on a photograph."""
+"""Run the two main jobs on pictures."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rff_dist.storage.datasets import ZarrDataset
     from rff_dist.typing import Summary
 
-#: Labels and values in words; those of None are not shown.
+#: Labels and values in words; a value of None is not shown.
 type ShownFacts = dict[str, str | None]
 
 _SHOWN_CANDIDATES = 6
@@ -44,7 +44,7 @@ _shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
 
 @contextlib.contextmanager
 def progress(name: str) -> Iterator[None]:
-    """Show on standard error how far a command is, unless it is to be quiet."""
+    """Show the progress of a command on standard error, unless it is to be quiet."""
     if logs_json() or is_quiet():
         yield
         return
@@ -59,13 +59,13 @@ def progress(name: str) -> Iterator[None]:
 
 
 def count_rows(label: str) -> Callable[[int, int | None], None]:
-    """Return what shows how many rows have been written, of how many."""
+    """Return a function that shows how many rows are done, out of how many."""
     shown = _shown.get()
     return (lambda *_: None) if shown is None else partial(shown.count, label)
 
 
 def at_work(label: str) -> None:
-    """Show what the command is at from now on."""
+    """Show what the command is doing from now on."""
     from rff_dist.engines.progress import Remark
 
     if (shown := _shown.get()) is not None:
@@ -75,7 +75,7 @@ def at_work(label: str) -> None:
 def write_page(
     report: Path | None, data: JobData, model: RidgeModel, place: str, times: Times, **found: Any
 ) -> None:
-    """Write the page about a model, if it is wanted; `found` is what `model_page` takes beside."""
+    """Write the page about a model, if a path for it is given; `found` goes to `model_page`."""
     if report is not None:
         from rff_dist.page import html
         from rff_dist.page.model import model_page
@@ -85,7 +85,7 @@ def write_page(
 
 
 class Passes:
-    """What drives the job of a command: its engine, progress on standard error, and a clock."""
+    """Runs the job of a command: holds its engine, progress on standard error and a clock."""
 
     def __init__(self, where: Where) -> None:
         from rff_dist.costs.clock import Clock
@@ -97,14 +97,14 @@ class Passes:
 
     @property
     def runner(self) -> Runner:
-        """What takes the steps of a job."""
+        """The runner that takes the steps of a job."""
         from rff_dist.jobs.steps import Runner
 
         elsewhere = self.where.cluster.in_environment().elsewhere
         return Runner(self.open, self._take, "rff-dist", elsewhere, count_rows("read"))
 
     def times(self) -> Times:
-        """Return where the time went until the job's result was published."""
+        """Return where the time went, up to the publication of the result."""
         return self._clock.times() if self._times is None else self._times
 
     def facts(self) -> dict[str, Any]:
@@ -114,14 +114,14 @@ class Passes:
 
     @contextlib.contextmanager
     def open(self, n_samples: int) -> Iterator[Engine]:
-        """Start what runs passes over so many rows, with progress on standard error; close it in any case."""
+        """Start an engine for passes over so many rows, with progress on standard error, and close it."""
         from rff_dist.costs.clock import Clock
         from rff_dist.engines.cluster import open_engine
         from rff_dist.engines.progress import Remark
 
         cluster = self.where.cluster.in_environment().for_rows(n_samples)
         self._clock = clock = Clock()
-        shown = _shown.get()  # lines for machines tell of the passes by themselves
+        shown = _shown.get()  # None also where the log is JSON, which tells of passes itself
         if shown is not None and cluster.kind in ("embedded", "adaptive"):
             size = " × ".join(map(str, cluster.size()))
             shown(Remark("cluster", f"starting here, workers × threads = {size}"))
@@ -144,7 +144,7 @@ class Passes:
 
 
 def dashboard_of(engine: Engine) -> str | None:
-    """Return the address of the dashboard of an engine's cluster; None where there is none."""
+    """Return the address of the dashboard of an engine's cluster; None if there is none."""
     client = getattr(engine, "client", None)
     if client is None or "dashboard" not in client.scheduler_info(n_workers=0)["services"]:
         return None
@@ -152,7 +152,7 @@ def dashboard_of(engine: Engine) -> str | None:
 
 
 def run_facts(found: Mapping[str, Any]) -> ShownFacts:
-    """Return in words what `Passes.facts` says."""
+    """Return the facts of `Passes.facts` in words."""
     from rff_dist.costs.clock import products_words
 
     seconds = found["seconds"]
@@ -173,7 +173,7 @@ def describe_published(model: str | None, published: Mapping[str, Any] | None) -
 
 
 def version_facts(document: Mapping[str, Any]) -> ShownFacts:
-    """Return in words which version was published; nothing of a model that is not registered."""
+    """Return in words which version was published; nothing if the model is not registered."""
     version = document["version"]
     if version is None:
         return {}
@@ -183,7 +183,7 @@ def version_facts(document: Mapping[str, Any]) -> ShownFacts:
 
 
 def solver_facts(found: Mapping[str, Any]) -> ShownFacts:
-    """Return in words what the solver says of itself, and what to do about it."""
+    """Return the solver's status in words, and what to do about it."""
     status = found["status"].replace("_", " ")
     return {
         "solver": status if status == "ok" else f"[yellow]{status}[/]: {found['causes'][0]}",
@@ -194,7 +194,7 @@ def solver_facts(found: Mapping[str, Any]) -> ShownFacts:
 def describe_cross_validation(
     table: CrossValidation, n_components: int, alpha: float | Sequence[float] | NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Return what a table of k-fold errors says of one of its places, and of the best of each width."""
+    """Return the k-fold errors at one D and alpha, or alphas of targets, and the best alpha of each D."""
     import numpy as np
 
     from rff_dist.data.folds import folds_to_dict
@@ -227,19 +227,23 @@ CHOSEN_BY = {
 
 
 def chosen_by(card: Mapping[str, Any], *, any_path: bool) -> str:
-    """Return what a model's alpha was chosen by, a key of `CHOSEN_BY`; `any_path` says from several."""
+    """Return what a model's alpha was chosen by, a key of `CHOSEN_BY`.
+
+    `any_path`: whether the model holds the errors of several alphas.
+    """
     given = card.get("alpha_given")
     if "chosen_by" in card:
         by = str(card["chosen_by"])
         return "cv-1se" if by == "cv" and given == "cv-1se" else by
-    return "given" if not any_path else "evidence" if given == "evidence" else "gcv"  # of older releases
+    # Cards of older releases do not say.
+    return "given" if not any_path else "evidence" if given == "evidence" else "gcv"
 
 
 def classifier_facts(found: Mapping[str, Any]) -> ShownFacts:
-    """Return in words what the card of a classifier says of its classes, loss and probabilities."""
+    """Return the classes, the loss and the kind of probabilities of a classifier in words, from its card."""
     weights, minimum = found["class_weight"], found["minimum"]
     if minimum is None:
-        ended = "of codes -1 and +1"
+        ended = "on targets of -1 and +1"
     elif minimum["converged"]:
         ended = f"at its minimum after {minimum['n_passes']} passes"
     else:
@@ -255,12 +259,12 @@ def classifier_facts(found: Mapping[str, Any]) -> ShownFacts:
 
 
 def alpha_number(alpha: float | Sequence[float] | None) -> str:
-    """Return one alpha, or those of several targets; or length scales in the same way."""
+    """Return one alpha, or one for each target; or length scales in the same way."""
     return some(alpha) if isinstance(alpha, Sequence) else number(alpha)
 
 
 def alpha_words(alpha: float | Sequence[float], by: str, classifier: Mapping[str, Any] | None) -> str:
-    """Return alpha and what it was chosen by; a loss of its own has one made of ridge's."""
+    """Return alpha and what it was chosen by; the alpha of another loss is made of ridge's."""
     ridge = alpha if classifier is None else classifier["ridge_alpha"]
     if ridge == alpha:
         return f"{alpha_number(alpha)}, {CHOSEN_BY[by]}"
@@ -268,12 +272,12 @@ def alpha_words(alpha: float | Sequence[float], by: str, classifier: Mapping[str
 
 
 def ranges_words(ranges: Sequence[Sequence[int]]) -> str:
-    """Return ranges of rows, given as start and stop."""
+    """Return ranges of rows, given as start and stop, in words."""
     return ", ".join(f"rows {start:,} to {stop - 1:,}" for start, stop in ranges)
 
 
 def estimate_facts(card: Mapping[str, Any]) -> ShownFacts:
-    """Return in words how a model was chosen, and how far off it was on rows that were held out."""
+    """Return in words how a model was chosen, and its errors on rows that were held out."""
     from rff_dist.data.folds import folds_words
     from rff_dist.jobs.fits import TITLES, chosen_candidate, estimate_of, n_candidates
 
@@ -297,7 +301,7 @@ def estimate_facts(card: Mapping[str, Any]) -> ShownFacts:
 
 
 def _errors_words(values: Any, deviations: Any) -> str:
-    """Return an error with its standard error, or those of several targets; None is not determined."""
+    """Return an error with its standard error, or those of several targets; None stands for unknown."""
     if not isinstance(values, list):
         values, deviations = [values], [deviations]
     deviations = [None] * len(values) if deviations is None else deviations
@@ -306,7 +310,7 @@ def _errors_words(values: Any, deviations: Any) -> str:
 
 
 def candidate_words(row: Mapping[str, Any]) -> str:
-    """Return a candidate, as the card of a model has it, in words."""
+    """Return a candidate from a model's card in words."""
     from rff_dist.kernels.text import shortened_text
 
     scale = row["length_scale"]
@@ -319,7 +323,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
 
 
 def candidates_view(candidates: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return the best of the candidates that were tried as a table."""
+    """Return the best of the candidates as a table."""
     from rff_dist.jobs.fits import chosen_candidate, n_candidates
     from rff_dist.kernels.text import shortened_text
 
@@ -344,7 +348,7 @@ def candidates_view(candidates: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def plus_minus(value: float, deviation: float | None) -> str:
-    """Return both, to two digits of the second one; it is None or NaN where there was one split."""
+    """Return "value ± deviation", to two digits of the deviation; a single split has None or NaN for it."""
     if deviation is None or not (math.isfinite(deviation) and deviation > 0):
         return number(value)
     digits = max(0, 1 - math.floor(math.log10(deviation)))
@@ -355,8 +359,8 @@ def plus_minus(value: float, deviation: float | None) -> str:
 
 
 def widths_view(found: Mapping[str, Any], n_components: int) -> RenderableType:
-    """Return the best of each width as a table; the width that was taken is marked."""
-    view, table = titled_table("the widths, each with its best alpha", "D", "alpha", "error / variance")
+    """Return the best alpha of each D as a table; the chosen D is marked."""
+    view, table = titled_table("each D with its best alpha", "D", "alpha", "error / variance")
     for width in found["widths"]:
         taken = width["n_components"] == n_components
         table.add_row(
@@ -369,9 +373,9 @@ def widths_view(found: Mapping[str, Any], n_components: int) -> RenderableType:
 
 
 def facts_view(title: str, /, **facts: str | None) -> RenderableType:
-    """Return labels and values as two columns below a title, without those of None.
+    """Return labels and values as two columns below a title; values of None are left out.
 
-    The labels' underscores become spaces.
+    Underscores of labels become spaces.
     """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -383,7 +387,7 @@ def facts_view(title: str, /, **facts: str | None) -> RenderableType:
 
 
 def next_step(*words: str) -> Text:
-    """Return a line that suggests a command to follow, its words quoted for the shell; nothing if quiet."""
+    """Return a line that suggests the next command, its words quoted for the shell; empty if quiet."""
     if is_quiet():
         return Text(end="")
     return Text.assemble(("\n  next: ", "dim"), shlex.join(words), overflow="fold")
@@ -418,12 +422,12 @@ def dataset_facts(dataset: ZarrDataset) -> ShownFacts:
 
 
 def dropped_words(n_rows: int) -> str | None:
-    """Return how many rows were left out that cannot be used; None where there were none."""
+    """Return how many unusable rows were left out; None if there were none."""
     return f"[yellow]{n_rows:,} rows[/] with missing or infinite values" if n_rows else None
 
 
 def target_names(model: RidgeModel, n_targets: int) -> list[str]:
-    """Return the targets' names, a classifier's classes, or y0, y1, … where the data had no names."""
+    """Return the targets' names, a classifier's classes, or y0, y1, … if the data had no names."""
     names = model.card.get("target_names")
     if "classifier" in model.card:
         names = [str(label) for label in model.card["classifier"]["classes"]][-n_targets:]
@@ -431,7 +435,7 @@ def target_names(model: RidgeModel, n_targets: int) -> list[str]:
 
 
 def kernel_words(kernel: Mapping[str, Any]) -> str:
-    """Return a kernel, given as by `Kernel.to_dict`, in words."""
+    """Return a kernel, in the form of `Kernel.to_dict`, in words."""
     match kernel:
         case {"name": "sum", "kernels": terms}:
             return " + ".join(map(kernel_words, terms))
@@ -459,7 +463,7 @@ def _number_words(value: Any) -> str:
 
 
 def engine_words(engine: Mapping[str, Any]) -> str:
-    """Return in words what `describe_engine` found."""
+    """Return in words which engine ran a job, from the entry "engine" of `Passes.facts`."""
     threads = plural(engine["n_threads"], "thread")
     if engine["kind"] == "serial":
         return f"this process, {threads}"
@@ -467,7 +471,7 @@ def engine_words(engine: Mapping[str, Any]) -> str:
 
 
 def features_and_targets(n_features: int, n_targets: int, classifier: Mapping[str, Any] | None = None) -> str:
-    """Return "8 features, 1 target", of a classifier's card "8 features, 2 classes", and the like."""
+    """Return "8 features, 1 target", or "8 features, 2 classes" with the facts of a classifier."""
     features = plural(n_features, "feature")
     if classifier is None:
         return f"{features}, {plural(n_targets, 'target')}"
@@ -493,7 +497,7 @@ def seconds_words(seconds: float) -> str:
 
 
 def plural(number: int, noun: str, several: str | None = None) -> str:
-    """Return a number and its noun, in the plural unless it is one."""
+    """Return a number and its noun, in the plural unless the number is 1."""
     return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
@@ -504,7 +508,7 @@ def some(values: Sequence[Any]) -> str:
 
 
 def listed(names: Sequence[Any] | None) -> str | None:
-    """Return the first eight of some names, or None where there are none."""
+    """Return the first eight of some names; None if there are none."""
     return some(names) if names else None
 
 

@@ -1,4 +1,4 @@
-"""Look at a machine, and at a cluster and a dataset where they are named, before they are relied on."""
+"""Check a machine, and a cluster and a dataset if they are named, before a job relies on them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of one thing.
+    """The result of one check.
 
-    `check`: which thing.
-    `state`: whether it is as it should be, might hurt, or will.
+    `check`: what was checked.
+    `state`: ok; warn, if it may do harm; fail, if it will.
     `found`: in words.
-    `todo`: the next step; "" where it is ok.
+    `todo`: the next step; "" if it is ok.
     """
 
     check: str
@@ -50,7 +50,7 @@ class Finding:
 
     @classmethod
     def of(cls, check: str, found: str, todo: str = "") -> Finding:
-        """Return a warning where there is something to do; else all is well."""
+        """Return a warning if there is something to do, else a result that is ok."""
         return cls(check, "warn" if todo else "ok", found, todo)
 
 
@@ -62,13 +62,13 @@ class Finding:
 def doctor(
     *,
     data: Annotated[
-        str | None, typer.Argument(metavar="[DATA]", help="A dataset whose chunks and codecs are looked at.")
+        str | None, typer.Argument(metavar="[DATA]", help="A dataset whose chunks and codecs are checked.")
     ] = None,
     where: Annotated[Where, "scheduler", "insecure_cluster"],
 ) -> Report:
     """Check versions, BLAS, products, disk, ports, TLS, Prefect, and a dataset and a cluster if named.
 
-    Each line is ok, a warning or a failure, with what to do about it. Exit code 1 says that something failed.
+    Each line is ok, a warning or a failure, and says what to do. The exit code is 1 if anything failed.
     """
     cluster = where.cluster.in_environment()
     checks = [
@@ -96,7 +96,7 @@ def doctor(
 
 
 def check_versions() -> Iterator[Finding]:
-    """Say which packages there are."""
+    """Report the versions of the main packages."""
     yield Finding.of("versions", ", ".join(f"{name} {found}" for name, found in _versions().items()))
 
 
@@ -120,7 +120,7 @@ def check_blas() -> Iterator[Finding]:
 
 
 def check_products() -> Iterator[Finding]:
-    """Measure the ways to multiply features, each after its self-test."""
+    """Measure the ways to multiply features that pass their self-test."""
     from rff_dist.products.choice import VARIABLE, measure, rate_for
 
     try:
@@ -129,13 +129,13 @@ def check_products() -> Iterator[Finding]:
         yield Finding("products", "fail", str(error), f"unset {VARIABLE}")
         return
     forced = f", as {VARIABLE} says" if os.environ.get(VARIABLE) else ""
-    todo = "results are right all the same, by the ways that sum exactly here" if measured.refused else ""
+    todo = "results are still right: only ways that sum exactly here are used" if measured.refused else ""
     found = f"{best}{forced}; self-test passed by {measured.describe(2048)}"
     yield Finding.of("products", found, todo)
 
 
 def check_disk(data: str | None) -> Iterator[Finding]:
-    """Say how much room there is for outputs, here and beside the data."""
+    """Report the free space for outputs, here and beside the data."""
     places = {Path.cwd()}
     if data is not None and "://" not in data and Path(data).exists():
         places.add(Path(data).absolute().parent)
@@ -143,11 +143,13 @@ def check_disk(data: str | None) -> Iterator[Finding]:
         usage = shutil.disk_usage(place)
         found = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)} at {place}"
         is_low = usage.free < max(LOW_DISK, usage.total // 50)
-        yield Finding.of("disk", found, "make room before a long job, or write elsewhere" if is_low else "")
+        yield Finding.of(
+            "disk", found, "free some space before a long job, or write elsewhere" if is_low else ""
+        )
 
 
 def check_ports() -> Iterator[Finding]:
-    """Look for ports of Dask and Prefect that others than this machine can reach."""
+    """Look for ports of Dask and Prefect that other machines can reach."""
     import psutil
 
     try:
@@ -166,31 +168,33 @@ def check_ports() -> Iterator[Finding]:
         if names := [name for name in _SERVERS if name in words]:
             is_open = True
             port = f"port {one.laddr.port} of a process of {names[0]}"
-            todo = "bind it to 127.0.0.1, or use TLS and a firewall: who reaches a Dask port runs code"
+            todo = (
+                "bind it to 127.0.0.1, or use TLS and a firewall: anyone who reaches a Dask port can run code"
+            )
             yield Finding.of("ports", f"{port} is open beyond this machine ({one.laddr.ip})", todo)
     if not is_open:
         yield Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")
 
 
 def check_tls(cluster: Cluster) -> Iterator[Finding]:
-    """Look at the TLS files, and at whether a scheduler beyond this machine is used without."""
+    """Check the TLS files, and whether a scheduler beyond this machine is used without TLS."""
     address = cluster.scheduler or ""
     if address.startswith("tcp://") and not is_loopback(urlsplit(address).hostname or ""):
-        todo = "use tls:// with RFF_DIST_TLS_CA, _CERT and _KEY: who reaches the port runs code"
+        todo = "use tls:// with RFF_DIST_TLS_CA, _CERT and _KEY: anyone who reaches the port can run code"
         yield Finding("TLS", "fail", f"{redact(address)} is beyond this machine and not encrypted", todo)
     if cluster.tls is None:
         if not address.startswith("tcp://"):
-            yield Finding.of("TLS", "no files are named; clusters that start here make their own")
+            yield Finding.of("TLS", "no certificate is named; clusters that start here make their own")
         return
     try:
         cluster.tls.check()
         ends = _expiry(Path(cluster.tls.cert))
     except (RFFDistError, ValueError) as error:
-        yield Finding("TLS", "fail", str(error), "make the files anew")
+        yield Finding("TLS", "fail", str(error), "make new files")
         return
     if (left := ends - time.time()) < EXPIRES_SOON:
         words = "has expired" if left < 0 else f"expires in {left / 86_400:.0f} days"
-        yield Finding("TLS", "fail" if left < 0 else "warn", f"{cluster.tls.cert} {words}", "make it anew")
+        yield Finding("TLS", "fail" if left < 0 else "warn", f"{cluster.tls.cert} {words}", "make a new one")
     elif os.name == "posix" and Path(cluster.tls.key).stat().st_mode & 0o077:
         yield Finding.of("TLS", f"others can read the key {cluster.tls.key}", f"chmod 600 {cluster.tls.key}")
     else:
@@ -204,7 +208,7 @@ def _expiry(path: Path) -> float:
 
 
 def check_prefect(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Look at whether a Prefect server beyond this machine is used without TLS or authentication."""
+    """Check whether a Prefect server beyond this machine is used without TLS or authentication."""
     url = environment.get("PREFECT_API_URL", "")
     if not url:
         yield Finding.of("Prefect", "no server is named; flows start one of their own")
@@ -212,7 +216,7 @@ def check_prefect(environment: Mapping[str, str]) -> Iterator[Finding]:
     parts = urlsplit(url)
     known = any(environment.get(f"PREFECT_API_{name}") for name in ("AUTH_STRING", "KEY"))
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
-        todo = "use https: passwords and parameters can be read on the way"
+        todo = "use https: others can read passwords and parameters on the way"
         yield Finding("Prefect", "fail" if known else "warn", f"{redact(url)} is not encrypted", todo)
     elif not known:
         todo = "set PREFECT_SERVER_API_AUTH_STRING there and PREFECT_API_AUTH_STRING here"
@@ -247,7 +251,7 @@ def check_cluster(cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_dataset(data: str) -> Iterator[Finding]:
-    """Look at a dataset's checksums and at the size of its chunks."""
+    """Check a dataset's checksums and the size of its chunks."""
     from rff_dist.storage.contents import list_arrays
 
     try:
@@ -256,8 +260,8 @@ def check_dataset(data: str) -> Iterator[Finding]:
         yield Finding("data", "fail", str(error), "name a dataset")
         return
     if unchecked := [one.name for one in arrays if not one.checksum]:
-        todo = "write it again, by `rff-dist ingest` say: damage of these arrays is not noticed"
-        yield Finding.of("codecs", f"no checksums of {display.some(unchecked)}", todo)
+        todo = "write it again, for example with `rff-dist ingest`: damage to these arrays is not noticed"
+        yield Finding.of("codecs", f"no checksums for {display.some(unchecked)}", todo)
     else:
         yield Finding.of("codecs", "every array has checksums")
     for one in (one for one in arrays if one.name == "X"):
@@ -267,7 +271,10 @@ def check_dataset(data: str) -> Iterator[Finding]:
         wanted = max(1, round(8 * 2**20 / max(1, row)))
         found, harm, todo = f"{chunks[0]:,} rows, {human_bytes(size)} a chunk", "", ""
         if chunks[1:] != shape[1:]:
-            harm, todo = "; rows are cut in pieces", f"--chunk-rows {wanted}, all columns in one"
+            harm, todo = (
+                "; rows are split over chunks",
+                f"write with --chunk-rows {wanted}, all columns in one",
+            )
         elif size < MIN_CHUNK and row * shape[0] > MAX_CHUNK:
             harm, todo = ": many small reads", f"write with --chunk-rows {wanted}"
         elif size > MAX_CHUNK:

@@ -1,4 +1,4 @@
-"""Judge a stored model by data: a regression, a classifier or clusters."""
+"""Measure the errors of a stored model on data: a regression, a classifier or clusters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
 def evaluate(job: Evaluate, where: Where) -> Report:
-    """Measure a model's errors on a dataset: per target, per class, or clusters against labels (--y)."""
+    """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (--y)."""
     from rff_dist.jobs import score
 
     passes = Passes(where)
@@ -154,7 +154,7 @@ def _calibration_view(targets: Sequence[Mapping[str, Any]]) -> list[RenderableTy
     columns = {"NLPD": "nlpd", "z-NLPD": "z_nlpd"}
     levels = [f"{float(level):.0%}" for level in targets[0]["coverage"]]
     view, table = titled_table(
-        "density of the targets, and the share of rows inside central intervals",
+        "negative log density of the targets, and the share of rows inside central intervals",
         *("target", *columns, *levels),
     )
     for target in targets:

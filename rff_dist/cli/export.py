@@ -1,4 +1,4 @@
-"""Write a model for programs that do not have this package."""
+"""Write a model for programs without this package."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def export(
         typer.Option(
             "--format",
             metavar="numpy|onnx|mlflow",
-            help="numpy: two arrays, one JSON document and a reader that needs NumPy and nothing else. onnx: "
-            "a graph; taken for names that end in .onnx. mlflow: a folder that MLflow serves, of a model of "
-            "any kind, with this package there.",
+            help="numpy: two arrays, one JSON document and a reader that needs NumPy only. onnx: a graph; "
+            "the default for names that end in .onnx. mlflow: a folder that MLflow serves, for models of any "
+            "kind; the server needs this package.",
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -57,7 +57,7 @@ def export(
 
 
 def _write(kind: str, model: str, output: str, *, overwrite: bool) -> tuple[Path, str]:
-    """Write a model, and return where and its digest."""
+    """Write a model, and return its place and its digest."""
     if kind == "mlflow":
         from rff_dist.errors import InvalidParameterError
         from rff_dist.estimators.mlflow import save_mlflow

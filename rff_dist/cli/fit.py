@@ -33,7 +33,7 @@ def fit(
     plot: PlotPath = None,
     report: ReportPath = None,
 ) -> Report:
-    """Train a ridge regression, or a classifier. What is left out is chosen by cross-validation."""
+    """Train a ridge regression or a classifier. Cross-validation makes the choices that you leave out."""
     from rff_dist.jobs.steps import run_steps
     from rff_dist.jobs.train import open_training
     from rff_dist.ridge.options import is_one_alpha
@@ -43,7 +43,7 @@ def fit(
     given = is_one_alpha(options.alpha) and options.cv is None and not several
     if plot is not None and given and not options.conformal:
         raise typer.BadParameter(
-            "nothing is chosen, so there is no error against alpha to draw; add --select cv",
+            "alpha and D are given, so there are no errors to draw; add --select cv",
             param_hint="--plot",
         )
     passes, data = display.Passes(where), job.source.data
@@ -110,7 +110,7 @@ def _describe_fit(run: Training, seed: int) -> dict[str, Any]:
 
 
 def _end_of_path(solved: Solved) -> str | None:
-    """Say which end of the values looked at alpha is at, if any: a better one may lie beyond it."""
+    """Return which end of the values tried alpha is at, if any: a better one may lie beyond it."""
     import numpy as np
 
     from rff_dist.selection.alphas import end_of_grid, worst_end

@@ -1,4 +1,4 @@
-"""Forget rows: in a dataset, in models of it, and in the versions before."""
+"""Forget rows: in a dataset, in its models and in its old versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rff_dist.jobs.specs import Forget
     "rff-dist forget data.zarr --rows customers.csv --id --model models/prices --days 30",
 )
 def forget(job: Forget, where: Where) -> Report:
-    """Delete rows, take them out of models exactly, remove old versions, and say what still holds them."""
+    """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""
     from rff_dist.jobs.forget import begin
     from rff_dist.jobs.steps import take
 

@@ -1,4 +1,4 @@
-"""Data of which the best possible error is known."""
+"""Generate data whose best possible error is known."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class Size:
     """How large the dataset is, and how smooth the function."""
 
-    rows: str = option("Rows, such as 1e6.", unit="N")
-    n_features: str = option("Columns of X.", "8", flag="--features", unit="N")
-    length_scale: str = option("Length scale: smoothness of the function.", "2", unit="L|L1,L2,…")
+    rows: str = option("Number of rows, such as 1e6.", unit="N")
+    n_features: str = option("Number of columns of X.", "8", flag="--features", unit="N")
+    length_scale: str = option("Length scale: the larger, the smoother.", "2", unit="L|L1,L2,…")
 
 
 @command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")
@@ -38,12 +38,16 @@ def generate(
     size: Size,
     features: Annotated[Features, "kernel", "nu", "n_components", "seed"],
     noise: Annotated[
-        float, typer.Option("--noise", min=0, help="Standard deviation; the function's is 1.")
+        float,
+        typer.Option("--noise", min=0, help="Standard deviation of the noise; the function's is 1."),
     ] = 0.1,
     first_row: Annotated[
         int,
         typer.Option(
-            "--first-row", metavar="N", min=0, help="Number of the first row: test data follow the others."
+            "--first-row",
+            metavar="N",
+            min=0,
+            help="Number of the first row. Test data begin where the training data end.",
         ),
     ] = 0,
     chunk_rows: ChunkRows = None,
@@ -51,8 +55,8 @@ def generate(
 ) -> Report:
     """Write a dataset of any size whose best possible error is known: a random function plus noise.
 
-    The function is drawn from the kernel's feature prior, f(x) = z(x)'w with standard normal w, at
-    standard normal x; no model can have a smaller RMSE than the noise.
+    The inputs x are standard normal. The function f(x) = z(x)'w has standard normal weights w on random
+    features of the kernel. No model can have a smaller RMSE than the noise.
     """
     from rff_dist.ingest.generate import RandomRows, generate_dataset
     from rff_dist.kernels.base import with_length_scale
@@ -92,9 +96,9 @@ def generate(
 def draw_function(
     kernel: Kernel, *, n_features: int, n_components: int, seed: int
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Draw f(x) = z(x)'w with w ~ N(0, I) from the feature prior of a kernel; its variance is 1.
+    """Draw f(x) = z(x)'w with random features z of a kernel and w ~ N(0, I); its variance is 1.
 
-    The seed is spread to streams of its own, so that a model fitted with the same seed has other features.
+    The seed leads to streams of its own, so that a model fitted with the same seed has other features.
     """
     import numpy as np
 

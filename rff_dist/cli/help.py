@@ -1,6 +1,6 @@
-"""What `--help` shows: commands in groups, and of each command the options that people ask for first.
+"""What `--help` shows: the commands in groups, and for each command the options that people ask for first.
 
-The text is plain and made without a library for terminals, since importing one takes longer than all else.
+The text is made without a library for terminals: importing one would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -12,76 +12,76 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 MARGIN = 2
-OF_GROUP, OF_COMMAND = 12, 30  # the width of names
+OF_GROUP, OF_COMMAND = 12, 30  # widths of the column of names
 LAST = "What is shown"
 COMMANDS = {
     "Data": {
-        "ingest": "turn files or a query into a dataset, or into more rows of one",
-        "data": "read a dataset's versions; correct, delete, roll back, expire",
-        "forget": "delete rows for good: in data, models and old versions",
-        "seal": "keep checksums of plain Zarr that others wrote",
-        "split": "cut a dataset into one to train on and one to test on",
+        "ingest": "turn files or a query into a dataset, or append them to one",
+        "data": "list versions of a dataset; correct, delete, roll back, expire",
+        "forget": "delete rows for good: from data, models and old versions",
+        "seal": "store checksums of plain Zarr that others wrote",
+        "split": "split a dataset into one to train on and one to test on",
         "generate": "write a dataset whose best possible error is known",
         "info": "describe a dataset, predictions or a model",
     },
     "Models": {
-        "auto": "make a registered model of a table, and compare it with others",
+        "auto": "train and register a model from a table; compare it with others",
         "fit": "train a regression or a classifier",
         "tune": "compare kernels and length scales; train the best",
         "evaluate": "measure a model's errors on a dataset",
         "predict": "write predictions for every row of a dataset",
-        "update": "add appended rows, unless the model gets worse by it",
-        "refit": "train on other rows just like a model, to merge the two",
-        "merge": "make one model of several, from their sums alone",
+        "update": "add appended rows to a model, unless they make it worse",
+        "refit": "train on other rows with a model's features, to merge the two",
+        "merge": "make one model of several by adding up their sums",
         "export": "write a model for programs that have NumPy only",
         "models": "list, promote and roll back registered versions",
     },
     "Clusters": {"cluster": "find clusters of rows, and write their labels"},
     "Before a long job": {
-        "plan": "say what a fit would take",
+        "plan": "estimate the memory and the time of a fit",
         "approximate": "measure whether D is large enough",
         "doctor": "check this machine, and a cluster and a dataset",
         "demo": "learn a photograph from half of its pixels",
     },
 }
 
-# The options that `--help` shows, in few words ("": the first sentence of their own); the others wait for
-# `--help-all`. Required ones are shown always.
+# The options that `--help` shows, each in few words; "" takes the first sentence of the option's own help.
+# Required options are always shown, and `--help-all` shows all others too.
 FIRST = {
     "--kernel": "gaussian, matern:nu=1.5, linear, … or auto",
-    "--kernels": "to compare: gaussian,matern:nu=1.5",
-    "--length-scales": "to compare: 0.5,1,2 or median",
+    "--kernels": "To compare: gaussian,matern:nu=1.5",
+    "--length-scales": "To compare: 0.5,1,2 or median",
     "--components": "D, the number of features",
-    "--alpha": "the penalty, or what chooses it",
+    "--alpha": "The penalty, or what chooses it",
     "--classify": "y holds labels: train a classifier",
-    "--loss": "of a classifier: squared, logistic or squared_hinge",
-    "--register": "publish the next version of models/NAME",
-    "--overwrite": "replace what is there",
-    "--plot": "draw it",
-    "--report": "write a page about it",
+    "--loss": "The classifier's: squared, logistic or squared_hinge",
+    "--register": "Publish the next version of models/NAME",
+    "--overwrite": "Replace what is there",
+    "--plot": "",
+    "--report": "Write an HTML page about the result",
     "--model": "",
-    "--clusters": "how many, or several to choose from",
+    "--clusters": "How many, or several to choose from",
     "--starts": "",
-    "--test": "rows to test on",
+    "--test": "Rows to test on",
     "--target": "",
-    "--into": "folder for data and model",
-    "--task": "regression or classification, where it is not clear",
-    "--holdout": "keep a share out for a test, such as 10%",
+    "--into": "Folder for data and model",
+    "--task": "Regression or classification; guessed by default",
+    "--holdout": "Hold out a share for a test, such as 10%",
     "--id": "",
-    "--impute": "what missing values become, median say",
+    "--impute": "What replaces missing values, such as median",
     "--by": "",
-    "--std": "standard deviations too",
-    "--interval": "intervals that hold a share C of new values",
-    "--probabilities": "probabilities of the classes",
+    "--std": "Standard deviations too",
+    "--interval": "Intervals that contain a share C of new values",
+    "--probabilities": "Probabilities of the classes",
     "--noise": "",
-    "--dry-run": "write nothing",
-    "--tolerance": "by how much the error may rise",
+    "--dry-run": "Write nothing",
+    "--tolerance": "By how much the error may rise",
     "--memory": "",
     "--keep": "",
     "--reason": "",
     "--folder": "",
-    "--scheduler": "run on this Dask cluster",
-    "--json": "show one JSON document",
+    "--scheduler": "Run on this Dask cluster",
+    "--json": "Show one JSON document",
 }
 
 
@@ -96,15 +96,15 @@ def group_help(context: Any, command: Any) -> str:
     for panel, names in panels.items():
         lines += ["", panel, *entries(names.items(), OF_GROUP)]
     if top:
-        options = "--log-format text|json (or RFF_DIST_LOG), --install-completion (of the tab key)"
+        options = "--log-format text|json (or RFF_DIST_LOG), --install-completion (for the tab key)"
         text = f"Options: --version, {options}"
         lines += ["", *textwrap.wrap(text, _width(), subsequent_indent="  ", break_on_hyphens=False)]
-        lines += ["To begin: rff-dist demo. Of a command: rff-dist fit --help"]
+        lines += ["To begin: rff-dist demo. Help of a command: rff-dist fit --help"]
     return "\n".join(lines)
 
 
 def command_help(context: Any, command: Any, *, everything: bool) -> str:
-    """Return the help of a command: the options of `FIRST` in a line or two, or all of them in full."""
+    """Return the help of a command: the options of `FIRST` in a line or two each, or all options in full."""
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.get_params(context) if one.param_type_name == "option"]
     about = [" ".join(part.split()) for part in command.help.split("\n\n")]
@@ -136,7 +136,7 @@ def first_sentence(text: str) -> str:
 
 
 def entries(rows: Iterable[tuple[str, str]], names: int = OF_COMMAND) -> Iterator[str]:
-    """Yield lines of names with a text beside each, or below one that is long."""
+    """Yield lines of names, each with its text beside it; the text of a long name begins on the next line."""
     indent = " " * (MARGIN + names)
     for name, text in rows:
         wrapped = textwrap.wrap(text, max(20, _width() - len(indent)), break_on_hyphens=False) or [""]

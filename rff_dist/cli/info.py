@@ -1,4 +1,4 @@
-"""What is stored somewhere."""
+"""Describe what is stored at a path: a dataset, predictions or a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN_COLUMNS = 6
 def info(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A dataset, a model or predictions.")],
 ) -> Report:
-    """Describe a dataset, predictions or a model; of a model every byte is checked."""
+    """Describe a dataset, predictions or a model. Every byte of a model is checked."""
     from rff_dist.ingest.recipe import recipe_of
     from rff_dist.storage import datasets, records
     from rff_dist.storage.contents import list_arrays
@@ -43,7 +43,7 @@ def info(
     else:
         return _describe_record(path, record, _version_of(path))
     if "://" not in path and not Path(path).is_dir():
-        datasets.open_dataset(path)  # says what is there instead
+        datasets.open_dataset(path)  # raises an error that says what is there instead
     attributes, arrays = list_arrays(path)
     shown = {name: value for name, value in attributes.items() if name != "rff_dist"}
     mark = attributes.get("rff_dist")
@@ -91,7 +91,7 @@ def info(
 
 
 def _dataset_facts(found: Mapping[str, Any]) -> RenderableType:
-    """Return what people ask of a dataset first: its rows, its columns and where they are from."""
+    """Return what people ask about a dataset first: its rows, its columns and where they come from."""
     from rff_dist.ingest.recipe import RECIPE
 
     told = (RECIPE, "feature_names", "target_names")
@@ -109,14 +109,14 @@ def _dataset_facts(found: Mapping[str, Any]) -> RenderableType:
 def _contents_view(found: Mapping[str, Any]) -> RenderableType:
     facts = _attribute_facts(found["attributes"])
     if found["complete"] is False:
-        facts["state"] = "[yellow]unfinished: its writer did not come to the end[/]"
+        facts["state"] = "[yellow]unfinished: its writer was stopped[/]"
     title = Text(f"{found['path']}: {found['kind']}", "bold", overflow="fold")
     parts = [title, _arrays_view(found)]
     return Group(*parts, "", display.facts_view("", **facts)) if facts else Group(*parts)
 
 
 def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return in words what is stored beside arrays."""
+    """Return the attributes, which are stored beside the arrays, in words."""
     from rff_dist.storage.appending import SOURCES, known_sources
 
     facts = {
@@ -138,7 +138,7 @@ def _arrays_view(found: Mapping[str, Any]) -> RenderableType:
         chunks = display.shape_words(array["chunks"])
         if array["shards"]:
             chunks += f" in {display.shape_words(array['shards'])}"
-        # How numbers become bytes and chunks a shard is no news.
+        # These two say how numbers become bytes and chunks become a shard, which interests nobody.
         plain = ("bytes", "sharding_indexed")
         codecs = ", ".join(dict.fromkeys(name for name in array["codecs"] if name not in plain))
         damage = "noticed" if array["checksum"] else "[yellow]undetectable[/]"
@@ -151,7 +151,7 @@ def _arrays_view(found: Mapping[str, Any]) -> RenderableType:
 
 
 def _version_of(path: str) -> Version | None:
-    """Return the current version of a registered model; None of what is no registered model."""
+    """Return the current version of a registered model; None if the path is not one."""
     from rff_dist.registry.versions import RegisteredModel
 
     model = RegisteredModel(path)
@@ -159,7 +159,7 @@ def _version_of(path: str) -> Version | None:
 
 
 def _lineage_facts(version: Version) -> ShownFacts:
-    """Return in words which version is read, and what it was made of."""
+    """Return in words which version is read, and the data it was made of."""
     lineage = version.lineage
     after = "" if version.parent is None else f", made after version {version.parent}"
     of_data = f", version {lineage['data_version']}" if lineage.get("data_version") else ""
@@ -195,12 +195,12 @@ def _describe_record(path: str, record: Record, version: Version | None) -> Repo
     if record.kind == "k-means model":
         facts |= _cluster_facts(record)
         document["cluster_weights"] = record.arrays["cluster_weights"]
-    facts["stored"] = f"{len(record.arrays)} arrays, all as they were written (SHA-256)"
+    facts["stored"] = f"{len(record.arrays)} arrays, undamaged (SHA-256)"
     return Report(document, Group(display.facts_view(f"{path}: {record.kind}", **facts), *parts))
 
 
 def _describe_ridge(record: Record) -> dict[str, Any]:
-    """Return what a regression or a classifier is estimated to do, and how its features multiply here."""
+    """Return the estimated errors of a regression or classifier, and how its features are multiplied here."""
     from rff_dist.jobs.fits import estimate_of
     from rff_dist.products.choice import rate_for
 
@@ -214,7 +214,7 @@ def _describe_ridge(record: Record) -> dict[str, Any]:
 
 
 def _ridge_facts(record: Record, products: Mapping[str, Any] | None) -> ShownFacts:
-    """Return in words what a regression or a classifier says."""
+    """Return the facts of a regression or a classifier in words."""
     metadata = record.metadata
     card, features = metadata["card"], metadata["feature_map"]
     dimension, n_targets = record.arrays["coefficients"].shape
@@ -225,7 +225,7 @@ def _ridge_facts(record: Record, products: Mapping[str, Any] | None) -> ShownFac
     elif "jitter" in features:
         drawn = f", jitter {features['jitter']:.3g}"
     by = display.chosen_by(card, any_path=any(name.startswith("selection_") for name in record.arrays))
-    kept = "kept" if "statistics" in metadata else "left out"
+    kept = "stored" if "statistics" in metadata else "not stored"
     packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
     outputs = display.features_and_targets(features["n_features"], n_targets, classifier)
     return {
@@ -244,14 +244,14 @@ def _ridge_facts(record: Record, products: Mapping[str, Any] | None) -> ShownFac
         **({} if classifier is None else display.classifier_facts(classifier)),
         "solver": f"{card['solver']['status'].replace('_', ' ')}; the sums for updates are {kept}",
         "made": f"{card['created']} with {packages}",
-        # a model of several sets of rows has none
+        # A model merged from several datasets has none.
         "data fingerprint": card.get("data_fingerprint", "")[:16] or None,
         "digest": metadata["digest"][:16],
     }
 
 
 def _kernel_words(features: Mapping[str, Any]) -> str | None:
-    """Return the kernel of a stored feature map; None where its frequencies were given."""
+    """Return the kernel of a stored feature map in words; None if its frequencies were given."""
     kernel = features.get("spec", features).get("kernel")
     return None if kernel is None else display.kernel_words(kernel)
 
@@ -270,7 +270,7 @@ def _ridge_views(
 
 
 def _cluster_facts(record: Record) -> ShownFacts:
-    """Return in words what a model of clusters says."""
+    """Return the facts of a k-means model in words."""
     from rff_dist.cli.clusters import clusters_words
 
     metadata, weights = record.metadata, record.arrays["cluster_weights"]
@@ -291,7 +291,7 @@ def _cluster_facts(record: Record) -> ShownFacts:
 
 
 def _cross_validation(record: Record) -> dict[str, Any] | None:
-    """Return what a model's table of k-fold errors says; None where alpha was not chosen from one."""
+    """Return a summary of a model's table of k-fold errors; None if alpha was not chosen from one."""
     from rff_dist.data.folds import folds_from_dict
     from rff_dist.selection.cross_validation import CrossValidation
 

@@ -1,4 +1,4 @@
-"""Files and queries as datasets."""
+"""Turn files and queries into datasets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
     "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --target price --sql file:sales.sql",
 )
 def ingest(job: Ingest) -> Report:
-    """Turn files or a query into a dataset or more rows of one, in memory that does not grow with them."""
+    """Turn files or a query into a dataset, or append them to one; memory does not grow with the rows."""
     from rff_dist.ingest.ingest import Ingested
     from rff_dist.ingest.queries import holds_password
     from rff_dist.ingest.recipe import recipe_of
@@ -39,8 +39,8 @@ def ingest(job: Ingest) -> Report:
 
     if job.connection is not None and holds_password(job.connection):
         logger.warning(
-            "--connection holds a password, which all users of this machine see while the command runs; "
-            "give it as env:NAME or file:PATH, or by RFF_DIST_SQL in the environment"
+            "--connection holds a password, which all users of this machine can see while the command runs; "
+            "give the connection as env:NAME or file:PATH, or by RFF_DIST_SQL in the environment"
         )
     start = time.perf_counter()
     found = ingest(job, observer=display.count_rows("ingest"))
@@ -76,7 +76,7 @@ def describe_recipe(recipe: Recipe | None) -> dict[str, Any]:
 
 
 def recipe_views(recipe: Recipe | None, *, n_shown: int = _SHOWN_COLUMNS) -> list[RenderableType]:
-    """Return what was done to a table's columns, and how its files were read, where that says something."""
+    """Return what was done to a table's columns, and notes on how its files were read."""
     if recipe is None:
         return []
     notes = list(recipe.notes.items())[:3]
@@ -95,7 +95,7 @@ def _appended_report(output: str, found: Ingested, seconds: float) -> Report:
     facts: display.ShownFacts = {
         "rows": f"{found.n_before:,} before, {found.n_after:,} after",
         "from": display.listed(found.ingested),
-        "skipped": f"{display.some(found.skipped)}, there already" if found.skipped else None,
+        "skipped": f"{display.some(found.skipped)}, in the dataset already" if found.skipped else None,
         "dropped": display.dropped_words(found.dropped_rows),
         "version": found.version or None,
         "seconds": display.seconds_words(seconds),

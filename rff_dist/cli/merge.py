@@ -14,7 +14,7 @@ from rff_dist.jobs.specs import Merge
     "rff-dist merge north south west --output models/all --register",
 )
 def merge(job: Merge) -> Report:
-    """Add up the exact sums of models of one spec, on rows that never meet, and solve; no data are read."""
+    """Merge models of one spec and different rows: add up their exact sums and solve; no data are read."""
     from rff_dist.jobs.merge import merge_models
 
     found = merge_models(job)

@@ -1,4 +1,4 @@
-"""Registered models: which versions there are, what each was made of, and which one readers get."""
+"""Registered models: their versions, what each was made of, and which one is current."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ RegistryArgument = Annotated[
     str, typer.Argument(metavar="[REGISTRY]", help="Folder or URL that holds registered models.")
 ]
 RegisteredArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A registered model's folder or URL, models/NAME.")
+    str, typer.Argument(metavar="MODEL", help="Folder or URL of a registered model, such as models/NAME.")
 ]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the version.")]
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="The reason, which is stored with the version.")
+]
 _DIGITS = 8
-_REASON = 58  # characters; all of the current one stands below the table
+_REASON = 58  # characters; the current version's reason is shown in full below the table
 _COLUMNS = ("version", "created", "rows", "made of", "digest")
 
 
 @command("rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list")
 def list_models(registry: RegistryArgument = "models") -> Report:
-    """List the registered models in a folder, each with its current version."""
+    """List the registered models in a folder, with their current versions."""
     from rff_dist.jobs.publishing import version_rows
     from rff_dist.registry.versions import Registry
 
@@ -62,7 +64,7 @@ def list_models(registry: RegistryArgument = "models") -> Report:
 
 @command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
 def show(model: RegisteredArgument) -> Report:
-    """Show a registered model's versions: what each was made of, and why it was published."""
+    """Show the versions of a registered model: what each was made of, and why it was published."""
     from rff_dist.jobs.publishing import version_rows
     from rff_dist.jobs.refresh import find_lacking
 
@@ -93,7 +95,7 @@ def show(model: RegisteredArgument) -> Report:
         if pointer.previous:
             facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
     if lacking:
-        facts["lacks"] = "\n".join(map(_refusal_words, lacking))
+        facts["lacks"] = "\n".join(map(_refusal_words, lacking))  # rows that updates refused
     words = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
     following = display.next_step("rff-dist", *words)
     return Report(document, Group(view, "", display.facts_view("", **facts), following))
@@ -105,7 +107,7 @@ def promote(
     number: Annotated[int, typer.Argument(metavar="N", min=1, help="Which version.")],
     reason: Reason = "",
 ) -> Report:
-    """Make a version the current one: whoever reads the model from now on gets it."""
+    """Make a version the current one: everyone who reads the model from now on gets it."""
     registered = _open(model)
     before = registered.pointer()
     version = registered.promote(number, reason=reason)
@@ -114,7 +116,7 @@ def promote(
 
 @command("rff-dist models rollback models/NAME", group=group)
 def rollback(model: RegisteredArgument, reason: Reason = "") -> Report:
-    """Make the version current again that was so before; twice, and it is the one before that."""
+    """Go back to the version that was current before; a second rollback goes one further back."""
     registered = _open(model)
     before = registered.pointer()
     version = registered.rollback(reason=reason or None)
@@ -124,7 +126,9 @@ def rollback(model: RegisteredArgument, reason: Reason = "") -> Report:
 @command("rff-dist models prune models/NAME --keep 10", group=group)
 def prune(
     model: RegisteredArgument,
-    keep: Annotated[int, typer.Option("--keep", metavar="N", min=1, help="How many of the newest stay.")],
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=1, help="How many of the newest versions to keep.")
+    ],
 ) -> Report:
     """Remove old versions; the current one and the one before it always stay."""
     registered = _open(model)
@@ -144,8 +148,8 @@ def _open(model: str) -> RegisteredModel:
     registered = RegisteredModel(model)
     if registered.pointer() is None and not registered.versions(last=1):
         raise StorageError(
-            f"{model} is no registered model: it has no versions. List those of a folder with "
-            "`rff-dist models list FOLDER`, or publish the first version with `rff-dist fit … --register`"
+            f"{model} is no registered model: it has no versions. List the models of a folder with "
+            "`rff-dist models list FOLDER`, or publish a first version with `rff-dist fit … --register`"
         )
     return registered
 
@@ -170,7 +174,7 @@ def _changed(model: str, version: Version, before: int | None) -> Report:
 
 
 def _table(title: str, *columns: str) -> tuple[RenderableType, Table]:
-    """Return a table of which only reasons take several lines; what does not fit ends in an ellipsis."""
+    """Return a table in which only reasons wrap; other cells that do not fit end in an ellipsis."""
     view, table = display.titled_table(title, *columns, numbers=False)
     for column in table.columns:
         column.no_wrap, column.overflow = column.header != "reason", "ellipsis"
@@ -196,5 +200,5 @@ def _cell(value: Any) -> str:
         return number(value)
     if isinstance(value, int):
         return f"{value:,}"
-    # Fingerprints and digests are told apart by their beginning.
+    # The first digits of fingerprints and digests tell them apart.
     return value[:_DIGITS] if len(value) == 64 else str(value)

@@ -1,4 +1,4 @@
-"""Options of commands, made of the specs of jobs, and how their texts become values."""
+"""Options of commands, built from the specs of jobs, and how the texts that users give become values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from rff_dist.jobs.fields import Option, build, options_of
 
 MAX_ALPHAS = 10_000
 
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there, when done.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there, once the job is done.")]
 PlotPath = Annotated[
     Path | None,
     typer.Option(
-        "--plot", metavar="PNG", help="Draw the errors that it chooses by against alpha, and against D."
+        "--plot",
+        metavar="PNG",
+        help="Draw the errors that alpha and D are chosen by: against alpha, and against D.",
     ),
 ]
 ReportPath = Annotated[
@@ -31,12 +33,14 @@ ReportPath = Annotated[
     typer.Option(
         "--report",
         metavar="HTML",
-        help="Write a page about the result, which needs no other file: data, errors, columns, lineage.",
+        help="Write one HTML page about the result, without other files: data, errors, columns, lineage.",
     ),
 ]
 ChunkRows = Annotated[
     str | None,
-    typer.Option("--chunk-rows", metavar="ROWS", help="Rows of a chunk; chosen by size if left out."),
+    typer.Option(
+        "--chunk-rows", metavar="ROWS", help="Rows of a chunk. By default chosen by the size of the data."
+    ),
 ]
 NoStandardize = Annotated[
     bool,
@@ -53,14 +57,17 @@ NoStandardize = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SpecOptions:
-    """The options of a command that make one of its parameters: a spec or a group, or some of its options."""
+    """The options that build one parameter of a command: all those of a spec or a group, or some of them."""
 
     spec: type
     options: tuple[Option, ...]
 
     @classmethod
     def of(cls, annotation: Any) -> SpecOptions | None:
-        """Return those of a parameter that is annotated with a spec, or with a spec and names of options."""
+        """Return the options of a parameter annotated with a spec, or with a spec and names of its options.
+
+        None for any other annotation.
+        """
         is_annotated = typing.get_origin(annotation) is Annotated
         spec, *only = typing.get_args(annotation) if is_annotated else (annotation,)
         if not dataclasses.is_dataclass(spec) or not isinstance(spec, type):
@@ -69,7 +76,7 @@ class SpecOptions:
         return cls(spec, tuple(one for one in shown if not only or one.name in only))
 
     def flags(self) -> dict[str, str]:
-        """Return the flag that stands for each name that messages may have."""
+        """Return the flag for each parameter name that a message may use."""
         found: dict[str, str] = {}
         for one in self.options:
             if not one.shown.argument:
@@ -77,11 +84,11 @@ class SpecOptions:
         return found
 
     def parameters(self, flags: Mapping[str, str]) -> list[Parameter]:
-        """Return the parameters of a command, as typer takes them; help names options by their flags."""
+        """Return the parameters that typer reads; `flags` replace parameter names in their help."""
         return [made for one in self.options for made in _parameters(one, flags)]
 
     def read(self, given: dict[str, Any]) -> Any:
-        """Make the spec of what was given, and take its options out of it."""
+        """Build the spec from what was given, and remove its options from `given`."""
         return build(self.spec, {name: value for one in self.options for name, value in _read(one, given)})
 
 
@@ -91,7 +98,7 @@ def flags_of(one: Option) -> tuple[str, ...]:
 
 
 def _names(one: Option) -> list[str]:
-    """Return the names of an option's parameters: one for each of the flags that set it."""
+    """Return the names of an option's parameters: one for each flag that sets it."""
     return [one.name, *(flag.removeprefix("--").replace("-", "_") for flag in flags_of(one)[1:])]
 
 
@@ -117,7 +124,7 @@ def _parameters(one: Option, flags: Mapping[str, str]) -> Iterator[Parameter]:
 
 
 def _completion(name: str, names: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what finds the words that an option's value may be, for the tab key."""
+    """Return the function that completes an option's value when the tab key is pressed."""
 
     def complete(incomplete: str) -> list[str]:
         found = list(names)
@@ -136,7 +143,7 @@ def _parameter(name: str, kind: Any, default: Any, info: Any) -> Parameter:
 
 
 def _read(one: Option, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield an option's name and value where it was given, or has no default."""
+    """Yield an option's name and value if it was given or has a default; remove it from `given`."""
     values = [given.pop(name) for name in _names(one)]
     if one.shown.given:
         set_by = [value for is_given, value in zip(values, one.shown.given, strict=True) if is_given]
@@ -149,11 +156,11 @@ def _read(one: Option, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @dataclass(slots=True)
 class Reads:
-    """What a text may say by the type of an option.
+    """What texts an option takes, according to its type.
 
     `names`: words that stand for themselves.
-    `kinds`: of single values: bool, int, float or str.
-    `several`: whether there may be several, with commas between them.
+    `kinds`: types of single values: bool, int, float or str.
+    `several`: whether the text may hold several values, with commas between them.
     `least`, `most`: bounds of a whole number.
     """
 
@@ -165,7 +172,7 @@ class Reads:
 
     @classmethod
     def of(cls, annotation: Any) -> Reads:
-        """Return what a text may say for an annotation."""
+        """Return what texts an option with this annotation takes."""
         found = cls([], set())
         found._add(annotation)
         return found
@@ -192,11 +199,11 @@ class Reads:
 
     @property
     def unit(self) -> str:
-        """What stands for a value in the help where the option does not say."""
+        """The placeholder for a value in the help, if the option names none."""
         return "N" if self.kinds == {int} and not self.several and not self.names else "NAME"
 
     def parameter(self, one: Option) -> tuple[Any, Any]:
-        """Return the type that typer reads, and the default as its help shows it."""
+        """Return the type that typer reads, and the default as the help shows it."""
         plain: Any = str
         if not self.names and not self.several and len(self.kinds) == 1 and one.name not in _TEXTS:
             [plain] = self.kinds
@@ -209,9 +216,9 @@ class Reads:
         return plain, one.default if plain is not str else _as_text(one.default)
 
     def read(self, text: str, one: Option) -> Any:
-        """Return what a text says.
+        """Return the value that a text stands for.
 
-        Raises BadParameter if it says nothing that the option takes.
+        Raises BadParameter if the option takes no such text.
         """
         flag = one.name if one.shown.argument else flags_of(one)[0]
         if one.name in _READERS:
@@ -246,7 +253,7 @@ def _find(text: str, table: Mapping[str, Any], flag: str) -> Any:
 
 
 def _number(text: str) -> float:
-    """Return a number; NaN of what is none."""
+    """Return a text as a number; NaN if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -264,12 +271,12 @@ def read_count(text: str, flag: str) -> int:
 
 
 def read_numbers(parts: Sequence[str], text: str, flag: str, expected: str) -> list[float]:
-    """Read numbers, the parts of a text; errors say what else is expected."""
+    """Read numbers, the parts of a text; `expected` tells in errors what else the option takes."""
     try:
         return [float(part) for part in parts]
     except ValueError:
         if text == "evidence":
-            expected = "evidence needs targets, which nothing is fitted to here; give auto, a number"
+            expected = "evidence needs targets, and nothing is fitted here; give auto, a number"
         else:
             expected = f"{text!r}; expected {expected}"
         raise typer.BadParameter(
@@ -301,7 +308,7 @@ def read_alphas(text: str, flag: str) -> list[float]:
     return values
 
 
-_COMMA = re.compile(r",(?!\s*\w+\s*=)")  # not the one between a kernel's parameters
+_COMMA = re.compile(r",(?!\s*\w+\s*=)")  # a comma between kernels, not between the parameters of one
 
 
 def read_kernels(text: str, _: str) -> list[str]:
@@ -315,7 +322,7 @@ def _read_length_scales(text: str, _: str) -> list[str | float]:
         try:
             values.append(float(part))
         except ValueError:
-            values.append(part.strip())  # of which the library says what it may be
+            values.append(part.strip())  # the library checks words, and says which it takes
     return values
 
 
@@ -338,7 +345,7 @@ _READERS = {
 }
 
 
-_TEXTS = {"n_components", *_READERS}  # numbers such as 1e6
+_TEXTS = {"n_components", *_READERS}  # read as text: typer would refuse whole numbers such as 1e6
 
 
 def read_bytes(text: str, flag: str) -> int:

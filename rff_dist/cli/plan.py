@@ -1,4 +1,4 @@
-"""What a fit would take, before it runs."""
+"""Estimate the memory and the time of a fit before it runs."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def plan(
     where: Annotated[Where, "scheduler", "workers", "threads", "serial", "insecure_cluster"],
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Memory of each process; what this machine has if left out."),
+        typer.Option(metavar="SIZE", help="Memory of each process. By default its share of this machine's."),
     ] = None,
     measure: Annotated[
         bool,
         typer.Option(
             "--measure",
-            help="Measure the workers, or those of the cluster at --scheduler, for some seconds, which tells "
-            "the time of the whole fit, and how many workers are worth having.",
+            help="Measure the workers here, or those of --scheduler, for some seconds. This tells the time "
+            "of the whole fit, and how many workers are worth having.",
         ),
     ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", metavar="PNG", help="Draw time against workers, simulated with what --measure finds."
+            "--plot", metavar="PNG", help="Draw time against workers, simulated from what --measure finds."
         ),
     ] = None,
 ) -> Report:
-    """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
+    """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
     from rff_dist.engines.cluster import open_engine
     from rff_dist.features.options import find_features
     from rff_dist.jobs.fits import Fit
@@ -71,9 +71,9 @@ def plan(
     from rff_dist.storage.datasets import open_dataset
 
     if where.scheduler is not None and not measure:
-        raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give --measure too")
+        raise InvalidParameterError("`scheduler` is given, but nothing is measured there; add --measure")
     if plot is not None and not measure:
-        raise InvalidParameterError("`plot` is of what is measured; give --measure too")
+        raise InvalidParameterError("`plot` draws what is measured, and nothing is; add --measure")
     folds.check(penalty.chosen, features.n_components)
     fit = Fit(options=ridge_options(source, features, penalty, folds, solving))
     options = fit.options
@@ -97,8 +97,8 @@ def plan(
     fixed_point = find_features(options.kinds[-1]) is None
     if measure and (found.solver == "pcg" or not fixed_point):
         raise InvalidParameterError(
-            "`measure` is of random features whose sums are solved directly; expected --features fourier and "
-            "--solver direct, or no --measure"
+            "`measure` works for random features whose sums are solved directly only; expected --features "
+            "fourier and --solver direct. Add them, or leave out --measure"
         )
     products, gflops = "float64", measure_gflops()
     float64_rate = gflops * 1e9 * available_cores()
@@ -131,7 +131,7 @@ def plan(
 
 
 def _machines(cluster: Cluster, memory: int | None) -> Machines:
-    """Return the processes of a cluster that would start here, each with so much memory."""
+    """Return the processes of a cluster that would start here, each with `memory` bytes."""
     from rff_dist.ridge.plan import Machines
 
     here = available_memory()
@@ -146,14 +146,14 @@ def _machines(cluster: Cluster, memory: int | None) -> Machines:
 
 
 def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
-    """Yield what is planned for people: what, how much, and a note."""
+    """Yield the rows of the table that people see: what, how much, and a note."""
     limits = (machines.memory_limit or 0, machines.client_memory_limit or 0)
     outputs = features_and_targets(found.n_features, found.n_targets)
-    passes, timed = "two passes: moments, statistics", "the statistics"
+    passes, timed = "two passes: for moments and for statistics", "the statistics"
     if found.solver == "pcg":
-        passes, timed = "passes of a sketch and of 40 steps", "the sketch and the steps"
+        passes, timed = "passes for a sketch and for 40 steps", "the sketch and the steps"
     if found.n_parts > 1:
-        passes = f"a pass of moments, and {found.n_parts} that each sum up a part of Z'Z"
+        passes = f"a pass for moments, and {found.n_parts} that each sum up a part of Z'Z"
     widths = ", ".join(f"{width:,}" for width in document["widths"])
     yield "rows", f"{found.n_samples:,}", f"{outputs}, D = {widths}"
     yield (
@@ -168,11 +168,11 @@ def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Itera
     yield "operations", f"{found.flops:.3g}", rate
     each = ""
     if document["n_decompositions"]:
-        each = f", {document['n_folds']} folds apart"
+        each = f"; {document['n_folds']} folds, summed separately"
         decompositions = f"{document['n_decompositions']} decompositions, one for each fold and D"
         yield "to cross-validate", f"{document['decomposition_flops']:.3g}", decompositions
     yield "solver", found.solver, found.reason
-    yield "statistics", human_bytes(found.statistics_bytes), f"of one block, or of all rows{each}"
+    yield "statistics", human_bytes(found.statistics_bytes), f"as large for one block as for all rows{each}"
     yield "kept until published", human_bytes(found.ledger_bytes), "at most, so that a fit can be resumed"
     yield "peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limits[0])}"
     yield "peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(limits[1])}"
@@ -181,13 +181,13 @@ def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Itera
         yield from _measured_rows(document["measured"])
     else:
         seconds = seconds_words(document["statistics_seconds"])
-        yield "seconds, about", seconds, f"for {timed}; reading and solving not counted"
+        yield "seconds, about", seconds, f"for {timed}, without reading and solving"
 
 
 def _measure(
     dataset: Dataset, found: Plan, cluster: Cluster, *, solve: float, plot: Path | None
 ) -> dict[str, Any]:
-    """Measure the workers, and return their rates, the times of the fit, and how many are worth having."""
+    """Measure the workers; return their rates, the times of the fit, and how many are worth having."""
     from rff_dist.costs import rates, times
     from rff_dist.costs.scaling import job_of, scale
     from rff_dist.engines.cluster import open_engine
@@ -212,22 +212,22 @@ def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     parts = ", ".join(
         f"{name} {seconds_words(measured[name])}" for name in ("moments", "statistics", "solve", "beside")
     )
-    busy = f"workers do rows {measured['efficiency']:.0%} of the time of the statistics"
+    busy = f"workers sum up rows for {measured['efficiency']:.0%} of the time of the statistics"
     return [
         ("seconds, measured", seconds_words(measured["seconds"]), parts),
         ("before it", seconds_words(measured["start"]), "until the workers are there"),
         ("moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"),
-        ("scheduler", seconds_words(measured["scheduler"]), "its own work, and the solver's process's"),
+        ("scheduler", seconds_words(measured["scheduler"]), "its own work and that of the solver's process"),
         ("workers worth having", f"{measured['workers_worth_having']:,}", busy),
     ]
 
 
-# times D cubed: of a factor, and of a path of alpha without folds
+# times D³: operations of a Cholesky factor, and of the eigenvectors for a path of alphas without folds
 _CHOLESKY_OPERATIONS, _EIGEN_OPERATIONS = 1 / 3, 9.0
 
 
 def _plan_choosing(choices: Choices, found: Plan, *, n_splits: int, gflops: float) -> dict[str, Any] | None:
-    """Return what choosing by folds takes beyond one fit: a first round in this process, and a final."""
+    """Return what a choice by folds takes beyond one fit: a first round in this process, and a final."""
     from rff_dist.ridge import automatic
     from rff_dist.selection.cross_validation import cross_validation_flops
 
@@ -254,8 +254,8 @@ def _plan_choosing(choices: Choices, found: Plan, *, n_splits: int, gflops: floa
     }
 
 
-# of an estimate to a factor of two: evaluations of the evidence for each start, its components, and the share
-# of the rate of one large product that many small ones and decompositions reach
+# For an estimate to a factor of two: evaluations of the evidence for each start, its components, and the
+# speed of many small products and decompositions as a share of the speed of one large product.
 _TUNING_STEPS, _TUNING_WIDTH, _SHARE_OF_PEAK = 50, 256, 0.25
 
 

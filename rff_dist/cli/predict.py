@@ -1,4 +1,4 @@
-"""Write what a stored model says of rows."""
+"""Write the predictions of a stored model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def predict(job: Predict, where: Where) -> Report:
 
 
 def _describe_outputs(kind: str, model: Any, job: Predict) -> tuple[str, dict[str, Any]]:
-    """Return what is written of each row in words, and for the JSON document."""
+    """Return what is written for each row, in words and for the JSON document."""
     if kind == "clusters":
         distances = "distances" if job.distances else None
         words = plural(model.n_clusters, "cluster")

@@ -1,6 +1,6 @@
-"""The program `rff-dist`: finds a command's module when the command is used, and shows help at once.
+"""The program `rff-dist`: it imports a command's module when the command is used, so that help shows at once.
 
-Whatever this imports, `--help` waits for; errors, tables and commands are imported when they are needed.
+`--help` waits for every import here, so errors, tables and commands are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rff_dist.cli import help as texts
 
 INTERRUPTED = 130
 
-# Releases of typer have it in different places; in each it is the base of all mistakes in the arguments.
+# The base class of all mistakes in the arguments. Releases of typer keep it in different places.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 log_format: ContextVar[str] = ContextVar("log_format", default="text")
@@ -42,14 +42,14 @@ class Command(TyperCommand):
 
 
 class Program(Group):
-    """All commands, each imported when it is used; mistakes in arguments are told like other errors."""
+    """All commands, each imported when it is used; mistakes in arguments are reported like other errors."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands' names in the order of the help."""
         return [name for panel in texts.COMMANDS.values() for name in panel]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; None of an unknown one, after all have been imported to look for near names."""
+        """Return a command; None if it is unknown, after importing all of them to suggest a near name."""
         names = self.list_commands(ctx)
         for name in [cmd_name] if cmd_name in names else names:
             if name not in self.commands:
@@ -115,7 +115,7 @@ def describe(
             "--log-format",
             metavar="text|json",
             envvar="RFF_DIST_LOG",
-            help="Of messages on standard error: for people, or one JSON object a line.",
+            help="Format of messages on standard error: text for people, or one JSON object a line.",
         ),
     ] = "text",
 ) -> None:

@@ -1,4 +1,4 @@
-"""Train on other rows with a model's features, so that the two can be merged."""
+"""Train on other rows with a model's features, so that the two models can be merged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rff_dist.jobs.specs import Refit
 
 @command("rff-dist refit model_a b.zarr model_b")
 def refit(job: Refit, where: Where) -> Report:
-    """Train on other rows with a model's features, offsets and alpha, so that `merge` makes one of both."""
+    """Train on other rows with a model's features, offsets and alpha, so that the two can be merged."""
     from rff_dist.jobs.merge import refit_model
 
     passes = display.Passes(where)

@@ -1,4 +1,4 @@
-"""Seal plain Zarr that others wrote, so that damage to it is noticed."""
+"""Seal plain Zarr that other programs wrote, so that damage to it is noticed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def seal(
     data: Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of plain Zarr.")],
     check: Annotated[bool, typer.Option("--check", help="Compare all files with the seal.")] = False,
 ) -> Report:
-    """Keep sizes and checksums of all files of plain Zarr beside them; jobs compare what they read."""
+    """Store the sizes and checksums of all files of plain Zarr beside them. Jobs check what they read."""
     from rff_dist.errors import IntegrityError, StorageError
     from rff_dist.storage.groups import check_existing, find_group
     from rff_dist.storage.locations import parse_location
@@ -26,14 +26,16 @@ def seal(
     location = parse_location(data)
     check_existing(location)
     if is_versioned(location):
-        raise StorageError(f"{data} keeps versions, whose files have checksums already; expected plain Zarr")
+        raise StorageError(
+            f"{data} keeps versions, and its files have checksums already; expected plain Zarr"
+        )
     if check:
         found = check_seal(location)
         if found.problems:
             shown = "; ".join(found.problems[:5]) + (" …" if len(found.problems) > 5 else "")
             raise IntegrityError(
-                f"{len(found.problems):,} of {found.n_files:,} files of {data} are not as they were sealed: "
-                f"{shown}. Restore them from a copy; where the change is meant, seal anew"
+                f"{len(found.problems):,} of {found.n_files:,} files of {data} have changed since the seal: "
+                f"{shown}. Restore them from a copy; if the change was intended, seal the data again"
             )
     else:
         find_group(data, sealed=False).open()

@@ -1,4 +1,4 @@
-"""What surrounds every command: its output as a table or JSON, messages, signals, errors, exit codes."""
+"""What all commands share: output as a table or JSON, messages, signals, errors, exit codes."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (DataError, 65),
     (OutputExistsError, 73),
     (ConflictError, 75),
-    (StorageError, 65),  # 73 where it is about the output
+    (StorageError, 65),  # 73 if it is about an output, see `exit_code`
     (ClusterLostError, 75),
     (ClusterError, 69),
     (MissingDependencyError, 69),
 )
 CANNOT_WRITE, BUSY, TERMINATED = 73, 75, 143
-AGAIN_AFTER = 1.0  # seconds
+AGAIN_AFTER = 1.0  # seconds; a signal sooner than this after the first is the same one
 
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
@@ -69,11 +69,11 @@ out, err = Console(highlight=False), Console(highlight=False, stderr=True)
 
 @dataclass(frozen=True)
 class Report:
-    """What a command found out.
+    """The result of a command.
 
-    `document`: for `--json`. NumPy's numbers and arrays are welcome; NaN and infinity become null.
-    `view`: for people; None where the command has shown everything already.
-    `code`: what the program exits with.
+    `document`: what `--json` shows. It may hold NumPy's numbers and arrays; NaN and infinity become null.
+    `view`: what people see; None if the command has already shown everything.
+    `code`: the program's exit code.
     """
 
     document: Mapping[str, Any]
@@ -82,7 +82,7 @@ class Report:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived; it unwinds like Ctrl-C: clusters are closed and unfinished outputs removed."""
+    """SIGTERM arrived. It unwinds like Ctrl-C: clusters are closed and unfinished outputs removed."""
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Show one JSON document.", rich_help_panel=LAST)]
@@ -108,22 +108,24 @@ HelpAll = Annotated[
 def command(
     *examples: str, group: typer.Typer = app, name: str | None = None
 ) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
-    """Make a command of a function: its name and options, examples for the help, `--json` and the like.
+    """Make a function a command, with options from its signature, and `--json` and the like.
 
-    `group` is what it is a command of, and `name` its name where that is not the function's.
+    `examples`: lines for the help.
+    `group`: the program or group of commands that it belongs to.
+    `name`: of the command; by default the function's.
     """
 
     def register(function: Callable[..., Report]) -> Callable[..., Report]:
         def run(
             context: typer.Context, as_json: bool, quiet: bool, debug: bool, help_all: bool, **given: Any
         ) -> None:
-            from rff_dist.cli.display import progress  # which imports this module
+            from rff_dist.cli.display import progress  # here, because display imports this module
 
             _quiet.set(quiet)
             if "as_json" in own:
                 given["as_json"] = as_json
             words = _words(context)
-            # A command with `--json` of its own shows itself what it is at.
+            # A command that takes `--json` itself shows its own progress.
             shown = contextlib.nullcontext() if "as_json" in own else progress(words)
             with _run_in_log():
                 try:
@@ -141,7 +143,7 @@ def command(
             if report.code:
                 raise typer.Exit(report.code)
 
-        # typer reads options from the signature; those of specs and the shared ones are added there.
+        # typer reads options from the signature, so those of specs and the shared ones are added to it.
         own = dict(inspect.signature(function, eval_str=True).parameters)
         found = {name: SpecOptions.of(parameter.annotation) for name, parameter in own.items()}
         specs = {name: spec for name, spec in found.items() if spec is not None}
@@ -168,9 +170,9 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the options of a command are called in messages of the library, and what the command writes.
+    """Names of a command's options in the library's messages, and which options name an output.
 
-    `flags`: the flag that stands for each name.
+    `flags`: the flag for each parameter of the library.
     `written`: names of parameters that say where something is written.
     """
 
@@ -179,12 +181,12 @@ class Names:
 
     @classmethod
     def of(cls, own: Mapping[str, inspect.Parameter], specs: Iterable[SpecOptions]) -> Names:
-        """Return those of a command's parameters, its own and those of specs."""
+        """Return the names for a command's own parameters and those of its specs."""
         flags, written = {}, [name for name in ("output", "plot", "report") if name in own]
         for name, parameter in own.items():
             for info in getattr(parameter.annotation, "__metadata__", ()):
                 if isinstance(info, OptionInfo):
-                    # in an annotation the first flag stands where the default would
+                    # In an annotation, typer keeps the first flag as the option's default.
                     given = [info.default, *(info.param_decls or ()), f"--{name.replace('_', '-')}"]
                     flags[name] = next(one for one in map(str, given) if one.startswith("--"))
         for spec in specs:
@@ -193,7 +195,7 @@ class Names:
         return cls(flags, written)
 
     def translated(self, message: str) -> str:
-        """Return a message of the library with the command's options in place of the library's parameters."""
+        """Return a message of the library with its parameters replaced by the command's options."""
         message = message.replace(" (--overwrite at the command line)", "").replace(" or an object", "")
         for name, flag in self.flags.items():
             pattern = rf"(?<![-\w]){re.escape(name)}"
@@ -207,7 +209,7 @@ class Names:
 
 
 def _words(context: typer.Context) -> str:
-    """Return the words that a command is called by, after the program's name."""
+    """Return a command's name, with that of its group: all words after the program's name."""
     return context.command_path.removeprefix(context.find_root().command_path).strip()
 
 
@@ -220,8 +222,8 @@ def show(report: Report, command: str, *, as_json: bool) -> None:
             out.print(report.view)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
-        # The reader, `head` say, has seen enough (rich then asks to exit with 1). Without this, Python
-        # complains when it flushes at the end.
+        # The reader, such as `head`, closed the pipe (rich then raises SystemExit). Python would complain
+        # when it flushes standard output at its end, so that goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -244,9 +246,9 @@ def _as_json(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn SIGTERM and Ctrl-C into exceptions, once: a later one ends the process without ceremony.
+    """Turn the first SIGTERM or Ctrl-C into an exception; a later one ends the process at once.
 
-    Some send a signal to the process and once more to its group; what follows within a second is the same.
+    Some programs signal the process and then its group, so a repetition within a second is ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -273,17 +275,17 @@ def _signals() -> Iterator[None]:
 
 
 def logs_json() -> bool:
-    """Whether standard error has one JSON object a line, in the place of words and progress bars."""
+    """Return whether standard error gets one JSON object a line, instead of words and progress bars."""
     return log_format.get() == "json"
 
 
 def is_quiet() -> bool:
-    """Whether nothing but warnings and errors belongs on standard error."""
+    """Return whether standard error gets only warnings and errors."""
     return _quiet.get()
 
 
 def _run_in_log() -> contextlib.AbstractContextManager[Any]:
-    """Give this run a name in lines for machines."""
+    """Give this run a name in the JSON lines of the log."""
     return of_run(uuid.uuid4().hex[:12]) if logs_json() else contextlib.nullcontext()
 
 
@@ -312,7 +314,7 @@ class _LineHandler(logging.Handler):
 
 
 def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
-    """Keep what libraries print away from standard output when exactly one JSON document belongs there."""
+    """With `--json`, send what libraries print to standard error: standard output gets the document only."""
     return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
 
 
@@ -333,14 +335,14 @@ def exit_code(error: BaseException, *, outputs: Sequence[str | os.PathLike[str]]
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     if isinstance(error, OutputBusyError):
-        return BUSY  # also where it is about the output: the same command works later
+        return BUSY  # before the test for outputs: the same command works later
     if isinstance(error, StorageError) and any(_is_about(error, output) for output in outputs):
         return CANNOT_WRITE
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
 
 
 def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
-    """Tell whether a message names `place`, or something in it, rather than an input beside it."""
+    """Return whether a message names `place` or something inside it, rather than a longer name with it."""
     from rff_dist.storage.locations import parse_location
 
     try:
@@ -352,10 +354,10 @@ def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
 
 
 def report_usage(error: Exception, *, as_json: bool) -> int:
-    """Say what is wrong with the arguments and where to look, and return the exit code."""
+    """Report what is wrong with the arguments and where to look; return the exit code."""
     context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-    # pydantic's errors, whose message leaves out the value
+    # Errors of pydantic's: their message leaves out the value.
     found: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
     message = message.replace("Value error, ", "")
     if found and repr(found[0]["input"]) not in message:
@@ -369,7 +371,7 @@ def report_usage(error: Exception, *, as_json: bool) -> int:
 def _report_error(
     error: BaseException, context: typer.Context, code: int, names: Names, *, as_json: bool, debug: bool
 ) -> None:
-    """Say what went wrong and what to do next."""
+    """Report what went wrong and what to do next."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     notes, hint = [note for note in getattr(error, "__notes__", []) if "\n" not in note], ""
@@ -379,7 +381,7 @@ def _report_error(
         hint = _again() if notes else "to start over: the same command again"
     elif isinstance(error, MemoryError):
         message = "this machine's memory is not enough"
-        hint = "see what a fit needs: rff-dist plan --help"
+        hint = "to see how much memory a fit needs: rff-dist plan --help"
     elif type(error).__module__ == "rff_dist.errors":
         message = names.translated(str(error) + (f" ({'; '.join(notes)})" if notes else ""))
         if code == USAGE:
@@ -406,12 +408,12 @@ def _tell_error(
 
 
 def _again() -> str:
-    """Return the command that goes on where this one was stopped."""
+    """Return a hint with the command that goes on where this one was stopped."""
     return f"to go on: {shlex.join(map(redact, ['rff-dist', *sys.argv[1:]]))}"
 
 
 def _near_path(message: str, given: Iterable[Any]) -> str:
-    """Return what is on disk beside the path that a message names, under nearly its name; "" if nothing."""
+    """Return a path on disk that is named nearly like the missing one in a message; "" if there is none."""
     for path in (Path(value) for value in given if isinstance(value, str) and "://" not in value):
         if str(path.absolute()) in message and path.parent.is_dir() and not path.exists():
             names = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]

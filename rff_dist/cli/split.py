@@ -1,4 +1,4 @@
-"""Datasets cut into one to train on and one to test on."""
+"""Split a dataset into one to train on and one to test on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rff_dist.jobs.specs import Split
     "rff-dist split data.zarr --by time --time 'day: elapsed-days'",
 )
 def split(job: Split) -> Report:
-    """Cut a dataset into one to train on and one to test on, by hashes, groups or time."""
+    """Split a dataset into one to train on and one to test on, by hashes, groups or time."""
     from rff_dist.jobs.split import split
 
     found = split(job)

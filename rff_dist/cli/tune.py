@@ -1,4 +1,4 @@
-"""Which kernel, length scale, alpha and D: candidates compared by cross-validation, the best one stored."""
+"""Choose kernel, length scale, alpha and D: compare candidates by cross-validation, and store the best."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tune(
     plot: PlotPath = None,
     report: ReportPath = None,
 ) -> Report:
-    """Compare kernels, length scales, alphas and D by cross-validation from one reading; train the best."""
+    """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
     from rff_dist.jobs.steps import run_steps
     from rff_dist.jobs.train import open_training
 
@@ -74,7 +74,7 @@ def _describe_search(found: Search, dataset: Dataset, seed: int) -> dict[str, An
 
 
 def _draw(plot: Any, found: Search, data: str) -> None:
-    """Draw the best candidate's error against alpha and D, and all candidates."""
+    """Draw the best candidate's errors against alpha and D, and those of all candidates."""
     from rff_dist.data.folds import folds_words
     from rff_dist.report import save_cross_validation
 
@@ -108,8 +108,8 @@ def _table(found: Search, data: str) -> RenderableType:
             style="bold" if best else None,
         )
     note = (
-        "scale: the length scale; error: share of the variance, least over alpha and D; "
-        "as good: within its standard error"
+        "scale: the length scale; error: share of the variance, at the best alpha and D; "
+        "as good: within one standard error of the best"
     )
     return Group(view, Text(note, "dim"))
 
@@ -121,7 +121,7 @@ def _facts(found: Mapping[str, Any]) -> RenderableType:
     alpha = display.alpha_number(best["alpha"])
     outputs = display.features_and_targets(found["n_features"], found["n_targets"])
     ends = [
-        f"{name} is the {'least' if best[end] == 'lower' else 'largest'} tried"
+        f"{name} is the {'smallest' if best[end] == 'lower' else 'largest'} tried"
         for name, end in (("the length scale", "length_scale_at_end"), ("alpha", "alpha_at_end"))
         if best[end] is not None
     ]

@@ -1,4 +1,4 @@
-"""Bring a model up to date: the job of the flow `refresh` from a shell."""
+"""Update a model with new rows: the job of the flow `refresh`, from a shell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rff_dist.jobs.refresh import Refresh
 
 _SHOWN_COLUMNS = 5
-#: What the program exits with where rows were refused, and the model is the one of before.
+#: The exit code if rows were refused, so that the model is the one of before.
 REFUSED = 3
 
 
@@ -34,7 +34,7 @@ REFUSED = 3
 def update(job: Update, where: Where, report: ReportPath = None) -> Report:
     """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
 
-    Where it is worse, the rows are refused, and the exit code is 3.
+    If it is worse, the rows are refused, and the exit code is 3.
     """
     from rff_dist.jobs.fits import JobData
     from rff_dist.jobs.refresh import open_update, outcome
@@ -50,13 +50,13 @@ def update(job: Update, where: Where, report: ReportPath = None) -> Report:
             rows, times = JobData(run.dataset), passes.times()
             display.write_page(report, rows, run.challenger, job.model, times, update=found)
         elif report is not None:
-            say("warning", "there are no new rows, so there is no report", "yellow")
+            say("warning", "there are no new rows, so no report was written", "yellow")
         refused = document["decision"].endswith("kept")
         return Report(document, _view(document, run), code=REFUSED if refused else 0)
 
 
 def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
-    """Return what was found and decided, for people."""
+    """Return what was found and decided, as people see it."""
     version = "" if found["version"] is None else f", version {found['version']}"
     title = f"{found['decision']}: {found['model']}{version}"
     facts: display.ShownFacts = {"because": found["reason"]}

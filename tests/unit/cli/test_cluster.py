@@ -151,7 +151,7 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     assert [row["n_clusters"] for row in found["candidates"]] == [2, 4]
     assert read_clusters(tmp_path / "model").card["candidates"] == found["candidates"]
     shown = run("cluster", data, tmp_path / "labels.zarr", *several, "--overwrite", "--choose", "gap").stdout
-    lines = [line for line in shown.splitlines() if "← taken" in line]
+    lines = [line for line in shown.splitlines() if "← chosen" in line]
     assert len(lines) == 1
     assert "numbers of clusters, by gap" in shown
     assert "chosen from 2, 4, by gap" in " ".join(run("info", tmp_path / "model").stdout.split())
@@ -160,7 +160,7 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
 def test_the_tables_show_sizes_and_the_inertia_of_each_pass(data, tmp_path):
     result = run("cluster", data, tmp_path / "labels.zarr", *SMALL, "--clusters", "30", "--max-passes", "40")
     assert result.exit_code == 0, result.stderr
-    for words in ("clusters by size", "… and 10 smaller ones", "inertia of the centres", "converged after"):
+    for words in ("clusters by size", "… and 10 smaller ones", "inertia at the beginning", "converged after"):
         assert words in result.stdout
     assert "lloyd: done after" in result.stderr
 

@@ -45,8 +45,8 @@ def test_arrays_without_checksums_and_chunks_that_cut_rows_are_warned_of(tmp_pat
     group.create_array("X", shape=(100, 4), chunks=(10, 2), dtype="f8")
     states = found_by(doctor.check_dataset(str(tmp_path / "data")))
     assert [state for state, *_ in states] == ["warn", "warn"]
-    assert "no checksums of X" in states[0][1]
-    assert "rows are cut in pieces" in states[1][1]
+    assert "no checksums for X" in states[0][1]
+    assert "rows are split over chunks" in states[1][1]
 
 
 def test_a_port_of_dask_that_is_open_to_all_is_found():

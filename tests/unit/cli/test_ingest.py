@@ -85,7 +85,7 @@ def test_rows_are_ingested_once_and_both_counts_are_shown(folder, tmp_path):
     assert (first["ingested"], again["skipped"]) == (2 * ([str(folder / "table.csv")],))
     shown = " ".join(run(*ingest_it).stdout.split())  # lines end where the path is long
     assert "nothing new" in shown
-    assert "there already" in shown
+    assert "in the dataset already" in shown
 
 
 def test_a_query_is_ingested_and_the_password_of_its_database_not_told(tmp_path, monkeypatch):

@@ -112,8 +112,8 @@ def test_a_measured_plan_tells_the_whole_time_and_how_many_workers_are_worth_hav
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--scheduler", "tcp://127.0.0.1:9"], "give --measure too"),
-        (["--plot", "workers.png"], "give --measure too"),
+        (["--scheduler", "tcp://127.0.0.1:9"], "add --measure"),
+        (["--plot", "workers.png"], "add --measure"),
         (["--measure", "--features", "nystrom"], "expected --features fourier"),
         (["--measure", "--solver", "pcg", "--alpha", "1"], "expected --features fourier"),
     ],
