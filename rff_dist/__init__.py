@@ -1,18 +1,18 @@
-"""Kernel methods on data of any size: exact random-feature statistics, streamed on Dask.
+"""Kernel methods on data of any size: exact statistics of random features, summed up in blocks, on Dask.
 
-Every job is a pass over row blocks of a Zarr dataset, through a random feature map, into statistics
-that add up exactly; everything else is arithmetic on those statistics::
+Every job is a pass over row blocks of a Zarr dataset. A random feature map turns the rows into features,
+and their statistics add up exactly. Everything after the pass is arithmetic on these statistics::
 
     from rff_dist import RFFRidge
 
     model = RFFRidge("matern", n_components=4096).fit("data.zarr")   # or NumPy, Dask and Zarr arrays
     model.predict("new.zarr")
 
-The pieces, for when the estimators are not enough: `open_dataset`, `write_dataset` and `append_dataset`,
-kernels such as `Gaussian`, `draw_feature_map`, `accumulate` on a `SerialEngine` or a `DaskEngine`, and the
-`RidgeStatistics` that come out, which `+` and `-` without rounding.
+If the estimators are not enough, use the pieces: `open_dataset`, `write_dataset` and `append_dataset`;
+kernels such as `Gaussian`; `draw_feature_map`; `accumulate` on a `SerialEngine` or a `DaskEngine`; and the
+`RidgeStatistics` that it returns, which are added and subtracted without rounding.
 
-Importing the package is cheap: what needs Dask, Zarr or scikit-learn is imported when it is first used.
+Importing the package is cheap: Dask, Zarr and scikit-learn are imported when they are first needed.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Checks of what users give: numbers, counts, and names of things."""
+"""Checks of values that users give: numbers, counts and names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rff_dist.errors import InvalidParameterError
 
 
 def find_by_name[T](table: Mapping[str, T], name: object, what: str, *, also: str = " or an object") -> T:
-    """Return the entry of that name; see `check_name`."""
+    """Return the table's entry of that name; see `check_name` for the other parameters."""
     check_name(name, table, what, also=also)
     return table[str(name)]
 
 
 def check_name(name: object, known: Iterable[str], what: str, *, also: str = "") -> None:
-    """Check that a parameter's value is one of the names known.
+    """Check that a parameter's value is one of the known names.
 
-    `what`: the parameter.
-    `also`: what else may be given, for the message.
+    `what`: the parameter's name.
+    `also`: what else the parameter accepts, for the message.
 
-    Raises InvalidParameterError if it is none of them; the message gives the nearest one.
+    Raises InvalidParameterError if it is not; the message suggests the nearest name.
     """
     names = sorted(known)
     if isinstance(name, str) and name in names:
@@ -44,7 +44,7 @@ def check_positive(value: object, name: str) -> float:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a real number, and no truth value."""
+    """Return whether `value` is a real number and not a bool."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 

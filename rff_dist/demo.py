@@ -1,11 +1,11 @@
 """The two main jobs on pictures: learn the colour of a pixel from its place, and cluster handwritten digits.
 
-flower.jpg, which comes with scikit-learn, is 273,280 rows of two coordinates and three colours. The
-rows go to Zarr, a model is trained through the Prefect flow on a local Dask cluster, and the whole picture is
-predicted back into Zarr. Coordinates are in units of the picture's width.
+The picture flower.jpg comes with scikit-learn. It gives 273,280 rows of two coordinates, in units of the
+picture's width, and three colours. The rows are written to Zarr, a model is trained by the Prefect flow on a
+local Dask cluster, and the model predicts the whole picture into Zarr.
 
-Then scikit-learn's 1,797 handwritten digits, 8 × 8 pixels each, are clustered by kernel k-means on the same
-engine, at the width of the median heuristic and without a look at their names, beside plain k-means.
+Then scikit-learn's 1,797 handwritten digits of 8 × 8 pixels are clustered on the same engine by kernel
+k-means, with the median heuristic's length scale and without their names, and compared with plain k-means.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.typing import FloatArray
 
-#: Candidates, in units of the picture's width: 0.01 is 6.4 pixels.
+#: Candidates for the length scale, in units of the picture's width: 0.01 is 6.4 pixels.
 LENGTH_SCALES = (0.005, 0.0075, 0.01, 0.015, 0.02)
 
-_FOLDS = 2  # of so many rows; each takes a decomposition for every candidate
+_FOLDS = 2  # enough for so many rows; each fold costs a decomposition for every candidate
 _PICTURE = "flower.jpg"
 _DIGITS, _DIGIT_STARTS = 10, 10
-_EXAMPLES = 18  # of each cluster in the picture
-_UNKNOWN = 0.5  # the grey of pixels that are held out
-_MISTAKE = (0.90, 0.62, 0.0)  # the ground of digits in a cluster of another one
+_EXAMPLES = 18  # digits shown of each cluster
+_UNKNOWN = 0.5  # the grey of held-out pixels
+_MISTAKE = (0.90, 0.62, 0.0)  # the background of a digit in a cluster of other digits
 
 
 def run_demo(
@@ -63,17 +63,17 @@ def run_demo(
     stride: int = 1,
     console: Console,
 ) -> dict[str, Any]:
-    """Train on a photograph through the Prefect flow, cluster digits, show how it went and save pictures.
+    """Train on a photograph through the Prefect flow, cluster digits, show the figures and save pictures.
 
-    Takes one to two minutes on two cores. Unless the environment names another, Prefect's home is a
-    folder below `output`, so that nothing is left in the user's own.
+    Takes one to two minutes on two cores. Prefect's home is a folder below `output`, so that nothing is left
+    in the user's home, unless the environment names another.
 
     `output`: folder for data, model and pictures; those of an earlier demo are replaced.
     `n_components`: D.
     `seed`: of the split, the frequencies and the starts of the clusters.
     `workers`, `threads`: size of the local Dask cluster; all CPUs by default.
-    `stride`: take every so many-th pixel of each row and column.
-    `console`: rich.console.Console. Where bars and the final table are shown.
+    `stride`: with n, only every n-th pixel of each row and column is used.
+    `console`: rich.console.Console. It shows progress bars and the final table.
     Returns: the table's figures and the files' paths, JSON-able.
     Raises InvalidParameterError if `stride` is below 1.
     """
@@ -126,13 +126,13 @@ def run_demo(
 
 @dataclass(frozen=True, eq=False)
 class _Photo:
-    """The picture as rows.
+    """The picture as rows, one for each pixel.
 
     `image`: float64 array of shape (height, width, 3). Colours from 0 to 1.
-    `places`: float32 array of shape (n_pixels, 2). Centre of each pixel, from the left and from the top, in
+    `places`: float32 array of shape (n_pixels, 2). Distances of each centre from the left and the top, in
       units of the width.
     `colours`: float64 array of shape (n_pixels, 3).
-    `learnt`, `held_out`: int arrays. Numbers of the pixels of the two halves.
+    `learnt`, `held_out`: int arrays. Indices of the pixels in each half.
     """
 
     image: FloatArray
@@ -143,7 +143,7 @@ class _Photo:
 
 
 def _named(folder: Path) -> dict[str, str]:
-    """Return the files that a reader may want, relative to the working folder where they are below it."""
+    """Return the paths of the demo's files, relative to the working folder if they are below it."""
     names = (
         *("comparison.png", "digits.png", "model", "predictions.zarr", "train.zarr", "test.zarr"),
         *("all.zarr", "digits.zarr", "digits-labels.zarr"),
@@ -191,13 +191,16 @@ def _write_data(photo: _Photo, folder: Path) -> None:
 
 
 def _prepare_prefect(output: Path) -> None:
-    """Keep Prefect's files out of the user's home and its logs out of the bars; before it is imported."""
+    """Keep Prefect's files out of the user's home and its logs off the screen.
+
+    Prefect reads these variables when it is imported, so this comes first.
+    """
     os.environ.setdefault("PREFECT_HOME", str((output / "prefect").resolve()))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
 
 
 def _train(folder: Path, engine: Engine, *, n_components: int, seed: int) -> dict[str, Any]:
-    # Imported here: Prefect takes two seconds, and reads its settings when it is imported.
+    # Imported here, since Prefect takes two seconds and reads its settings when it is imported.
     from rff_dist.flows.running import lend_engine
     from rff_dist.flows.tune import tune
 
@@ -243,7 +246,7 @@ def _fit_linear(photo: _Photo) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class _Digits:
-    """Handwritten digits: pixels from 0 to 1 of shape (n_digits, 64), and which digit each is."""
+    """Handwritten digits: pixels from 0 to 1, of shape (n_digits, 64), and the digit that each shows."""
 
     pixels: NDArray[np.float32]
     names: NDArray[np.int64]
@@ -254,9 +257,9 @@ class _Clustered:
     """A clustering of the digits.
 
     `labels`: int32 array of shape (n_digits,).
-    `distances`: float64 array of shape (n_digits, 10). To all centres.
-    `agreement`: digits by name and cluster.
-    `facts`: how it was found; JSON-able.
+    `distances`: float64 array of shape (n_digits, 10). Distances to all centres.
+    `agreement`: counts of digits by name and cluster.
+    `facts`: how the clustering was found; JSON-able.
     """
 
     labels: NDArray[np.int32]
@@ -273,7 +276,7 @@ def _load_digits() -> _Digits:
 
 
 def _cluster(digits: _Digits, folder: Path, engine: Engine, *, n_components: int, seed: int) -> _Clustered:
-    """Cluster the stored digits, write their labels, and count how far they agree with their names."""
+    """Cluster the stored digits, write the labels, and count how well they agree with the digits' names."""
     start = time.perf_counter()
     url, labelled = folder / "digits.zarr", folder / "digits-labels.zarr"
     dataset = open_dataset(url)
@@ -332,7 +335,7 @@ def _save_digits(folder: Path, digits: _Digits, clustered: _Clustered, plain: _C
     panels = []
     for title, found in (("k-means of the pixels", plain), ("Kernel k-means", clustered)):
         strangers = len(digits.names) - int(found.agreement.counts.max(axis=0).sum())
-        words = f"{strangers:,} of {len(digits.names):,} digits in a cluster of another one (orange)"
+        words = f"{strangers:,} of {len(digits.names):,} digits are in a cluster of another digit (orange)"
         index = f"adjusted Rand index {found.agreement.adjusted_rand_index:.3f}"
         panels.append(Panel(_examples(digits, found), title, f"{words}\n{index}"))
     title = f"Each cluster's mean, and {_EXAMPLES} of its digits from its centre to its edge"
@@ -340,9 +343,10 @@ def _save_digits(folder: Path, digits: _Digits, clustered: _Clustered, plain: _C
 
 
 def _examples(digits: _Digits, found: _Clustered) -> FloatArray:
-    """Return a picture with a line for each cluster, in the order of the digits most common in them.
+    """Return a picture with a line for each cluster, ordered by the digit that is most common in it.
 
-    Digits are at even steps of their distance's rank; those of another name than most have an orange ground.
+    A line shows the cluster's mean, then members at even steps of the rank of their distance from the centre.
+    Members that show another digit than most have an orange background.
     """
     counts = found.agreement.counts
     order = np.lexsort([-counts.max(axis=0), counts.argmax(axis=0)])
@@ -368,7 +372,7 @@ def _examples(digits: _Digits, found: _Clustered) -> FloatArray:
 
 
 def _without_lloyd(observer: Observer) -> Observer:
-    """Tell an observer nothing of Lloyd passes: tens of them, each a moment."""
+    """Keep Lloyd passes from an observer: there are tens of them, and each takes a moment."""
 
     def tell(event: Event) -> None:
         if event.label != "lloyd":
@@ -392,7 +396,7 @@ def _figures(
         "length_scale": trained["length_scale"],
         "alpha": trained["alpha"],
         "psnr_linear": psnr_of(linear),
-        # As the model predicts; clipped to the colours there are it is a little better.
+        # Of the raw predictions; clipping them to valid colours makes it a little better.
         "psnr": _psnr(np.mean(trained["metrics"]["mse"])),
         "psnr_clipped": psnr_of(predicted.clip(0, 1)),
         "model_digest": trained["digest"],
@@ -407,7 +411,7 @@ def _psnr(mean_squared_error: float | np.floating[Any]) -> float:
 def _save_picture(
     folder: Path, photo: _Photo, figures: Mapping[str, Any], *, linear: FloatArray, predicted: FloatArray
 ) -> None:
-    # Its font cache is of no interest here.
+    # At lower levels matplotlib reports on its font cache.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.WARNING)
     height, width = photo.image.shape[:2]
     masked = np.full_like(photo.colours, _UNKNOWN)
@@ -415,8 +419,8 @@ def _save_picture(
     panels = [
         Panel(
             masked.reshape(photo.image.shape),
-            "What they learn from",
-            f"a random half of {width} × {height} pixels; the others are grey",
+            "What the models learn from",
+            f"a random half of the {width} × {height} pixels; the others are grey",
         ),
         Panel(linear, "Linear model", f"{figures['psnr_linear']:.1f} dB on the other half"),
         Panel(
@@ -445,7 +449,7 @@ def _show(figures: Mapping[str, Any], console: Console) -> None:
         f"statistics of {len(LENGTH_SCALES)} length scales",
         "processor": f"{figures['share_of_limit']:.0%} of what {figures['n_cores']} cores can do "
         f"({figures['gflops_per_core']:.0f} GFLOP/s each in float64 products)",
-        "digits": f"{digits['rows']:,} in {digits['n_clusters']} clusters, without a look at their names, in "
+        "digits": f"{digits['rows']:,} in {digits['n_clusters']} clusters, found without their names, in "
         f"{digits['passes']} passes and {digits['seconds']:.0f} s",
         "agreement": f"[bold green]ARI {digits['ari']:.3f}, NMI {digits['nmi']:.3f}[/] "
         f"(k-means of the pixels: {digits['ari_plain']:.3f}, {digits['nmi_plain']:.3f})",

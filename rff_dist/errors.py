@@ -5,28 +5,28 @@
     RFFDistError
     ├── InvalidParameterError (ValueError)      a parameter outside its range, or an unknown name
     ├── DataError (ValueError)                  values that cannot be used: NaN, wrong shape, wrong dtype
-    │   └── FingerprintMismatchError            the data's first rows are not those that a model holds
+    │   └── FingerprintMismatchError            the first rows of the data are not the ones a model holds
     ├── PlanError (ValueError)                  the job cannot run as asked: too much memory, bad block sizes
     ├── StatisticsError (ValueError)            statistics that do not belong together, or do not add up
-    ├── SolveError (numpy.linalg.LinAlgError)   no solution; carries causes and remedies
+    ├── SolveError (numpy.linalg.LinAlgError)   no usable solution; names causes and remedies
     ├── StorageError (OSError)                  a dataset or model that cannot be opened or written
     │   ├── OutputExistsError (FileExistsError) the output is there already
     │   ├── OutputBusyError (BlockingIOError)   another run is writing the output
-    │   ├── IntegrityError                      stored bytes that are not the ones that were written
-    │   ├── UnsafeModelError                    a file that could run code when loaded, a pickle say
+    │   ├── IntegrityError                      the stored bytes differ from those that were written
+    │   ├── UnsafeModelError                    a file that could run code when loaded, such as a pickle
     │   ├── VersionError                        written by a newer release
     │   ├── NoSuchVersionError (LookupError)    a registered model has no such version
-    │   └── ConflictError                       somebody else changed the same thing meanwhile
-    ├── BlockError (RuntimeError)               a block failed; names its rows
-    ├── BroadcastError (RuntimeError)           a worker drew other frequencies than the client
+    │   └── ConflictError                       somebody else changed the same thing at the same time
+    ├── BlockError (RuntimeError)               the work on a block failed; names its rows
+    ├── BroadcastError (RuntimeError)           a worker holds another feature map than the client
     ├── ClusterError (ConnectionError)          the Dask cluster cannot be used
     │   ├── ClusterUnavailableError             no scheduler answers
     │   └── ClusterLostError                    the scheduler or all workers went away during a pass
-    ├── JobTimeoutError (TimeoutError)          a run took longer than it was given
+    ├── JobTimeoutError (TimeoutError)          a run took longer than its time limit
     └── MissingDependencyError (ImportError)    an optional package is needed
 
-Each error is also the built-in that a caller would catch without knowing rff_dist.
-Messages say what is wrong, the values got and what was expected, and what to do.
+Each error is also a built-in error, which callers can catch without knowing rff_dist.
+Messages say what is wrong, the values got, what was expected, and what to do.
 """
 
 import numpy as np
@@ -45,7 +45,7 @@ class DataError(RFFDistError, ValueError):
 
 
 class FingerprintMismatchError(DataError):
-    """The first rows of the data are not those that a model holds."""
+    """The first rows of the data are not the ones a model holds."""
 
 
 class PlanError(RFFDistError, ValueError):
@@ -65,7 +65,7 @@ class StorageError(RFFDistError, OSError):
 
 
 class OutputExistsError(StorageError, FileExistsError):
-    """The output exists and overwriting was not asked for."""
+    """The output exists, and the job was not told to overwrite it."""
 
 
 class OutputBusyError(StorageError, BlockingIOError):
@@ -73,7 +73,7 @@ class OutputBusyError(StorageError, BlockingIOError):
 
 
 class IntegrityError(StorageError):
-    """Stored bytes are not the ones that were written."""
+    """Stored bytes differ from those that were written."""
 
 
 class UnsafeModelError(StorageError):
@@ -85,11 +85,11 @@ class VersionError(StorageError):
 
 
 class NoSuchVersionError(StorageError, LookupError):
-    """A registered model has no such version, or none to go back to."""
+    """A registered model has no such version, or no earlier one to go back to."""
 
 
 class ConflictError(StorageError):
-    """Somebody else changed the same thing meanwhile."""
+    """Somebody else changed the same thing at the same time."""
 
 
 class BlockError(RFFDistError, RuntimeError):
@@ -113,7 +113,7 @@ class ClusterLostError(ClusterError):
 
 
 class JobTimeoutError(RFFDistError, TimeoutError):
-    """A run took longer than it was given."""
+    """A run took longer than its time limit."""
 
 
 class MissingDependencyError(RFFDistError, ImportError):

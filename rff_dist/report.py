@@ -1,6 +1,6 @@
-"""Pictures of results: figures without a display and without any state between them.
+"""Pictures of results as PNGs: figures that need no display and share no state.
 
-The folder of `path` is made, and a file that is there is replaced when the new one is whole. Titles and
+The folder of `path` is created, and an existing file is replaced once the new one is complete. Titles and
 subtitles stand above the axes.
 """
 
@@ -39,7 +39,7 @@ _DPI = 160
 _MAX_LINES = 9
 _MAX_NUMBERS = 40
 _MAX_CANDIDATES = 30
-# Okabe & Ito 2008, without black and yellow: told apart by colour-blind readers.
+# Okabe & Ito 2008, without black and yellow: colour-blind readers can tell them apart.
 _HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MARKERS = "o^sDvP*"
 
@@ -48,9 +48,9 @@ _MARKERS = "o^sDvP*"
 class Panel:
     """One picture of a comparison.
 
-    `image`: real array of shape (height, width, 3). Red, green and blue from 0 to 1; values beyond are
-      clipped, as any screen does.
-    `title`, `caption`: written above and below.
+    `image`: real array of shape (height, width, 3). Red, green and blue from 0 to 1; other values are
+      clipped, as on any screen.
+    `title`, `caption`: texts above and below the image.
     """
 
     image: NDArray[Any]
@@ -59,10 +59,10 @@ class Panel:
 
 
 def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> Path:
-    """Save pictures side by side as one PNG, at about the resolution of one screen.
+    """Save pictures side by side as one PNG, at about the resolution of a screen.
 
-    `panels`: sequence of Panel. From left to right.
-    `title`: above all of them.
+    `panels`: sequence of Panel, from left to right.
+    `title`: above all panels.
     Raises DataError if there is no panel, or an image does not have three colours per pixel; StorageError if
       the file cannot be written.
     """
@@ -94,8 +94,8 @@ class ErrorSeries:
 
     `label`: what is measured.
     `values`, `low`, `high`: real arrays of shape (n_points,). The measure and its interval.
-    `bound`: real array of shape (n_points,), or None. What theory says it does not exceed.
-    `bound_label`: which theory.
+    `bound`: real array of shape (n_points,), or None. Theory's bound on the measure.
+    `bound_label`: the theory's name.
     """
 
     label: str
@@ -115,12 +115,12 @@ def save_error_curve(
     subtitle: str = "",
     wanted: float | None = None,
 ) -> Path:
-    """Save errors against the number of components as a PNG, on logarithmic axes, beside 1/√D.
+    """Save errors against the number of components as a PNG, on logarithmic axes, with lines of slope 1/√D.
 
     `n_components`: sequence of int of shape (n_points,).
-    `series`: sequence of ErrorSeries. Bounds are dashed, in their measure's colour.
-    `wanted`: an error to mark.
-    Raises DataError if there is no series, one has another number of points, or no error is above 0;
+    `series`: sequence of ErrorSeries. Bounds are dashed, in the colour of their measure.
+    `wanted`: an error to mark by a line.
+    Raises DataError if there is no series, a series has another number of points, or no error is above 0;
       StorageError if the file cannot be written.
     """
     D = np.asarray(n_components, np.float64)
@@ -130,7 +130,7 @@ def save_error_curve(
         if len(one.values) != len(D):
             raise DataError(f"{one.label!r} has {len(one.values)} values for {len(D)} numbers of components")
     if not any((np.asarray(one.values) > 0).any() for one in series):
-        raise DataError("all errors are 0, and logarithmic axes have no 0; there is nothing to draw")
+        raise DataError("all errors are 0; expected one above 0 to draw on logarithmic axes")
     figure = figure_of(8.6, 5.2, title=title)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log")
@@ -164,8 +164,8 @@ def save_scaling(
 ) -> Path:
     """Save the seconds of passes, and how busy workers are, against the number of workers as one PNG.
 
-    `curves`: by what each is called.
-    `measured`: points of some of these, drawn in their curve's colour.
+    `curves`: by their labels.
+    `measured`: measured points by the labels of curves, drawn in the curve's colour.
     Raises DataError if there is no curve; StorageError if the file cannot be written.
     """
     if not curves:
@@ -205,21 +205,21 @@ def save_cross_validation(
     target: int | None = None,
     candidates: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Save errors against alpha as a PNG, of several numbers of components beside the least against D.
+    """Save errors against alpha as a PNG; with several D, a second panel shows the least errors against D.
 
-    Bands and bars are one standard error wide to either side. The best of all is marked, and so is the
-    smallest number of components within one standard error of it; of one number, the largest such alpha.
+    Bands and bars reach one standard error to either side. Two places are marked: the best, and the smallest
+    number of components within one standard error of it, or with a single D the largest such alpha.
 
-    `candidates`: what the features were compared with, themselves included, as `Search.rows`: drawn below
-      by their least errors, the best thirty.
-    `target`: draw the root mean squared error of this target, in its units; by default the error that choices
-      go by, the share of the variance that is left.
+    `candidates`: all candidates that were compared, as in `Search.rows`. The best thirty are drawn below, by
+      their least errors.
+    `target`: draw the root mean squared error of this target, in its units. By default the error that choices
+      are made by is drawn: the share of the variance that is left.
     Raises DataError if there is no such target, or no error is above 0; StorageError if the file cannot be
       written.
     """
     errors, deviations, label = _errors_to_draw(table, target)
     if not (errors > 0).any():
-        raise DataError("all errors are 0, and logarithmic axes have no 0; there is nothing to draw")
+        raise DataError("all errors are 0; expected one above 0 to draw on logarithmic axes")
     best, chosen, several = table.best, None, len(table.n_components) > 1
     if len(table.weights) > 1:
         chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
@@ -275,7 +275,7 @@ def save_cross_validation(
 
 
 def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidates: int) -> None:
-    """Draw the errors of candidates one below the other, the best on top."""
+    """Draw the errors of candidates below each other, the best at the top."""
     places = np.arange(len(ranked))
     errors = np.array([one["score"] for one in ranked])
     deviations = np.array([one["standard_error"] or 0.0 for one in ranked])
@@ -301,12 +301,12 @@ def _candidate_words(row: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class AlphaPath:
-    """What each alpha was judged by, per target.
+    """The values of a criterion at each alpha, for each target.
 
-    `label`: what the values are.
+    `label`: the criterion.
     `alphas`: float64 array of shape (n_alphas,).
     `values`: float64 array of shape (n_alphas, n_targets). Values that are not finite leave gaps.
-    `logarithmic`: whether the values' axis is.
+    `logarithmic`: whether the axis of the values is logarithmic.
     """
 
     label: str
@@ -326,16 +326,15 @@ def save_alpha_paths(
 ) -> Path:
     """Save values against alpha as a PNG, one panel for each path and one line for each target.
 
-    `chosen`: float or array of shape (n_targets,). The alpha to mark, or those of the targets.
-    `labels`: sequence of str of length n_targets. The targets' names; of more than nine the first nine are
-      drawn.
+    `chosen`: float or array of shape (n_targets,). The alpha to mark, or one for each target.
+    `labels`: sequence of str of length n_targets. The targets' names. Only the first nine targets are drawn.
     Raises DataError if there is no path, or one has another number of targets; StorageError if the file
       cannot be written.
     """
     if not paths or any(one.values.shape != (len(one.alphas), len(labels)) for one in paths):
         shapes = [one.values.shape for one in paths]
         raise DataError(
-            f"the paths have the shapes {shapes}; expected at least one, of {len(labels)} targets"
+            f"the paths have the shapes {shapes}; expected at least one, with {len(labels)} targets each"
         )
     figure = figure_of(2.4 + 5.2 * len(paths), 4.6, title=title)
     shown = min(len(labels), _MAX_LINES)
@@ -364,10 +363,10 @@ def save_alpha_paths(
 
 
 def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str, subtitle: str = "") -> Path:
-    """Save rows in two kernel principal components as a PNG, in their clusters' colours and shapes.
+    """Save rows in two kernel principal components as a PNG, in the colours and shapes of their clusters.
 
-    `view`: from `kmeans.view.view_clusters`. Clusters up to a number of 40 have their numbers at their
-      centres, unless they have no rows in the view.
+    `view`: from `kmeans.view.view_clusters`. Up to 40 clusters have their numbers at their centres, unless
+      they have no rows in the view.
     Raises DataError if there is no row; StorageError if the file cannot be written.
     """
     if not len(view.scores):
@@ -394,7 +393,7 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
 def save_clustering(
     path: str | os.PathLike[str], dataset: Dataset, clusters: Clusters, *, seed: int, title: str
 ) -> Path:
-    """Save a seeded sample of a dataset's rows with their clusters, see `save_clusters`."""
+    """Save a picture of a seeded sample of a dataset's rows in their clusters, see `save_clusters`."""
     view = view_clusters(dataset, clusters, seed=seed)
     words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {dataset.n_samples:,}"
     return save_clusters(path, view, title=title, subtitle=words)
@@ -403,12 +402,12 @@ def save_clustering(
 def figure_of(
     width: float, height: float, *, title: str = "", pads: tuple[float, float] = (0.12, 0.1)
 ) -> Figure:
-    """Return an empty figure of a size in inches, below its title."""
+    """Return an empty figure with a title; sizes are in inches."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     figure.get_layout_engine().set(w_pad=pads[0], h_pad=pads[1])  # type: ignore[union-attr, call-arg]
     if not title:
         return figure
-    # Names are text: a dollar sign must not start a formula.
+    # Titles hold names that users chose: a dollar sign in them must not start a formula.
     heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": INK}
     figure.suptitle(title, x=pads[0] / width, ha="left", **heading)
     return figure
@@ -419,14 +418,14 @@ def _subtitle(axes: Any, text: str) -> None:
 
 
 def _look(cluster: int) -> tuple[str, str]:
-    """Return a cluster's colour and shape; the first 42 differ in one of them."""
+    """Return a cluster's colour and shape; no two of the first 42 clusters share both."""
     return _HUES[cluster % len(_HUES)], _MARKERS[cluster // len(_HUES) % len(_MARKERS)]
 
 
 def _errors_to_draw(
     table: CrossValidation, target: int | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
-    """Return errors, their standard errors (0 where there are none) and what to call them."""
+    """Return errors, their standard errors (0 if there are none) and the label of the errors."""
     if target is None:
         errors, deviations = table.scores, table.score_standard_errors
         return errors, np.nan_to_num(deviations), "mean squared error / variance"
@@ -434,7 +433,7 @@ def _errors_to_draw(
     if not 0 <= target < n_targets:
         raise DataError(f"there is no target {target} to draw; expected one of 0 to {n_targets - 1}")
     errors = np.sqrt(table.mean[..., target])
-    twice = np.where(errors > 0, 2 * errors, 1.0)  # of a root, by its derivative
+    twice = np.where(errors > 0, 2 * errors, 1.0)  # the standard error of √x is that of x over 2√x
     return errors, np.nan_to_num(table.standard_error[..., target] / twice), "root mean squared error"
 
 
@@ -449,7 +448,7 @@ def _mark(
 ) -> None:
     width = np.flatnonzero(table.n_components == choice.n_components)[0]
     value = errors[width, np.flatnonzero(table.alphas == choice.alpha)[0]]
-    # the square goes around the circle where both are one
+    # The square is larger: it goes around the circle if both mark one place.
     style = {"marker": marker, "facecolor": "none", "edgecolor": _COLOURS[1], "linewidth": 1.6, "zorder": 4}
     for axes, x in zip(panels, (choice.alpha, choice.n_components), strict=False):
         axes.scatter([x], [value], s=150 if marker == "s" else 80, label=label, **style)
@@ -466,7 +465,7 @@ def _shades(n: int) -> list[tuple[float, ...]]:
 
 
 def plain_axes(axes: Any) -> None:
-    """Leave of axes a light grid and two lines."""
+    """Reduce axes to a light grid and two lines."""
     axes.set_axisbelow(True)
     axes.grid(True, which="major", color="#e6e6e6", lw=0.7)
     axes.tick_params(colors=MUTED, which="both", labelsize=9)
@@ -476,7 +475,7 @@ def plain_axes(axes: Any) -> None:
 
 
 def round_ticks(axes: Any) -> None:
-    """Mark few places on linear axes, in the digits of tables."""
+    """Put few ticks on linear axes, with numbers as in tables."""
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5))
         axis.set_major_formatter(lambda value, _: number(value))
@@ -490,17 +489,17 @@ def _label_components(axes: Any, n_components: Sequence[int]) -> None:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    # Without the name of the software the same picture has the same bytes.
+    # matplotlib's name and version are left out, so that the same picture has the same bytes.
     save = partial(figure.savefig, format="png", dpi=_DPI, metadata={"Software": None})
     return write_whole(path, save, what="picture")
 
 
 def save_choice(model: RidgeModel, path: str | os.PathLike[str], *, title: str, about: str) -> Path | None:
-    """Draw the errors that a model's alpha was chosen from; None where it was given.
+    """Draw the errors that a model's alpha was chosen by; return None, and draw nothing, if it was given.
 
-    `model`: its sums are not needed.
-    `path`: of a PNG.
-    `title`, `about`: above the axes: which data, and which features.
+    `model`: need not hold its sums.
+    `path`: of the PNG.
+    `title`, `about`: above the axes: the data, and the features.
     Raises DataError if no error is above 0; StorageError if the picture cannot be written.
     """
     arrays = model.selection

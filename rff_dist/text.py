@@ -29,7 +29,7 @@ def redact(url: str) -> str:
 
 
 def number(value: Any) -> str:
-    """Return a number in the digits that people want to read: four, and those of large ones in full.
+    """Return a number in four significant digits; ints, and values from 9,999.5 to 10⁷, as whole numbers.
 
     >>> number(0.123456), number(123456.7), number(12), number(None)
     ('0.1235', '123,457', '12', '–')

@@ -1,4 +1,4 @@
-"""Types that many modules speak of."""
+"""Types that many modules use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ type FloatArray = NDArray[np.float64]
 type Float32Array = NDArray[np.float32]
 type ComplexArray = NDArray[np.complex128]
 type IntArray = NDArray[np.int64]
-type IndexArray = NDArray[np.intp]  # what indexes an array
+type IndexArray = NDArray[np.intp]  # positions in an array
 type AnyIntArray = NDArray[np.integer[Any]]
 type BitArray = NDArray[np.uint64]
 type PathLike = str | os.PathLike[str]
-type Summary = dict[str, Any]  # facts of a step, as JSON
+type Summary = dict[str, Any]  # JSON-able facts about a step
 
-# what a stored object is made again from: JSON values, and arrays by name
+# The two parts from which a stored object is rebuilt: JSON values, and arrays by name.
 type Facts = Mapping[str, Any]
 type Arrays = Mapping[str, NDArray[Any]]

@@ -182,7 +182,7 @@ def test_each_path_of_alpha_is_a_panel_and_gaps_do_no_harm(tmp_path):
 
 @pytest.mark.parametrize("paths", [[], alpha_paths(2)])
 def test_paths_of_another_number_of_targets_are_refused(tmp_path, paths):
-    with pytest.raises(DataError, match="of 3 targets"):
+    with pytest.raises(DataError, match="with 3 targets each"):
         save_alpha_paths(tmp_path / "p.png", paths, chosen=1.0, labels=["a", "b", "c"], title="t")
 
 
