@@ -1,1 +1,1 @@
-"""One self-contained HTML page about a model: what it was made of, how good it is, what it looks at."""
+"""One self-contained HTML page about a model: what it was made of, how good it is, which columns matter."""

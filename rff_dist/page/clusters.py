@@ -1,4 +1,4 @@
-"""The page about clusters: their sizes, a map, and rows that stand for them."""
+"""The page about clusters: their sizes, a map, and representative rows."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def clusters_page(
     times: Times,
     seed: int = 0,
 ) -> Page:
-    """Return the page of clusters: sizes, a map and rows that stand for them.
+    """Return the page about clusters: their sizes, a map and representative rows.
 
-    `candidates`: what was compared to choose their number.
+    `candidates`: the numbers of clusters that were compared.
     """
     page = Page(
         f"Report: {redact(place)}",
@@ -46,13 +46,13 @@ def clusters_page(
         [(int(i), float(sizes[i]), f"{sizes[i] / sizes.sum():.1%}") for i in order[:50]],
     )
     if candidates:
-        page.section("Their number", f"{clusters.n_clusters:,} were taken.")
+        page.section("Number of clusters", f"{clusters.n_clusters:,} clusters were chosen.")
         measures = ("inertia", "silhouette", "stability")
         rows = [(f"{row['n_clusters']:,}", *(row[name] for name in measures)) for row in candidates]
         page.table("What was compared", ("clusters", *measures), rows)
     page.section(
         "Map",
-        "A sample of rows in the two directions of its greatest variance in features; numbers are centres.",
+        "A sample of rows in the two directions in which their features vary most. Numbers mark centres.",
     )
     view = view_clusters(dataset, clusters, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -62,8 +62,7 @@ def clusters_page(
             drawn.read_bytes(),
             f"{len(view.labels):,} rows and {clusters.n_clusters:,} centres in two principal components, "
             f"which hold {shares} of the variance.",
-            "Close clusters share a neighbourhood here; clusters that overlap may differ in other "
-            "directions.",
+            "Similar clusters are neighbours here. Clusters that overlap may differ in other directions.",
         )
     X, _, _ = sample_rows(dataset.without_targets(), seed, n_rows=len(view.labels))
     Z = clusters.feature_map.transform(X, dtype=np.float64)
@@ -72,8 +71,8 @@ def clusters_page(
     nearest = [int(np.square(Z - clusters.centres[i]).sum(axis=1).argmin()) for i in order[:20]]
     stand = [(int(i), *X[row, :shown].tolist()) for i, row in zip(order, nearest, strict=False)]
     first = "" if shown == X.shape[1] else f" Its first {shown} columns are shown."
-    text = "Of each of the largest clusters the sampled row that is nearest to its centre."
+    text = "For each of the largest clusters: the sampled row that is nearest to its centre."
     page.section("Representatives", text + first)
-    page.table("Rows that stand for their clusters", ("cluster", *map(str, names[:shown])), stand)
+    page.table("Rows that represent their clusters", ("cluster", *map(str, names[:shown])), stand)
     origin_sections(page, clusters.card, clusters.digest(), times)
     return page

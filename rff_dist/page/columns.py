@@ -1,4 +1,4 @@
-"""Which columns a model looks at: permutation importance, relevances and partial dependence."""
+"""Which columns matter to a model: permutation importance, relevances and partial dependence."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ def columns_section(page: Page, sample: Sample, model: RidgeModel, seed: int) ->
     scales = np.array(found) if isinstance(found, tuple) else None
     page.section(
         "Which columns matter",
-        "Permutation importance: by how much the root mean squared error of the sampled rows grows when "
-        "a column is shuffled, in deviations of the target."
-        + ("" if scales is None else " Relevance: one over the column's length scale, the largest being 1."),
+        "Permutation importance: the growth of the root mean squared error on the sampled rows when the "
+        "column is shuffled, in standard deviations of the target."
+        + (
+            "" if scales is None else " Relevance: 1 over the column's length scale; the largest is set to 1."
+        ),
     )
 
     def predict(inputs: NDArray[Any]) -> FloatArray:
@@ -46,16 +48,16 @@ def columns_section(page: Page, sample: Sample, model: RidgeModel, seed: int) ->
         header = ("column", "importance", "relevance", "length scale")
         page.table("Columns by importance", header, [a + b for a, b in zip(rows, scaled, strict=True)])
     if sample.X.shape[1] > MAX_COLUMNS:
-        page.say(f"Of {sample.X.shape[1]:,} columns the first {MAX_COLUMNS} were shuffled.", note=True)
+        page.say(f"Only the first {MAX_COLUMNS} of {sample.X.shape[1]:,} columns were shuffled.", note=True)
     _draw_curves(page, sample, predict, order[:CURVES], "classifier" in model.card)
 
 
 def permutation_importance(
     predict: _Predict, X: NDArray[Any], y: FloatArray, *, n_columns: int, seed: int
 ) -> FloatArray:
-    """Return by how much the RMSE grows when a column is shuffled, in deviations of the targets.
+    """Return how much the RMSE grows when a column is shuffled, in standard deviations of the targets.
 
-    `n_columns`: how many of the first columns are shuffled, at most.
+    `n_columns`: only so many of the first columns are shuffled.
     Returns: float64 array of shape (n_columns,).
     """
     deviations = np.where(y.std(axis=0) > 0, y.std(axis=0), 1.0)
@@ -75,7 +77,7 @@ def permutation_importance(
 def partial_dependence(
     predict: _Predict, X: NDArray[Any], column: int, places: Sequence[float]
 ) -> FloatArray:
-    """Return the mean predictions of rows in which a column has a value, for each value.
+    """Return the mean prediction over all rows when a column is set to one value, for each value.
 
     Returns: float64 array of shape (n_places, n_targets).
     """
@@ -111,5 +113,5 @@ def _draw_curves(
         png_of(figure),
         f"Partial dependence of {what}: {'; '.join(words)}.",
         f"Partial dependence: the mean predicted {what} when one column has the value on the axis in "
-        "every row. Ticks are places that were looked at.",
+        "every row. Ticks mark the values that were tried.",
     )

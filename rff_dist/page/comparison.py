@@ -1,4 +1,4 @@
-"""How a model did on rows that it was not trained on, and what an update found."""
+"""The sections on a model's errors on rows that it was not trained on, and on an update."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _OURS = "this model"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Errors on rows that were kept out.
+    """Errors of several models on held-out rows.
 
     `rows`: which rows, in words.
-    `errors`: by the name of a model, and by those of `TITLES`: a number, or one for each target.
+    `errors`: by the model's name and a key of `TITLES`: a number, or one for each target.
     """
 
     rows: str
@@ -25,7 +25,7 @@ class Comparison:
 
     @classmethod
     def on(cls, metrics: Mapping[str, Any] | None, others: Mapping[str, Any] | None = None) -> Self | None:
-        """Return what a job found on its test data, beside other models; None where it had none."""
+        """Return a job's errors on its test data, beside those of others; None if it had no test data."""
         if metrics is None:
             return None
         rows = f"{metrics['n_samples']:,} rows of {metrics['test_data']}"
@@ -33,7 +33,7 @@ class Comparison:
 
     @classmethod
     def by_gate(cls, gate: Mapping[str, Any]) -> Self:
-        """Return what the gate of an update compared."""
+        """Return the errors that the gate of an update compared."""
         errors = {_OURS: {"rmse": gate["challenger"]}, "the model before": {"rmse": gate["champion"]}}
         return cls(gate["held_out"], errors)
 
@@ -51,7 +51,7 @@ def _cell(value: Any) -> str:
 
 
 def update_section(page: Page, found: Mapping[str, Any]) -> None:
-    """Add the section about an update, from what `jobs.refresh.outcome` tells of it."""
+    """Add the section about an update, given what `jobs.refresh.outcome` returns."""
     drift = found.get("drift")
     facts = {
         "decision": found["decision"],
@@ -67,6 +67,6 @@ def update_section(page: Page, found: Mapping[str, Any]) -> None:
         moved = f"in {', '.join(drift['parts'])}" if drift["drifted"] else "none"
         facts["drift"] = f"{moved} (p-values: {values})"
     refused = found["decision"].endswith("kept")
-    told = "What it made of the model was not published; this page tells of that." if refused else ""
+    told = "The updated model, which this page describes, was not published." if refused else ""
     page.section("The update", told)
     page.facts("What the update found", facts)

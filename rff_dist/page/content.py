@@ -1,4 +1,4 @@
-"""What a page says, part by part, whatever it is then written as."""
+"""The content of a page, part by part, for any output format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A few sentences; a note is of less weight."""
+    """A few sentences; notes are less important."""
 
     text: str
     is_note: bool = False
@@ -29,7 +29,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows whose first cell names them; `is_facts` says that the others are words, not figures."""
+    """Rows whose first cell names them; `is_facts` says that the other cells are words, not figures."""
 
     caption: str
     header: Sequence[str]
@@ -39,7 +39,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A PNG; `alt` says what it shows to those who do not see it."""
+    """A PNG; `alt` describes it to readers who cannot see it."""
 
     png: bytes
     alt: str
@@ -53,8 +53,8 @@ type Element = Heading | Paragraph | Table | Picture
 class Page:
     """A page that grows section by section.
 
-    `title`: of the whole.
-    `lead`: one sentence below it.
+    `title`: of the whole page.
+    `lead`: one sentence below the title.
     """
 
     title: str
@@ -82,12 +82,12 @@ class Page:
         self.parts.append(Table(caption, ("what", "value"), cells, is_facts=True))
 
     def picture(self, png: bytes, alt: str, caption: str) -> None:
-        """Add a picture, with what it shows in words."""
+        """Add a picture, with a description in words."""
         self.parts.append(Picture(png, alt, caption))
 
 
 def words_of(value: Any) -> str:
-    """Return a value as tables show it: numbers in four digits."""
+    """Return a value as tables show it: numbers as `number` writes them."""
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     return number(value) if value is None or is_number else str(value)
 

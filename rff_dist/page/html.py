@@ -1,4 +1,4 @@
-"""A page as one HTML file, which needs no other file and no network."""
+"""A page as one HTML file that needs no other file and no network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ figure { margin: 1rem 0; } img { max-width: 100%; height: auto; } figcaption { c
 
 
 def write_page(page: Page, path: str | os.PathLike[str]) -> Path:
-    """Write a page to an HTML file, whole or not at all.
+    """Write a page to an HTML file, completely or not at all.
 
     Raises StorageError if it cannot be written.
     """
@@ -88,7 +88,7 @@ def _table(table: Table) -> str:
 
 
 def _scrolling(content: str, label: str) -> str:
-    """Return what may be wider than a phone in a frame that scrolls, by the keyboard too."""
+    """Put content that may be wider than a phone in a frame that scrolls, by the keyboard too."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{_escaped(label)}">{content}</div>'
 
 

@@ -1,4 +1,4 @@
-"""A page as Markdown, its pictures inside: Prefect's pages show such artifacts."""
+"""A page as Markdown with its pictures inside, as Prefect shows artifacts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rff_dist.page.content import Element, Heading, Page, Paragraph, Picture, Ta
 
 
 def to_markdown(page: Page) -> str:
-    """Return a page as Markdown with tables in the way of GitHub's."""
+    """Return a page as Markdown, with tables in GitHub's syntax."""
     return "\n\n".join([f"# {_plain(page.title)}", _plain(page.lead), *map(_markdown, page.parts)]) + "\n"
 
 
@@ -30,5 +30,5 @@ def _markdown(part: Element) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text in which nothing is taken for Markdown or HTML."""
+    """Escape a text, so that nothing in it is taken for Markdown or HTML."""
     return re.sub(r"([\\`*_{}\[\]<>#|$~])", r"\\\1", text.replace("&", "&amp;"))

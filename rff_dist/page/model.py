@@ -1,4 +1,4 @@
-"""The page about a regression or a classifier: how good it is, what was chosen, and what it looks at."""
+"""The page about a regression or a classifier: its errors, its choices, and the columns that matter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rff_dist.text import redact
 
 _CHOSEN_BY = {
     "cv": "k-fold cross-validation",
-    "press": "each row left out in turn",
+    "press": "leave-one-out cross-validation",
     "gcv": "generalised cross-validation (GCV)",
     "evidence": "the evidence",
     "given": "nothing: it was given",
@@ -49,13 +49,13 @@ def model_page(
     update: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> Page:
-    """Return the page of a regression or a classifier.
+    """Return the page about a regression or a classifier.
 
-    `data`: the rows it was trained on, of which up to 2,000 are read.
-    `place`: where the model is.
-    `times`: of the job that made it.
-    `compared`: how it and others did on rows that were kept out.
-    `update`: what `jobs.refresh.outcome` tells of the update that made it, which judged it too.
+    `data`: the rows it was trained on; up to 2,000 of them are read.
+    `place`: where the model is stored.
+    `times`: of the job that made the model.
+    `compared`: its errors on held-out rows, and those of other models.
+    `update`: what `jobs.refresh.outcome` returned, if an update made the model. Its gate replaces `compared`.
     """
     classifier = model.card.get("classifier")
     kind = "classifier" if classifier else "regression"
@@ -80,8 +80,8 @@ def model_page(
 def _data_section(page: Page, dataset: Dataset, sample: Sample, model: RidgeModel) -> None:
     page.section(
         "Data",
-        f"{redact(dataset.url or 'Rows in memory')}: {dataset.n_samples:,} rows, of which "
-        f"{len(sample.X):,} were looked at for this page.",
+        f"{redact(dataset.url or 'Rows in memory')}: {dataset.n_samples:,} rows. This page is made from "
+        f"{len(sample.X):,} of them.",
     )
     rows: list[Sequence[Any]] = [
         (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.columns[:MAX_COLUMNS])
@@ -111,7 +111,7 @@ def _score_section(page: Page, sample: Sample, model: RidgeModel, compared: Comp
         share = np.bincount(class_of(sample.y)).max() / len(sample.y)
         ours = ("this model", (found or {}).get("accuracy"), (found or {}).get("log_loss"))
         rows = [ours, ("the most frequent class", float(share), None)]
-        page.table("Share of rows that are classified rightly", ("model", "accuracy", "log loss"), rows)
+        page.table("Share of rows classified correctly", ("model", "accuracy", "log loss"), rows)
         return
     linear = linear_errors(sample)
     for target, name in enumerate(sample.targets):
@@ -120,9 +120,9 @@ def _score_section(page: Page, sample: Sample, model: RidgeModel, compared: Comp
         explained = None if deviation == 0 else 1 - (linear[target] / deviation) ** 2
         rows = [("this model", *estimated), ("linear", linear[target], explained), ("the mean", deviation, 0)]
         page.table(f"Root mean squared error of {name}", ("model", "RMSE", "R²"), rows)
-    how = "was not estimated when alpha was found"
+    how = "was not estimated when alpha was chosen"
     if found is not None:
-        how = f"is by {_CHOSEN_BY.get(found['by'], found['by'])}"
+        how = f"was estimated by {_CHOSEN_BY.get(found['by'], found['by'])}"
     page.say(
         f"This model's error {how}. Linear: least squares on the {len(sample.X):,} sampled rows, "
         "each left out in turn.",
@@ -153,7 +153,7 @@ def _residual_section(page: Page, sample: Sample) -> None:
             plain_axes(axes)
             round_ticks(axes)
         low, middle, high = map(words_of, np.quantile(residuals, [0.05, 0.5, 0.95]))
-        words = f"Nine of ten residuals lie between {low} and {high}, their median is {middle}."
+        words = f"Nine of ten residuals lie between {low} and {high}; their median is {middle}."
         page.picture(
             png_of(figure),
             f"Left: observed against predicted {name}, around the diagonal. Right: histogram of the "
@@ -165,7 +165,7 @@ def _residual_section(page: Page, sample: Sample) -> None:
 def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
     page.section(
         "Classes",
-        f"{len(sample.X):,} rows that the model was trained on: new ones are classified less well, as the "
+        f"{len(sample.X):,} rows that the model was trained on. New rows are classified less well, as the "
         "table above says.",
     )
     names, calibration = [str(name) for name in read_classes(model)], calibration_of(model)
@@ -174,8 +174,8 @@ def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
     np.add.at(counts, (truth, said), 1)
     shown = names[:30]
     page.table(
-        "Rows by their class, and by what the model says",
-        ("class", *(f"said {name}" for name in shown), "recall"),
+        "Rows by true class and predicted class",
+        ("class", *(f"predicted {name}" for name in shown), "recall"),
         [
             (name, *counts[i, : len(shown)].tolist(), float(counts[i, i] / max(1, counts[i].sum())))
             for i, name in enumerate(shown)
@@ -193,7 +193,7 @@ def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
             means = (float(of_rows[inside].mean()) for of_rows in (sure, right))
             rows.append((f"{low:.0%} to {high:.0%}", int(inside.sum()), *means))
     page.table(
-        "Calibration: how sure, and how often right",
+        "Calibration: the probability of the predicted class, and how often it is right",
         ("probability", "rows", "mean probability", "share right"),
         rows,
     )
@@ -237,7 +237,7 @@ def _choice_section(page: Page, model: RidgeModel, data: str) -> None:
     )
     if len(candidates) > 1:
         page.table(
-            "What was compared, by error as a share of the variance",
+            "Candidates that were compared, by error as a share of the variance",
             ("kernel", "length scale", "features", "round", "D", "alpha", "error", "standard error"),
             [
                 (
@@ -272,7 +272,7 @@ def _approximation_section(page: Page, dataset: Dataset, model: RidgeModel) -> N
         return
     page.section(
         "Approximation of the kernel",
-        f"How far features' products are from the kernel's values, on {found.n_repeats} samples of "
+        f"How far products of features are from the kernel's values, on {found.n_repeats} samples of "
         f"{found.n_samples:,} rows.",
     )
     measures = {
@@ -281,7 +281,7 @@ def _approximation_section(page: Page, dataset: Dataset, model: RidgeModel) -> N
         "operator norm, as a share of the kernel's": found.relative_operator_norm,
     }
     page.table(
-        "Error, and the interval of its mean over samples",
+        "Error, and the confidence interval of its mean over samples",
         ("measure", "error", "lower", "upper"),
         [(name, *astuple(one)) for name, one in measures.items()],
     )

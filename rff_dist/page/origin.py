@@ -1,4 +1,4 @@
-"""What a model was made of, and how long that took."""
+"""The sections on the times of the job and on what the model was made of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rff_dist.page.content import Page
 
 
 def origin_sections(page: Page, card: Mapping[str, Any], digest: str, times: Times) -> None:
-    """Add sections that say how long each phase took, and what the model was made of."""
+    """Add the sections on the time of each phase, and on what the model was made of."""
     if seconds := times.seconds:
         page.section("Time")
         phases = {name: value for name, value in seconds.items() if name != "total"}
@@ -23,8 +23,8 @@ def origin_sections(page: Page, card: Mapping[str, Any], digest: str, times: Tim
         )
     if times.products is not None:
         page.say(
-            f"In “accumulate” features were multiplied {products_words(times.products)}: what one thread "
-            "multiplies that way, times the threads.",
+            f"In “accumulate” features were multiplied {products_words(times.products)}: the speed of one "
+            "thread that multiplies in this way, times the number of threads.",
             note=True,
         )
     page.section("Lineage")

@@ -1,4 +1,4 @@
-"""Rows that a page is made of: a sample of the data, and what the model says of it."""
+"""The rows that a page is made from: a sample of the data, and the model's predictions for it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rff_dist.ridge.uncertainty import predict_rows_with_std
 from rff_dist.typing import FloatArray
 
 SAMPLE_ROWS = 2_000
-MAX_FACTOR = 4_096  # components up to which a factor of the Gram is made for the page
+MAX_FACTOR = 4_096  # up to so many components, a Cholesky factor of the Gram is made for the page
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Rows of the data, what the model says of them, and how it says it of others.
+    """Rows of the data, and the model's predictions for them.
 
-    `fitted`: float64 array of shape (n_sampled, n_targets). Predictions, each made without its own row where
+    `fitted`: float64 array of shape (n_sampled, n_targets). Predictions; each is made without its own row if
       `left_out` is True.
     """
 
@@ -39,14 +39,14 @@ class Sample:
 
 
 def sample_data(data: JobData, model: RidgeModel, seed: int) -> Sample:
-    """Sample up to 2,000 rows of the data, and predict each, without its own row where the sums allow it."""
+    """Sample up to 2,000 rows of the data and predict each, without its own row if the sums allow that."""
     dataset = data.rows
     if data.labels is not None:
         from rff_dist.data.labelled import LabelledDataset
 
         dataset = LabelledDataset(dataset, data.labels, read_classes(model))
     X, y, weights = sample_rows(dataset, seed, n_rows=SAMPLE_ROWS)
-    assert y is not None  # it was trained on them
+    assert y is not None  # the model was trained on targets
     rows, left_out = Rows(Block(0, 0, len(X)), X), False
     fitted = predict_rows(rows, model.linear)
     small = model.feature_map.n_components <= MAX_FACTOR
@@ -58,10 +58,10 @@ def sample_data(data: JobData, model: RidgeModel, seed: int) -> Sample:
             if weights is not None:
                 leverage *= weights[:, np.newaxis] / predictive.mean_weight
             if (leverage < 1.0 - 1e-6).all():
-                # Golub, Heath & Wahba 1979: the residual of a fit without the row
+                # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without the row
                 fitted, left_out = y - (y - fitted) / (1.0 - leverage), True
         except RFFDistError:
-            pass  # the sums do not say: the page then shows fitted rows, and says so
+            pass  # without usable sums the page shows predictions of training rows, and says so
     names = getattr(dataset, "feature_names", None) or [f"x{i}" for i in range(X.shape[1])]
     targets = model.card.get("target_names") or (
         ["y"] if y.shape[1] == 1 else [f"y{i}" for i in range(y.shape[1])]

@@ -213,7 +213,7 @@ def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
     words = ["fit", tmp_path / "data", tmp_path / "m", "--classify", "--serial", "--components", "32"]
     assert run(*words, "--report", tmp_path / "page.html").exit_code == 0
     _, words = check_readable(tmp_path / "page.html")
-    assert "said a" in words
+    assert "predicted a" in words
     assert "Calibration" in words
     assert "the most frequent class" in words
 
