@@ -11,9 +11,9 @@ import numpy as np
 from rff_dist.errors import InvalidParameterError
 
 
-def find_by_name[T](table: Mapping[str, T], name: object, what: str, *, also: str = " or an object") -> T:
-    """Return the table's entry of that name; see `check_name` for the other parameters."""
-    check_name(name, table, what, also=also)
+def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:
+    """Return the table's entry of that name, for parameters that take an object too; see `check_name`."""
+    check_name(name, table, what, also=" or an object")
     return table[str(name)]
 
 

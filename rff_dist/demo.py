@@ -115,7 +115,7 @@ def run_demo(
         "n_cores": n_cores,
         "digits": _digit_figures(clustered, plain),
         "seconds": time.perf_counter() - start,
-        "files": _named(output),
+        "files": _files(output),
     }
     _show(figures, console)
     return figures
@@ -142,18 +142,15 @@ class _Photo:
     held_out: NDArray[np.intp]
 
 
-def _named(folder: Path) -> dict[str, str]:
+def _files(folder: Path) -> dict[str, str]:
     """Return the paths of the demo's files, relative to the working folder if they are below it."""
     names = (
         *("comparison.png", "digits.png", "model", "predictions.zarr", "train.zarr", "test.zarr"),
         *("all.zarr", "digits.zarr", "digits-labels.zarr"),
     )
-    return {name: _relative(folder / name) for name in names}
-
-
-def _relative(path: Path) -> str:
-    path, here = path.resolve(), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    folder, here = folder.resolve(), Path.cwd()
+    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    return {name: str(shown / name) for name in names}
 
 
 def _load_photo(stride: int, seed: int) -> _Photo:

@@ -113,7 +113,7 @@ def save_error_curve(
     *,
     title: str,
     subtitle: str = "",
-    wanted: float | None = None,
+    wanted: float,
 ) -> Path:
     """Save errors against the number of components as a PNG, on logarithmic axes, with lines of slope 1/√D.
 
@@ -145,8 +145,7 @@ def save_error_curve(
         if one.bound is not None:
             handles += axes.plot(D, one.bound, color=colour, lw=1.3, ls="--", label=one.bound_label)
     handles += axes.plot([], [], color=MUTED, lw=1.0, ls=":", label="1/√D through the last point")
-    if wanted is not None:
-        handles.append(axes.axhline(wanted, color=INK, lw=1.0, label=f"wanted: {wanted:g}"))
+    handles.append(axes.axhline(wanted, color=INK, lw=1.0, label=f"wanted: {wanted:g}"))
     _label_components(axes, n_components)
     axes.set_ylabel("error", color=MUTED)
     plain_axes(axes)
@@ -202,7 +201,6 @@ def save_cross_validation(
     *,
     title: str = "Cross-validation",
     subtitle: str = "",
-    target: int | None = None,
     candidates: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Save errors against alpha as a PNG; with several D, a second panel shows the least errors against D.
@@ -212,12 +210,10 @@ def save_cross_validation(
 
     `candidates`: all candidates that were compared, as in `Search.rows`. The best thirty are drawn below, by
       their least errors.
-    `target`: draw the root mean squared error of this target, in its units. By default the error that choices
-      are made by is drawn: the share of the variance that is left.
-    Raises DataError if there is no such target, or no error is above 0; StorageError if the file cannot be
-      written.
+    Raises DataError if no error is above 0; StorageError if the file cannot be written.
     """
-    errors, deviations, label = _errors_to_draw(table, target)
+    errors = table.scores
+    deviations = np.nan_to_num(table.score_standard_errors)  # one split has none
     if not (errors > 0).any():
         raise DataError("all errors are 0; expected one above 0 to draw on logarithmic axes")
     best, chosen, several = table.best, None, len(table.n_components) > 1
@@ -254,10 +250,9 @@ def save_cross_validation(
         panels[-1].axhline(limit, color=MUTED, lw=1.0, ls="--", label="one standard error above the best")
     left.set(xscale="log", yscale="log")
     left.set_xlabel("alpha", color=MUTED)
-    left.set_ylabel(label, color=MUTED)
+    left.set_ylabel("mean squared error / variance", color=MUTED)
     for axes in panels:
         plain_axes(axes)
-        axes.set_axisbelow(True)
         axes.yaxis.set_major_formatter("{x:g}")
     if below:
         _draw_candidates(figure.add_subplot(grid[1, :]), ranked, len(candidates))
@@ -420,21 +415,6 @@ def _subtitle(axes: Any, text: str) -> None:
 def _look(cluster: int) -> tuple[str, str]:
     """Return a cluster's colour and shape; no two of the first 42 clusters share both."""
     return _HUES[cluster % len(_HUES)], _MARKERS[cluster // len(_HUES) % len(_MARKERS)]
-
-
-def _errors_to_draw(
-    table: CrossValidation, target: int | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
-    """Return errors, their standard errors (0 if there are none) and the label of the errors."""
-    if target is None:
-        errors, deviations = table.scores, table.score_standard_errors
-        return errors, np.nan_to_num(deviations), "mean squared error / variance"
-    n_targets = len(table.target_variance)
-    if not 0 <= target < n_targets:
-        raise DataError(f"there is no target {target} to draw; expected one of 0 to {n_targets - 1}")
-    errors = np.sqrt(table.mean[..., target])
-    twice = np.where(errors > 0, 2 * errors, 1.0)  # the standard error of √x is that of x over 2√x
-    return errors, np.nan_to_num(table.standard_error[..., target] / twice), "root mean squared error"
 
 
 def _mark(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.page.content import Page, png_of, words_of
-from rff_dist.page.sample import Sample
+from rff_dist.page.sample import SEED, Sample
 from rff_dist.report import BLUE, MUTED, figure_of, plain_axes, round_ticks
 from rff_dist.ridge.linear_model import predict_rows
 from rff_dist.ridge.model import RidgeModel
@@ -22,7 +22,7 @@ CURVES, CURVE_ROWS, CURVE_POINTS, MAX_COLUMNS = 6, 300, 25, 100
 type _Predict = Callable[[NDArray[Any]], FloatArray]
 
 
-def columns_section(page: Page, sample: Sample, model: RidgeModel, seed: int) -> None:
+def columns_section(page: Page, sample: Sample, model: RidgeModel) -> None:
     """Add the section that says which columns matter, and how predictions change along the first six."""
     found = getattr(kernel_of(model.feature_map), "length_scale", None)
     scales = np.array(found) if isinstance(found, tuple) else None
@@ -38,7 +38,7 @@ def columns_section(page: Page, sample: Sample, model: RidgeModel, seed: int) ->
     def predict(inputs: NDArray[Any]) -> FloatArray:
         return predict_rows(Rows(Block(0, 0, len(inputs)), inputs), model.linear)
 
-    importance = permutation_importance(predict, sample.X, sample.y, n_columns=MAX_COLUMNS, seed=seed)
+    importance = permutation_importance(predict, sample.X, sample.y, n_columns=MAX_COLUMNS, seed=SEED)
     order = np.argsort(importance)[::-1]
     rows = [(sample.columns[i], float(importance[i])) for i in order]
     if scales is None:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from rff_dist.checks import is_number
 from rff_dist.text import number
 
 
@@ -88,8 +87,7 @@ class Page:
 
 def words_of(value: Any) -> str:
     """Return a value as tables show it: numbers as `number` writes them."""
-    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return number(value) if value is None or is_number else str(value)
+    return number(value) if value is None or is_number(value) else str(value)
 
 
 def png_of(figure: Any) -> bytes:

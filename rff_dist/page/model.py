@@ -47,7 +47,6 @@ def model_page(
     times: Times,
     compared: Comparison | None = None,
     update: Mapping[str, Any] | None = None,
-    seed: int = 0,
 ) -> Page:
     """Return the page about a regression or a classifier.
 
@@ -60,7 +59,7 @@ def model_page(
     classifier = model.card.get("classifier")
     kind = "classifier" if classifier else "regression"
     page = Page(f"Report: {redact(place)}", f"A kernel {kind}, trained on {model.card['n_samples']:,} rows.")
-    sample = sample_data(data, model, seed)
+    sample = sample_data(data, model)
     _data_section(page, data.rows, sample, model)
     if update is not None:
         update_section(page, update)
@@ -70,8 +69,8 @@ def model_page(
         _confusion_section(page, sample, model)
     else:
         _residual_section(page, sample)
-    _choice_section(page, model, redact(data.rows.url or "rows in memory"))
-    columns_section(page, sample, model, seed)
+    _choice_section(page, model)
+    columns_section(page, sample, model)
     _approximation_section(page, data.rows, model)
     origin_sections(page, model.card, model.digest(), times)
     return page
@@ -199,8 +198,8 @@ def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
     )
 
 
-def _choice_section(page: Page, model: RidgeModel, data: str) -> None:
-    page.section("What was chosen", "")
+def _choice_section(page: Page, model: RidgeModel) -> None:
+    page.section("What was chosen")
     kernel = kernel_of(model.feature_map)
     scale = None if kernel is None else length_scale_of(model.feature_map)
     page.facts(

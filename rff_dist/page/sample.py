@@ -18,6 +18,7 @@ from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.uncertainty import predict_rows_with_std
 from rff_dist.typing import FloatArray
 
+SEED = 0  # of the sampled rows and of shuffles: a page that is made again is the same
 SAMPLE_ROWS = 2_000
 MAX_FACTOR = 4_096  # up to so many components, a Cholesky factor of the Gram is made for the page
 
@@ -38,14 +39,14 @@ class Sample:
     targets: list[str]
 
 
-def sample_data(data: JobData, model: RidgeModel, seed: int) -> Sample:
+def sample_data(data: JobData, model: RidgeModel) -> Sample:
     """Sample up to 2,000 rows of the data and predict each, without its own row if the sums allow that."""
     dataset = data.rows
     if data.labels is not None:
         from rff_dist.data.labelled import LabelledDataset
 
         dataset = LabelledDataset(dataset, data.labels, read_classes(model))
-    X, y, weights = sample_rows(dataset, seed, n_rows=SAMPLE_ROWS)
+    X, y, weights = sample_rows(dataset, SEED, n_rows=SAMPLE_ROWS)
     assert y is not None  # the model was trained on targets
     rows, left_out = Rows(Block(0, 0, len(X)), X), False
     fitted = predict_rows(rows, model.linear)

@@ -124,7 +124,7 @@ def test_predictions_without_a_row_are_those_of_a_fit_without_it():
         kernel="gaussian", length_scale=1.5, features="fourier", n_components=32, alpha=0.5, standardize=False
     )
     model = automatic.fit(ArrayDataset(X, y), options, engine=SerialEngine()).model
-    sample = sample_data(JobData(ArrayDataset(X, y)), model, 0)
+    sample = sample_data(JobData(ArrayDataset(X, y)), model)
     assert sample.left_out
     Z = model.feature_map.transform(sample.X, dtype=np.float64)
     for row in (0, 17, 59):
@@ -135,7 +135,7 @@ def test_predictions_without_a_row_are_those_of_a_fit_without_it():
 
 
 def test_the_linear_models_error_is_that_of_leaving_each_row_out(trained):
-    sample = sample_data(JobData(open_dataset(trained / "data")), read_model(trained / "model"), 0)
+    sample = sample_data(JobData(open_dataset(trained / "data")), read_model(trained / "model"))
     left_out = cross_val_predict(LinearRegression(), sample.X, sample.y, cv=LeaveOneOut())
     rmse = np.sqrt(np.square(left_out - sample.y).mean())
     np.testing.assert_allclose(linear_errors(sample), [rmse], rtol=1e-8)
