@@ -224,6 +224,7 @@ def theory_of(
     laws: dict[str, Any] = {
         "mean": (
             lambda n_components: math.sqrt(variance / n_components),
+            # an even number, for pairs of cosines and sines
             lambda error: 2 * max(1, math.ceil(variance / error**2 / 2)),
         ),
         "max": (partial(bounds.pairwise_error, **pairs), partial(bounds.pairwise_components, **pairs)),

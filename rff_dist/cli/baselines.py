@@ -76,5 +76,6 @@ def _errors(model: Any, X: Any, y: Any, *, classify: bool) -> dict[str, float]:
     classes = {label: i for i, label in enumerate(model.classes_.tolist())}
     places = np.array([classes.get(label, -1) for label in y.tolist()])
     probabilities = model.predict_proba(X)[np.arange(len(y)), places]
+    # A class that no training row has gets 0; scikit-learn's log_loss clips likewise.
     probabilities = np.where(places < 0, 0.0, probabilities).clip(np.finfo(float).eps)
     return {"accuracy": accuracy, "log_loss": float(-np.mean(np.log(probabilities)))}

@@ -146,6 +146,7 @@ class Passes:
 def dashboard_of(engine: Engine) -> str | None:
     """Return the address of the dashboard of an engine's cluster; None if there is none."""
     client = getattr(engine, "client", None)
+    # n_workers=0: nothing about workers is sent along
     if client is None or "dashboard" not in client.scheduler_info(n_workers=0)["services"]:
         return None
     return str(client.dashboard_link)
@@ -328,6 +329,7 @@ def candidates_view(candidates: Sequence[Mapping[str, Any]]) -> RenderableType:
     from rff_dist.kernels.text import shortened_text
 
     best = chosen_candidate(candidates)
+    # The first round's come last: they are errors of fewer rows and components.
     ranked = sorted(candidates, key=lambda one: (one is not best, one.get("round") == "first", one["score"]))
     view, table = titled_table(
         f"the best of {n_candidates(candidates)} candidates, by error as a share of the variance",

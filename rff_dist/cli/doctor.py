@@ -27,9 +27,9 @@ from rff_dist.jobs.options import Where
 from rff_dist.text import human_bytes, redact
 
 PACKAGES = ("rff_dist", "numpy", "scipy", "zarr", "dask", "distributed", "prefect")
-MIN_CHUNK, MAX_CHUNK, LOW_DISK = 2**18, 2**28, 2**30
+MIN_CHUNK, MAX_CHUNK, LOW_DISK = 2**18, 2**28, 2**30  # bytes
 EXPIRES_SOON = 14 * 86_400  # seconds
-_SERVERS = ("distributed", "dask", "prefect", "rff-dist", "rff_dist")
+_SERVERS = ("distributed", "dask", "prefect", "rff-dist", "rff_dist")  # words of their command lines
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -164,7 +164,7 @@ def check_ports() -> Iterator[Finding]:
         try:
             words = " ".join(psutil.Process(one.pid).cmdline())
         except psutil.Error:
-            continue
+            continue  # it has ended meanwhile, or is another user's
         if names := [name for name in _SERVERS if name in words]:
             is_open = True
             port = f"port {one.laddr.port} of a process of {names[0]}"

@@ -39,7 +39,7 @@ def info(
         raise
     except StorageError:
         if any(Path(path, name).exists() for name in ("model.json", POINTER_FILE)):
-            raise
+            raise  # it is a model, but cannot be read
     else:
         return _describe_record(path, record, _version_of(path))
     if "://" not in path and not Path(path).is_dir():

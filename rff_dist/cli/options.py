@@ -178,7 +178,7 @@ class Reads:
         return found
 
     def _add(self, part: Any) -> None:
-        if isinstance(part, typing.TypeAliasType):
+        if isinstance(part, typing.TypeAliasType):  # made by a `type` statement
             part = part.__value__
         origin, arguments = typing.get_origin(part), typing.get_args(part)
         if origin is Annotated:
@@ -263,7 +263,7 @@ def _number(text: str) -> float:
 def read_count(text: str, flag: str) -> int:
     """Read a whole number such as 1000, 1_000 or 1e6."""
     value = _number(text)
-    if not (value.is_integer() and 1 <= value <= 2**53):
+    if not (value.is_integer() and 1 <= value <= 2**53):  # above, floats skip whole numbers
         raise typer.BadParameter(
             f"{text!r}; expected a whole number of at least 1, such as 4096 or 1e6", param_hint=flag
         )

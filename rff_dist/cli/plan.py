@@ -102,6 +102,7 @@ def plan(
         )
     products, gflops = "float64", measure_gflops()
     float64_rate = gflops * 1e9 * available_cores()
+    # As the fit does: smaller ones take float64 and do not measure, which would take longer than it saves.
     if fixed_point and found.solver == "direct" and found.flops / machines.n_workers > WORTH_MEASURING:
         rate = rate_for(found.n_components)
         products, gflops = rate.products.name, rate.gflops

@@ -53,7 +53,7 @@ class Program(Group):
         names = self.list_commands(ctx)
         for name in [cmd_name] if cmd_name in names else names:
             if name not in self.commands:
-                import_module(f"rff_dist.cli.{name}")
+                import_module(f"rff_dist.cli.{name}")  # which adds the command to `app`
                 made: Any = typer.main.get_command(app)
                 self.commands[name] = made.commands[name]
         return self.commands.get(cmd_name)
@@ -70,6 +70,7 @@ class Program(Group):
         """Run a command and exit with its code, or return the code where `standalone_mode` is False."""
         given = list(sys.argv[1:] if args is None else args) or ["--help"]
         try:
+            # Not standalone: typer would print errors itself, and exit with codes of its own.
             code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
         except UsageError as error:
             from rff_dist.cli.shell import report_usage
@@ -82,6 +83,7 @@ class Program(Group):
         return code
 
 
+# Without rich's markup, since help must not wait for the import of rich.
 _PLAIN: Any = {"rich_markup_mode": None, "context_settings": {"help_option_names": ["-h", "--help"]}}
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False, **_PLAIN)
 

@@ -49,6 +49,7 @@ from rff_dist.errors import (
 from rff_dist.text import redact
 
 FAILED, USAGE = 1, 2
+# The first that matches counts, so subclasses stand before their bases.
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (InvalidParameterError, USAGE),
     (DataError, 65),
@@ -133,7 +134,7 @@ def command(
                         values = {name: spec.read(given) for name, spec in specs.items()}
                         report = function(**values, **given)
                 except (UsageError, typer.Exit):
-                    raise
+                    raise  # to `Program.main`, which reports mistakes in the arguments
                 except BaseException as error:
                     places = [context.params.get(name) for name in names.written]
                     code = exit_code(error, outputs=[place for place in places if place is not None])
@@ -196,6 +197,7 @@ class Names:
 
     def translated(self, message: str) -> str:
         """Return a message of the library with its parameters replaced by the command's options."""
+        # Neither is of use at the command line.
         message = message.replace(" (--overwrite at the command line)", "").replace(" or an object", "")
         for name, flag in self.flags.items():
             pattern = rf"(?<![-\w]){re.escape(name)}"
@@ -251,7 +253,7 @@ def _signals() -> Iterator[None]:
     Some programs signal the process and then its group, so a repetition within a second is ignored.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield  # Python lets only the main thread set handlers
         return
 
     first: list[float] = []
@@ -350,6 +352,7 @@ def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
     except StorageError:
         return True
     names = {location, os.fspath(place)}
+    # Whole names only: the output r must not be found in missing.zarr.
     return any(re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-]|\.\w)", str(error)) for name in names)
 
 
@@ -362,6 +365,7 @@ def report_usage(error: Exception, *, as_json: bool) -> int:
     message = message.replace("Value error, ", "")
     if found and repr(found[0]["input"]) not in message:
         message += f", not {found[0]['input']!r}"
+    # typer words several near names unlike a single one.
     message = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", message)
     hint = f"see: {'rff-dist' if context is None else context.command_path} --help"
     _tell_error(context, "UsageError", USAGE, message, hint, as_json=as_json)
@@ -409,6 +413,7 @@ def _tell_error(
 
 def _again() -> str:
     """Return a hint with the command that goes on where this one was stopped."""
+    # URLs in the arguments may hold passwords.
     return f"to go on: {shlex.join(map(redact, ['rff-dist', *sys.argv[1:]]))}"
 
 
@@ -417,6 +422,7 @@ def _near_path(message: str, given: Iterable[Any]) -> str:
     for path in (Path(value) for value in given if isinstance(value, str) and "://" not in value):
         if str(path.absolute()) in message and path.parent.is_dir() and not path.exists():
             names = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
+            # With the default cutoff of 0.6, bin.csv was offered for missing.csv.
             if near := difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
                 return str(path.with_name(near[0]))
     return ""
