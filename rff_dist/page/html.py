@@ -12,6 +12,8 @@ from pathlib import Path
 from rff_dist.page.content import Element, Heading, Page, Paragraph, Picture, Table
 from rff_dist.storage.files import write_whole
 
+# On narrow screens tables and pictures scroll by themselves: names broke after each letter there, and
+# pictures that shrink with the page were too small to read.
 STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.55 system-ui, sans-serif; color: #1b1b1b; background: #fff; margin: 0 auto;

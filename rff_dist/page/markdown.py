@@ -1,4 +1,7 @@
-"""A page as Markdown with its pictures inside, as Prefect shows artifacts."""
+"""A page as Markdown with its pictures inside, as Prefect shows artifacts.
+
+An artifact with a link to the HTML file would be of no use: browsers open no files from pages of a server.
+"""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
         return
     chances = np.exp(calibration.log_probabilities(sample.fitted))
     sure, right = chances.max(axis=1), chances.argmax(axis=1) == truth
-    edges = np.linspace(1.0 / len(names), 1.0, 7)
+    edges = np.linspace(1.0 / len(names), 1.0, 7)  # the likeliest of k classes has at least 1/k
     rows = []
     for low, high in itertools.pairwise(edges):
         inside = (sure >= low) & ((sure < high) | (high == 1.0))
@@ -231,6 +231,7 @@ def _choice_section(page: Page, model: RidgeModel) -> None:
                     f"Held-out error against alpha for each D; the chosen place is {best}.",
                     f"Chosen: {best}.",
                 )
+    # The first round's come last: they are errors of fewer rows and components.
     candidates = sorted(
         model.card.get("candidates", []), key=lambda one: (one.get("round") == "first", one["score"])
     )
@@ -263,7 +264,7 @@ def _approximation_section(page: Page, dataset: Dataset, model: RidgeModel) -> N
             kernel,
             model.feature_map,
             dataset.without_targets(),
-            n_samples=min(200, dataset.n_samples // 4),
+            n_samples=min(200, dataset.n_samples // 4),  # the four samples are disjoint
             n_repeats=4,
         )
     except RFFDistError as error:

@@ -55,10 +55,11 @@ def sample_data(data: JobData, model: RidgeModel) -> Sample:
         try:
             predictive = model.predictive
             _, deviations = predict_rows_with_std(rows, predictive)
+            # The variance of an observation is that of the noise times 1 + leverage.
             leverage = np.square(deviations) / predictive.noise_variance - 1.0
             if weights is not None:
                 leverage *= weights[:, np.newaxis] / predictive.mean_weight
-            if (leverage < 1.0 - 1e-6).all():
+            if (leverage < 1.0 - 1e-6).all():  # a row of leverage 1 is fitted by itself alone
                 # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without the row
                 fitted, left_out = y - (y - fitted) / (1.0 - leverage), True
         except RFFDistError:
@@ -78,7 +79,8 @@ def linear_errors(sample: Sample) -> list[float]:
         np.column_stack([np.ones(len(X)), (X - X.mean(axis=0)) / np.where(spread > 0, spread, 1.0)]),
         full_matrices=False,
     )
-    basis = basis[:, values > 1e-10 * values[0]]
+    basis = basis[:, values > 1e-10 * values[0]]  # without directions that are rounding: columns may repeat
+    # 1 − leverage: the squares of an orthonormal basis, row by row, add up to the leverages
     left = np.maximum(1e-12, 1.0 - np.square(basis).sum(axis=1))[:, np.newaxis]
     residuals = (sample.y - basis @ (basis.T @ sample.y)) / left
     return [float(value) for value in np.sqrt(np.square(residuals).mean(axis=0))]
