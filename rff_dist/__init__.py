@@ -139,7 +139,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rff_dist' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
+    globals()[name] = value  # so that Python finds it here from now on, and does not ask again
     return value
 
 

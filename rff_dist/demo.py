@@ -347,6 +347,7 @@ def _examples(digits: _Digits, found: _Clustered) -> FloatArray:
     """
     counts = found.agreement.counts
     order = np.lexsort([-counts.max(axis=0), counts.argmax(axis=0)])
+    # digits of 8 × 8 pixels with 2 pixels between them, and 2 more after the mean
     picture = np.ones((10 * len(order) - 2, 10 * (_EXAMPLES + 1), 3))
     for line, cluster in enumerate(order):
         rows = np.flatnonzero(found.labels == cluster)

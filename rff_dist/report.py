@@ -224,6 +224,7 @@ def save_cross_validation(
     figure = figure_of(10.6, 5.0 + below, title=title)
     heights = [4.4, below] if below else [4.4]
     grid = figure.add_gridspec(len(heights), 2, width_ratios=[3, 2], height_ratios=heights)
+    # The second panel of a single D would be one point.
     left = figure.add_subplot(grid[0, 0] if several else grid[0, :])
     panels = [left, figure.add_subplot(grid[0, 1])] if several else [left]
     _subtitle(left, subtitle)
@@ -257,7 +258,7 @@ def save_cross_validation(
     if below:
         _draw_candidates(figure.add_subplot(grid[1, :]), ranked, len(candidates))
     positive = errors[errors > 0]
-    wide = positive.max() > 4 * positive.min()
+    wide = positive.max() > 4 * positive.min()  # else ticks at 1, 2 and 5 would be two at most
     left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide else MaxNLocator(6))
     left.yaxis.set_minor_locator(NullLocator())
     entries: dict[str, Any] = {}

@@ -36,5 +36,5 @@ def number(value: Any) -> str:
     """
     if value is None or not math.isfinite(value):
         return "–"
-    whole = isinstance(value, int) or 9999.5 <= abs(value) < 1e7
+    whole = isinstance(value, int) or 9999.5 <= abs(value) < 1e7  # from 9,999.5 on, .4g would say 1e+04
     return f"{value:,.0f}" if whole else f"{value:.4g}"
