@@ -232,22 +232,20 @@ def save_cross_validation(
     for D, values, band, colour in zip(table.n_components, errors, deviations, colours, strict=True):
         left.plot(table.alphas, values, color=colour, lw=1.8, marker=".", ms=4, label=f"D = {D:,}")
         left.fill_between(table.alphas, values - band, values + band, color=colour, alpha=0.18, lw=0)
-    widths = np.arange(len(errors))
-    least = np.array(
-        [np.flatnonzero(table.alphas == table.best_of(int(D)).alpha)[0] for D in table.n_components]
-    )
     for right in panels[1:]:
+        bests = [table.best_of(D) for D in table.n_components.tolist()]
+        least = [one.score for one in bests]
+        yerr = np.nan_to_num([one.standard_error for one in bests])
         bars: dict[str, Any] = {"color": MUTED, "lw": 1.2, "capsize": 3, "ecolor": MUTED, "zorder": 1}
-        right.errorbar(table.n_components, errors[widths, least], yerr=deviations[widths, least], **bars)
-        right.scatter(table.n_components, errors[widths, least], color=colours, s=34, zorder=2)
+        right.errorbar(table.n_components, least, yerr=yerr, **bars)
+        right.scatter(table.n_components, least, color=colours, s=34, zorder=2)
         right.set(xscale="log")
         _label_components(right, table.n_components.tolist())
         right.set_title("at the best alpha of each D", loc="left", fontsize=9.5, color=MUTED)
-    _mark(table, best, errors, panels, marker="o", label=f"best: {_words(best)}")
+    _mark(best, panels, marker="o", label="best")
     if chosen is not None:
-        _mark(table, chosen, errors, panels, marker="s", label=f"within one s.e.: {_words(chosen)}")
-        at = np.flatnonzero(table.n_components == best.n_components)[0]
-        limit = errors[at, least[at]] + deviations[at, least[at]]
+        _mark(chosen, panels, marker="s", label="within one s.e.")
+        limit = best.score + best.standard_error
         panels[-1].axhline(limit, color=MUTED, lw=1.0, ls="--", label="one standard error above the best")
     left.set(xscale="log", yscale="log")
     left.set_xlabel("alpha", color=MUTED)
@@ -418,25 +416,12 @@ def _look(cluster: int) -> tuple[str, str]:
     return _HUES[cluster % len(_HUES)], _MARKERS[cluster // len(_HUES) % len(_MARKERS)]
 
 
-def _mark(
-    table: CrossValidation,
-    choice: Choice,
-    errors: NDArray[np.float64],
-    panels: Sequence[Any],
-    *,
-    marker: str,
-    label: str,
-) -> None:
-    width = np.flatnonzero(table.n_components == choice.n_components)[0]
-    value = errors[width, np.flatnonzero(table.alphas == choice.alpha)[0]]
+def _mark(choice: Choice, panels: Sequence[Any], *, marker: str, label: str) -> None:
+    words = f"{label}: D = {choice.n_components:,}, alpha = {choice.alpha:.2g}"
     # The square is larger: it goes around the circle if both mark one place.
     style = {"marker": marker, "facecolor": "none", "edgecolor": _COLOURS[1], "linewidth": 1.6, "zorder": 4}
     for axes, x in zip(panels, (choice.alpha, choice.n_components), strict=False):
-        axes.scatter([x], [value], s=150 if marker == "s" else 80, label=label, **style)
-
-
-def _words(choice: Choice) -> str:
-    return f"D = {choice.n_components:,}, alpha = {choice.alpha:.2g}"
+        axes.scatter([x], [choice.score], s=150 if marker == "s" else 80, label=words, **style)
 
 
 def _shades(n: int) -> list[tuple[float, ...]]:
