@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import html
 import itertools
 import os
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 from rff_dist.page.content import Element, Heading, Page, Paragraph, Picture, Table
@@ -47,14 +47,14 @@ def write_page(page: Page, path: str | os.PathLike[str]) -> Path:
 def to_html(page: Page) -> str:
     """Return a page as HTML."""
     sections = [part.title for part in page.parts if isinstance(part, Heading)]
-    links = "".join(f'<li><a href="#s{i}">{_escaped(name)}</a></li>' for i, name in enumerate(sections, 1))
+    links = "".join(f'<li><a href="#s{i}">{escape(name)}</a></li>' for i, name in enumerate(sections, 1))
     numbers = itertools.count(1)
     parts = [_html(part, numbers) for part in page.parts]
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_escaped(page.title)}</title><style>{STYLE}</style></head><body>"
-        f"<header><h1>{_escaped(page.title)}</h1><p>{_escaped(page.lead)}</p></header>"
+        f"<title>{escape(page.title)}</title><style>{STYLE}</style></head><body>"
+        f"<header><h1>{escape(page.title)}</h1><p>{escape(page.lead)}</p></header>"
         f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
         f"<main>{''.join(parts)}</main></body></html>"
     )
@@ -63,25 +63,25 @@ def to_html(page: Page) -> str:
 def _html(part: Element, numbers: Iterator[int]) -> str:
     match part:
         case Heading(title):
-            return f'<h2 id="s{next(numbers)}">{_escaped(title)}</h2>'
+            return f'<h2 id="s{next(numbers)}">{escape(title)}</h2>'
         case Paragraph(text, is_note):
-            return f"<p{' class="note"' if is_note else ''}>{_escaped(text)}</p>"
+            return f"<p{' class="note"' if is_note else ''}>{escape(text)}</p>"
         case Picture(png, alt, caption):
             data = base64.b64encode(png).decode()
-            picture = f'<img src="data:image/png;base64,{data}" alt="{_escaped(alt)}">'
-            below = f"<figcaption>{_escaped(caption)}</figcaption>"
+            picture = f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}">'
+            below = f"<figcaption>{escape(caption)}</figcaption>"
             return f"<figure>{_scrolling(picture, f'Picture: {caption}')}{below}</figure>"
         case Table():
             return _table(part)
 
 
 def _table(table: Table) -> str:
-    caption = _escaped(table.caption)
-    head = "".join(f'<th scope="col">{_escaped(name)}</th>' for name in table.header)
+    caption = escape(table.caption)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.header)
     body = ""
     for first, *rest in table.rows:
-        cells = "".join(f"<td>{_escaped(one)}</td>" for one in rest)
-        body += f'<tr><th scope="row">{_escaped(first)}</th>{cells}</tr>'
+        cells = "".join(f"<td>{escape(one)}</td>" for one in rest)
+        body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
     return _scrolling(
         f"<table{' class="facts"' if table.is_facts else ''}><caption>{caption}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
@@ -91,8 +91,4 @@ def _table(table: Table) -> str:
 
 def _scrolling(content: str, label: str) -> str:
     """Put content that may be wider than a phone in a frame that scrolls, by the keyboard too."""
-    return f'<div class="wide" tabindex="0" role="region" aria-label="{_escaped(label)}">{content}</div>'
-
-
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=True)
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label)}">{content}</div>'
