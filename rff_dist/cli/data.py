@@ -35,12 +35,7 @@ Message = Annotated[
     str | None,
     typer.Option("--message", metavar="TEXT", help="The reason, which is stored with the version."),
 ]
-By = Annotated[
-    str | None,
-    typer.Option(
-        "--by", metavar="NAME", help="Column whose values say which rows go. By default row numbers."
-    ),
-]
+
 _DIGITS = 8
 
 
@@ -210,7 +205,12 @@ def delete(
             metavar="SOURCE", help="A file of row numbers from 0, or of values of the column --by."
         ),
     ],
-    by: By = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by", metavar="NAME", help="Column whose values say which rows go. By default row numbers."
+        ),
+    ] = None,
     keep_order: Annotated[
         bool,
         typer.Option(

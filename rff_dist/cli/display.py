@@ -259,17 +259,19 @@ def classifier_facts(found: Mapping[str, Any]) -> ShownFacts:
     }
 
 
-def alpha_number(alpha: float | Sequence[float] | None) -> str:
-    """Return one alpha, or one for each target; or length scales in the same way."""
-    return some(alpha) if isinstance(alpha, Sequence) else number(alpha)
+def value_words(value: Any) -> str:
+    """Return a number, the first eight of several values, or a text."""
+    if isinstance(value, list | tuple):
+        return some(value)
+    return number(value) if value is None or isinstance(value, int | float) else str(value)
 
 
 def alpha_words(alpha: float | Sequence[float], by: str, classifier: Mapping[str, Any] | None) -> str:
     """Return alpha and what it was chosen by; the alpha of another loss is made of ridge's."""
     ridge = alpha if classifier is None else classifier["ridge_alpha"]
     if ridge == alpha:
-        return f"{alpha_number(alpha)}, {CHOSEN_BY[by]}"
-    return f"{alpha_number(alpha)}, made of ridge's {alpha_number(ridge)}, {CHOSEN_BY[by]}"
+        return f"{value_words(alpha)}, {CHOSEN_BY[by]}"
+    return f"{value_words(alpha)}, made of ridge's {value_words(ridge)}, {CHOSEN_BY[by]}"
 
 
 def ranges_words(ranges: Sequence[Sequence[int]]) -> str:
@@ -448,20 +450,11 @@ def kernel_words(kernel: Mapping[str, Any]) -> str:
         case {"name": "on_columns", "kernel": inner, "columns": columns}:
             return f"{kernel_words(inner)} on columns {some(columns)}"
     parameters = [
-        f"{_SYMBOLS.get(name, name.replace('_', ' '))} {_number_words(value)}"
+        f"{'ν =' if name == 'nu' else name.replace('_', ' ')} {value_words(value)}"
         for name, value in kernel.items()
         if name != "name" and value is not None
     ]
     return ", ".join([kernel["name"].replace("_", " "), *parameters])
-
-
-_SYMBOLS = {"nu": "ν ="}
-
-
-def _number_words(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return some(value)
-    return number(value) if isinstance(value, int | float) else str(value)
 
 
 def engine_words(engine: Mapping[str, Any]) -> str:

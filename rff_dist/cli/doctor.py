@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -25,6 +25,9 @@ from rff_dist.engines.cluster import Cluster, is_loopback, open_engine
 from rff_dist.errors import RFFDistError
 from rff_dist.jobs.options import Where
 from rff_dist.text import human_bytes, redact
+
+if TYPE_CHECKING:
+    from rff_dist.storage.arrays import Header
 
 PACKAGES = ("rff_dist", "numpy", "scipy", "zarr", "dask", "distributed", "prefect")
 MIN_CHUNK, MAX_CHUNK, LOW_DISK = 2**18, 2**28, 2**30  # bytes
@@ -264,19 +267,19 @@ def check_dataset(data: str) -> Iterator[Finding]:
         yield Finding.of("codecs", f"no checksums for {display.some(unchecked)}", todo)
     else:
         yield Finding.of("codecs", "every array has checksums")
-    for one in (one for one in arrays if one.name == "X"):
-        shape, chunks = one.header.shape, one.header.chunks
-        row = one.header.dtype.itemsize * math.prod(shape[1:])
-        size = row * min(chunks[0], shape[0])
-        wanted = max(1, round(8 * 2**20 / max(1, row)))
-        found, harm, todo = f"{chunks[0]:,} rows, {human_bytes(size)} a chunk", "", ""
-        if chunks[1:] != shape[1:]:
-            harm, todo = (
-                "; rows are split over chunks",
-                f"write with --chunk-rows {wanted}, all columns in one",
-            )
-        elif size < MIN_CHUNK and row * shape[0] > MAX_CHUNK:
-            harm, todo = ": many small reads", f"write with --chunk-rows {wanted}"
-        elif size > MAX_CHUNK:
-            harm, todo = ": few, large tasks", f"write with --chunk-rows {wanted}"
-        yield Finding.of("chunks", found + harm, todo)
+    yield from (_check_chunks(one.header) for one in arrays if one.name == "X")
+
+
+def _check_chunks(header: Header) -> Finding:
+    shape, chunks = header.shape, header.chunks
+    row = header.dtype.itemsize * math.prod(shape[1:])
+    size = row * min(chunks[0], shape[0])
+    write = f"write with --chunk-rows {max(1, round(8 * 2**20 / max(1, row)))}"
+    harm, todo = "", ""
+    if chunks[1:] != shape[1:]:
+        harm, todo = "; rows are split over chunks", f"{write}, all columns in one"
+    elif size < MIN_CHUNK and row * shape[0] > MAX_CHUNK:
+        harm, todo = ": many small reads", write
+    elif size > MAX_CHUNK:
+        harm, todo = ": few, large tasks", write
+    return Finding.of("chunks", f"{chunks[0]:,} rows, {human_bytes(size)} a chunk{harm}", todo)

@@ -30,11 +30,11 @@ def evaluate(job: Evaluate, where: Where) -> Report:
     from rff_dist.jobs import score
 
     passes = Passes(where)
-    scoring, judged = score.evaluate(job, passes.runner)
+    found: Any  # a type for each kind of model
+    scoring, found = score.evaluate(job, passes.runner)
     run = passes.facts()
     about = {"model": job.model, "data": job.source.data}
     ran = {"engine": run["engine"], "seconds": run["seconds"]["total"]}
-    found: Any = judged
     model: Any = scoring.model
     if scoring.kind == "clusters":
         return _clusters_report(found, job.source.y, about, ran)

@@ -157,7 +157,7 @@ def _metavar(one: Any) -> str:
     return f"{name} …" if one.nargs != 1 else name
 
 
-def _entry(one: Any, everything: bool = True) -> tuple[str, str]:
+def _entry(one: Any, everything: bool) -> tuple[str, str]:
     unit = "" if one.is_flag else f" {one.metavar or 'VALUE'}"
     return ", ".join(sorted(one.opts, key=len)) + unit, _text(one, everything)
 

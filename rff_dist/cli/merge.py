@@ -21,7 +21,7 @@ def merge(job: Merge) -> Report:
     view = display.facts_view(
         f"merged {display.plural(len(job.models), 'model')} into {job.destination.model}",
         holds=f"{found['n_samples']:,} rows of {display.plural(len(found['rows']), 'dataset')}",
-        alpha=display.alpha_number(found["alpha"]),
+        alpha=display.value_words(found["alpha"]),
         digest=found["digest"][:16],
     )
     following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")

@@ -19,6 +19,7 @@ from rff_dist.text import number
 if TYPE_CHECKING:
     from rff_dist.registry.versions import RegisteredModel, Version
     from rff_dist.ridge.new_rows import Refusal
+    from rff_dist.storage.current_version import Pointer
 
 group = make_group("models", "List, promote and roll back the versions of registered models.")
 app.add_typer(group)
@@ -110,8 +111,7 @@ def promote(
     """Make a version the current one: everyone who reads the model from now on gets it."""
     registered = _open(model)
     before = registered.pointer()
-    version = registered.promote(number, reason=reason)
-    return _changed(model, version, None if before is None else before.number)
+    return _changed(model, registered.promote(number, reason=reason), before)
 
 
 @command("rff-dist models rollback models/NAME", group=group)
@@ -119,8 +119,7 @@ def rollback(model: RegisteredArgument, reason: Reason = "") -> Report:
     """Go back to the version that was current before; a second rollback goes one further back."""
     registered = _open(model)
     before = registered.pointer()
-    version = registered.rollback(reason=reason or None)
-    return _changed(model, version, None if before is None else before.number)
+    return _changed(model, registered.rollback(reason=reason or None), before)
 
 
 @command("rff-dist models prune models/NAME --keep 10", group=group)
@@ -160,7 +159,9 @@ def _refusal_words(one: Refusal) -> str:
     return f"{rows}, since {one.refused[:16].replace('T', ' ')}: {one.reason}"
 
 
-def _changed(model: str, version: Version, before: int | None) -> Report:
+def _changed(model: str, version: Version, pointer: Pointer | None) -> Report:
+    """Report that a version is current now; `pointer` named the one before."""
+    before = None if pointer is None else pointer.number
     document = {"model": model, "before": before, "current": version.to_dict()}
     kernel = (version.lineage.get("spec") or {}).get("kernel")
     view = display.facts_view(

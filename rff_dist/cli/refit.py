@@ -21,7 +21,7 @@ def refit(job: Refit, where: Where) -> Report:
     view = display.facts_view(
         f"trained {model} like {job.like}",
         holds=display.plural(found["n_samples"], "row"),
-        alpha=display.alpha_number(found["alpha"]),
+        alpha=display.value_words(found["alpha"]),
         **display.run_facts(passes.facts()),
         digest=found["digest"][:16],
     )

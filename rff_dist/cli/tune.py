@@ -87,7 +87,7 @@ def _draw(plot: Any, found: Search, data: str) -> None:
 
 def _kernel_words(row: Mapping[str, Any]) -> str:
     scale = row["length_scale"]
-    return row["kernel"] if scale is None else f"{row['kernel']}, length scale {display.alpha_number(scale)}"
+    return row["kernel"] if scale is None else f"{row['kernel']}, length scale {display.value_words(scale)}"
 
 
 def _table(found: Search, data: str) -> RenderableType:
@@ -99,9 +99,9 @@ def _table(found: Search, data: str) -> RenderableType:
         best = i == found.best_index
         table.add_row(
             row["kernel"],
-            display.alpha_number(row["length_scale"]),
+            display.value_words(row["length_scale"]),
             f"{row['n_components']:,}",
-            display.alpha_number(row["alpha"]),
+            display.value_words(row["alpha"]),
             display.plus_minus(row["score"], row["standard_error"]),
             display.some(row["rmse"]),
             "← best" if best else "as good" if row["within_one_standard_error"] else "",
@@ -118,7 +118,7 @@ def _facts(found: Mapping[str, Any]) -> RenderableType:
     from rff_dist.data.folds import folds_words
 
     best, readings = found["best"], display.plural(found["n_readings"], "reading")
-    alpha = display.alpha_number(best["alpha"])
+    alpha = display.value_words(best["alpha"])
     outputs = display.features_and_targets(found["n_features"], found["n_targets"])
     ends = [
         f"{name} is the {'smallest' if best[end] == 'lower' else 'largest'} tried"

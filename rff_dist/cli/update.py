@@ -75,7 +75,7 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
         return display.facts_view(title, **facts, digest=found["digest"][:16])
     n_appended = max(0, found["n_after"] - found["n_before"])
     replaced = f", {found['n_replaced']:,} that replaced others" if found["n_replaced"] else ""
-    alpha, before = (display.alpha_number(found["solution"][name]) for name in ("alpha", "alpha_before"))
+    alpha, before = (display.value_words(found["solution"][name]) for name in ("alpha", "alpha_before"))
     facts |= {
         "new rows": f"{found['n_new']:,}, of {n_appended:,} appended{replaced}",
         "drift": _drift_words(found["drift"]),
