@@ -115,7 +115,7 @@ def save_error_curve(
     subtitle: str = "",
     wanted: float,
 ) -> Path:
-    """Save errors against the number of components as a PNG, on logarithmic axes, with lines of slope 1/√D.
+    """Save errors against the number of components as a PNG, on logarithmic axes, beside lines of 1/√D.
 
     `n_components`: sequence of int of shape (n_points,).
     `series`: sequence of ErrorSeries. Bounds are dashed, in the colour of their measure.
@@ -274,7 +274,7 @@ def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidate
     errors = np.array([one["score"] for one in ranked])
     deviations = np.array([one["standard_error"] or 0.0 for one in ranked])
     good = errors <= errors[0] + deviations[0]
-    for chosen, colour, marker in ((good, BLUE, "o"), (~good, MUTED, "D")):  # told apart without colours too
+    for chosen, colour, marker in ((good, BLUE, "o"), (~good, MUTED, "D")):  # shapes tell them apart too
         style: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 5.5, "elinewidth": 1.2, "capsize": 3}
         axes.errorbar(errors[chosen], places[chosen], xerr=deviations[chosen], **style)
     axes.axvline(errors[0] + deviations[0], color=MUTED, lw=1.0, ls="--")

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.cli.display import facts_view, kernel_words, plural, titled_table
-from rff_dist.cli.options import NoStandardize, read_count
+from rff_dist.cli.options import read_count
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import InvalidParameterError
 from rff_dist.jobs.fields import group, option
@@ -68,7 +68,12 @@ def approximate(
             "--components", metavar="D", help="D, the number of features.", rich_help_panel=FEATURES
         ),
     ] = "2048",
-    no_standardize: NoStandardize = False,
+    no_standardize: Annotated[
+        bool,
+        typer.Option(
+            "--no-standardize", help="Do not centre and scale the inputs first.", rich_help_panel=FEATURES
+        ),
+    ] = False,
     measured: Measured,
     output: Annotated[
         str | None,
@@ -77,7 +82,7 @@ def approximate(
 ) -> Report:
     """Measure whether D is large enough: the features' error on sampled rows, beside theory's bounds.
 
-    Only the sampled rows are read. Inputs are standardised, and the length scale chosen, by them alone.
+    Only the sampled rows are read. They alone give the means, the deviations and the median distance.
     """
     from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine

@@ -87,7 +87,7 @@ def _view(found: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [_facts(found)]
     if "candidates" in found:
         parts += ["", _candidates_view(found)]
-    parts += ["", sizes_view(found), "", _passes_view(found["inertias"])]
+    parts += ["", _sizes_view(found), "", _passes_view(found["inertias"])]
     if found["model"] is not None:
         parts.append(display.next_step("rff-dist", "predict", found["model"], "DATA", "OUT"))
     return Group(*parts)
@@ -109,7 +109,7 @@ def _facts(found: Mapping[str, Any]) -> RenderableType:
     return display.facts_view(f"wrote {found['output']}", **facts)
 
 
-def sizes_view(found: Mapping[str, Any]) -> RenderableType:
+def _sizes_view(found: Mapping[str, Any]) -> RenderableType:
     """Return the largest clusters as a table."""
     sizes = [float(size) for size in found["sizes"]]
     order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))

@@ -110,7 +110,7 @@ def tag(
     name: Annotated[str, typer.Argument(metavar="TAG", help="A name that the version keeps for good.")],
     version: AnyVersion = None,
 ) -> Report:
-    """Give a version a name. It can then be read by that name, and does not expire."""
+    """Give a version a name. It can be read by that name, and does not expire unless tags do."""
     from rff_dist.storage.repositories import tag_snapshot
 
     found = tag_snapshot(_versioned(data), name, version)

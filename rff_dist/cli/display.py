@@ -85,7 +85,7 @@ def write_page(
 
 
 class Passes:
-    """Runs the job of a command: holds its engine, progress on standard error and a clock."""
+    """What a command runs its job with: an engine, progress on standard error, and a clock."""
 
     def __init__(self, where: Where) -> None:
         from rff_dist.costs.clock import Clock
@@ -121,7 +121,7 @@ class Passes:
 
         cluster = self.where.cluster.in_environment().for_rows(n_samples)
         self._clock = clock = Clock()
-        shown = _shown.get()  # None also where the log is JSON, which tells of passes itself
+        shown = _shown.get()  # None also if messages are JSON lines, which report passes themselves
         if shown is not None and cluster.kind in ("embedded", "adaptive"):
             size = " × ".join(map(str, cluster.size()))
             shown(Remark("cluster", f"starting here, workers × threads = {size}"))
@@ -430,10 +430,11 @@ def dropped_words(n_rows: int) -> str | None:
     return f"[yellow]{n_rows:,} rows[/] with missing or infinite values" if n_rows else None
 
 
-def target_names(model: RidgeModel, n_targets: int) -> list[str]:
+def target_names(model: RidgeModel) -> list[str]:
     """Return the targets' names, a classifier's classes, or y0, y1, … if the data had no names."""
-    names = model.card.get("target_names")
+    names, n_targets = model.card.get("target_names"), model.n_targets
     if "classifier" in model.card:
+        # Of two classes, only the second has a target.
         names = [str(label) for label in model.card["classifier"]["classes"]][-n_targets:]
     return list(names) if names else ["y"] if n_targets == 1 else [f"y{i}" for i in range(n_targets)]
 

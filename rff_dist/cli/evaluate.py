@@ -114,10 +114,9 @@ def _regression_report(
             "largest": errors.largest,
             "r2": errors.r2,
         }
-    names = target_names(model, len(rmse))
     targets = [
         {"name": name, **{key: float(values[i]) for key, values in columns.items()}}
-        for i, name in enumerate(names)
+        for i, name in enumerate(target_names(model))
     ]
     if calibration is not None:
         for i, target in enumerate(targets):

@@ -11,7 +11,7 @@ import typer
 from rich.console import Group
 
 from rff_dist.cli import display
-from rff_dist.cli.options import ChunkRows, Overwrite, read_count, read_numbers
+from rff_dist.cli.options import Overwrite, read_count, read_numbers
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.fields import group, option
 from rff_dist.jobs.options import Features
@@ -50,7 +50,12 @@ def generate(
             help="Number of the first row. Test data begin where the training data end.",
         ),
     ] = 0,
-    chunk_rows: ChunkRows = None,
+    chunk_rows: Annotated[
+        str | None,
+        typer.Option(
+            "--chunk-rows", metavar="ROWS", help="Rows of a chunk. By default chosen by the size of the data."
+        ),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> Report:
     """Write a dataset of any size whose best possible error is known: a random function plus noise.

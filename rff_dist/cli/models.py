@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 group = make_group("models", "List, promote and roll back the versions of registered models.")
 app.add_typer(group)
 
-RegistryArgument = Annotated[
-    str, typer.Argument(metavar="[REGISTRY]", help="Folder or URL that holds registered models.")
-]
+
 RegisteredArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="Folder or URL of a registered model, such as models/NAME.")
 ]
@@ -39,7 +37,11 @@ _COLUMNS = ("version", "created", "rows", "made of", "digest")
 
 
 @command("rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list")
-def list_models(registry: RegistryArgument = "models") -> Report:
+def list_models(
+    registry: Annotated[
+        str, typer.Argument(metavar="[REGISTRY]", help="Folder or URL that holds registered models.")
+    ] = "models",
+) -> Report:
     """List the registered models in a folder, with their current versions."""
     from rff_dist.jobs.publishing import version_rows
     from rff_dist.registry.versions import Registry

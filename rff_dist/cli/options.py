@@ -36,20 +36,6 @@ ReportPath = Annotated[
         help="Write one HTML page about the result, without other files: data, errors, columns, lineage.",
     ),
 ]
-ChunkRows = Annotated[
-    str | None,
-    typer.Option(
-        "--chunk-rows", metavar="ROWS", help="Rows of a chunk. By default chosen by the size of the data."
-    ),
-]
-NoStandardize = Annotated[
-    bool,
-    typer.Option(
-        "--no-standardize",
-        help="Do not centre and scale the inputs first.",
-        rich_help_panel="Random features",
-    ),
-]
 
 
 # -- options of a spec -----------------------------------------------------------------------------

@@ -344,7 +344,7 @@ def exit_code(error: BaseException, *, outputs: Sequence[str | os.PathLike[str]]
 
 
 def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
-    """Return whether a message names `place` or something inside it, rather than a longer name with it."""
+    """Return whether a message names `place` or something inside it, and not just a longer name."""
     from rff_dist.storage.locations import parse_location
 
     try:
@@ -360,12 +360,12 @@ def report_usage(error: Exception, *, as_json: bool) -> int:
     """Report what is wrong with the arguments and where to look; return the exit code."""
     context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-    # Errors of pydantic's: their message leaves out the value.
+    # pydantic's errors leave the value out of their message.
     found: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
     message = message.replace("Value error, ", "")
     if found and repr(found[0]["input"]) not in message:
         message += f", not {found[0]['input']!r}"
-    # typer words several near names unlike a single one.
+    # typer puts several near names into other words than a single one.
     message = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", message)
     hint = f"see: {'rff-dist' if context is None else context.command_path} --help"
     _tell_error(context, "UsageError", USAGE, message, hint, as_json=as_json)

@@ -104,9 +104,7 @@ def _errors_view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     )
     progressive, gate = found["progressive"], found["gate"]
     columns = progressive["rmse"], progressive["mae"], gate["champion"], gate["challenger"]
-    for name, *values in zip(
-        display.target_names(job.champion, job.champion.n_targets), *columns, strict=True
-    ):
+    for name, *values in zip(display.target_names(job.champion), *columns, strict=True):
         table.add_row(str(name), *(number(value) for value in values))
     return view
 
