@@ -6,7 +6,6 @@ subtitles stand above the axes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +28,7 @@ from rff_dist.ridge.model import RidgeModel
 from rff_dist.selection.cross_validation import Choice, CrossValidation
 from rff_dist.storage.files import write_whole
 from rff_dist.text import number
+from rff_dist.typing import FloatArray, PathLike
 
 INK = "#1b1b1b"
 MUTED = "#6b6b6b"
@@ -58,7 +58,7 @@ class Panel:
     caption: str = ""
 
 
-def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> Path:
+def save_comparison(path: PathLike, panels: Sequence[Panel], title: str) -> Path:
     """Save pictures side by side as one PNG, at about the resolution of a screen.
 
     `panels`: sequence of Panel, from left to right.
@@ -107,7 +107,7 @@ class ErrorSeries:
 
 
 def save_error_curve(
-    path: str | os.PathLike[str],
+    path: PathLike,
     n_components: Sequence[int],
     series: Sequence[ErrorSeries],
     *,
@@ -154,7 +154,7 @@ def save_error_curve(
 
 
 def save_scaling(
-    path: str | os.PathLike[str],
+    path: PathLike,
     curves: Mapping[str, Sequence[ScalingPoint]],
     *,
     measured: Mapping[str, Sequence[ScalingPoint]] | None = None,
@@ -196,7 +196,7 @@ def save_scaling(
 
 
 def save_cross_validation(
-    path: str | os.PathLike[str],
+    path: PathLike,
     table: CrossValidation,
     *,
     title: str = "Cross-validation",
@@ -304,13 +304,13 @@ class AlphaPath:
     """
 
     label: str
-    alphas: NDArray[np.float64]
-    values: NDArray[np.float64]
+    alphas: FloatArray
+    values: FloatArray
     logarithmic: bool = True
 
 
 def save_alpha_paths(
-    path: str | os.PathLike[str],
+    path: PathLike,
     paths: Sequence[AlphaPath],
     *,
     chosen: ArrayLike,
@@ -356,7 +356,7 @@ def save_alpha_paths(
     return _save(figure, Path(path))
 
 
-def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str, subtitle: str = "") -> Path:
+def save_clusters(path: PathLike, view: ClusterView, *, title: str, subtitle: str = "") -> Path:
     """Save rows in two kernel principal components as a PNG, in the colours and shapes of their clusters.
 
     `view`: from `kmeans.view.view_clusters`. Up to 40 clusters have their numbers at their centres, unless
@@ -384,9 +384,7 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
     return _save(figure, Path(path))
 
 
-def save_clustering(
-    path: str | os.PathLike[str], dataset: Dataset, clusters: Clusters, *, seed: int, title: str
-) -> Path:
+def save_clustering(path: PathLike, dataset: Dataset, clusters: Clusters, *, seed: int, title: str) -> Path:
     """Save a picture of a seeded sample of a dataset's rows in their clusters, see `save_clusters`."""
     view = view_clusters(dataset, clusters, seed=seed)
     words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {dataset.n_samples:,}"
@@ -460,7 +458,7 @@ def _save(figure: Figure, path: Path) -> Path:
     return write_whole(path, save, what="picture")
 
 
-def save_choice(model: RidgeModel, path: str | os.PathLike[str], *, title: str, about: str) -> Path | None:
+def save_choice(model: RidgeModel, path: PathLike, *, title: str, about: str) -> Path | None:
     """Draw the errors that a model's alpha was chosen by; return None, and draw nothing, if it was given.
 
     `model`: need not hold its sums.

@@ -34,7 +34,6 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     """Train and register a model from a table, test it on held-out rows, and compare it with others."""
     from rff_dist.cli.baselines import fit_baselines
     from rff_dist.jobs.auto import prepare_table, training_of
-    from rff_dist.jobs.steps import run_steps
     from rff_dist.jobs.train import open_training
     from rff_dist.page.comparison import Comparison
 
@@ -42,7 +41,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     prepared = prepare_table(job, observer=display.count_rows("ingest"))
     passes = display.Passes(where)
     with open_training(training_of(job, prepared), passes.runner) as run:
-        records = run_steps(run.steps(), passes.runner)
+        records = passes.run(run.steps())
     model = run.trained.model
     ours = _scores(records["evaluate"])
     display.at_work("a linear model and boosted trees, to compare with")

@@ -41,11 +41,10 @@ def cluster(
 ) -> Report:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
     from rff_dist.jobs.cluster import open_clustering
-    from rff_dist.jobs.steps import run_steps
 
     passes = display.Passes(where)
     with open_clustering(job, passes.runner) as run:
-        records = run_steps(run.steps(), passes.runner)
+        records = passes.run(run.steps())
     dataset, found, seed = run.dataset, run.clusters, job.features.seed
     document = {
         "output": job.output,

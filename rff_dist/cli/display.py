@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -102,6 +102,12 @@ class Passes:
 
         elsewhere = self.where.cluster.in_environment().elsewhere
         return Runner(self.open, self._take, "rff-dist", elsewhere, count_rows("read"))
+
+    def run(self, steps: Iterable[Step]) -> dict[str, Summary | None]:
+        """Take all steps of a job, and return their records by name."""
+        from rff_dist.jobs.steps import run_steps
+
+        return run_steps(steps, self.runner)
 
     def times(self) -> Times:
         """Return where the time went, up to the publication of the result."""

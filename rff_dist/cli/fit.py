@@ -34,7 +34,6 @@ def fit(
     report: ReportPath = None,
 ) -> Report:
     """Train a ridge regression or a classifier. Cross-validation makes the choices that you leave out."""
-    from rff_dist.jobs.steps import run_steps
     from rff_dist.jobs.train import open_training
     from rff_dist.ridge.options import is_one_alpha
 
@@ -48,7 +47,7 @@ def fit(
         )
     passes, data = display.Passes(where), job.source.data
     with open_training(job, passes.runner) as run:
-        published = run_steps(run.steps(), passes.runner)["publish"]
+        published = passes.run(run.steps())["publish"]
     document = {
         **display.describe_published(job.destination.model, published),
         **_describe_fit(run, job.features.seed),

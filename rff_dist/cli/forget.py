@@ -17,11 +17,10 @@ from rff_dist.jobs.specs import Forget
 def forget(job: Forget, where: Where) -> Report:
     """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""
     from rff_dist.jobs.forget import begin
-    from rff_dist.jobs.steps import take
 
     passes = display.Passes(where)
     run = begin(job)
-    found = {step.name: take(step) or {} for step in run.steps(passes.runner)}
+    found = {name: record or {} for name, record in passes.run(run.steps(passes.runner)).items()}
     updates = [record for name, record in found.items() if name.startswith("update ")]
     document = {
         "data": job.data,

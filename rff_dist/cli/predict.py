@@ -19,11 +19,10 @@ from rff_dist.jobs.specs import Predict
 def predict(job: Predict, where: Where) -> Report:
     """Write a model's predictions for every row of a dataset or a table, to Zarr, Parquet or CSV."""
     from rff_dist.jobs.score import open_scoring
-    from rff_dist.jobs.steps import run_steps
 
     passes = Passes(where)
     with open_scoring(job, passes.runner) as run:
-        written = run_steps(run.steps(), passes.runner)["score"]
+        written = passes.run(run.steps())["score"]
     assert written is not None
     ran = passes.facts()
     arrays, n_samples, seconds = written["arrays"], written["n_samples"], ran["seconds"]["total"]

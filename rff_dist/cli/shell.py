@@ -47,6 +47,7 @@ from rff_dist.errors import (
     StorageError,
 )
 from rff_dist.text import redact
+from rff_dist.typing import PathLike
 
 FAILED, USAGE = 1, 2
 # The first that matches counts, so subclasses stand before their bases.
@@ -332,7 +333,7 @@ def _show_line(level: str, message: str, view: Text) -> None:
         err.print(view, soft_wrap=True)
 
 
-def exit_code(error: BaseException, *, outputs: Sequence[str | os.PathLike[str]] = ()) -> int:
+def exit_code(error: BaseException, *, outputs: Sequence[PathLike] = ()) -> int:
     """Return the exit code for an error of a command that writes to `outputs`."""
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
@@ -343,7 +344,7 @@ def exit_code(error: BaseException, *, outputs: Sequence[str | os.PathLike[str]]
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
 
 
-def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
+def _is_about(error: StorageError, place: PathLike) -> bool:
     """Return whether a message names `place` or something inside it, and not just a longer name."""
     from rff_dist.storage.locations import parse_location
 

@@ -32,12 +32,11 @@ def tune(
     report: ReportPath = None,
 ) -> Report:
     """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
-    from rff_dist.jobs.steps import run_steps
     from rff_dist.jobs.train import open_training
 
     passes, model = display.Passes(where), job.destination.model
     with open_training(job, passes.runner) as run:
-        published = run_steps(run.steps(), passes.runner)["publish"]
+        published = passes.run(run.steps())["publish"]
     found = run.trained.search
     assert found is not None  # candidates were given
     document = {

@@ -38,11 +38,10 @@ def update(job: Update, where: Where, report: ReportPath = None) -> Report:
     """
     from rff_dist.jobs.fits import JobData
     from rff_dist.jobs.refresh import open_update, outcome
-    from rff_dist.jobs.steps import run_steps
 
     passes = display.Passes(where)
     with open_update(job, passes.runner) as run:
-        found = outcome(run_steps(run.steps(), passes.runner))
+        found = outcome(passes.run(run.steps()))
         document = {"model": job.model, "data": job.source.data, **found}
         if document["n_new"] or run.challenger is not None:
             document |= passes.facts()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import itertools
-import os
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
 from rff_dist.page.content import Element, Heading, Page, Paragraph, Picture, Table
 from rff_dist.storage.files import write_whole
+from rff_dist.typing import PathLike
 
 # On narrow screens tables and pictures scroll by themselves: names broke after each letter there, and
 # pictures that shrink with the page were too small to read.
@@ -36,7 +36,7 @@ figure { margin: 1rem 0; } img { max-width: 100%; height: auto; } figcaption { c
 """
 
 
-def write_page(page: Page, path: str | os.PathLike[str]) -> Path:
+def write_page(page: Page, path: PathLike) -> Path:
     """Write a page to an HTML file, completely or not at all.
 
     Raises StorageError if it cannot be written.
