@@ -63,16 +63,8 @@ def save_comparison(path: PathLike, panels: Sequence[Panel], title: str) -> Path
 
     `panels`: sequence of Panel, from left to right.
     `title`: above all panels.
-    Raises DataError if there is no panel, or an image does not have three colours per pixel; StorageError if
-      the file cannot be written.
+    Raises StorageError if the file cannot be written.
     """
-    if not panels:
-        raise DataError("there is no panel to draw; expected at least 1")
-    for panel in panels:
-        if panel.image.ndim != 3 or panel.image.shape[2] != 3:
-            raise DataError(
-                f"the image of {panel.title!r} has shape {panel.image.shape}; expected (height, width, 3)"
-            )
     height, width = panels[0].image.shape[:2]
     panel_inches = _WIDTH_INCHES * height / width
     width_inches = _WIDTH_INCHES * len(panels) + 0.4
@@ -120,15 +112,9 @@ def save_error_curve(
     `n_components`: sequence of int of shape (n_points,).
     `series`: sequence of ErrorSeries. Bounds are dashed, in the colour of their measure.
     `wanted`: an error to mark by a line.
-    Raises DataError if there is no series, a series has another number of points, or no error is above 0;
-      StorageError if the file cannot be written.
+    Raises DataError if no error is above 0; StorageError if the file cannot be written.
     """
     D = np.asarray(n_components, np.float64)
-    if not series or not len(D):
-        raise DataError("there is nothing to draw; expected at least 1 series and 1 number of components")
-    for one in series:
-        if len(one.values) != len(D):
-            raise DataError(f"{one.label!r} has {len(one.values)} values for {len(D)} numbers of components")
     if not any((np.asarray(one.values) > 0).any() for one in series):
         raise DataError("all errors are 0; expected one above 0 to draw on logarithmic axes")
     figure = figure_of(8.6, 5.2, title=title)
@@ -165,10 +151,8 @@ def save_scaling(
 
     `curves`: by their labels.
     `measured`: measured points by the labels of curves, drawn in the curve's colour.
-    Raises DataError if there is no curve; StorageError if the file cannot be written.
+    Raises StorageError if the file cannot be written.
     """
-    if not curves:
-        raise DataError("there is nothing to draw; expected at least 1 curve")
     figure = figure_of(8.6, 4.4, title=title)
     taken, busy = figure.subplots(1, 2)
     _subtitle(taken, subtitle)
@@ -322,14 +306,8 @@ def save_alpha_paths(
 
     `chosen`: float or array of shape (n_targets,). The alpha to mark, or one for each target.
     `labels`: sequence of str of length n_targets. The targets' names. Only the first nine targets are drawn.
-    Raises DataError if there is no path, or one has another number of targets; StorageError if the file
-      cannot be written.
+    Raises StorageError if the file cannot be written.
     """
-    if not paths or any(one.values.shape != (len(one.alphas), len(labels)) for one in paths):
-        shapes = [one.values.shape for one in paths]
-        raise DataError(
-            f"the paths have the shapes {shapes}; expected at least one, with {len(labels)} targets each"
-        )
     figure = figure_of(2.4 + 5.2 * len(paths), 4.6, title=title)
     shown = min(len(labels), _MAX_LINES)
     colours = _shades(shown)
