@@ -39,9 +39,7 @@ class Measured:
     error: float = option("The error that you want to reach.", 0.05, unit="E")
     delta: float = option("Probability with which theory's bounds may fail.", 0.05, unit="P")
     n_samples: Annotated[int, Ge(2)] = option("Rows of each sample.", 500, flag="--rows", unit="N")
-    n_repeats: Annotated[int, Ge(2)] = option(
-        "Number of disjoint samples of rows.", 8, flag="--samples", unit="N"
-    )
+    n_repeats: Annotated[int, Ge(2)] = option("Number of disjoint samples.", 8, flag="--samples", unit="N")
     confidence: float = option("Confidence of the intervals of mean errors.", 0.95, unit="P")
 
     def __post_init__(self) -> None:

@@ -18,23 +18,15 @@ if TYPE_CHECKING:
     from rff_dist.storage.corrections import Corrected
     from rff_dist.storage.locations import Location
 
-group = make_group(
-    "data", "List the versions of datasets; correct and delete rows; roll back and expire versions."
-)
+group = make_group("data", "List the versions of datasets; correct, delete, roll back and expire.")
 app.add_typer(group)
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of a versioned dataset.")]
 Version = Annotated[
     str, typer.Argument(metavar="VERSION", help="A tag, or a version from `rff-dist data log`.")
 ]
-AnyVersion = Annotated[
-    str | None,
-    typer.Argument(metavar="[VERSION]", help="A tag or a version. By default the current version."),
-]
-Message = Annotated[
-    str | None,
-    typer.Option("--message", metavar="TEXT", help="The reason, which is stored with the version."),
-]
+AnyVersion = Annotated[str | None, typer.Argument(metavar="[VERSION]", help="By default the current one.")]
+Message = Annotated[str | None, typer.Option("--message", metavar="TEXT", help="The reason, for `data log`.")]
 
 _DIGITS = 8
 
@@ -43,8 +35,7 @@ _DIGITS = 8
 def log(
     data: Data,
     version: Annotated[
-        str | None,
-        typer.Option("--from", metavar="VERSION", help="Begin at this version, not at the current one."),
+        str | None, typer.Option("--from", metavar="VERSION", help="Begin here, not at the current version.")
     ] = None,
 ) -> Report:
     """List the versions of a dataset, the newest first, with their times, reasons and numbers of rows."""
@@ -200,16 +191,10 @@ def correct(
 def delete(
     data: Data,
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE", help="A file of row numbers from 0, or of values of the column --by."
-        ),
+        str, typer.Argument(metavar="SOURCE", help="A file of row numbers from 0, or of values of --by.")
     ],
     by: Annotated[
-        str | None,
-        typer.Option(
-            "--by", metavar="NAME", help="Column whose values say which rows go. By default row numbers."
-        ),
+        str | None, typer.Option("--by", metavar="NAME", help="Column whose values say which rows go.")
     ] = None,
     keep_order: Annotated[
         bool,

@@ -146,9 +146,7 @@ def check_disk(data: str | None) -> Iterator[Finding]:
         usage = shutil.disk_usage(place)
         found = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)} at {place}"
         is_low = usage.free < max(LOW_DISK, usage.total // 50)
-        yield Finding.of(
-            "disk", found, "free some space before a long job, or write elsewhere" if is_low else ""
-        )
+        yield Finding.of("disk", found, "make room before a long job, or write elsewhere" if is_low else "")
 
 
 def check_ports() -> Iterator[Finding]:
@@ -171,9 +169,7 @@ def check_ports() -> Iterator[Finding]:
         if names := [name for name in _SERVERS if name in words]:
             is_open = True
             port = f"port {one.laddr.port} of a process of {names[0]}"
-            todo = (
-                "bind it to 127.0.0.1, or use TLS and a firewall: anyone who reaches a Dask port can run code"
-            )
+            todo = "bind it to 127.0.0.1, or use TLS and a firewall: anyone who reaches it can run code"
             yield Finding.of("ports", f"{port} is open beyond this machine ({one.laddr.ip})", todo)
     if not is_open:
         yield Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")

@@ -38,22 +38,18 @@ def generate(
     size: Size,
     features: Annotated[Features, "kernel", "nu", "n_components", "seed"],
     noise: Annotated[
-        float,
-        typer.Option("--noise", min=0, help="Standard deviation of the noise; the function's is 1."),
+        float, typer.Option("--noise", min=0, help="The noise's standard deviation; the function's is 1.")
     ] = 0.1,
     first_row: Annotated[
         int,
         typer.Option(
-            "--first-row",
-            metavar="N",
-            min=0,
-            help="Number of the first row. Test data begin where the training data end.",
+            "--first-row", metavar="N", min=0, help="Number of the first row; test data continue the count."
         ),
     ] = 0,
     chunk_rows: Annotated[
         str | None,
         typer.Option(
-            "--chunk-rows", metavar="ROWS", help="Rows of a chunk. By default chosen by the size of the data."
+            "--chunk-rows", metavar="ROWS", help="Rows of a chunk. By default chosen by the data's size."
         ),
     ] = None,
     overwrite: Overwrite = False,

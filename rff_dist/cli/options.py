@@ -23,9 +23,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 PlotPath = Annotated[
     Path | None,
     typer.Option(
-        "--plot",
-        metavar="PNG",
-        help="Draw the errors that alpha and D are chosen by: against alpha, and against D.",
+        "--plot", metavar="PNG", help="Draw the errors that alpha and D are chosen by: against both."
     ),
 ]
 ReportPath = Annotated[
