@@ -255,8 +255,8 @@ def classifier_facts(found: Mapping[str, Any]) -> ShownFacts:
         ended = f"at its minimum after {minimum['n_passes']} passes"
     else:
         above = minimum["excess"] / minimum["reference"]
-        ended = f"[yellow]stopped[/] above its minimum by about {above:.1e} of the loss of scores of 0"
-    fitted = "of the loss itself" if minimum is not None else "fitted to leave-one-out scores"
+        ended = f"[yellow]stopped[/] above its minimum, by about {above:.1e} times the loss at scores of 0"
+    fitted = "those of the loss itself" if minimum is not None else "fitted to leave-one-out scores"
     return {
         "classes": some(found["classes"]),
         "class weights": weights if weights in (None, "balanced") else some(weights),
@@ -273,11 +273,11 @@ def value_words(value: Any) -> str:
 
 
 def alpha_words(alpha: float | Sequence[float], by: str, classifier: Mapping[str, Any] | None) -> str:
-    """Return alpha and what it was chosen by; the alpha of another loss is made of ridge's."""
+    """Return alpha and what it was chosen by; the alpha of another loss is derived from ridge's."""
     ridge = alpha if classifier is None else classifier["ridge_alpha"]
     if ridge == alpha:
         return f"{value_words(alpha)}, {CHOSEN_BY[by]}"
-    return f"{value_words(alpha)}, made of ridge's {value_words(ridge)}, {CHOSEN_BY[by]}"
+    return f"{value_words(alpha)}, derived from ridge's {value_words(ridge)}, {CHOSEN_BY[by]}"
 
 
 def ranges_words(ranges: Sequence[Sequence[int]]) -> str:

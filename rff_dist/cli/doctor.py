@@ -117,7 +117,7 @@ def check_blas() -> Iterator[Finding]:
     n_cpus = len(os.sched_getaffinity(0))
     for pool in (one for one in threadpool_info() if one["user_api"] == "blas"):
         threads = pool["num_threads"]
-        found = f"{pool['internal_api']} {pool.get('version')}, {threads} of {n_cpus} processors"
+        found = f"{pool['internal_api']} {pool.get('version')}, {threads} threads on {n_cpus} processors"
         todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way"
         yield Finding.of("BLAS", found, todo if threads > n_cpus else "")
 

@@ -96,7 +96,7 @@ def show(model: RegisteredArgument) -> Report:
         if pointer.previous:
             facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
     if lacking:
-        facts["lacks"] = "\n".join(map(_refusal_words, lacking))  # rows that updates refused
+        facts["refused"] = "\n".join(map(_refusal_words, lacking))
     words = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
     following = display.next_step("rff-dist", *words)
     return Report(document, Group(view, "", display.facts_view("", **facts), following))

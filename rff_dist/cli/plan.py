@@ -216,7 +216,7 @@ def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     busy = f"workers sum up rows for {measured['efficiency']:.0%} of the time of the statistics"
     return [
         ("seconds, measured", seconds_words(measured["seconds"]), parts),
-        ("before it", seconds_words(measured["start"]), "until the workers are there"),
+        ("before it", seconds_words(measured["start"]), "until the workers have started"),
         ("moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"),
         ("scheduler", seconds_words(measured["scheduler"]), "its own work and that of the solver's process"),
         ("workers worth having", f"{measured['workers_worth_having']:,}", busy),

@@ -63,12 +63,12 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
         why = zip(found["left_out"], found["left_out_because"], strict=True)
         facts["left out"] = "; ".join(f"{display.ranges_words([rows])}: {because}" for rows, because in why)
         again = ["rff-dist", "update", found["model"], found["data"], "--backfill", found["left_out"][0][0]]
-        facts["to judge them"] = shlex.join(map(str, again))
+        facts["to judge them again"] = shlex.join(map(str, again))
     window = f", of the window {found['window']}: from row {found['first_row']:,} on"
     facts |= {
         "holds": display.plural(found["n_samples"], "row") + ("" if found["window"] == "all" else window),
         "half-life": None if found["half_life"] == "none" else found["half_life"],
-        "gone": display.plural(found["n_gone"], "row") if found["n_gone"] else None,
+        "removed": display.plural(found["n_gone"], "row") if found["n_gone"] else None,
     }
     if not found["n_new"]:
         return display.facts_view(title, **facts, digest=found["digest"][:16])

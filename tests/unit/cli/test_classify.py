@@ -143,7 +143,7 @@ def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled, tmp_path):
     [width] = table["widths"]  # at the least error; ridge's alpha is the largest that is as good
     assert width["alpha"] <= ridge
     assert width["score"] <= table["score"] <= width["score"] + 0.1 * width["standard_error"]
-    assert f"made of ridge's {ridge:.4g}" in " ".join(run("info", tmp_path / "m").stdout.split())
+    assert f"derived from ridge's {ridge:.4g}" in " ".join(run("info", tmp_path / "m").stdout.split())
 
 
 def test_text_to_regress_on_is_refused_with_the_option(labelled, tmp_path):
