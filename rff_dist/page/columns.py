@@ -17,6 +17,7 @@ from rff_dist.ridge.linear_model import predict_rows
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.typing import FloatArray
 
+# They bound the time of a page: each point of a curve and each shuffled column predict their rows once more.
 CURVES, CURVE_ROWS, CURVE_POINTS, MAX_COLUMNS = 6, 300, 25, 100
 
 type _Predict = Callable[[NDArray[Any]], FloatArray]
