@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -56,7 +55,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
         **display.describe_published(prepared.model, records["publish"]),
         "fit": records["fit"],
         "scores": scores,
-        "compared_on": {name: value for name, value in asdict(others).items() if name != "scores"},
+        "compared_on": {"n_train": others.n_train, "n_test": others.n_test},
         "verdict": verdict(scores),
         "next": following,
         "report": report,

@@ -134,7 +134,7 @@ class Passes:
         observers = () if shown is None else (shown,)
         with open_engine(cluster, observers=observers) as engine, clock.watching(engine):
             if not cluster.serial:
-                clock.add("cluster", clock.total())
+                clock.add("cluster", clock.total())  # all time so far went into its start
             kind = "serial" if cluster.serial else "dask" if cluster.scheduler else "embedded dask"
             if shown is not None and cluster.scheduler and (address := dashboard_of(engine)):
                 err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)

@@ -80,6 +80,7 @@ def plan(
     dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)
     fit.check(dataset)
     cluster = where.cluster.in_environment()
+    # --memory asks about the cluster itself, even if the rows are so few that a fit would not start it.
     cluster = cluster if memory is not None else cluster.for_rows(dataset.n_samples)
     machines = _machines(cluster, None if memory is None else read_bytes(memory, "--memory"))
     if where.scheduler is not None:
