@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from rff_dist.cli.messages import err
 from rff_dist.cli.options import read_count
-from rff_dist.cli.shell import AsJson, Report, command, err, out
+from rff_dist.cli.shell import AsJson, Report, command, out
 from rff_dist.jobs.options import Features, Where
 
 

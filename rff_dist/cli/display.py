@@ -15,7 +15,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rff_dist.cli.shell import err, is_quiet, logs_json
+from rff_dist.cli.messages import err
+from rff_dist.cli.settings import is_quiet, logs_json
 from rff_dist.text import number
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rff_dist.cli import display
-from rff_dist.cli.shell import FAILED, Report, command
+from rff_dist.cli.messages import FAILED
+from rff_dist.cli.shell import Report, command
 from rff_dist.engines.cluster import Cluster, is_loopback, open_engine
 from rff_dist.errors import RFFDistError
 from rff_dist.jobs.options import Where

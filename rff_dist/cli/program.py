@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextvars import ContextVar
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -16,13 +15,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from rff_dist import __version__
 from rff_dist.cli import help as texts
-
-INTERRUPTED = 130
+from rff_dist.cli.settings import log_format
 
 # The base class of all mistakes in the arguments. Releases of typer keep it in different places.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-
-log_format: ContextVar[str] = ContextVar("log_format", default="text")
 
 
 class Group(TyperGroup):
@@ -72,12 +68,11 @@ class Program(Group):
         try:
             # Not standalone: typer would print errors itself, and exit with codes of its own.
             code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
-        except UsageError as error:
-            from rff_dist.cli.shell import report_usage
+        except (UsageError, typer.Abort) as error:
+            from rff_dist.cli.messages import INTERRUPTED, report_usage
 
-            code = report_usage(error, as_json="--json" in given)
-        except typer.Abort:
-            code = INTERRUPTED
+            aborted = isinstance(error, typer.Abort)
+            code = INTERRUPTED if aborted else report_usage(error, as_json="--json" in given)
         if standalone_mode:
             sys.exit(code or 0)
         return code

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 
 from rff_dist.cli import display
+from rff_dist.cli.messages import say
 from rff_dist.cli.options import ReportPath
-from rff_dist.cli.shell import Report, command, say
+from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Update
 from rff_dist.text import number

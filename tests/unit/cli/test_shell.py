@@ -18,7 +18,7 @@ import zarr
 
 from rff_dist import errors
 from rff_dist.cli import help as texts
-from rff_dist.cli import shell
+from rff_dist.cli import messages, shell
 from rff_dist.cli.options import read_count
 from rff_dist.cli.program import Group, app
 from rff_dist.ridge import plan as plan_module
@@ -280,11 +280,11 @@ def test_an_output_that_another_run_writes_exits_75_before_any_work(folder, tmp_
         (errors.MissingDependencyError(), 69),
         (ZeroDivisionError(), 1),
         (KeyboardInterrupt(), 130),
-        (shell.Terminated(), 143),
+        (messages.Terminated(), 143),
     ],
 )
 def test_each_kind_of_error_has_its_exit_code(error, code):
-    assert shell.exit_code(error) == code
+    assert messages.exit_code(error) == code
 
 
 def fail(*_, **__):
@@ -376,7 +376,7 @@ def test_an_error_names_the_options_that_it_is_about(folder, tmp_path):
 
 @pytest.mark.parametrize("value", [np.float64(np.nan), math.inf, [np.array([-np.inf])[0]]])
 def test_numbers_that_json_does_not_have_become_null(value, capsys):
-    shell._write_json({"value": value})
+    messages.write_json({"value": value})
     found = json.loads(capsys.readouterr().out)["value"]
     assert found in (None, [None])
 
@@ -409,7 +409,7 @@ def test_a_signal_that_is_sent_twice_at_once_is_one():
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(shell.Terminated):
+    with pytest.raises(messages.Terminated):
         end()
 
 

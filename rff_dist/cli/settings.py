@@ -1,0 +1,18 @@
+"""What one run of the program was asked about its messages; light, since `--help` waits for it."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+log_format: ContextVar[str] = ContextVar("log_format", default="text")
+quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+def logs_json() -> bool:
+    """Return whether standard error gets one JSON object a line, instead of words and progress bars."""
+    return log_format.get() == "json"
+
+
+def is_quiet() -> bool:
+    """Return whether standard error gets only warnings and errors."""
+    return quiet.get()
