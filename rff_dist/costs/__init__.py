@@ -1,1 +1,1 @@
-"""What a fit will take on given workers: rates that are measured, seconds that follow, a simulation."""
+"""What a fit costs on given workers: measured rates, times predicted from them, and a simulation."""

@@ -17,7 +17,7 @@ from rff_dist.products.choice import WORTH_MEASURING, rate_for
 class Times:
     """Where the time of a job went.
 
-    `seconds`: of each phase; "total" may be among them.
+    `seconds`: seconds by phase; "total" may be one of the keys.
     `products`: how features were multiplied, see `Clock.times`; None where there was little to multiply.
     """
 
@@ -26,7 +26,7 @@ class Times:
 
 
 def products_words(products: Mapping[str, Any] | None) -> str:
-    """Return in words how features were multiplied; "" where that is not known."""
+    """Say how features were multiplied; "" where that is not known."""
     if products is None:
         return ""
     share = products["share_of_limit"]
@@ -46,7 +46,7 @@ class Clock:
 
     @contextmanager
     def watching(self, engine: Engine) -> Iterator[None]:
-        """Time what an engine does meanwhile."""
+        """Time the passes of an engine while the context lasts."""
 
         def observe(event: Event) -> None:
             if isinstance(event, Work):
@@ -78,7 +78,7 @@ class Clock:
                 self._resumed = True
 
     def add(self, label: str, seconds: float) -> None:
-        """Count seconds of a part of the job."""
+        """Add seconds to a part of the job."""
         self._parts[label] = self._parts.get(label, 0.0) + seconds
 
     def total(self) -> float:
@@ -86,11 +86,11 @@ class Clock:
         return time.perf_counter() - self._start
 
     def times(self) -> Times:
-        """Return the seconds of each pass, of solving where there was any, and since the start.
+        """Return the seconds of each pass, of solving where there was any, and the total since the start.
 
-        Of products it tells the way that is the fastest on this machine, `by`, and the `share_of_limit`: the
-        time that all threads take for them at that way's rate, measured here for a third of a second, as a
-        share of the time of their passes. There is none of a job that went on where another was stopped.
+        In `products`, `by` names the fastest way to multiply on this machine. `share_of_limit` is the time
+        that all threads would take for the products at that way's rate, which is measured here for a third of
+        a second, as a share of the time of their passes; None for a job that resumed a stopped one.
         """
         solving = {} if self._solving is None else {"solve": time.perf_counter() - self._solving}
         seconds = {**self._parts, **solving, "total": self.total()}

@@ -1,4 +1,4 @@
-"""How fast the workers of an engine are at a job: measured on them, in a few seconds."""
+"""How fast an engine's workers are at a job, measured on them in a few seconds."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rff_dist.statistics.inspection import inspect
 from rff_dist.statistics.passes import accumulate
 from rff_dist.statistics.spec import tile_rows
 
-MEASURED_COMPONENTS = 2048  # at the most; more components follow from these and half of them
-MEASURED_BYTES = 2**25  # of a partial
+MEASURED_COMPONENTS = 2048  # at most; the time of more components follows from this number and half of it
+MEASURED_BYTES = 2**25  # at most, of the partials whose merging is timed
 READ_ROWS = 2**16
 FEW_ROWS = 256
 REPEATS = 2
@@ -33,18 +33,18 @@ EMPTY_BLOCKS = 64
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Seconds that one worker, with all its threads, takes for things.
+    """Seconds that one worker takes with all its threads.
 
-    `feature`, `product`: of a row, for each component, and for each square of one.
-    `moment`: of a row in the first pass, reading aside.
-    `read`: of a row from the store; what was read just before may come from memory.
-    `merge`: of a byte of a partial that moves to another worker and is added there.
-    `task`: that the scheduler and the client take for a block.
-    `begin`: from the beginning of a pass to its result, beside its blocks.
-    `fit`: of a fit, beside its passes and its factorisation.
-    `entry`: of an entry of Z'Z likewise.
-    `first`: of the first fit of new processes, which import packages and choose a way to multiply; 0 where
-      they had done so before.
+    `feature`, `product`: for a row, per component and per squared component.
+    `moment`: for a row in the first pass, without reading it.
+    `read`: to read a row from the store. Rows that were read just before may come from memory.
+    `merge`: to move a byte of a partial to another worker and add it there.
+    `task`: of the scheduler and the client, per block.
+    `begin`: of a pass, apart from its blocks.
+    `fit`, `entry`: of a fit apart from its passes and its factorisation: a constant, and a part per entry of
+      Z'Z.
+    `first`: what the first fit takes longer in new processes, which import packages and choose a way to
+      multiply; 0 where they had done so before.
     """
 
     feature: float
@@ -65,9 +65,10 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Seconds of a row on one worker; `rows` has those at each number of components.
+    """Seconds per row on one worker.
 
-    `choosing`: seconds in which the way to multiply was chosen.
+    `choosing`: seconds that it took to choose the way to multiply.
+    `rows`: numbers of components, each with the seconds of a row that has so many.
     """
 
     choosing: float
@@ -85,7 +86,7 @@ class _Sampling:
 
 
 def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rates:
-    """Measure the workers at a job, all of them at the same time as in a pass; about five seconds.
+    """Measure all workers at the same time, as they work in a pass; this takes about five seconds.
 
     Fourier features of a Gaussian kernel are timed; those of other stationary kernels take as long.
     """
@@ -99,6 +100,7 @@ def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rat
     begin, many = (_least(_pass(engine, n_blocks, 0)) for n_blocks in (1, EMPTY_BLOCKS))
     n_bytes = min(MEASURED_BYTES, 4 * n_components**2 + 8 * n_components)
     small, large = (_least(_pass(engine, n_workers, size)) for size in (8, n_bytes))
+    # Partials move up a tree of workers, and the last one to the client.
     moves = (n_workers - 1).bit_length() + (not engine.in_process)
     merge = max(0.0, large - small) / (max(1, moves) * n_bytes)
     fit, entry, first_fit = _beside(dataset, n_components, begin=begin, merge=merge, engine=engine)
@@ -119,9 +121,9 @@ def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rat
 def _beside(
     dataset: Dataset, n_components: int, *, begin: float, merge: float, engine: Engine
 ) -> tuple[float, float, float]:
-    """Return the seconds of fits of few rows beside their passes.
+    """Time fits of few rows, and return what they take apart from their passes.
 
-    Those of each, those for each entry of Z'Z, and those that only the first one takes.
+    These are the seconds of any fit, the seconds per entry of Z'Z, and what the first fit takes longer.
     """
     rows = dataset.read(Block(0, 0, min(FEW_ROWS, dataset.n_samples)))
     y = rows.X[:, 0] if rows.y is None else rows.y
@@ -134,6 +136,7 @@ def _beside(
         )
         takes += [_timed(partial(fit, few, options, engine=engine)) for _ in range(REPEATS)]
         taken = min(takes[-REPEATS:])
+        # A fit has two passes; the second merges half of Z'Z in integers of 8 bytes: 4·D² bytes.
         points.append((width**2, max(0.0, taken - 2 * begin - merge * 4 * width**2)))
     (many, slow), (less, fast) = points
     entry = max(0.0, slow - fast) / (many - less) if many > less else 0.0
@@ -141,9 +144,9 @@ def _beside(
 
 
 def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
-    """Time a worker: it reads a block, and sums up a few tiles of it."""
+    """Time this worker while it reads a block and sums up a few tiles of it."""
     widest = min(sampling.n_components, MEASURED_COMPONENTS)
-    # The way to multiply is that of a worker that has been asked for the whole job.
+    # Ask for a worker's share of the whole job, so that it chooses the way to multiply that the job will use.
     choosing = _timed(lambda: products_for(sampling.n_rows_each, sampling.n_components))
     started = time.perf_counter()
     rows = sampling.dataset.read(block)
@@ -171,7 +174,7 @@ def _least(work: Callable[[], object], repeats: int = REPEATS) -> float:
 
 
 def _split(samples: list[tuple[tuple[int, float], ...]]) -> tuple[float, float]:
-    """Return seconds for each component, and for each square of one, neither below 0."""
+    """Return a row's seconds per component and per squared component, neither below 0."""
     (wide, slow), (narrow, fast) = (
         (samples[0][i][0], statistics.median(one[i][1] for one in samples)) for i in range(2)
     )
@@ -183,7 +186,7 @@ def _split(samples: list[tuple[tuple[int, float], ...]]) -> tuple[float, float]:
 
 
 def _pass(engine: Engine, n_blocks: int, n_bytes: int) -> Callable[[], object]:
-    """Return a pass whose blocks make partials of so many bytes, and do nothing else."""
+    """Return a pass whose blocks make partials of `n_bytes` and do nothing else."""
     blocks = cut_blocks(n_blocks, 1, rows_per_block=1)
     return partial(engine.map_reduce, _make, blocks, n_bytes, label="measure")
 

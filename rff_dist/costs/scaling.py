@@ -1,4 +1,4 @@
-"""What more workers bring: a pass simulated on one, two, four and more of them."""
+"""What more workers bring: a pass is simulated on one, two, four and more of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MOST_WORKERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """A pass on some workers.
+    """A simulated pass on `n_workers` workers.
 
     `seconds`: from its beginning to its result.
-    `busy`: share of the workers' time in which they do rows.
+    `busy`: share of the workers' time that is spent on rows.
     """
 
     n_workers: int
@@ -25,7 +25,7 @@ class ScalingPoint:
 
 
 def job_of(plan: Plan, rates: Rates) -> Job:
-    """Return the pass of statistics of a fit, as `simulate` takes it."""
+    """Return a fit's pass of statistics as a job for `simulate`."""
     return Job(
         n_blocks=plan.n_blocks,
         block_seconds=plan.rows_per_block * rates.row(plan.n_components),

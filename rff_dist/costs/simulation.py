@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Seconds that a message is on its way at the most: workers that began together do not end together for ever.
+# Longest time in seconds that a message is on its way. Without it workers would stay in step for ever.
 LATE_S = 0.01
 
 
@@ -17,16 +17,16 @@ LATE_S = 0.01
 class Job:
     """A pass and what it runs on.
 
-    `n_blocks`, `block_seconds`: blocks, and seconds of one.
-    `n_workers`: workers.
-    `task_seconds`: that the scheduler takes for a task, half of it to give it out. It works in rounds: on all
-      that has come, before what it says goes out.
-    `merge_seconds`: in which a worker's partial moves to another worker, or to the client, and is added.
+    `block_seconds`: seconds of one block.
+    `task_seconds`: the scheduler's time for a task, half of it to give the task out. The scheduler works in
+      rounds: it handles all messages that have come before its answers go out.
+    `merge_seconds`: to move a worker's partial to another worker, or to the client, and add it.
     `begin_seconds`: before the first block begins.
-    `run_seconds`: of a run of blocks at the most.
+    `run_seconds`: of the longest run of blocks.
     `spread`: standard deviation of the logarithm of a block's seconds.
-    `slow_share`, `slowdown`: how many workers are stragglers, and how many times as long they take.
-    `deaths_per_hour`, `restart_seconds`: of a worker; its partial is lost, and its blocks begin again.
+    `slow_share`, `slowdown`: share of workers that are stragglers, and how many times as long they take.
+    `deaths_per_hour`, `restart_seconds`: of each worker. When it dies, its partial is lost and its blocks
+      begin again.
     """
 
     n_blocks: int
@@ -45,10 +45,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What came of it.
+    """The outcome of a simulated pass.
 
     `seconds`: from beginning to end.
-    `efficiency`: of the ideal, in which all workers do blocks all the time and none is done twice.
+    `efficiency`: share of the ideal, in which all workers do blocks all the time and none is done twice.
     `n_tasks`, `n_deaths`, `n_again`: tasks, deaths of workers, and blocks that were begun again.
     `counts`: how often each block is in the result.
     """
@@ -64,20 +64,21 @@ class Simulated:
 def simulate(job: Job, *, seed: int = 0) -> Simulated:
     """Run a job's events in order of their times: O((tasks + deaths) · log(workers)).
 
-    A free worker gets a run of blocks: a part of those left, at least one, that shrinks to the end. What it
-    sums up stays with it until no block is left; then totals are merged two at a time.
+    A free worker gets a run of blocks: at least one, and a share of those left that shrinks towards the end.
+    It holds its total until no block is left; then totals are merged two at a time.
 
-    Held against real passes: these take 1.01 to 1.08 times as long with one to eight processes. With 500
-    workers and runs of up to a second they take 1.2 to 1.5 times as long: workers stay in step for longer.
+    Real passes take 1.01 to 1.08 times as long as simulated ones with one to eight processes, and 1.2 to 1.5
+    times as long with 500 workers and runs of up to a second, because workers stay in step for longer.
     """
     return _Simulation(job, np.random.default_rng([seed, 15])).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """What the scheduler is sent: a task, with its seconds for a worker, or None from one that has done it.
+    """A message to the scheduler: the client sends a task, or a worker tells that its task is done.
 
-    `life`: of the worker, which is another after its death.
+    `life`: which life of the worker; after its death it has another.
+    `seconds`: how long the worker will take for the task; None where it is done.
     """
 
     worker: int
@@ -124,7 +125,7 @@ class _Simulation:
                 self._inbox.append(_Message(worker, life, None))
             else:
                 self._end_round(now)
-        seconds = now + job.merge_seconds  # the last way, to the client
+        seconds = now + job.merge_seconds  # the last move, to the client
         counts = np.zeros(job.n_blocks, int)
         for share in self._totals[holders[0]]:
             counts[share.start : share.stop] += 1
@@ -149,6 +150,7 @@ class _Simulation:
     def _start_run(self, worker: int) -> None:
         job, share = self._job, self._waiting.popleft()
         most = max(1, int(job.run_seconds / job.block_seconds)) if job.block_seconds else len(share)
+        # guided self-scheduling, as the Dask engine cuts its runs
         length = min(len(share), most, max(1, self._n_waiting // (2 * job.n_workers)))
         if share[length:]:
             self._waiting.appendleft(share[length:])
@@ -163,13 +165,13 @@ class _Simulation:
         self._inbox.append(_Message(worker, self._life[worker], seconds))
 
     def _serve(self, now: float) -> None:
-        """Begin a round of the scheduler, if it is free and something has come."""
+        """Begin a round of the scheduler if it is free and has messages."""
         if self._inbox and not self._serving:
             self._serving, self._inbox = self._inbox, []
             self._push(now + len(self._serving) * self._job.task_seconds / 2, "served", 0, 0)
 
     def _end_round(self, now: float) -> None:
-        """Let workers begin with what the scheduler gave out, and the client hear of what is done."""
+        """Start the tasks that the scheduler gave out, and tell the client which are done."""
         for message in self._serving:
             if message.seconds is not None:
                 late = self._rng.random() * LATE_S if self._job.task_seconds else 0.0
@@ -196,7 +198,7 @@ class _Simulation:
                 del self._merging[keeper]
                 self._taken.discard(other)
                 if keeper != worker:
-                    self._life[keeper] += 1  # what it was doing has no end
+                    self._life[keeper] += 1  # so that the end of its merge is ignored
                     self._free.add(keeper)
         lost = [*self._totals[worker], *([self._running.pop(worker)] if worker in self._running else [])]
         self._totals[worker] = []
@@ -208,6 +210,7 @@ class _Simulation:
 
     def _plan_death(self, worker: int, now: float) -> None:
         if self._job.deaths_per_hour:
+            # exponentially distributed: deaths come at a constant rate
             life = -math.log(1.0 - self._rng.random()) * 3600 / self._job.deaths_per_hour
             self._push(now + life, "death", worker, 0)
 
