@@ -13,7 +13,7 @@ from rff_dist.products.protocol import ONE, Products, Tile
 from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, split_whole
 from rff_dist.typing import FloatArray
 
-STRIP = 256  # components of a right operand; half a region, so that diagonal regions save a quarter
+STRIP = 256  # components of a right operand: half a region, so that diagonal regions save a quarter
 
 
 class ByteTile(Tile):
@@ -64,7 +64,7 @@ class ByteTile(Tile):
         for start in range(right.start, right.stop, STRIP):
             stop = min(start + STRIP, right.stop)
             columns = slice(start - right.start, stop - right.start)
-            above = left.stop if left != right else start  # lines that are not of this strip
+            above = left.stop if left != right else start  # lines outside the strip's diagonal square
             if above > left.start:
                 self._whole(slice(left.start, above), start, out[: above - left.start, columns])
             if left == right:
@@ -81,6 +81,7 @@ class ByteTile(Tile):
     def _diagonal(self, start: int, stop: int, out: FloatArray) -> None:
         high, low = self._left[:, start:stop]
         right_high, right_low = self._strip(start).view(np.int8)
+        # l'h is the transpose of h'l here, so three products do for four
         cross = multiply(high, right_low)
         combine(multiply(high, right_high), cross + cross.T, multiply(low, right_low), out, unit=ONE**-2)
 
@@ -118,8 +119,8 @@ def _session(model: bytes) -> Any:
 
 # -- the models --------------------------------------------------------------------------------------
 #
-# ONNX Runtime runs two models of one operator each. A model is a protocol buffer (onnx.proto), fields of a
-# number, a type and a value, so that its bytes need no library to make.
+# ONNX Runtime runs two models of one operator each. A model is a protocol buffer (onnx.proto): fields, each
+# a number, a type and a value. They are written here by hand, which spares the dependency on onnx.
 
 _UINT8, _INT8, _INT32 = 2, 3, 6  # TensorProto.DataType
 

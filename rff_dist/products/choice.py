@@ -29,7 +29,7 @@ NAMES = ("float64", "bytes", "jax")
 WORTH_MEASURING = 2e10  # operations, half a second of float64: a measurement takes 0.2 s
 NARROW = 128  # components below which float64 is as fast, since little is computed with each feature
 _REGION, _ROWS, _REPEATS = 512, 1024, 3
-_TEST_ROWS, _TEST_COMPONENTS = 521, 262  # no multiples of anything, and more than one strip of bytes
+_TEST_ROWS, _TEST_COMPONENTS = 521, 262  # no multiples of vectors' lengths; more than one strip of bytes
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Rate:
     """How fast a way of multiplying is, in one thread.
 
     `products`: the way.
-    `gflops`: billions of operations a second, those that float64 would need.
+    `gflops`: billions of operations a second, counted as float64 would need them.
     `put`: seconds to lay out a feature.
     """
 
@@ -46,27 +46,27 @@ class Rate:
     put: float
 
     def seconds(self, n_components: int) -> float:
-        """Return the time for a row's share of the Gram, as one large symmetric product counts it."""
+        """Return the time for a row's share of the Gram: half the operations, because it is symmetric."""
         return n_components * self.put + n_components**2 / (1e9 * self.gflops)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The ways that are to be had, and those that are not.
+    """The ways to multiply on this machine.
 
     `rates`: of each way that sums exactly.
-    `refused`: the reason by the name of each way that does not work here.
+    `refused`: the names of ways that do not work here, with the reasons.
     """
 
     rates: tuple[Rate, ...]
     refused: Mapping[str, str]
 
     def best(self, n_components: int) -> Rate:
-        """Return the fastest way for so many components."""
+        """Return the rate of the fastest way for `n_components`."""
         return min(self.rates, key=lambda rate: rate.seconds(n_components))
 
     def describe(self, n_components: int) -> str:
-        """Say which way is taken for so many components, and the rates of all."""
+        """Say which way is taken for `n_components`, and the rates of all ways."""
         best = self.best(n_components).products.name
         rates = ", ".join(f"{rate.products.name} {rate.gflops:.0f}e9" for rate in self.rates)
         refused = "".join(f"; {name} refused: {reason}" for name, reason in self.refused.items())
@@ -89,10 +89,10 @@ _work = _Work()
 
 
 def products_for(n_rows: int, n_components: int) -> Products:
-    """Return the way to multiply features, for a block of rows.
+    """Return the way to multiply the features of a block of rows.
 
-    A process begins with float64 BLAS. It measures the ways once, when it has been asked for half a second of
-    work, and takes the fastest. `RFF_DIST_PRODUCTS` names one that is taken at once.
+    A process begins with float64 BLAS. Once it has been asked for half a second of work, it measures all ways
+    and takes the fastest from then on. If `RFF_DIST_PRODUCTS` names a way, that one is taken from the start.
 
     Raises InvalidParameterError if the environment names a way that does not exist or does not work here.
     """
@@ -106,7 +106,7 @@ def products_for(n_rows: int, n_components: int) -> Products:
 
 
 def rate_for(n_components: int, operations: float = math.inf) -> Rate:
-    """Return the way that a process takes for so much work, with its rate here. See `products_for`."""
+    """Return the way that `products_for` gives a process with `operations` to do, and its rate here."""
     forced = os.environ.get(VARIABLE)
     if forced or n_components < NARROW or operations < WORTH_MEASURING:
         with limit_blas(1):
@@ -140,11 +140,8 @@ _measuring = Lock()
 
 
 def measure() -> Choice:
-    """Return what the ways do on this machine, measured when first asked for.
-
-    What works is logged with its rates, and what is refused with the reason.
-    """
-    with _measuring:
+    """Return the ways to multiply on this machine, measured and logged at the first call."""
+    with _measuring:  # `lru_cache` alone would let two threads measure at once
         return _measure()
 
 
@@ -159,7 +156,7 @@ def _measure() -> Choice:
                 rates.append(rate_of(products))
             else:
                 refused[name] = reason
-                # Processors without VNNI saturate: nothing that their user need hear of.
+                # Processors without VNNI saturate: their user need not hear of it.
                 level = logging.INFO if name == "bytes" else logging.WARNING
                 logger.log(level, "products of features by %s are refused: %s", name, reason)
     choice = Choice(tuple(rates), refused)
@@ -168,7 +165,7 @@ def _measure() -> Choice:
 
 
 def _make(name: str) -> Products:
-    """Return a way by name; what it needs is imported when it is first used."""
+    """Return a way by its name; the library that it needs is imported at its first use."""
     if name == "float64":
         return Float64Products()
     if name == "bytes":
@@ -195,7 +192,7 @@ def _reason_against(products: Products) -> str | None:
 
 
 def rate_of(products: Products) -> Rate:
-    """Time a region of products in one thread, and what lays its features out."""
+    """Time the products of one region in one thread, and the layout of its features."""
     region = _REGION
     tile = products.tile(2 * region, _ROWS)
     out = np.empty((region, region))
@@ -226,7 +223,7 @@ def _seconds(function: Callable[[], object], clock: Callable[[], float]) -> floa
 
 
 def find_wrong_sums(products: Products) -> str | None:
-    """Return which features a way sums wrongly, None where all sums are those of float64 BLAS."""
+    """Name the features that a way sums wrongly; None where all sums are those of float64 BLAS."""
     specification = Float64Products()
     for label, numbers in _cases():
         if not np.array_equal(_gram(products, numbers), _gram(specification, numbers)):
@@ -235,7 +232,7 @@ def find_wrong_sums(products: Products) -> str | None:
 
 
 def _gram(products: Products, numbers: IntArray) -> FloatArray:
-    """Return the products of all features with each other, and a region of them again."""
+    """Return the products of all features with each other, and a region beside the diagonal once more."""
     tile = products.tile(*numbers.shape)
     n_components, rows = len(numbers), slice(0, numbers.shape[1])
     panel = tile.panel(0, n_components, rows)
@@ -254,7 +251,7 @@ def _cases() -> list[tuple[str, IntArray]]:
     signs = np.where(np.arange(_TEST_ROWS) % 2, -1, 1) * np.ones(shape, np.int64)
     extremes = np.array(
         [FIXED_POINT_ONE, FIXED_POINT_ONE - 64, -FIXED_POINT_ONE, -FIXED_POINT_ONE + 63]
-    )  # with l = 0, -64, 0 and 63
+    )  # their low bytes l are 0, -64, 0 and 63
     return [
         ("all features +1", np.full(shape, FIXED_POINT_ONE)),
         ("all features -1", np.full(shape, -FIXED_POINT_ONE)),

@@ -29,14 +29,14 @@ class Float64Tile(Tile):
         return self._features[start:stop, rows]
 
     def put(self, start: int, rows: slice, panel: FloatArray) -> None:
-        pass  # it is there already
+        pass  # `panel` gave the tile's own memory
 
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
         np.matmul(self._features[left], self._features[right].T, out=out)
 
 
 class Float64Products(Products):
-    """Products by the BLAS that NumPy came with; each thread is to hold it to one thread."""
+    """Products by NumPy's own BLAS, which the caller limits to one thread."""
 
     name = "float64"
 

@@ -1,6 +1,6 @@
-"""Products of bytes by JAX: for NVIDIA GPUs, whose int8 tensor cores are far ahead of their float64.
+"""Products of bytes by JAX: for NVIDIA GPUs, whose int8 tensor cores are much faster than their float64.
 
-Nothing else of the library imports JAX. On processors ONNX Runtime is faster; there this serves the tests.
+Nothing else in the library imports JAX. On processors ONNX Runtime is faster; there JAX serves tests only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rff_dist.typing import FloatArray
 
 
 class JaxTile(Tile):
-    """Features as bytes, one component per line, which travel to the device before the first product."""
+    """Features as bytes, one component per line. They are copied to the device before the first product."""
 
     def __init__(self, n_components: int, n_rows: int) -> None:
         self.n_components = n_components
@@ -60,7 +60,7 @@ def on_accelerator() -> bool:
     """Tell whether JAX is installed and finds a device other than the processor."""
     try:
         return bool(_jax().default_backend() != "cpu")
-    except (ImportError, RuntimeError):  # the latter where it finds a device that it cannot use
+    except (ImportError, RuntimeError):  # RuntimeError: it finds a device that it cannot use
         return False
 
 
@@ -79,7 +79,7 @@ def _jax() -> Any:
 
 @lru_cache
 def _products() -> Any:
-    """Return the compiled function of two pairs of planes that gives the three sums which `combine` takes."""
+    """Return the compiled function that makes the three sums for `combine` from two pairs of planes."""
     jax = _jax()
 
     def dot(left: Any, right: Any) -> Any:

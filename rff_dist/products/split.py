@@ -15,20 +15,20 @@ type Bytes = NDArray[np.uint8]
 type SignedBytes = NDArray[np.int8]
 type Int32Array = NDArray[np.int32]
 
-SIGN = 128  # what an unsigned byte has more than the signed one that it stands for
-_PANEL = 64  # lines that are combined at once, which the cache holds
+SIGN = 128  # an unsigned byte is the signed byte that it stands for, plus this
+_PANEL = 64  # lines that are combined at once, so that they stay in the cache
 
 
 def split_whole(numbers: Int16Array, high: Bytes, low: Bytes) -> None:
     """Write the bytes h + 128 and l + 128 of whole numbers; `numbers` is overwritten."""
-    numbers += SIGN * 128 + 64
+    numbers += SIGN * 128 + 64  # q is now 128·(h + 128) + (l + 64), both parts positive
     np.copyto(low, (numbers & 127) + 64, casting="unsafe")
     np.right_shift(numbers, 7, out=numbers)
     np.copyto(high, numbers, casting="unsafe")
 
 
 def signed(unsigned: Bytes) -> SignedBytes:
-    """Return bytes h for bytes h + 128, in the same memory."""
+    """Turn bytes h + 128 into signed bytes h, in the same memory."""
     np.bitwise_xor(unsigned, SIGN, out=unsigned)
     return unsigned.view(np.int8)
 
