@@ -47,7 +47,7 @@ def solve_cholesky(
     Gram's size unless `overwrite_gram`. For more than some 20 values of alpha `eigen.decompose` is
     cheaper.
 
-    `equations`: of the Gram only the upper triangle is read.
+    `equations`: only the upper triangle of the Gram is read.
     `alpha`: float or array of shape (n_targets,). Ridge penalty, in the units of the Gram.
     `n_threads`: all cores of the process by default, whatever the environment says. The bits of a Cholesky
       solution do not depend on it; those of the fallback to eigenvalues do.
@@ -55,8 +55,9 @@ def solve_cholesky(
       where it is not C-ordered float64, where targets have different alphas, and where alpha is below the
       floor, since the eigenvalues may then be needed.
     The status is ILL_CONDITIONED, with a LinAlgWarning, where alpha and the smallest eigenvalue are both
-      below the floor. Where alpha = 0 and the Gram is singular, or the factorisation breaks down: the
-      solution of least norm by eigenvalues, RANK_DEFICIENT, with a LinAlgWarning that names the rank.
+      below the floor. Where alpha = 0 and the Gram is singular, or where the factorisation breaks down,
+      eigenvalues give the solution of least norm: the status is RANK_DEFICIENT, and a LinAlgWarning names the
+      rank.
     Raises InvalidParameterError if alpha is negative, not finite or of a wrong shape, or `n_threads` is below
       1; SolveError if the equations hold NaN or infinity, or the Gram was overwritten and is not positive
       semi-definite.
@@ -84,8 +85,8 @@ def solve_cholesky(
 def rounding_floor(gram: FloatArray) -> float:
     """Size below which eigenvalues are rounding error: n_components · eps · (largest eigenvalue).
 
-    The eigenvalue comes from eight power iterations, eight readings of the upper triangle; the estimate
-    errs on the low side, by a few per cent.
+    The largest eigenvalue is estimated by eight power iterations, which read the upper triangle eight times.
+    The estimate is a few per cent low.
     """
     largest = _largest_eigenvalue(
         lambda vector: scipy.linalg.blas.dsymv(1.0, gram.T, vector, lower=1), len(gram), steps=8
@@ -94,8 +95,9 @@ def rounding_floor(gram: FloatArray) -> float:
 
 
 def _largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, steps: int) -> float:
-    """Norm growth under repeated `apply`, a symmetric non-negative operator; never above the eigenvalue."""
-    vector = np.cos(np.arange(n, dtype=np.float64) ** 2)  # in no eigenvector's null space by accident
+    """Growth of the norm under repeated `apply`, symmetric and non-negative; never above the eigenvalue."""
+    # irregular, so that it is orthogonal to no eigenvector by accident
+    vector = np.cos(np.arange(n, dtype=np.float64) ** 2)
     growth = 0.0
     for _ in range(steps):
         vector = apply(vector / np.linalg.norm(vector))
@@ -156,7 +158,7 @@ def _solve_shared(
 
 
 def smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
-    """Smallest eigenvalue of U'U by three inverse iterations; errs on the high side."""
+    """Smallest eigenvalue of U'U by three inverse iterations; the estimate is never too low."""
 
     def solve(vector: FloatArray) -> FloatArray:
         return solve_factored(factor, vector[:, np.newaxis], pool)[0][:, 0]
@@ -175,7 +177,7 @@ def _select_targets(equations: NormalEquations, targets: NDArray[np.intp]) -> No
 
 
 def _join(parts: Sequence[tuple[NDArray[np.intp], RidgeSolution]]) -> RidgeSolution:
-    """Put the targets' solutions back in order; the worst status speaks for all."""
+    """Put the targets' solutions back in order; the worst status is that of all."""
     order = np.argsort(np.concatenate([targets for targets, _ in parts]))
     solutions = [solution for _, solution in parts]
     each = {

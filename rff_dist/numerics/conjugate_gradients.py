@@ -1,8 +1,8 @@
-"""Ridge systems whose matrix is known by what it does to vectors: preconditioned conjugate gradients.
+"""Ridge systems whose matrix is known only by its products with vectors: preconditioned conjugate gradients.
 
 (A + alpha·I)·w = b for several columns at once, each with an alpha of its own. Errors e of w are measured as
-ridge's own objective measures them, ‖e‖² = ‖Ze‖² + alpha·e'e. That is estimated by r'P⁻¹r, r the residual and
-P the preconditioner, times how far P⁻¹ may fall short of (A + alpha·I)⁻¹.
+ridge's own objective measures them, ‖e‖² = ‖Ze‖² + alpha·e'e. The estimate is r'P⁻¹r, with r the residual and
+P the preconditioner, times the factor by which (A + alpha·I)⁻¹ may exceed P⁻¹.
 
 References
 ----------
@@ -22,8 +22,8 @@ from rff_dist.errors import SolveError
 from rff_dist.numerics.nystrom_preconditioner import NystromPreconditioner
 from rff_dist.typing import FloatArray, IntArray
 
-RESTARTS = 3  # from the true residual, where the one that is updated has drifted from it
-RESTART_WORTH = 0.5  # of the error that a restart begins with; one that leaves more has met rounding
+RESTARTS = 3  # at most, from the true residual, since the updated one drifts from it
+RESTART_WORTH = 0.5  # a restart that leaves more than this share of the error has met rounding
 
 
 class Stop(StrEnum):
@@ -39,9 +39,9 @@ class Iterated:
     """Where conjugate gradients ended.
 
     `solution`: float64 array of shape (n_components, n_columns).
-    `residual`: float64 array of the same shape. b − (A + alpha·I)·w, by a product of its own.
+    `residual`: float64 array of the same shape. b − (A + alpha·I)·w, computed anew by one more product.
     `errors`: float64 array of shape (n_columns,). Estimates of the error's norm, see the module.
-    `n_products`: products with A, the last one for the residual.
+    `n_products`: products with A, with the one for the residual.
     """
 
     solution: FloatArray
@@ -63,11 +63,13 @@ def conjugate_gradients(
 ) -> Iterated:
     """Solve (A + alpha·I)·w = b column by column, with one product for all columns in each step.
 
-    `multiply`: A times columns of shape (n_components, n_columns); for fewer columns towards the end.
+    `multiply`: returns A times columns of shape (n_components, n_columns); it gets fewer columns towards the
+      end.
     `right`: float64 array of shape (n_components, n_columns). b.
     `alpha`: float64 array of shape (n_columns,). Above 0.
-    `tolerance`: float64 array of shape (n_columns,). The errors, see the module, at which columns are left.
-    `start`: float64 array of the shape of b. Where to begin, at the cost of a product; 0 by default.
+    `tolerance`: float64 array of shape (n_columns,). A column is done when its error is at most this; see the
+      module.
+    `start`: float64 array of the shape of b. Where to begin, which costs a product; 0 by default.
     Raises SolveError if a product is not finite.
     """
     shortfall = np.sqrt(preconditioner.shortfall(alpha))
@@ -102,9 +104,9 @@ def conjugate_gradients(
 
 
 class Descent:
-    """Steps of conjugate gradients from a solution and its residual, both of which they overwrite.
+    """Steps of conjugate gradients from a solution and its residual, both of which are overwritten.
 
-    `direction`: float64 array of shape (n_components, n_columns). Where each column's next step goes.
+    `direction`: float64 array of shape (n_components, n_columns). The direction of each column's next step.
     """
 
     def __init__(
@@ -140,9 +142,9 @@ class Descent:
         solved = self._preconditioner.solve(self._residual[:, active], penalty)
         new = (self._residual[:, active] * solved).sum(axis=0)
         self.direction[:, active] = solved + (new / squares) * along
-        self._squares[active] = np.where(step > 0.0, new, 0.0)  # no step: rounding has the last word
+        self._squares[active] = np.where(step > 0.0, new, 0.0)  # without a step rounding ends the column
 
 
 def expected_iterations(condition: float, tolerance: float) -> float:
-    """Return how many steps reach a share of the first error at most: √condition/2 · log(2/tolerance)."""
+    """Bound the steps that reduce the error to a share `tolerance`: √condition/2 · log(2/tolerance)."""
     return 0.5 * math.sqrt(condition) * math.log(2.0 / tolerance)

@@ -1,4 +1,4 @@
-"""Eigenvalues of the Gram once, then ridge for any alpha at O(n_components) each."""
+"""Decompose the Gram once; ridge for any alpha then takes O(n_components)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 # Threaded OpenBLAS segfaults in large symmetric kernels (numpy issue 19685): fine at 14,000, dead at 16,000.
 MAX_THREADED_COMPONENTS = 12_000
-# Threads wait for one another in decompositions as small as this: beside other work 0.4 s for 0.03.
+# In smaller decompositions threads wait for one another: beside other work 0.4 s instead of 0.03.
 MIN_THREADED_COMPONENTS = 512
-# times n·eps·(largest): what LAPACK's eigenvalues, and the centring of sums, are at most off by in practice
+# LAPACK's eigenvalues, and centred sums, are in practice wrong by at most this many times n·eps·(largest).
 _LAPACK = 8.0
 
 
@@ -40,8 +40,7 @@ class RidgeSpectrum(EquationFacts):
 
     `eigenvalues`: float64 array of shape (n_components,). Ascending; those at or below `floor` are set to 0.
     `eigenvectors`: float64 array of shape (n_components, n_kept). The eigenvectors of the last `n_kept`
-      eigenvalues, one per column: all of Q, or where there are few rows only those of the eigenvalues that
-      are not 0.
+      eigenvalues, one per column: all of Q, or with few rows only those whose eigenvalue is not 0.
     `projected_moments`: float64 array of shape (n_components, n_targets). Q'B; 0 where the eigenvalue was set
       to 0 (B lies in the range of A, so the rest is rounding error).
     `floor`: rounding error of the eigenvalues: n_components · eps · (largest), or the size of the most
@@ -121,7 +120,7 @@ class RidgeSpectrum(EquationFacts):
         )
 
     def residual_degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
-        """Count what `degrees_of_freedom` leaves of n_samples, without cancellation; shape (n_alphas,)."""
+        """Compute n_samples − `degrees_of_freedom` without cancellation; shape (n_alphas,)."""
         kept = self.eigenvalues[self.n_clipped :]
         shrunk = np.array([(row[0] / (kept + row[0])).sum() for row in self._column(alphas)])
         return float(self.n_samples - int(self.fit_intercept) - self.effective_rank) + shrunk
@@ -160,7 +159,7 @@ class RidgeSpectrum(EquationFacts):
         return np.stack([np.square(one).sum(axis=0) for one in weights])
 
     def _signed_rss(self, penalties: FloatArray) -> FloatArray:
-        """Compute c − Σ b²(λ + 2·alpha)/(λ + alpha)², as it comes out, for rows of penalties."""
+        """Compute c − Σ b²(λ + 2·alpha)/(λ + alpha)² for rows of penalties; rounding may make it negative."""
         eigenvalues = self.eigenvalues[:, np.newaxis]
         rows = []
         for row in penalties:
@@ -175,13 +174,13 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
 
     Takes O(n_components³), some 20 times a Cholesky factorisation, and three more float64 arrays of
     the Gram's size; O(n_components² · n_samples) where the rows are at most half as many as the
-    components. For a single alpha `solve_cholesky` is the cheaper one.
+    components. For a single alpha `solve_cholesky` is cheaper.
 
-    `equations`: left as they are; of the Gram only the upper triangle is read.
-    `n_threads`: BLAS threads; all cores of the process by default, whatever the environment says. Above
-      12,000 components one thread is used, since threaded OpenBLAS crashes there, and up to 512. Between,
-      the last bits depend on this number.
-    Eigenvalues at or below the floor are set to 0, counted in it and logged.
+    `equations`: not changed; only the upper triangle of the Gram is read.
+    `n_threads`: BLAS threads; all cores of the process by default, whatever the environment says. One thread
+      is used up to 512 components, and above 12,000, where threaded OpenBLAS crashes. In between the last
+      bits depend on this number.
+    Eigenvalues at or below the floor are set to 0, and their number is kept and logged.
     Raises SolveError if the equations hold NaN or infinity, or the eigenvalues do not converge.
     """
     check_equations(equations)
@@ -205,8 +204,8 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
 def _eigh(gram: FloatArray, n_threads: int) -> tuple[FloatArray, FloatArray]:
     """Decompose by divide and conquer, 1.3 times as fast as "evr" with 2 threads at 2,048 components.
 
-    With one BLAS thread by NumPy, which lets other Python threads run meanwhile as SciPy's wrappers do not:
-    two decompositions of 2,048 components side by side then take 1.05 times as long as one.
+    With one BLAS thread by NumPy: unlike SciPy's wrappers it lets other Python threads run meanwhile, and two
+    decompositions of 2,048 components side by side take 1.05 times as long as one.
     """
     try:
         # The transpose's lower triangle is the Gram's upper one, and in LAPACK's order.
@@ -227,14 +226,14 @@ def _eigh(gram: FloatArray, n_threads: int) -> tuple[FloatArray, FloatArray]:
 def _eigh_of_low_rank(
     gram: FloatArray, n_samples: int, gram_error: float
 ) -> tuple[FloatArray, FloatArray] | None:
-    """Decompose a Gram of few rows: pivoted Cholesky to its rank, A = LL', then L = (QU)ΣV'.
+    """Decompose a Gram of few rows by pivoted Cholesky to its rank, A = LL', then L = (QU)ΣV'.
 
     Higham (1990), Analysis of the Cholesky decomposition of a semi-definite matrix. 5 to 15 times as
     fast as `eigh` for 30 to 500 rows of 2,048 components, with the same eigenvalues to 5e-13.
 
     Returns `eigenvalues`, float64 array of shape (n_components,): ascending, with 0 for all beyond the rank.
-    Returns `eigenvectors`, float64 array of shape (n_components, rank): of the last `rank` eigenvalues. None
-      in the place of both where the Gram is not that of so few rows: indefinite, or of a higher rank.
+    Returns `eigenvectors`, float64 array of shape (n_components, rank): of the last `rank` eigenvalues.
+    Returns None where so few rows cannot have given the Gram: it is indefinite, or its rank is higher.
     """
     n_components = len(gram)
     rounding = n_components * float(np.finfo(np.float64).eps) * float(np.diagonal(gram).max())
@@ -247,16 +246,20 @@ def _eigh_of_low_rank(
     rotation, singular, _ = np.linalg.svd(triangle)
     eigenvalues = np.zeros(n_components)
     eigenvalues[n_components - rank :] = singular[::-1] ** 2
+    # The trace of LL' is another one where the Gram has a higher rank or is indefinite.
     if abs(np.trace(gram) - eigenvalues.sum()) > n_components * tolerance:
         return None
     return eigenvalues, (basis @ rotation)[:, ::-1]
 
 
 def clip(equations: NormalEquations, eigenvalues: FloatArray) -> tuple[float, int]:
-    """Return the rounding error of a Gram's eigenvalues, ascending, and how many are not above it.
+    """Return the rounding error of a Gram's eigenvalues, and how many of them are not above it.
 
-    The error is n_components · eps · (largest), that of the sums' grid, or the size of the most negative
-    eigenvalue, whichever is the largest. One that rounding does not explain raises a LinAlgWarning.
+    The error is n_components · eps · (largest), the error of the sums' grid, or the size of the most negative
+    eigenvalue, whichever is largest. A negative eigenvalue that rounding does not explain causes a
+    LinAlgWarning.
+
+    `eigenvalues`: float64 array of shape (n_components,). Ascending.
     """
     rounding = len(eigenvalues) * float(np.finfo(np.float64).eps)
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])

@@ -1,7 +1,7 @@
 """Sums without rounding: integers that add up to the same bits in any order and grouping.
 
-`ExactSum` holds any float64 values, whatever their size: a few arrays of 32-bit digits. The D x D
-Gram is too large for that; `ridge_statistics` keeps it on a fixed-point grid, which its bound allows.
+`ExactSum` holds float64 values of any size, as a few arrays of 32-bit digits. The D x D Gram is too large for
+that; `ridge_statistics` keeps it on a fixed-point grid, which is possible because its values are bounded.
 
 References
 ----------
@@ -48,6 +48,7 @@ class ExactSum:
         mantissas, exponents = np.frexp(values)
         integers = (mantissas * 2.0**53).astype(np.int64)
         position, shift = np.divmod(exponents.astype(np.int64) - 53, _BITS)
+        # zeros have no position of their own, and must not widen the range
         position = np.where(
             integers == 0, 0 if not integers.any() else position[integers != 0].min(), position
         )
@@ -71,7 +72,7 @@ class ExactSum:
 
     @classmethod
     def by_group(cls, values: FloatArray, groups: NDArray[Any], n_groups: int) -> Self:
-        """Return the sums of `values` of each group 0, 1, …, which `groups` gives of each, shape (n_groups,).
+        """Return the sums of `values` by group, shape (n_groups,); `groups` has the group of each value.
 
         Raises DataError if a value is NaN or infinite.
         """
@@ -151,9 +152,9 @@ def _carry(digits: IntArray) -> None:
 
 
 def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
-    """Carry, then drop digits that say nothing, so that equal sums have equal digits.
+    """Carry, then drop redundant digits, so that equal sums have equal digits.
 
-    The last digit must be free to take the carry, and is 0 or -1 after it.
+    The last digit must be 0 or -1 after the carry, so callers add one that is free to take it.
     """
     _carry(digits)
     while len(digits) > 1 and (digits[-2] == (digits[-1] & _MASK)).all():
@@ -177,7 +178,7 @@ def exact_sum_from_arrays(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Ex
 
 
 def add_fields[S](one: S, other: S, **given: Any) -> S:
-    """Return two dataclasses of sums added up field by field; the fields `given` are as they are given."""
+    """Add two dataclasses of sums field by field; the fields in `given` are set to what is given."""
     left: Any = one
     names = [field.name for field in fields(left) if field.name not in given]
     total: S = replace(left, **{name: getattr(left, name) + getattr(other, name) for name in names}, **given)

@@ -8,18 +8,19 @@ from pathlib import Path
 
 
 def available_memory() -> int:
-    """Return the bytes that this process may use: the machine's, or less where a control group says so."""
+    """Return the bytes that this process may use: the machine's memory, or a control group's lower limit."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_control_group_limits()])
 
 
 def _control_group_limits() -> Iterator[int]:
+    # of version 2 of control groups, and of version 1
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             text = Path(path).read_text().strip()
         except OSError:
             continue
-        if text.isdigit():
+        if text.isdigit():  # "max" is no limit
             yield int(text)
 
 

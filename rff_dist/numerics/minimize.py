@@ -1,19 +1,19 @@
 """Minimise a convex loss of linear scores plus a ridge penalty, with the ridge Gram as preconditioner.
 
-The objective is J(W, b) = L(W, b) + penalty·‖W‖², of which each evaluation costs a pass over the data, so
-that passes are what counts. Where A is the centred Gram and h the mean curvature of the loss, its Hessian in
-centred features is near h·A + 2·penalty·I = R'R. In V = R·W it is near the identity: L-BFGS then takes 10
-to 30 passes where it would take hundreds in W, and far fewer than Newton's method with conjugate gradients,
-of which every step of the inner iteration is a pass too.
+The objective is J(W, b) = L(W, b) + penalty·‖W‖². Each evaluation costs a pass over the data, so passes are
+what counts. With A the centred Gram and h the mean curvature of the loss, the Hessian in centred features is
+near h·A + 2·penalty·I = R'R. In V = R·W it is near the identity: L-BFGS then takes 10 to 30 passes, where it
+would take hundreds in W. Newton's method with conjugate gradients takes far more, because every step of its
+inner iteration is a pass too.
 
-Where alpha is tiny or classes are separable it takes more, and nothing dearer was found to pay. A Gram of
-the rows weighted by their curvature costs as much as 5 to 13 passes at D = 512. Made anew every 12 passes,
-it left 8,000 separable rows (alpha = 3e-9) short of the minimum after 197 passes and 5 Grams, and took the
-digits' logistic loss, with one Gram for all classes, 96 passes and 6 Grams for 116. L-BFGS that remembers
-160 steps for 20 saved at most a tenth.
+Where alpha is tiny or classes are separable it takes more passes, but no costlier method was found to pay. A
+Gram of the rows weighted by their curvature costs as much as 5 to 13 passes at D = 512. With a new one every
+12 passes, 8,000 separable rows (alpha = 3e-9) were short of the minimum after 197 passes and 5 Grams, and the
+digits' logistic loss, with one Gram for all classes, took 96 passes and 6 Grams instead of 116 passes. L-BFGS
+with a memory of 160 steps instead of 20 saved at most a tenth.
 
 Nocedal & Wright (2006), Numerical Optimization, ch. 7.2; Byrd, Lu, Nocedal & Zhu (1995); Fan et al.
-(2008), LIBLINEAR, whose tolerance is relative to W = 0 too.
+(2008), LIBLINEAR, whose tolerance is relative to the loss at W = 0 too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
-# (coefficients, intercept) -> loss, its gradient with respect to either
+# (coefficients, intercept) -> loss, its gradient with respect to each of the two
 type LossFunction = Callable[[FloatArray, FloatArray], tuple[float, FloatArray, FloatArray]]
 
 MEMORY = 20  # steps that L-BFGS remembers: 16 · MEMORY bytes for each coefficient
@@ -48,8 +48,8 @@ class Minimum:
     `coefficients`: float64 array of shape (n_components, n_columns). W.
     `intercept`: float64 array of shape (n_columns,). b; zero without an intercept.
     `objective`: J at the end.
-    `excess`: ½‖∂J/∂V‖², about what J is above its minimum.
-    `n_iterations`, `n_evaluations`: steps taken, and evaluations of the loss: passes over the data.
+    `excess`: ½‖∂J/∂V‖², about how far J is above its minimum.
+    `n_iterations`, `n_evaluations`: steps taken, and evaluations of the loss, which are passes over the data.
     `converged`: whether `excess` is at most tol · `reference`.
     `reference`: the loss of scores of 0.
     """
@@ -68,13 +68,13 @@ class Minimum:
 class PenalizedLoss:
     """J(W, b) = loss(W, b) + penalty·‖W‖².
 
-    `loss`: from W and b to the loss and its gradients, all sums over rows.
-    `equations`: of the same rows and features; centred where an intercept is fitted.
+    `loss`: makes the loss and its gradients, all sums over rows, of W and b.
+    `equations`: those of the same rows and features; centred where an intercept is fitted.
     `penalty`: at least 0.
     `curvature`: h, a typical second derivative of the loss with respect to a score. It changes the number of
       evaluations, not the minimum.
-    `reference`: the loss of scores of 0, which J has at W = 0. That of separable classes goes to 0 with the
-      penalty, so that a tolerance relative to J itself would hardly be met.
+    `reference`: the loss of scores of 0, which is J at W = 0; tolerances are relative to it. J itself goes to
+      0 with the penalty where classes are separable, and a tolerance relative to it would hardly be met.
     """
 
     loss: LossFunction
@@ -93,13 +93,13 @@ def minimize_loss(
 
     `problem`: its Gram is overwritten.
     `coefficients`: float64 array of shape (n_components, n_columns). W to start from.
-    `intercept`: float64 array of shape (n_columns,). b to start from; stays as it is where `equations` have
-      no intercept.
+    `intercept`: float64 array of shape (n_columns,). b to start from; not changed where `equations` have no
+      intercept.
     `tol`: when to stop: ½‖∂J/∂V‖² ≤ tol·reference. Scores are then right to about √tol of their spread.
     Raises SolveError if the Gram is not positive semi-definite.
     """
     search, goal = _Search(problem, (coefficients, intercept)), tol * problem.reference
-    with limit_blas(1):  # L-BFGS's own products would else be cut by the number of threads
+    with limit_blas(1):  # else the bits of L-BFGS's own products would depend on the number of threads
         ending = _run(search, goal=goal, max_iter=max_iter)
     converged = search.excess <= goal
     if not converged:
@@ -120,10 +120,12 @@ def minimize_loss(
 def _run(search: _Search, *, goal: float, max_iter: int) -> scipy.optimize.OptimizeResult:
     start = search.start()
     first = search(start)
-    # L-BFGS-B first steps by the gradient over its norm: in units of that norm by ∂J/∂V, near Newton's step
+    # The first step of L-BFGS-B is the gradient over its norm. In units of that norm it is ∂J/∂V, near
+    # Newton's step.
     unit = float(np.sqrt(np.square(first[1]).sum())) or 1.0
 
     def scaled(point: FloatArray) -> tuple[float, FloatArray]:
+        # L-BFGS-B begins with an evaluation at x0, which would be one more pass
         known = search.n_evaluations == 1 and np.array_equal(point, x0)
         objective, gradient = first if known else search(unit * point)
         return objective / unit**2, gradient / unit
@@ -149,7 +151,7 @@ class _Search:
         self._problem, self._start = problem, start
         equations = problem.equations
         self._means, self._factor = equations.feature_means, _factor(problem)
-        # what b is multiplied by; None without an intercept
+        # the factor of b that brings its curvature near 1 too; None without an intercept
         scale = math.sqrt(problem.curvature * equations.sum_of_weights)
         self._intercept_scale = scale if equations.fit_intercept else None
         self.n_evaluations = 0

@@ -15,8 +15,8 @@ class EquationFacts:
     `feature_means`: float64 array of shape (n_components,). z̄, zero without an intercept.
     `target_means`: float64 array of shape (n_targets,). ȳ, zero without an intercept.
     `n_samples`: observations; see `RidgeStatistics.n_observations`.
-    `sum_of_weights`: of the rows. Over `n_samples` it is the mean weight of an observation.
-    `fit_intercept`: whether an intercept, which costs one degree of freedom, is fitted.
+    `sum_of_weights`: sum of the rows' weights; over `n_samples` it is the mean weight of an observation.
+    `fit_intercept`: whether an intercept is fitted, which costs one degree of freedom.
     """
 
     total_sum_of_squares: FloatArray
@@ -34,7 +34,7 @@ class NormalEquations(EquationFacts):
     `gram`: float64 array of shape (n_components, n_components). Z'Z, symmetric; centred (Z'Z − n·z̄z̄') where
       an intercept is fitted.
     `moments`: float64 array of shape (n_components, n_targets). Z'Y, centred likewise.
-    `gram_error`: what rounding to the sums' grid may have added to an eigenvalue of the Gram.
+    `gram_error`: how far rounding to the sums' grid may have moved an eigenvalue of the Gram.
     """
 
     gram: FloatArray

@@ -19,7 +19,7 @@ from rff_dist.typing import FloatArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NystromPreconditioner:
-    """P, near A + alpha·I: A's leading eigenvectors, and its least eigenvalue known in all other directions.
+    """P, near A + alpha·I: A's leading eigenvectors, and the least of their eigenvalues in other directions.
 
     `eigenvalues`: float64 array of shape (rank,). Descending.
     `vectors`: float64 array of shape (n_components, rank). Orthonormal up to rounding.
@@ -41,17 +41,17 @@ class NystromPreconditioner:
     def solve(self, columns: FloatArray, alpha: FloatArray) -> FloatArray:
         """Return P⁻¹ times columns of shape (n_components, n_columns), each with its alpha.
 
-        Source: Frangella, Tropp & Udell (2023), eq. 1.3, but for a factor.
+        Source: Frangella, Tropp & Udell (2023), eq. 1.3, up to a constant factor.
         """
         beyond = 1.0 / (self.eigenvalues[-1] + alpha)
         within = 1.0 / (self.eigenvalues[:, np.newaxis] + alpha) - beyond
-        with limit_blas(1):  # more threads round otherwise
+        with limit_blas(1):  # the same bits for any number of threads
             return np.asarray(self.vectors @ (within * (self.vectors.T @ columns)) + beyond * columns)
 
     def shortfall(self, alpha: FloatArray) -> FloatArray:
         """Return by what factor (A + alpha·I)⁻¹ may exceed P⁻¹, shape (n_columns,).
 
-        Beyond the rank A may be as small as 0.
+        In directions that are not known A may be as small as 0.
         """
         return np.asarray(1.0 + self.eigenvalues[-1] / alpha)
 
@@ -61,7 +61,7 @@ def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> Nys
 
     `test_matrix`: float64 array of shape (n_components, rank). Ω.
     `products`: float64 array of shape (n_components, rank). AΩ. Overwritten.
-    Source: Frangella, Tropp & Udell (2023), Algorithm 2.1; of Ω only the span matters.
+    Source: Frangella, Tropp & Udell (2023), Algorithm 2.1. Only the span of Ω matters.
     """
     with limit_blas(1):  # the same bits for any number of threads
         norm = float(np.linalg.norm(products))
@@ -80,8 +80,8 @@ def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> Nys
             raise SolveError("a sketch of Z'Z is not positive semi-definite: some of its sums are wrong")
         products += shift * test_matrix
         root = scipy.linalg.solve_triangular(factor, products.T, trans="T", check_finite=False).T
-        # Half the time of a QR and an SVD, which would resolve eigenvalues below the rounding of the Gram: a
-        # preconditioner has no use for these.
+        # A QR and an SVD would take twice the time, and resolve eigenvalues below the rounding of the Gram,
+        # for which a preconditioner has no use.
         squares, directions = scipy.linalg.eigh(root.T @ root, overwrite_a=True, check_finite=False)
         known = squares > len(root) * float(np.finfo(np.float64).eps) * squares[-1]
         squares, directions = squares[known][::-1], directions[:, known][:, ::-1]

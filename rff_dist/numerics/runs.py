@@ -1,4 +1,4 @@
-"""Vectors with long stretches of one value, as runs of (count, value): small in JSON, exact to compare."""
+"""Vectors with long stretches of one value as runs of (count, value): small in JSON, and compared exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer of a ridge solve and how far it can be trusted: failure is data, with causes and remedies."""
+"""The result of a ridge solve and how far to trust it: a failure is a status with causes and remedies."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class RidgeSolution:
     `coefficients`: float64 array of shape (n_components, n_targets). Weights of the normalised features.
     `intercept`: float64 array of shape (n_targets,). ȳ − z̄'w; zero without an intercept.
     `alpha`: float64 array of shape (n_targets,). The penalty of each target.
-    `residual_sum_of_squares`: float64 array of shape (n_targets,). Of the training rows; at least 0. True
-      value within `rss_error_bound` of it.
+    `residual_sum_of_squares`: float64 array of shape (n_targets,). Of the training rows; at least 0. The true
+      value is within `rss_error_bound` of it.
     `rss_error_bound`: float64 array of shape (n_targets,). Rounding error of `residual_sum_of_squares`. A
       residual below its bound is not resolved: say "at most the bound", not "zero".
     `unexplained`: float64 array of shape (n_targets,). The residual as a share of the total sum of squares,
@@ -93,7 +93,7 @@ class RidgeSolution:
 
 
 class TargetSummary(Protocol):
-    """What normal equations, their spectrum and a Gram that is not made know of features and targets."""
+    """What normal equations, their spectrum and systems without a Gram all know of features and targets."""
 
     @property
     def total_sum_of_squares(self) -> FloatArray:
@@ -196,9 +196,9 @@ def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
 
 
 def check_n_threads(n_threads: object) -> int:
-    """Return the number of threads to use: as given, or the cores this process may run on.
+    """Return the number of threads to use: the one given, or by default the cores this process may run on.
 
-    The environment (OMP_NUM_THREADS, which Dask's workers and its local cluster set to 1) has no say.
+    The environment does not matter: Dask's workers and its local cluster set OMP_NUM_THREADS to 1.
 
     Raises InvalidParameterError if it is not an integer of at least 1.
     """

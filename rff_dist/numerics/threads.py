@@ -25,8 +25,8 @@ threads_in_use: ContextVar[int] = ContextVar("n_threads", default=1)
 def using_threads(n_threads: int) -> Iterator[None]:
     """Let block functions use `n_threads` threads, each with single-threaded BLAS.
 
-    Threads share out whole tiles, so no bit of a result depends on their number; BLAS with
-    threads of its own cuts its sums by their number, and crashes on large symmetric products.
+    Threads share out whole tiles, so no bit of a result depends on their number. BLAS with threads of its own
+    would cut its sums by their number, and crash on large symmetric products.
     """
     token = threads_in_use.set(n_threads)
     try:
@@ -37,25 +37,25 @@ def using_threads(n_threads: int) -> Iterator[None]:
 
 
 class _Inline(Executor):
-    """Runs tasks at once, in the calling thread: what one thread needs."""
+    """Run tasks at once, in the calling thread."""
 
     def map(self, fn: Callable[..., Any], *iterables: Any, **_: Any) -> Iterator[Any]:
         return iter([fn(*arguments) for arguments in zip(*iterables, strict=False)])
 
 
 def executor_of(n_threads: int) -> Executor:
-    """Return an executor of so many threads; of one thread, the calling one."""
+    """Return an executor of `n_threads` threads; with one, tasks run in the calling thread."""
     return _Inline() if n_threads == 1 else ThreadPoolExecutor(n_threads)
 
 
 class SpareMemory:
-    """Memory that threads hand on: fresh pages of the system take longer than what is written there."""
+    """Memory that threads hand on to each other: new pages from the system take longer than filling them."""
 
     def __init__(self) -> None:
         self._arrays: deque[NDArray[Any]] = deque()
 
     def take(self, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array of one dimension with at least `size` numbers, of any value."""
+        """Return an array of one dimension with at least `size` numbers of any value."""
         try:
             array = self._arrays.popleft()
         except IndexError:
@@ -68,7 +68,7 @@ class SpareMemory:
 
 
 def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
-    """Call a function with each item, shared out among the threads of `using_threads`, this one included."""
+    """Call a function with each item. The threads of `using_threads`, with this one, share the items out."""
     left = deque(items)
 
     def work() -> None:
@@ -95,13 +95,13 @@ def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
 
 
 def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[slice]:
-    """Cut rows into tiles that become smaller towards the end: threads that share them out end together.
+    """Cut rows into tiles that become smaller towards the end, so that threads that share them end together.
 
-    Each is half of what is left for a thread of `using_threads` (Polychronopoulos & Kuck 1987, guided
-    self-scheduling). With one thread all are as large as they may be.
+    Each tile is half of a thread's share of the rows left (Polychronopoulos & Kuck 1987, guided
+    self-scheduling), for the threads of `using_threads`. With one thread all tiles have `most` rows.
 
     `most`, `least`: rows of the largest and the smallest tiles, multiples of `multiple`.
-    `multiple`: what all but the last one are multiples of.
+    `multiple`: all tiles but the last have a multiple of so many rows.
     """
     n_threads, tiles, first = threads_in_use.get(), [], 0
     while first < n_rows:
@@ -126,7 +126,7 @@ def libraries_with_threads() -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=1)
 def _libraries(n_modules: int) -> ThreadpoolController:
-    """List the libraries with threads of their own, anew when modules may have brought more."""
+    """List the libraries with threads of their own, again whenever new modules may have brought more."""
     return ThreadpoolController()
 
 

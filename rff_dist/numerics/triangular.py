@@ -1,8 +1,8 @@
-"""Cholesky factors in tiles, and what is solved with them.
+"""Cholesky factors in tiles, and solutions with them.
 
-LAPACK's own factorisation is as fast, but threaded OpenBLAS kills the process in it above some
-14,000 components (numpy issue 19685). Here every BLAS call runs on one thread and covers one tile, and
-a thread pool runs the tiles, so that the bits do not depend on the number of threads either.
+LAPACK's own factorisation is as fast, but in it threaded OpenBLAS kills the process above some 14,000
+components (numpy issue 19685). Here every BLAS call runs on one thread and covers one tile, and a thread pool
+runs the tiles. So the bits do not depend on the number of threads either.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import scipy
 
 from rff_dist.typing import FloatArray
 
-# Right-hand sides solved together: their bits must not depend on how many threads share them out.
+# Right-hand sides, and rows, that are solved together. The numbers are fixed, because bits depend on them.
 STRIP_COLUMNS = 256
 _PANEL_ROWS = 64
 
@@ -23,9 +23,9 @@ _PANEL_ROWS = 64
 def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
     """Factor matrix = U'U, writing U over the upper triangle.
 
-    Tile (j, i) waits for the tiles above it in columns j and i, then for its diagonal tile. Tiles enter
-    the pool row by row, and a pool starts tasks in the order they enter, so that each waits for
-    tasks that have started: it cannot deadlock.
+    Tile (j, i) waits for the tiles above it in columns j and i, then for its diagonal tile. Tiles enter the
+    pool row by row, and a pool starts tasks in the order in which they enter. So each waits only for tasks
+    that have started, and there is no deadlock.
 
     `matrix`: C-ordered float64 array of shape (n_components, n_components). Symmetric positive definite; the
       part below its diagonal tiles is neither read nor written.
@@ -50,7 +50,7 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
 
 
 class _NotPositiveDefiniteError(Exception):
-    """Its argument is the component at which the matrix proved so."""
+    """The argument is the component at which the matrix proved not to be positive definite."""
 
 
 def _factor_tile(
@@ -143,10 +143,10 @@ def multiply_upper_in_place(left: FloatArray, right: FloatArray, pool: Executor)
 
 
 def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> None:
-    """Overwrite a symmetric matrix A by U⁻ᵀAU⁻¹, in 4/3·n_components³ operations and no second array.
+    """Overwrite a symmetric matrix A by U⁻ᵀAU⁻¹, in 4/3·n_components³ operations without a second array.
 
-    Strips of columns become those of B = U⁻ᵀA; strips of its rows then become those of (U⁻ᵀB')', of
-    which the lower triangle is solved for and mirrored.
+    First B = U⁻ᵀA takes the place of A, a strip of columns at a time. Then (U⁻ᵀB')' takes that of B, a strip
+    of rows at a time: only its lower triangle is solved for, and mirrored in the end.
 
     `matrix`: C-ordered float64 array of shape (n_components, n_components). All of it is read.
     `factor`: C-ordered float64 array of the same shape. U in its upper triangle.
@@ -175,10 +175,10 @@ def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> N
 
 
 def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
-    """Overwrite V by V·U⁻¹, n_components² operations a row.
+    """Overwrite V by V·U⁻¹, in n_components² operations a row.
 
-    Panels of 64 rows, the last one padded, run side by side in the pool, so that a row has the same bits
-    in whatever company.
+    Panels of 64 rows, the last one padded, run side by side in the pool. So a row's bits do not depend on the
+    rows beside it.
 
     `rows`: float64 array of shape (n_samples, n_components). V.
     `factor`: float64 array of shape (n_components, n_components). U in its upper triangle.

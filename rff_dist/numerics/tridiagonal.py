@@ -25,7 +25,7 @@ from rff_dist.numerics.solution import check_equations
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.typing import FloatArray
 
-_BLOCK = 64  # columns that LAPACK reduces or applies together
+_BLOCK = 64  # columns that LAPACK reduces or applies together, which decides the size of its work arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +46,9 @@ class Tridiagonal:
 
     @classmethod
     def of(cls, matrix: FloatArray) -> Self:
-        """Reduce a matrix in 4/3·n³ operations and one array of its size, whose upper triangle is read.
+        """Reduce a matrix in 4/3·n³ operations and one array of its size; only its upper triangle is read.
 
-        It takes one BLAS thread, so that no bit depends on their number, and other Python threads run
-        meanwhile.
+        It takes one BLAS thread, so that no bit depends on their number. Other Python threads run meanwhile.
         """
         n = len(matrix)
         # the transpose's lower triangle is the matrix's upper one, in LAPACK's order
@@ -61,7 +60,7 @@ class Tridiagonal:
         return cls(reflectors, scales, diagonal, off_diagonal)
 
     def eigenvalues(self) -> FloatArray:
-        """Return all of them, ascending.
+        """Return all eigenvalues, ascending.
 
         Raises SolveError if they do not converge.
         """
@@ -81,7 +80,7 @@ class Tridiagonal:
     def solve_path(self, columns: FloatArray, alphas: FloatArray) -> FloatArray:
         """Return (T + alpha)⁻¹x of each column x for each alpha, of shape (n, n_alphas, n_columns).
 
-        One call for all alphas: their matrices stand one below the other, with nothing between them.
+        One call serves all alphas: their matrices are the blocks of a single tridiagonal matrix.
 
         Raises SolveError if T + alpha is not positive definite.
         """
@@ -113,7 +112,7 @@ class RidgeTridiagonal:
 
     `form`: Q and T.
     `eigenvalues`: float64 array of shape (n_components,). Ascending; those at or below `floor` are set to 0.
-    `floor`: rounding error of the eigenvalues, see `RidgeSpectrum`, above the size of the most negative one.
+    `floor`: rounding error of the eigenvalues, see `RidgeSpectrum`, plus the size of the most negative one.
     """
 
     form: Tridiagonal
@@ -125,7 +124,7 @@ class RidgeTridiagonal:
     def solve(self, right_hand_sides: FloatArray, alphas: FloatArray) -> FloatArray:
         """Return (A + alpha)⁻¹b, each column b with its own alpha.
 
-        An alpha below the floor counts as the floor: what smaller ones would tell apart is rounding error.
+        An alpha below the floor counts as the floor, since smaller ones would differ by rounding error only.
 
         `right_hand_sides`: float64 array of shape (n_components, n_columns).
         `alphas`: float64 array of shape (n_columns,).
@@ -158,7 +157,7 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
     return RidgeTridiagonal(
         form=form,
         eigenvalues=np.where(np.arange(len(found)) < n_clipped, 0.0, found),
-        # what is left of the least eigenvalue is then no accident of rounding
+        # so that the least eigenvalue plus the floor is not below the rounding error
         floor=rounding_error + max(0.0, -float(found[0])),
         n_samples=equations.n_samples,
         fit_intercept=equations.fit_intercept,
@@ -166,9 +165,9 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
 
 
 def _call(name: str, *arguments: bytes | int | FloatArray) -> None:
-    """Call a routine of LAPACK, all of whose arguments are pointers and whose last is its status.
+    """Call a routine of LAPACK. All arguments are pointers, and its status comes as the last one.
 
-    SciPy's own wrappers hold the interpreter's lock, so that splits could not be worked on side by side.
+    SciPy's own wrappers hold the interpreter's lock, so that splits could not be solved side by side.
     """
     status = ctypes.c_int(0)
     pointers = [_pointer(one) for one in (*arguments, status)]
@@ -178,7 +177,10 @@ def _call(name: str, *arguments: bytes | int | FloatArray) -> None:
 
 
 def _pointer(argument: bytes | int | ctypes.c_int | FloatArray) -> object:
-    """Return what LAPACK takes an argument by; `ctypes.cast` would leave cycles for Python to collect."""
+    """Return an argument as the pointer that LAPACK takes.
+
+    `ctypes.cast` would leave reference cycles for Python to collect.
+    """
     if isinstance(argument, np.ndarray):
         return argument.ctypes.data
     if isinstance(argument, bytes):
