@@ -1,9 +1,9 @@
 """What a pass keeps of its sums in a ledger, so that a job that was stopped goes on where it was.
 
-A pass is named by all that its result depends on: the function, its state, the stored rows as they are, and
-the blocks. Its sums are kept now and then: of the first blocks of a run, by whoever computes them, in the
-place of those of fewer blocks before. Sums are exact, so those that are kept and those of the other blocks
-add up to the bits of an undisturbed pass.
+The name of a pass is a digest of all that its result depends on: the function, its state, the stored rows and
+the blocks. Whoever computes a run keeps the sums of its first blocks now and then, in the place of those that
+it kept before. Sums are exact, so those that are kept and those of the other blocks add up to the bits of an
+undisturbed pass.
 """
 
 from __future__ import annotations
@@ -25,57 +25,56 @@ from rff_dist.data.blocks import Block, BlockFunction
 
 logger = logging.getLogger(__name__)
 
-#: Of the time that sums take, what keeping them may take.
+#: Share of the time of summing that keeping the sums may take.
 SHARE = 0.03
-#: Seconds of work that are kept at the latest, where that is not dearer.
-LONGEST_S = 120.0
+#: Where `SHARE` allows it, a run keeps sums whenever `LEAST_SHARE` of its time so far is not kept yet, and so
+#: less often the longer it is; but at least every `LONGEST_S` seconds.
+LEAST_SHARE, LONGEST_S = 1 / 20, 120.0
 #: Runs that passes on several workers are cut into at most, beside the short ones at the end.
 MOST_RUNS = 64
-#: Of a run's time so far, what is not worth keeping yet: a long run keeps sums less often.
-LEAST_SHARE = 1 / 20
 
 
 def most_kept(n_blocks: int, n_workers: int, *, separate: bool) -> int:
     """Return how many sums a pass keeps at most.
 
-    `separate`: whether workers are other processes, which keep the sums of each run. One process keeps those
-      of all its blocks, and has the former ones until the next are written.
+    `separate`: whether workers are other processes, which keep the sums of each run. A single process keeps
+      one sum of all its blocks, and two while the next one is written.
     """
     if not separate:
         return min(n_blocks, 2)
-    # guided self-scheduling: 2W runs are handed out while what is left falls by a factor of e
+    # Guided self-scheduling on W workers: the blocks left fall by a factor of e with every 2W runs.
     short = 2 * n_workers * (1.0 + math.log(max(1.0, n_blocks / (2 * n_workers))))
     return min(n_blocks, MOST_RUNS + math.ceil(short)) + n_workers
 
 
 class Ledger(Protocol):
-    """Where sums of passes are kept: `rff_dist.storage.ledger` has one of files.
+    """Where sums of passes are kept; `rff_dist.storage.ledger` has one that writes files.
 
-    It pickles, and may be used by several processes at a time.
+    It pickles, and several processes may use it at a time.
     """
 
     def spans(self, name: str) -> list[range]:
-        """Return of which blocks of a pass sums are there, by position."""
+        """Return the runs of blocks, by position, whose sums are kept for a pass."""
 
     def find(self, name: str, span: range) -> tuple[Any] | None:
-        """Return the sums of some blocks; None where there are none any more, or they are damaged."""
+        """Return the sums of a run of blocks; None where they are gone or damaged."""
 
     def put(self, name: str, span: range, total: Any) -> None:
-        """Keep sums in the place of those of fewer of these blocks, if there is room."""
+        """Keep the sums of a run of blocks, in the place of those of parts of it, if there is room."""
 
     def seconds(self, total: Any) -> float:
-        """Estimate the seconds that it takes to keep sums; infinite where they cannot be kept."""
+        """Estimate how many seconds keeping some sums takes; infinite where they cannot be kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPass:
-    """A pass by its name, and the ledger that keeps its sums."""
+    """The name of a pass, and the ledger that keeps its sums."""
 
     ledger: Ledger
     name: str
 
     def cut(self, positions: range) -> list[tuple[range, bool]]:
-        """Cut consecutive blocks by what is kept; of each part whether its sums are there."""
+        """Cut consecutive blocks into parts, each with whether its sums are kept."""
         spans = [span for span in self.ledger.spans(self.name) if span]
         parts: list[tuple[range, bool]] = []
         at = positions.start
@@ -88,14 +87,14 @@ class KeptPass:
         return parts
 
     def find(self, span: range) -> tuple[Any] | None:
-        """Return the sums of some blocks, if they are there."""
+        """Return the sums of a run of blocks, if they are there."""
         return self.ledger.find(self.name, span)
 
 
 class Keeper:
     """Keep the sums of a run's first blocks, now and then.
 
-    It takes a share of the run's time, by what keeping took before: so seldom where sums are large.
+    This takes a share of the run's time, judged by what keeping took before. So large sums are kept seldom.
     """
 
     def __init__(self, kept: KeptPass, first: int, *, share: float = SHARE) -> None:
@@ -103,7 +102,7 @@ class Keeper:
         self._begun = self._at = time.perf_counter()
 
     def note(self, stop: int, total: Any, *, last: bool) -> None:
-        """Keep the sums of the blocks before position `stop` if it is time to.
+        """Keep the sums of the blocks before position `stop`, if it is time for that.
 
         `last`: whether the run ends here.
         """
@@ -123,7 +122,7 @@ class Keeper:
 def keep_pass(
     ledger: Ledger | None, function: Any, blocks: Sequence[Block], state: Any, combine: Any
 ) -> KeptPass | None:
-    """Return what keeps the sums of a pass; None without a ledger, or where a pass cannot be named."""
+    """Return what keeps the sums of a pass; None without a ledger, or where the pass cannot be named."""
     if ledger is None or not isinstance(function, BlockFunction):
         return None
     name = name_pass(function, blocks, state, combine)
@@ -131,7 +130,7 @@ def keep_pass(
 
 
 def name_pass(function: Any, blocks: Sequence[Block], state: Any, combine: Any = None) -> str | None:
-    """Return a digest of all that the result of a pass depends on; None where something does not say."""
+    """Return a digest of all that the result of a pass depends on; None where a part of it is unknown."""
     hasher = hashlib.sha256()
     try:
         for value in (version("rff_dist"), np.__version__, function, state, combine):
@@ -184,7 +183,7 @@ def _describe_all(values: Iterable[Any], hasher: hashlib._Hash) -> None:
 
 
 def _name_of(value: Callable[..., Any]) -> str | None:
-    """Return the name of a function or class of a module; None of one made elsewhere."""
+    """Return the name of a function or class of a module; None for a lambda, a closure or a local class."""
     name = getattr(value, "__qualname__", "<")
     return None if "<" in name else f"{value.__module__}.{name}"
 

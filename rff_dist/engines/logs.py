@@ -1,4 +1,4 @@
-"""Logs for machines: one JSON object a line, with the run, the pass and the block that it is about.
+"""Logs for machines: one JSON object per line, with the run, the pass and the block that it is about.
 
 `RFF_DIST_LOG=json`, or `rff-dist --log-format json`, turns them on. Every line has `time` (UTC), `level`,
 `logger` and `message`, and `run` where there is one. Events of passes have more:
@@ -12,7 +12,7 @@ pass finished  pass, seconds
 pass failed    pass, seconds, error
 =============  =====================================================================================
 
-They are records of Python's own logging below the logger `rff_dist`, so that a program may send them
+The lines are records of Python's own logging below the logger `rff_dist`, so a program may send them
 elsewhere with `JSONFormatter`. User names, passwords and queries in URLs are left out.
 """
 
@@ -51,7 +51,7 @@ def log_format(environment: Mapping[str, str] = os.environ) -> str:
 
 @contextmanager
 def of_run(run: str) -> Iterator[None]:
-    """Mark all lines that this context logs with the name of a run."""
+    """Add the name of a run to all lines that are logged while the context lasts."""
     token = _run.set(run)
     try:
         yield
@@ -60,7 +60,7 @@ def of_run(run: str) -> Iterator[None]:
 
 
 class JSONFormatter(logging.Formatter):
-    """Make a JSON object of a record; what it has in `event`, a mapping, becomes members of its own."""
+    """Format a record as a JSON object; the items of its mapping `event` become members."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
@@ -109,21 +109,21 @@ def _plain(value: Any) -> Any:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with what is secret in its URLs replaced by `***`."""
+    """Replace the secrets in the URLs of a text by `***`."""
     return re.sub(r"[\w.+-]+://[^\s'\"<>]+", lambda url: redact(url[0]), text)
 
 
 def are_json() -> bool:
-    """Tell whether `json_lines` is on."""
+    """Tell whether the package's log goes to JSON lines."""
     return any(isinstance(h.formatter, JSONFormatter) for h in logging.getLogger("rff_dist").handlers)
 
 
 @contextmanager
 def json_lines(stream: TextIO | None = None, *, debug: bool = False) -> Iterator[None]:
-    """Write the package's log as JSON lines as long as the context lasts: passes, warnings and errors.
+    """Write the package's log as JSON lines while the context lasts: passes, warnings and errors.
 
-    `stream`: where; standard error by default.
-    `debug`: whether to write all else that is logged too.
+    `stream`: where to; standard error by default.
+    `debug`: whether to write all other records too.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JSONFormatter())
@@ -139,7 +139,7 @@ def json_lines(stream: TextIO | None = None, *, debug: bool = False) -> Iterator
 
 @contextmanager
 def log_to(handler: logging.Handler, level: int) -> Iterator[None]:
-    """Send the package's log, from a level on, to a handler as long as the context lasts."""
+    """Send the package's log, from `level` up, to a handler while the context lasts."""
     logger = logging.getLogger("rff_dist")
     before = logger.level
     logger.addHandler(handler)

@@ -1,8 +1,8 @@
-"""What a pass tells while it runs: typed events, and the observers that show, log or collect them.
+"""Events that a pass tells while it runs, and the observers that show, log or collect them.
 
-An engine calls every observer with every event, from the thread that called the engine. An observer
-is any callable of one event. One that raises is logged with its traceback and gets no further events
-of that pass: a broken display must neither stop hours of work nor fail in silence.
+An engine calls every observer with every event, from the thread that called the engine. An observer is any
+callable of one event. If it raises, its traceback is logged, and it gets no further events of that pass: a
+broken display must neither stop hours of work nor fail in silence.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PassStarted:
 
 @dataclass(frozen=True, slots=True)
 class BlockDone:
-    """A block is finished, once per block however often it was run.
+    """A block is finished. There is one such event per block, however often it was run.
 
     `block`: the rows that are done.
     `seconds`: how long its function took where it ran, without waiting and transfers.
@@ -68,7 +68,7 @@ class BlockDone:
 
 @dataclass(frozen=True, slots=True)
 class PassResumed:
-    """The pass that begins finds the sums of `n_kept` of its `n_samples` rows."""
+    """A pass begins with the kept sums of `n_kept` of its `n_samples` rows."""
 
     label: str
     n_kept: int
@@ -81,7 +81,7 @@ class PassResumed:
 
 @dataclass(frozen=True, slots=True)
 class PassFinished:
-    """The result of a pass is there, `seconds` after its start."""
+    """A pass has its result, `seconds` after its start."""
 
     label: str
     seconds: float
@@ -104,7 +104,7 @@ class PassFailed:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a job does or found between its passes, in words."""
+    """What a job does or has found between its passes, in words."""
 
     label: str
     text: str
@@ -115,9 +115,9 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What comes next is at most `limit` passes, or other steps that are counted, called `label`.
+    """At most `limit` passes called `label` come next, or other steps that are counted.
 
-    `done`: how many of them there were; steps that are no passes tell it after each.
+    `done`: how many there were so far. Steps that are no passes tell this after each.
     """
 
     label: str
@@ -130,11 +130,11 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the passes called `label` that come next have to multiply.
+    """The products that the next passes called `label` have to make.
 
-    `operations`: of the products of features with each other.
-    `n_components`: of the features.
-    `fixed_point`: whether these are whole numbers, which bytes may multiply.
+    `operations`: those of the products of features with each other.
+    `n_components`: the number of features, D.
+    `fixed_point`: whether features are whole numbers, which may be multiplied by bytes.
     """
 
     label: str
@@ -151,7 +151,7 @@ type Observer = Callable[[Event], object]
 
 
 class Announcer:
-    """Hand events to observers; one that raises is logged and then left out."""
+    """Hand events to observers; an observer that raises is logged and then left out."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = list(observers)
@@ -171,7 +171,7 @@ class Announcer:
 
 @contextmanager
 def announce_pass(observers: Sequence[Observer], label: str, blocks: Sequence[Block]) -> Iterator[Announcer]:
-    """Announce the start and the end of a pass; yields the announcer for what happens between."""
+    """Announce the start and the end of a pass, and yield the announcer for the events between."""
     announce = Announcer(observers)
     start = time.perf_counter()
     announce(PassStarted(label, len(blocks), sum(block.n_samples for block in blocks)))
@@ -226,9 +226,9 @@ def describe_event(event: Event) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class PassTimings:
-    """Collect what the events measured; the lists run in the order of completion.
+    """Collect the times that events tell, in the order of completion.
 
-    `passes`: wall-clock seconds of every pass that finished.
+    `passes`: label and wall-clock seconds of every pass that finished.
     `blocks`: every block of every pass.
     """
 
@@ -261,11 +261,11 @@ class _RowsPerSecond(ProgressColumn):
 class _Phase:
     """What a job does now, and how far it is.
 
-    `label`, `text`: what it is called, and what is said of it.
+    `label`, `text`: its name, and the last remark about it.
     `n_samples`, `seen`: rows of the pass that runs, and those that are done; 0 between passes.
-    `turn`, `limit`: passes or steps of this name so far, and at most; 0 where nobody said.
-    `rows`, `busy`: rows of all its passes so far, and the seconds that those took.
-    `since`, `begun`: when the pass began, and the phase.
+    `turn`, `limit`: passes or steps of this name so far, and at most; 0 where that is not known.
+    `rows`, `busy`: rows of all its passes so far, and the seconds that they took.
+    `since`, `begun`: when the pass began, and when the phase began.
     """
 
     label: str
@@ -285,7 +285,7 @@ class _Phase:
         return f"{self.label}: {self.text}" if self.text else self.label
 
     def line(self) -> str:
-        """Return in words how far it is."""
+        """Say how far the phase is."""
         if self.limit:
             return f"{self.label}: {self.turn:,} of at most {self.limit:,}"
         if not self.n_samples:
@@ -295,15 +295,15 @@ class _Phase:
 
 
 class RichProgress:
-    """Show one bar for a whole job on standard error; few plain lines where that is no terminal.
+    """Show one bar for a whole job on standard error; a few plain lines where that is no terminal.
 
-    The bar has the phase, which of how many passes it is, rows a second, the job's time and the time left of
-    the phase. It comes with the first event, or after half a second without one. Plain lines come when the
+    The bar has the phase, its pass and their number, rows per second, the job's time and the time left of the
+    phase. It appears with the first event, or after half a second without one. Plain lines come when the
     phase changes, and every `EVERY` seconds.
-    Use as a context manager around the work.
+    Use it as a context manager around the work.
 
-    `console`: where to show; standard error by default, so that standard output stays free for results.
-    `name`: of the job, shown until it tells of a phase.
+    `console`: where to show it; standard error by default, so that standard output stays free for results.
+    `name`: the job's name, shown until there is a phase.
 
     >>> from rff_dist.engines.serial import SerialEngine
     >>> with RichProgress() as progress:
@@ -343,14 +343,14 @@ class RichProgress:
         self._bar.stop()
 
     def _tick(self) -> None:
-        """Show that the job is at work where nothing tells of it."""
+        """Show that the job is at work while no events come."""
         while not self._ended.wait(self.TICK):
             self._bar.start()
             seconds = time.perf_counter() - self._phase.begun
             self._line(f"{self._phase.line()}, for {seconds:.0f} s", at_once=False)
 
     def count(self, label: str, done: int, total: int | None) -> None:
-        """Show how many rows are done of a phase that is no pass, of how many if that is known."""
+        """Show how many rows of a phase that is no pass are done, and the total if it is known."""
         if self._phase.label != label:
             self._phase = _Phase(label)
         phase = self._phase
@@ -398,7 +398,7 @@ class RichProgress:
         if phase.limit:
             total, done = phase.limit * max(1, phase.n_samples), phase.rows or phase.turn
         if not total:
-            self._bar.tasks[0].total = None  # which `update` takes for no news
+            self._bar.tasks[0].total = None  # `update` takes None for no change
         self._bar.update(
             self._job,
             description=str(phase),

@@ -1,7 +1,7 @@
 """Counters of the work of passes, for Prometheus.
 
-They live in the scheduler's process and appear on its own page `/metrics`, beside Dask's. All have the label
-`pass`, the pass's name.
+They live in the scheduler's process and appear on its page `/metrics`, beside Dask's own. All have the label
+`pass`, the name of the pass.
 
 =========================  ============================================================================
 rff_dist_blocks_total      blocks that were finished, each once however often it was run
@@ -25,7 +25,7 @@ _N_PASSES = 64
 
 
 class PassCounters:
-    """Count blocks in this process's Prometheus registry; get the one there is from `pass_counters`.
+    """Count blocks in this process's Prometheus registry; `pass_counters` returns the only instance.
 
     Raises MissingDependencyError if prometheus_client is not installed.
     """
@@ -52,11 +52,12 @@ class PassCounters:
     def count_block(
         self, label: str, number: str, index: int, *, n_samples: int, n_bytes: int, seconds: float
     ) -> None:
-        """Count a block that was finished, unless this one of this pass was counted before.
+        """Count a finished block, unless it was counted before.
 
-        `label`, `number`: the pass's name, and what tells it apart from all others.
-        `n_samples`, `n_bytes`: its rows, and their bytes.
-        `seconds`: how long its function took.
+        `label`, `number`: the name of the pass, and a text that is unique to it.
+        `index`: position of the block in the pass.
+        `n_samples`, `n_bytes`: the block's rows, and their bytes.
+        `seconds`: how long the block's function took.
         """
         done = self._done.setdefault(number, bytearray())
         self._done.move_to_end(number)
@@ -70,15 +71,15 @@ class PassCounters:
         self._rows.labels(label).inc(n_samples)
         self._bytes.labels(label).inc(n_bytes)
         self._seconds.labels(label).inc(seconds)
-        # A series that is not there cannot be told from one that is 0.
+        # Without this a pass without retries would have no series, and not one of 0.
         self._retries.labels(label).inc(0)
 
     def count_retries(self, label: str, n_blocks: int) -> None:
-        """Count that so many blocks were given out again."""
+        """Count blocks that were given out again."""
         self._retries.labels(label).inc(n_blocks)
 
 
 @cache
 def pass_counters() -> PassCounters:
-    """Return this process's counters; Prometheus has one registry for each process."""
+    """Return this process's counters: Prometheus has one registry per process."""
     return PassCounters()

@@ -1,4 +1,4 @@
-"""What an engine promises, whatever it runs on: passes over blocks with the same bits."""
+"""The protocol of engines: passes over blocks that give the same bits, whatever an engine runs on."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rff_dist.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Broadcast[S]:
-    """State that every worker has; pass it to passes in the place of the state itself."""
+    """State that every worker has. Give it to passes in the place of the state itself."""
 
     state: S
 
 
 class RegionWriter(Protocol):
-    """An output that takes each block's rows once or many times with the same outcome.
+    """An output of rows, block by block.
 
     It must be picklable, and `write` must be idempotent: a block whose worker was killed is written again.
     """
@@ -46,7 +46,7 @@ class Engine(ABC):
     they do not change their arguments, and they pickle (closures and lambdas do, by cloudpickle).
 
     `observers`: called with every event of `rff_dist.engines.progress`, from the thread that runs the pass.
-    `ledger`: keeps sums of passes, see `keeping`.
+    `ledger`: where sums of passes are kept, see `keeping`.
     """
 
     observers: tuple[Observer, ...]
@@ -54,7 +54,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what it started itself; twice does no harm."""
+        """Free what the engine started itself. Closing twice does no harm."""
 
     @final
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ class Engine(ABC):
     def keeping(self, ledger: Ledger | None) -> Iterator[None]:
         """Keep the sums of passes in a ledger, and go on from those that are there.
 
-        One process that goes on where several workers were stopped holds two results more meanwhile.
+        One process that goes on from the sums of several workers holds two more results meanwhile.
         """
         before, self.ledger = self.ledger, ledger
         try:
@@ -125,18 +125,18 @@ class Engine(ABC):
     ) -> T:
         """Reduce `function(block, state)` over all blocks, in any order and grouping.
 
-        A worker holds at most three results: the total of its blocks, that of a run of further blocks, and
-        the sum of both. A `BlockTask` that `adds` makes no other ones; otherwise there is a block's own too.
+        A worker holds at most three results: its total so far, the total of the run at work, and the sum of
+        both. It also holds the result of one block, unless `function` is a `BlockTask` that `adds`.
 
         `function`: pure. On an engine with threads it may use those of `using_threads`.
         `blocks`: at least one.
-        `state`: what every call gets; broadcast first what several passes share.
-        `combine`: associative and commutative to the bit, as sums of integers are; changes neither side. By
-          default `+`.
+        `state`: what every call gets. Broadcast it first if several passes share it.
+        `combine`: associative and commutative to the bit, as sums of integers are; it changes neither
+          argument. By default `+`.
         `label`: the pass's name in events and messages.
-        Raises PlanError if there are no blocks; BlockError if `function` raised, or kept killing its worker;
-          names the rows. Errors of this package (DataError, StorageError, ...) keep their type and get a note
-          with the rows; ClusterLostError if the cluster went away.
+        Raises PlanError if there are no blocks; ClusterLostError if the cluster went away; BlockError, which
+          names the rows, if `function` raised or killed its worker again and again. Errors of this package
+          (DataError, StorageError, ...) keep their type and get a note with the rows.
         """
 
     @final
@@ -170,7 +170,7 @@ class WriteTask[S](BlockFunction[S, int]):
         return source_of(self.function)
 
     def content_key(self) -> None:
-        """Return no name: which rows are there the output tells, not a ledger."""
+        """Return None: the output itself, not a ledger, tells which rows are written."""
 
     def begin(self, block: Block, state: S) -> Callable[[], int]:
         finish = begin_block(self.function, block, state)
@@ -183,14 +183,14 @@ def source_of(function: object) -> Dataset | None:
 
 
 def begin_block[S, T](function: Callable[[Block, S], T], block: Block, state: S) -> Callable[..., T]:
-    """Begin a block, which reads it where the function can be called in two parts; return what is left."""
+    """Begin a block, and return the call that finishes it. A `BlockFunction` reads its rows here."""
     if isinstance(function, BlockFunction):
         return function.begin(block, state)
     return partial(function, block, state)
 
 
 def write_rows(output: RegionWriter, block: Block, array: np.ndarray) -> int:
-    """Write a block's rows and return how many; DataError unless `array` has one row per row of the block."""
+    """Write a block's rows and return their number; DataError unless `array` has as many rows."""
     if np.shape(array)[:1] != (block.n_samples,):
         raise DataError(
             f"an array of shape {np.shape(array)} cannot be written to rows {block.start}:{block.stop}; "

@@ -101,7 +101,7 @@ class SerialEngine(Engine):
 def _run_kept[T](
     reduction: Reduction[Any, T], blocks: Sequence[Block], kept: KeptPass, parts: Sequence[tuple[range, bool]]
 ) -> T:
-    """Reduce all blocks in their order, less the parts whose sums are kept."""
+    """Reduce all blocks in their order, without computing the parts whose sums are kept."""
     total: list[T] = []  # of all blocks so far
     keeper = Keeper(kept, 0)
     for span, is_kept in parts:
@@ -121,16 +121,16 @@ def _run_kept[T](
 def announce_resumed(
     announce: Announcer, label: str, blocks: Sequence[Block], parts: Sequence[tuple[range, bool]]
 ) -> None:
-    """Tell of the rows of a pass whose sums are kept, if there are any."""
+    """Announce how many rows of a pass have kept sums, if there are any."""
     n_kept = sum(blocks[i].n_samples for span, is_kept in parts if is_kept for i in span)
     if n_kept:
         announce(PassResumed(label, n_kept, sum(block.n_samples for block in blocks)))
 
 
 class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
-    """Carry a block's error, its cause, from where it was run.
+    """Carry the error of a block, as its cause, from where the block ran.
 
-    `worker`: where that was; None for this process.
+    `worker`: where it ran; None for this process.
     """
 
     def __init__(self, block: Block, worker: str | None = None) -> None:
@@ -141,7 +141,7 @@ class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never se
 
 @dataclass(frozen=True, slots=True)
 class Reduction[S, T]:
-    """How blocks are reduced one after another; the next one is read meanwhile.
+    """How blocks are reduced one after another, while the next one is read.
 
     `done`: called after each block with the seconds that it took.
     """
@@ -161,9 +161,10 @@ class Reduction[S, T]:
     ) -> T:
         """Reduce a run of blocks.
 
-        `total`: of the blocks before, and of these in the end; empty before the first block.
+        `total`: a list that holds the total of the blocks before, and in the end that of these too; empty
+          before the first block.
         `keeper`: notes the total after each block but the last.
-        `first`: the position of the first one among the blocks of the pass.
+        `first`: position of the first block in the pass.
         Raises BlockFailed from what `function` raised.
         """
         adds = isinstance(self.function, BlockTask) and self.function.adds
@@ -171,7 +172,7 @@ class Reduction[S, T]:
         with contextlib.closing(_begin_ahead(self.function, blocks, self.state)) as begun:
             for stop, (block, finish) in enumerate(begun, first + 1):
                 start = time.perf_counter()
-                # No name for a result may outlive its merge.
+                # A name that outlived the merge would keep one more result in memory.
                 try:
                     made = [finish(*total) if adds else finish()]
                 except Exception as error:
@@ -188,8 +189,8 @@ class Reduction[S, T]:
 def _begin_ahead[S, T](
     function: Callable[[Block, S], T], blocks: Sequence[Block], state: S
 ) -> Generator[tuple[Block, Callable[..., T]]]:
-    """Give the blocks with what is left to do for each; the next one is read meanwhile, in another thread."""
-    if len(blocks) == 1:  # to start a thread takes longer than to predict a row
+    """Yield each block with the call that finishes it; meanwhile another thread reads the next one."""
+    if len(blocks) == 1:  # starting a thread takes longer than predicting a row
         yield blocks[0], lambda *total: begin_block(function, blocks[0], state)(*total)
         return
     context = copy_context()
@@ -207,7 +208,7 @@ def _finish[T](begun: Future[Callable[..., T]], *total: T) -> T:
 
 
 def failure_of(failed: BlockFailed) -> BaseException:
-    """Return what is raised for a block that failed: its own error with a note, or a BlockError."""
+    """Return what to raise for a failed block: its own error with a note, or a BlockError."""
     block, cause = failed.block, failed.__cause__ or failed
     if isinstance(cause, RFFDistError):
         where = "" if failed.worker is None else f" on worker {failed.worker}"
@@ -224,7 +225,7 @@ def name_block(block: Block) -> str:
 
 
 def block_error(block: Block, error: BaseException) -> BlockError:
-    """Describe what `error`, which is not one of this package's, did to a block."""
+    """Return a BlockError for an `error` that is not one of this package's."""
     return BlockError(
         f"{name_block(block)} failed with {type(error).__name__}: {error}; "
         "the pass has no result. Look at the cause above, and at these rows of the data"
