@@ -1,20 +1,19 @@
 """The Dask engine: the serial engine's answer, on many processes and machines.
 
 How a pass runs
-    The client hands out runs of consecutive blocks, long ones first. A run is a task: it walks through
-    its blocks, adds them up, and adds the worker's total before it, which is the result of the worker's
-    run before. Where no block is left the totals of two workers at a time are merged, and the last one
-    comes to the client: straight from its worker, or, where that is out of reach, by way of the
-    scheduler in pieces of 32 MiB. So each worker's total travels once. State and functions are results
-    of tasks too, with their bytes inside the task: when their last holder dies the scheduler makes them
-    again, which it cannot do for scattered data.
-What is counted once
-    Workers keep no sums of their own: a total is a task's result, and the client knows which blocks are
-    in it. Those of a total that died with its worker are handed out again, to all workers.
+    The client hands out runs of consecutive blocks, long ones first. Each run is a task: it adds up its
+    blocks, and then adds the worker's total so far, which is the result of the worker's run before. When no
+    block is left, the totals of two workers at a time are merged. The last total comes to the client
+    straight from its worker or, if that is out of reach, by way of the scheduler in pieces of 32 MiB. So each
+    worker's total travels once. State and functions are results of tasks too, with their bytes inside the
+    task: when their last holder dies, the scheduler makes them again, which it cannot do for scattered data.
+How each block counts once
+    Workers keep no sums beside the results of tasks. A total is a task's result, and the client knows which
+    blocks are in it. When a total dies with its worker, its blocks are handed out again, to all workers.
 Who may connect
-    Whoever connects to a Dask port runs code. The embedded cluster listens on the loopback interface
-    only, for those with its temporary certificates, and a scheduler elsewhere must be reached by TLS
-    unless the caller insists otherwise.
+    Whoever connects to a Dask port can run code. The embedded cluster listens on the loopback interface only
+    and accepts only its own temporary certificates. A scheduler elsewhere must be reached by TLS, unless the
+    caller insists otherwise.
 """
 
 # mypy: allow-untyped-calls
@@ -94,8 +93,8 @@ class DaskEngine(Engine):
     n_workers, threads_per_worker : int, optional
         Size of the embedded cluster; all CPUs are used by default.
     min_workers : int, optional
-        Lets the embedded cluster have as many workers as there are blocks to work on, from `min_workers` to
-        `n_workers`; those without work for 30 s stop.
+        Makes the embedded cluster adaptive: it has as many workers as there are blocks to work on, from
+        `min_workers` to `n_workers`. Workers without work for 30 s stop.
     memory_limit : int or str, optional
         Bytes ("4 GiB") per worker of the embedded cluster; equal shares of the memory by default.
     observers : iterable of callables
@@ -103,7 +102,7 @@ class DaskEngine(Engine):
     insecure : bool
         Allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
     security : distributed.Security, optional
-        Certificates for "tls://". An embedded cluster makes temporary ones for itself if there are none.
+        Certificates for "tls://". An embedded cluster makes temporary ones by default.
     patience : float
         Seconds that a pass waits while the cluster has no worker at all.
 
@@ -151,7 +150,7 @@ class DaskEngine(Engine):
         self._passes: dict[str, Pass] = {}
         self._owns_client = client is None
         self._patience = patience
-        #: Connects to a scheduler that exists.
+        #: Connects again to a scheduler given by address; None for other clusters.
         self._dial: Callable[[], distributed.Client] | None = None
         if client is not None:
             self._join(client)
@@ -179,7 +178,7 @@ class DaskEngine(Engine):
 
     @property
     def _workers(self) -> Workers:
-        """Of the cluster; by a new client where the scheduler went away, which may be back by now."""
+        """The cluster's workers, by a new client if the scheduler went away: it may be back by now."""
         if self._dial is not None and self._client.status != "running":
             with contextlib.suppress(OSError):
                 self._client.close()
@@ -206,7 +205,7 @@ class DaskEngine(Engine):
 
     @property
     def address(self) -> str:
-        """The scheduler's."""
+        """The scheduler's address."""
         return self._joined.address
 
     def describe_workers(self) -> list[WorkerFacts]:
@@ -230,7 +229,7 @@ class DaskEngine(Engine):
 
     @contextlib.contextmanager
     def performance_report(self, path: str | os.PathLike[str]) -> Iterator[None]:
-        """Write Dask's performance report of what runs inside to a local HTML file, also of what fails.
+        """Write Dask's performance report of the work inside, even if it fails, to a local HTML file.
 
         Raises
         ------
@@ -251,7 +250,7 @@ class DaskEngine(Engine):
                 try:
                     report.__exit__(None, None, None)
                 except Exception as error:
-                    # The work is done, or failed by itself.
+                    # The report must not hide the result of the work, or its error.
                     logger.warning("there is no performance report: %s: %s", type(error).__name__, error)
 
     def broadcast[S](self, state: S) -> Broadcast[S]:
@@ -295,7 +294,7 @@ class DaskEngine(Engine):
             tasks = Tasks(self._client, task, job, placed.future, source, embedded=embedded)
             running = self._passes[number] = Pass(self._workers, blocks, tasks=tasks)
             announce_resumed(announce, label, blocks, running.parts)
-            # In the place of those of the runs: passes that follow one another leave one file each.
+            # It keeps the total in the place of the sums of runs, so that each pass of a job leaves one file.
             keeper = None if kept is None else Keeper(kept, 0, share=SHARE / 3)
             try:
                 for block, seconds, worker in running.finished_blocks():
@@ -306,7 +305,7 @@ class DaskEngine(Engine):
                 return total
             finally:
                 del self._passes[number]
-                # By hand, because the frames of an exception in flight would keep them.
+                # Release futures by hand: the frames of an exception in flight would keep them alive.
                 running.release()
                 job.release()
                 if placed is not state:
@@ -317,7 +316,7 @@ class DaskEngine(Engine):
         if self._client.status == "running":
             self._client.unsubscribe_topic(self._topic)
         if self._owns_client:
-            # A frozen scheduler does not say farewell.
+            # A frozen scheduler does not answer the farewell.
             with contextlib.suppress(OSError):
                 self._client.close()
         if self._cluster is not None:
@@ -328,7 +327,7 @@ class DaskEngine(Engine):
     def _place[S](self, state: S | Broadcast[S]) -> _Placed[S]:
         if (
             isinstance(state, _Placed)
-            and state.future.client is self._client  # else of a scheduler that went away
+            and state.future.client is self._client  # another client's scheduler has gone away
             and state.future.status != "cancelled"
         ):
             return state
@@ -336,9 +335,10 @@ class DaskEngine(Engine):
         return _Placed(value, self._send(pickle_value(value, "state"), state_digests(value), "state"))
 
     def _send(self, pickled: bytes, expected: dict[str, str], name: str) -> Future:
-        """Make a value the result of a task that the scheduler can run again, unlike a scatter."""
+        """Make a value the result of a task, which the scheduler can run again, unlike a scatter."""
         with (
             self._workers.errors(),
+            # The value is inside the task on purpose.
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
         ):
             return self._client.submit(unpack, pickled, expected, key=f"{name}-{uuid.uuid4().hex}")
@@ -353,7 +353,7 @@ class DaskEngine(Engine):
             running.note(worker, [(position, seconds) for position, _, seconds in timings])
 
     def _check_reach(self, function: object) -> None:
-        """Raise StorageError if data or output are in the memory of this process and workers are others."""
+        """Raise StorageError if data or output are in this process's memory, out of the workers' reach."""
         if self.address.startswith("inproc://"):
             return
         output = function.output if isinstance(function, WriteTask) else None
@@ -372,7 +372,7 @@ def _export_metrics(client: distributed.Client, workers: Workers) -> None:
     except ClusterLostError:
         raise
     except Exception as error:
-        # The passes do not need them: a scheduler may lack the packages, or refuse what is pickled.
+        # Passes do without metrics: a scheduler may lack the packages, or refuse what is pickled.
         logger.info(
             "the scheduler at %s exports no metrics of rff_dist: %s: %s",
             workers.address,
@@ -382,9 +382,9 @@ def _export_metrics(client: distributed.Client, workers: Workers) -> None:
 
 
 def _check_everywhere(client: distributed.Client, workers: Workers, state: Future) -> None:
-    """Raise BroadcastError if a worker holds a state of other digests than the client."""
-    # Tasks bound to their worker, so that large state goes from worker to worker and stays there. Nobody asks
-    # for what they return: a worker that died before it told would be waited for without end.
+    """Raise BroadcastError if a worker holds a state with other digests than the client."""
+    # Tasks are bound to their worker, so that large state goes from worker to worker and stays there. Their
+    # results are not gathered, because that would wait without end for a worker that died.
     checks = {
         address: client.submit(check_state, state, workers=[address], pure=False)
         for address in workers.look()

@@ -23,7 +23,7 @@ from rff_dist.errors import DataError
 class DaskArrayDataset(ArraysDataset):
     """Dask arrays or frames as a dataset: the cluster computes the rows of each block where they are used.
 
-    Unknown chunk sizes are computed, in one pass over everything given.
+    Chunk sizes that are unknown are computed, in one pass over everything given.
 
     `X`: dask array of shape (n_samples, n_features), or dask frame. Inputs. Split along its columns, it is
       rechunked with a warning.
@@ -102,7 +102,7 @@ class DaskArrayDataset(ArraysDataset):
         return hashlib.sha256(repr(told).encode()).hexdigest()
 
     def prefix_fingerprint(self, n_samples: int) -> None:
-        """Return None: the first rows are not told from others without computing them."""
+        """Return None: only computing the first rows would tell whether they are the same."""
 
     def can_travel(self) -> bool:
         return True
@@ -170,7 +170,7 @@ def _float_rows(array: Any, rows: tuple[int, ...]) -> Any:
 
 
 def _compute(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    # A task that waits for tasks of its own cluster can wait for ever, so a worker computes by itself.
+    # On a worker, the task that calls this might wait for ever for tasks of its own cluster.
     try:
         distributed.get_worker()
     except ValueError:

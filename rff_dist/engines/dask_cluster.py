@@ -1,4 +1,4 @@
-"""Dask clusters: addresses, embedded ones, certificates, and what their workers are."""
+"""Dask clusters: their addresses and certificates, embedded clusters, and facts about workers."""
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 CONNECT_S = 6.0
 #: Seconds without blocks after which an adaptive cluster stops workers.
 IDLE_S = 30.0
-#: How often a worker that dies while it starts is started again, and seconds between.
+#: How often a worker that dies while it starts is started again, and the seconds between.
 RESTARTS, RESTART_S = 20, 0.5
-#: Packages, beside Python, whose versions decide the bits.
+#: Packages, beside Python itself, whose versions decide the bits.
 SAME_PACKAGES = ["rff_dist", "numpy", "scipy"]
 
 
 class _QuietNanny(distributed.Nanny):
     """A nanny that leaves this process's environment as it is, and does not give up its worker.
 
-    Dask's own sets OMP_NUM_THREADS=1 and more in the *client's* environment at every start of a
-    worker, where later child processes inherit them.
+    Dask's own nanny sets OMP_NUM_THREADS=1 and more in the *client's* environment whenever a worker starts,
+    and later child processes inherit them.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # `env` has them still, and is set inside the worker before NumPy is imported.
+        # `env` still has them, and the worker sets them before it imports NumPy.
         self.pre_spawn_env: dict[str, str] = {}
 
     async def instantiate(self) -> distributed.Status:
-        """Start a worker; one that dies again before it is there is started again.
+        """Start the worker, again and again if it dies while it starts.
 
         Dask's own nanny closes then, and its worker is lost for good.
         """
@@ -60,7 +60,7 @@ class _QuietNanny(distributed.Nanny):
         for _ in range(RESTARTS):
             if self.status is not distributed.Status.running:
                 return self.process.status
-            with contextlib.suppress(Exception):  # whatever it died of, the nanny has logged it
+            with contextlib.suppress(Exception):  # the nanny has logged what the worker died of
                 if await self.process.start() is distributed.Status.running:
                     return distributed.Status.running
             await asyncio.sleep(RESTART_S)
@@ -90,7 +90,11 @@ def check_parameters(
 
 
 def checked_address(address: str, *, insecure: bool) -> str:
-    """Return scheme://host:port, by default port 8786, unless anyone in between could take this process."""
+    """Return the address as scheme://host:port, with port 8786 by default.
+
+    Raises InvalidParameterError if it is no address; ClusterError if it leads over a network without TLS,
+      where anyone in between could take over this process, and `insecure` does not allow that.
+    """
     scheme, separator, rest = address.partition("://")
     if not separator:
         scheme, rest = "tcp", address
@@ -118,16 +122,16 @@ def checked_address(address: str, *, insecure: bool) -> str:
 
 def connect(address: str, security: distributed.Security | None) -> distributed.Client:
     """Connect to a scheduler, or raise ClusterError."""
-    # A client without certificates would try for 12 s more to close what it never opened.
+    # Checked here, because a client without certificates takes 12 s more to close what it never opened.
     arguments = (security or distributed.Security()).get_connection_args("client")
     if arguments["ssl_context"] is None and address.startswith(("tls://", "wss://")):
         raise ClusterError(
-            f"{address} is spoken to with certificates, and there are none; set RFF_DIST_TLS_CA, "
+            f"{address} needs certificates, but there are none; set RFF_DIST_TLS_CA, "
             "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY to PEM files, or give `security`"
         )
     try:
-        # `Client` itself waits for ever where something listens that is no scheduler, or is frozen.
-        with ThreadPoolExecutor(1) as apart:  # this thread may have an event loop
+        # `Client` itself would wait for ever where the listener is frozen or no scheduler.
+        with ThreadPoolExecutor(1) as apart:  # in another thread, since this one may have an event loop
             apart.submit(asyncio.run, _greet(address, arguments)).result()
         return distributed.Client(address, security=security, timeout=CONNECT_S, set_as_default=False)
     except OSError as error:
@@ -150,7 +154,7 @@ async def _greet(address: str, arguments: dict[str, Any]) -> None:
 
 
 async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-    """Ask who listens at an address, by Dask's protocol; raise OSError if nobody answers in time."""
+    """Ask by Dask's protocol who listens at an address; raise OSError if nobody answers in time."""
     remote = rpc(address, timeout=seconds, connection_args=arguments)
     try:
         async with asyncio.timeout(seconds):
@@ -160,7 +164,7 @@ async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -
 
 
 def tls_security(files: TLSFiles) -> distributed.Security:
-    """Return Dask's form of certificates: for a client, and for all parts of an embedded cluster."""
+    """Return certificates in Dask's form, for a client and for all parts of an embedded cluster."""
     pair = {
         f"tls_{role}_{name}": getattr(files, name)
         for role in ("client", "scheduler", "worker")
@@ -170,10 +174,10 @@ def tls_security(files: TLSFiles) -> distributed.Security:
 
 
 class _AsManyAsBlocks(distributed.Adaptive):
-    """Ask for a worker per block that is left.
+    """Ask for one worker per block that is left.
 
-    Dask's own rule divides the tasks that wait by the workers' threads, but a block takes all of a worker's,
-    and few blocks wait at the scheduler.
+    Dask's own rule divides the waiting tasks by the workers' threads. But a block takes all threads of a
+    worker, and few blocks wait at the scheduler.
     """
 
     def __init__(self, cluster: Any, *, n_wanted: Callable[[], int], **options: Any) -> None:
@@ -188,22 +192,22 @@ class _PatientCluster(distributed.LocalCluster):
     """A local cluster that waits for workers which its nannies start again, however slowly."""
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        # Dask's own gives a nanny up, and with it the last worker, when its worker is not back in 15 s.
+        # Dask's own gives up a nanny, and with it perhaps the last worker, if its worker is not back in 15 s.
         with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}):
             super()._update_worker_status(op, msg)
 
 
 @contextlib.contextmanager
 def spare_children_ctrl_c() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach, which a terminal sends to all, each with a traceback.
+    """Start processes that Ctrl-C does not reach. A terminal sends it to all, and each prints a traceback.
 
     Threads and processes that start here inherit that the signal is blocked, and this thread gets it
-    afterwards. Were it ignored meanwhile, another thread could take it, and it would be lost.
+    afterwards. If it were ignored meanwhile, another thread could take it, and it would be lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # It starts with the first child otherwise, and unblocks the signal in the thread that starts it.
+    # Otherwise the tracker starts with the first child, and unblocks the signal in the thread that starts it.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -212,7 +216,7 @@ def spare_children_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-# Every process of a cluster looks at itself 50 and 100 times a second, which takes 2 % of a core each.
+# By default each process of a cluster looks at itself 50 and 100 times a second, which takes 2 % of a core.
 _WATCH_LESS = {
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "5s",
@@ -253,11 +257,11 @@ def start_cluster(
                 # None would mean port 8787, and a warning where that is taken.
                 dashboard_address="127.0.0.1:0",
                 worker_dashboard_address=None,
-                # Pictures of bokeh's, where it is installed, take a second and 20 MiB; /metrics stays.
+                # Bokeh's pages, where it is installed, take a second and 20 MiB; /metrics stays.
                 scheduler_kwargs={"dashboard": False},
-                # Whoever connects runs code, so nobody can who has not these certificates, in memory only.
+                # Whoever connects can run code, so only these certificates can, which exist in memory only.
                 security=security or distributed.Security.temporary(),
-                # Warnings tell of restarts and full memory, which a pass survives; errors stay.
+                # Warnings tell of restarts and full memory, which a pass survives; errors are still logged.
                 silence_logs=logging.ERROR,
             )
             if min_workers is not None:
@@ -301,7 +305,7 @@ class WorkerFacts:
 
 
 def make_fact_reader() -> Callable[..., dict[str, Any]]:
-    """Return the function that a worker describes itself by."""
+    """Return the function by which a worker describes itself."""
 
     def facts(dask_worker: Any) -> dict[str, Any]:
         # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.

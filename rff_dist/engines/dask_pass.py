@@ -1,4 +1,4 @@
-"""One pass on a cluster: each worker's total, the runs of blocks that go on with it, and the result."""
+"""One pass on a cluster: each worker's total, the runs of blocks that continue it, and the result."""
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
@@ -30,13 +30,13 @@ from rff_dist.errors import BlockError, ClusterError, RFFDistError
 
 type Future = distributed.Future[Any]
 
-#: Seconds that a run takes at most, by the blocks seen so far: what is begun again when its worker dies.
+#: Seconds of the longest run, judged by the blocks seen so far: a run begins again when its worker dies.
 RUN_S = 60.0
-#: Seconds of a run below which the next one is sent before it ends, to hide the way there and back.
+#: If a run takes fewer seconds, the worker gets the next one before it ends, to hide the way there and back.
 SHORT_S = 0.2
-#: Parts that a run is given out in again after its worker died: one of its blocks may have killed it.
+#: Parts in which a run is given out again after its worker died: one of its blocks may have killed it.
 PARTS = 16
-#: Seconds that a worker has to answer the client; then its result goes by way of the scheduler, in pieces.
+#: Seconds within which a worker must answer the client, else its result goes by the scheduler, in pieces.
 REACH_S, PIECE_BYTES = 3.0, 2**25
 
 
@@ -44,9 +44,9 @@ REACH_S, PIECE_BYTES = 3.0, 2**25
 class Tasks:
     """What the tasks of a pass are made of.
 
-    `task`: what all of them share.
-    `job`, `state`: what each block is given: `task` on the workers, and the function's state.
-    `source`: where blocks are Dask collections, the dataset that they are of.
+    `task`: what all tasks share.
+    `job`, `state`: `task` and the function's state, as results of tasks on the workers.
+    `source`: the dataset, if its blocks are Dask collections; else None.
     `embedded`: whether the cluster is the client's own, so that its workers are in reach.
     """
 
@@ -60,9 +60,9 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Consecutive blocks by their positions, and how many workers died that were running them.
+    """Consecutive blocks by their positions, and how many workers died while they ran them.
 
-    `is_kept`: whether their sums are kept, so that they are not parted.
+    `is_kept`: whether a ledger has their sums, so that they stay together.
     """
 
     positions: range
@@ -72,13 +72,14 @@ class _Share:
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """A worker's total, and what is under way to become its next ones.
+    """A worker's total, and the tasks under way that will make its next ones.
 
-    `worker`: None where the total is on another one, or on none.
-    `total`: the latest that is done; None before.
-    `shares`: the blocks in it.
-    `runs`: each goes on with the total before it.
-    `merge`: that of this total and that of `other`, which is another worker's.
+    `worker`: None where the total is on another worker, or on none.
+    `total`: the latest total that is done; None before the first.
+    `shares`: the blocks in the total.
+    `runs`: runs under way, in their order; each continues the total before it.
+    `merge`: the task that merges the total of `other`, another worker's chain, into this one.
+    `is_taken`: whether the total is being merged into another chain's.
     """
 
     worker: str | None
@@ -96,15 +97,15 @@ class _Chain:
 
     @property
     def has_lost_total(self) -> bool:
-        """Whether no worker has the total any more. Workers that retire hand theirs on before."""
+        """Whether no worker has the total any more. Workers that retire hand their totals on before."""
         return self.total is not None and self.total.status != "finished"
 
     def is_cut_off(self, *, gone: bool) -> bool:
-        """Return whether the merge under way lacks its worker, which is gone, or one of the totals."""
+        """Return whether the merge under way has lost its worker, which is `gone`, or one of its totals."""
         return self.other is not None and (gone or self.has_lost_total or self.other.has_lost_total)
 
     def give_up_merge(self) -> None:
-        """Let both totals be merged otherwise."""
+        """Give up the merge under way, so that both totals can be merged with others."""
         if self.merge is not None and self.other is not None:
             self.merge.release()
             self.other.is_taken = False
@@ -112,7 +113,7 @@ class _Chain:
 
 
 class _Queue:
-    """The blocks that are yet to be given out, and how long one takes."""
+    """The blocks that are still to be given out, and how long a block takes."""
 
     def __init__(self, n_blocks: int, tasks: Tasks) -> None:
         self._n_blocks, self._tasks = n_blocks, tasks
@@ -124,21 +125,22 @@ class _Queue:
 
     @property
     def seconds_per_block(self) -> float:
-        """Seconds by the blocks that were timed."""
+        """Mean of the blocks that were timed; `RUN_S` before the first, so that runs begin short."""
         return self._seconds / self._n_timed if self._n_timed else RUN_S
 
     def time(self, seconds: Sequence[float]) -> None:
-        """Take in how long some blocks took."""
+        """Note how long some blocks took."""
         self._seconds += sum(seconds)
         self._n_timed += len(seconds)
 
     def cut(self, positions: range) -> list[tuple[range, bool]]:
-        """Return consecutive blocks, and whether their sums are kept."""
+        """Cut consecutive blocks into parts, each with whether its sums are kept."""
         kept = self._tasks.task.kept
         return [(positions, False)] if kept is None else kept.cut(positions)
 
     def put(self, parts: Sequence[tuple[range, bool]], n_deaths: int = 0) -> None:
-        """Take in parts, to be given out before all others: what is kept first, and then the first rows."""
+        """Add parts, to be given out before all others: first those that are kept, then by their rows."""
+        # `take` pops from the end
         shares = [_Share(positions, n_deaths, is_kept) for positions, is_kept in reversed(parts)]
         self._shares += sorted(shares, key=lambda share: share.is_kept)
 
@@ -151,7 +153,8 @@ class _Queue:
         length = len(self) // (2 * n_workers)
         if self.seconds_per_block > 0:
             longest = RUN_S / self.seconds_per_block
-            if self._tasks.task.kept is not None:  # what runs leave is bounded, and goes with no worker
+            # Each run leaves a file, and there are to be few; and less is lost when a worker dies.
+            if self._tasks.task.kept is not None:
                 longest = max(longest, self._n_blocks / MOST_RUNS)
             length = min(length, int(longest))
         length = 1 if self._tasks.source is not None else max(1, length)
@@ -165,14 +168,14 @@ class _Queue:
 
 
 class Pass:
-    """What the client knows of a pass: who has summed up which blocks.
+    """What the client knows of a pass: which worker has summed up which blocks.
 
-    Tasks are pinned to their worker, and each goes on with the result of the one before: they run one after
-    another, and when a worker dies the scheduler runs none of them elsewhere. The blocks of its total and of
-    its runs are given out again.
-    A run finds the total before it on its worker by name. As an argument, which it is only where it is not
-    done yet, the scheduler would keep it, and all before it, until the pass ends. A total that is not where
-    it was, since Dask moved it or another worker has the address, is merged from elsewhere, or lost.
+    A worker's tasks are pinned to it, and each continues the result of the one before. So they run one after
+    another, and when the worker dies the scheduler runs none of them elsewhere: the client gives out again
+    the blocks of its total and of its runs.
+    A run finds the total before it by name on its worker. It gets it as an argument only if it is not done
+    yet: the scheduler would keep an argument, and all before it, until the pass ends. A total that is not
+    found, because Dask moved it or another worker has the address, is merged from elsewhere, or lost.
     """
 
     def __init__(self, workers: Workers, blocks: Sequence[Block], *, tasks: Tasks) -> None:
@@ -183,19 +186,19 @@ class Pass:
         self._n_tasks = 0
         self._told = bytearray(len(blocks))
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        #: Blocks that are in no total.
+        #: The number of blocks that are in no total.
         self.n_left = len(blocks)
-        #: The blocks that are consecutive, and whether their sums were kept before the pass.
+        #: All blocks, in parts with whether their sums were kept before the pass.
         self._queue = _Queue(len(blocks), tasks)
         self.parts = self._queue.cut(range(len(blocks)))
         self._queue.put(self.parts)
 
     def note(self, worker: str, timings: list[tuple[int, float]]) -> None:
-        """Take in from any thread which blocks a worker has done, by position, and the seconds of each."""
+        """Note which blocks a worker has done, by position, with their seconds. Any thread may call this."""
         self._news.put((worker, timings))
 
     def finished_blocks(self) -> Iterator[tuple[Block, float, str]]:
-        """Have all blocks summed up, and yield each when it is done: where, and the seconds it took there."""
+        """Have all blocks summed up, and yield each when it is done, with its seconds and its worker."""
         self._workers.look()
         while not self._is_complete():
             self._give_out()
@@ -223,9 +226,9 @@ class Pass:
             deque(self.finished_blocks(), maxlen=0)
 
     def release(self) -> None:
-        """Tell the scheduler that nobody wants this pass's tasks, so that what has not run never will."""
-        # Not `Client.cancel`: where a task was forgotten already, the scheduler (2026.8) fails an assertion
-        # in it and drops the client.
+        """Tell the scheduler that nobody wants this pass's tasks, so that it does not run the rest."""
+        # Not by `Client.cancel`: if a task was forgotten already, it fails an assertion in the scheduler
+        # (2026.8), which then drops the client.
         for chain in self._chains:
             for future in (chain.total, chain.merge, *(future for future, _ in chain.runs)):
                 if future is not None:
@@ -245,7 +248,7 @@ class Pass:
             self._merge_idle()
 
     def _free_workers(self) -> list[_Chain]:
-        """Return the totals of the workers that may be given a run and have least to do."""
+        """Return the chains of the workers that may be given a run and have the fewest under way."""
         own: dict[str | None, _Chain] = {}
         closed = set()
         for chain in self._chains:
@@ -265,7 +268,7 @@ class Pass:
         return self._tasks.source is not None or expected < SHORT_S
 
     def _start_runs(self, chains: Sequence[_Chain], shares: Sequence[_Share]) -> None:
-        """Have each worker go on with a share of the blocks."""
+        """Start a run on each chain's worker, one share of blocks for each."""
         tasks = self._tasks
         arguments: list[list[Any]] = []
         for chain, share in zip(chains, shares, strict=True):
@@ -273,7 +276,7 @@ class Pass:
             blocks = self._blocks[first : share.positions.stop]
             before: Any = [future for future, _ in chain.runs][-1:]
             if not before and chain.total is not None:
-                before = cast("tuple[str, int]", chain.total.key)[1]  # no argument: see above
+                before = cast("tuple[str, int]", chain.total.key)[1]  # by name: see the class
             arguments.append([first, blocks, before])
             if tasks.source is not None:
                 arguments[-1].append(list(tasks.client.compute(tasks.source.lazy(blocks[0]))))
@@ -298,7 +301,7 @@ class Pass:
         news = self._news
         for key, chain, future in zip(keys, chains, futures, strict=True):
             self._by_key[key] = chain
-            # No method of this object: a cycle of references would keep the futures until they are collected.
+            # Not a method of this object: a cycle of references would keep the futures until it is collected.
             future.add_done_callback(lambda _, key=key: news.put(key))
         return futures
 
@@ -332,7 +335,7 @@ class Pass:
         )
 
     def _next_news(self) -> list[Any]:
-        """Wait for news, and return all there are, so that free workers are looked for once for all."""
+        """Wait for news, and return all that there are, so that one look for free workers serves all."""
         try:
             news = [self._news.get(timeout=POLL_S)]
         except queue.Empty:
@@ -343,13 +346,13 @@ class Pass:
         return news
 
     def _take_in(self, news: Any) -> Iterator[tuple[Block, float, str]]:
-        """Take in what a worker told, the key of a task that is done, or None for a look at all."""
+        """Process what a worker told, the key of a task that is done, or None to look at all chains."""
         if isinstance(news, tuple) and isinstance(news[1], list):
             worker, timings = news
             self._queue.time([seconds for _, seconds in timings])
             yield from self._untold(worker, timings)
             return
-        if news is None:  # a total that was lost and came back is told of once only
+        if news is None:  # for a total that was lost and came back no second key comes
             done = list(self._chains)
             for key in [run[0].key for chain in done for run in chain.runs if run[0].done()]:
                 self._by_key.pop(key, None)
@@ -359,7 +362,7 @@ class Pass:
             yield from self._untold("unknown", ((i, math.nan) for i in share.positions))
 
     def _advance(self, chain: _Chain) -> Iterator[_Share]:
-        """Take over the totals that are done, in their order; yields the blocks that came to them."""
+        """Take over the totals that are done, in their order, and yield the blocks that they add."""
         while chain.runs and chain.runs[0][0].done() and chain.runs[0][0].key not in self._by_key:
             future, share = chain.runs[0]
             if _has_lost_total(future):
@@ -389,7 +392,7 @@ class Pass:
                 yield self._blocks[position], seconds, worker
 
     def _look_for_lost(self) -> None:
-        """Give up what was on workers that are gone."""
+        """Look for workers that are gone, and give out again what was on them."""
         present = self._workers.current()
         self._workers.check_patience()
         if present is not self._present:
@@ -397,7 +400,7 @@ class Pass:
             self._give_up_lost()
 
     def _give_up_lost(self) -> None:
-        """Give out again what was on workers that are gone, or that do not have a total any more."""
+        """Give out again what was on workers that are gone or have lost their total."""
         for chain in list(self._chains):
             if chain.total is not None and _has_lost_total(chain.total):
                 chain.worker = None
@@ -405,7 +408,7 @@ class Pass:
             if gone and chain.runs:
                 (_, begun), *waiting = chain.runs
                 for future, _ in chain.runs:
-                    future.release()  # what waits for it keeps it too
+                    future.release()  # of all runs, because one that waits for another keeps it too
                 chain.runs.clear()
                 self._give_again([begun], n_deaths=1)
                 self._give_again([share for _, share in waiting])
@@ -445,7 +448,7 @@ class Pass:
     async def _fetch(self, whole: _Chain) -> Any:
         client, total = self._tasks.client, whole.total
         # By way of the scheduler, Dask's default, the fetch takes six times as long (0.74 s for 67 MB), and
-        # the scheduler the memory.
+        # needs memory of the scheduler.
         if self._tasks.embedded or (whole.worker is not None and await _is_in_reach(client, whole.worker)):
             return await client.gather(total, asynchronous=True, direct=True)
         packed = client.submit(pack, total, pure=False)
@@ -455,7 +458,7 @@ class Pass:
             piece = slice(len(received), len(received) + PIECE_BYTES)
             future = client.submit(operator.getitem, packed, piece, pure=False)
             received += await client.gather(future, asynchronous=True, direct=False)
-        return cloudpickle.loads(received)  # of a worker, as all results are
+        return cloudpickle.loads(received)  # from a worker, as all results are
 
     # -- what goes wrong -------------------------------------------------------------------------------
 
@@ -484,7 +487,7 @@ class Pass:
 
 
 def _has_lost_total(task: Future) -> bool:
-    """Return whether a task has no result because its worker did not have the total before any more."""
+    """Return whether a task failed because its worker no longer had the total before it."""
     return task.status == "error" and isinstance(task.exception(), TotalLostError)
 
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""The workers of a cluster as the client sees them, and what is said when they or the scheduler are gone."""
+"""The workers of a cluster as the client sees them, and the errors when they or the scheduler are gone."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at the cluster while a pass waits.
 POLL_S = 1.0
-#: Seconds that the scheduler has for an answer.
+#: Seconds within which the scheduler must answer.
 ANSWER_S = 30.0
-#: Seconds that workers which came have to tell their versions.
+#: Seconds within which new workers must tell their versions.
 VERSIONS_S = 5.0
-#: Seconds after which a worker that says nothing is taken for frozen, and between two looks for such.
+#: Seconds after which a silent worker counts as frozen, and seconds between two looks for such workers.
 SILENT_S, WATCH_S = 30.0, 10.0
 
 
 class Workers:
-    """The workers of a client's cluster, all of them of the versions that are here.
+    """The workers of a client's cluster that have the client's versions.
 
     `patience`: seconds that a pass waits while there is no worker at all.
     """
@@ -46,14 +46,14 @@ class Workers:
 
     @property
     def address(self) -> str:
-        """The scheduler's."""
+        """The scheduler's address."""
         scheduler = self._client.scheduler
         return str(scheduler.address) if scheduler is not None else "(closed)"
 
     def current(self) -> dict[str, int]:
-        """Return threads by worker address as the scheduler last told them; it is asked every `POLL_S`.
+        """Return threads by worker address, as the scheduler last told them; it is asked every `POLL_S`.
 
-        Nobody waits for its answer, which takes a second where it has much to do.
+        This does not wait for the answer, which takes a second when the scheduler is busy.
         """
         if not self._threads:
             return self.look()
@@ -67,8 +67,8 @@ class Workers:
         return self._threads
 
     def look(self) -> dict[str, int]:
-        """Return threads by worker address, as they are now; raise ClusterError for other versions."""
-        self._looking = None  # of a pass before
+        """Ask for threads by worker address; raise ClusterError if workers have other versions."""
+        self._looking = None  # an answer that a pass before did not wait for
         with self.errors(talking=True):
             return cast("dict[str, int]", self._client.sync(self._look))
 
@@ -80,7 +80,7 @@ class Workers:
             told = await self._versions(list(new))
             check_versions(distributed.versions.get_versions(packages=SAME_PACKAGES), told)
             self._same_versions |= told.keys()
-        # Those that told nothing are asked again at the next look.
+        # Workers that told nothing are asked again at the next look.
         self._threads = {worker: n for worker, n in found.items() if worker in self._same_versions}
         self._looked_at = time.monotonic()
         if self._threads:
@@ -90,8 +90,8 @@ class Workers:
     async def _versions(self, workers: list[str]) -> dict[str, Any]:
         """Return the versions of the workers that tell them within `VERSIONS_S`.
 
-        The scheduler answers when all have. It waits half a minute for one that was just killed, and for a
-        frozen one without end; so each is then asked alone.
+        The scheduler answers when all workers have. It waits half a minute for one that was just killed, and
+        without end for a frozen one. So each worker is then asked alone.
         """
         scheduler = cast("Any", self._client.scheduler)
         ask = partial(
@@ -109,13 +109,13 @@ class Workers:
         return {worker: versions for told in alone for worker, versions in told.items()}
 
     async def _answer(self, call: Callable[[], Any]) -> Any:
-        """Return what a method of the client answers in its own thread, within `ANSWER_S`."""
+        """Await a method of the client, in the client's thread, for at most `ANSWER_S`."""
         with self.errors(talking=True):
             async with asyncio.timeout(ANSWER_S):
                 return await call()
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Return what a method of the client answers; raise ClusterLostError if it takes `ANSWER_S`."""
+        """Call a method of the client; raise ClusterLostError if it takes longer than `ANSWER_S`."""
         with self.errors(talking=True):
             # In the client's own thread, its methods return coroutines.
             return self._client.sync(call, callback_timeout=ANSWER_S)
@@ -126,7 +126,7 @@ class Workers:
         return cast("dict[str, Any]", found["workers"])
 
     async def _drop_silent(self) -> None:
-        """Let the scheduler restart workers that say nothing: it would give them up after 5 minutes."""
+        """Have the scheduler restart silent workers, which it would give up only after 5 minutes."""
         self._watched_at = time.monotonic()
         drop = make_dropper()
         try:
@@ -161,9 +161,9 @@ class Workers:
 
     @contextmanager
     def errors(self, *, talking: bool = False) -> Iterator[None]:
-        """Translate what distributed raises when it has lost its scheduler.
+        """Turn what distributed raises when it has lost its scheduler into ClusterLostError.
 
-        `talking`: whether nothing but the cluster is asked inside, so that each OSError is of the connection.
+        `talking`: whether the work inside only talks to the cluster, so that any OSError is the connection's.
         """
         if self._client.status == "closed":
             raise ClusterLostError("the engine's Dask client is closed; make a new engine")
@@ -184,7 +184,7 @@ class Workers:
 
 
 def make_dropper() -> Callable[..., Any]:
-    """Return the function by which a scheduler restarts workers that it has not heard of for too long."""
+    """Return the function by which a scheduler restarts workers that were silent for too long."""
 
     def drop(seconds: float, dask_scheduler: Any) -> list[str]:
         # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
@@ -197,7 +197,7 @@ def make_dropper() -> Callable[..., Any]:
             address for address, worker in dask_scheduler.workers.items() if time() - worker.last_seen > limit
         ]
         if silent:
-            # Meanwhile. Those without a nanny are left out, and so are those whose nanny is silent too.
+            # In the background. Workers without a nanny are removed, and so are those with a silent nanny.
             dask_scheduler.loop.add_callback(
                 dask_scheduler.restart_workers,
                 silent,

@@ -1,4 +1,4 @@
-"""What the Dask engine sends to workers: a block's task, the state with its digests, and plugins."""
+"""What the Dask engine sends to workers: the tasks of a pass, the state with its digests, and plugins."""
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
@@ -34,15 +34,15 @@ from rff_dist.numerics.threads import using_threads
 
 logger = logging.getLogger(__name__)
 
-# BLAS threads and the pool of the feature map belong to the process, so one block at a time may use them; and
-# its memory holds the results of one run, or one merge, at a time.
+# BLAS threads and the pool of the feature map belong to the process, so only one block at a time may use
+# them. The memory, too, is planned for the results of one run, or one merge, at a time.
 _one_run_at_a_time = threading.Lock()
 
 
 def state_digests(state: object) -> dict[str, str]:
-    """Find what has a method `digest()` in `state`: itself, its members, or their attributes.
+    """Return the digests of all in `state` that has a method `digest()`: itself, members or their attributes.
 
-    Returns `digests`: the digest by place; "state[0].feature_map", say.
+    They are given by place: "state[0].feature_map", for example.
     """
     return dict(_walk_digests(state, "state"))
 
@@ -72,7 +72,7 @@ def _walk_digests(value: object, place: str) -> Iterator[tuple[str, str]]:
 
 
 class _Parcel:
-    """A value on a worker, whose digests are computed once in every process that it reaches."""
+    """A value that is sent to workers. Each process that it reaches computes its digests once."""
 
     def __init__(self, value: Any, expected: dict[str, str]) -> None:
         self.value = value
@@ -119,7 +119,7 @@ class PassTask:
 def unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
     """Unpickle a value on a worker."""
     try:
-        # from the client, by the same way as the tasks: it runs code here anyhow
+        # It comes from the client, like the tasks, which can run code here anyway.
         return _Parcel(cloudpickle.loads(pickled), expected)
     except RFFDistError as error:
         error.add_note(f"raised on worker {_worker_address()}")
@@ -132,10 +132,10 @@ def unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
 
 
 class SayOnce(distributed.WorkerPlugin):
-    """Leave out of an embedded worker's log what the client says by itself.
+    """Leave out of an embedded worker's log what the client says itself.
 
-    These are failures of a pass, which it raises, and that the scheduler cannot be reached: either the
-    client closes the cluster on purpose, or its pass ends with ClusterLostError.
+    These are failures of a pass, which the client raises, and connections to the scheduler that are lost:
+    either the client closes the cluster on purpose, or its pass ends with ClusterLostError.
     """
 
     name = "rff_dist-say-once"
@@ -147,7 +147,7 @@ class SayOnce(distributed.WorkerPlugin):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-# What distributed.worker logs with a traceback where a heartbeat, or its farewell, meets a closed connection.
+# What distributed.worker logs with a traceback when its heartbeat or farewell meets a closed connection.
 _OF_A_LOST_SCHEDULER = ("Failed to communicate with scheduler", "Failed to log closing event")
 
 
@@ -183,7 +183,7 @@ class CountBlocks(distributed.SchedulerPlugin):
             )
 
 
-# Events' topics are TOPIC + a name; a worker tells of the blocks it has done at most so often.
+# The topics of events begin with TOPIC. A worker tells of the blocks that it has done every TELL_S at most.
 TOPIC, TELL_S = "rff_dist-", 0.5
 
 
@@ -203,12 +203,12 @@ def run_blocks(
     before: Sequence[Any] | int,
     arrays: Sequence[Any] | None = None,
 ) -> Any:
-    """Return the total of the blocks before, if there were any, and of a run of blocks.
+    """Return the total of a run of blocks, together with the worker's total before it.
 
-    `first`: the position of the first one among the blocks of the pass.
-    `before`: the total of the blocks before, or nothing; or the number of the task of this worker that has it
-      as its result.
-    `arrays`: X, y and the weights of the one block of a run whose rows other tasks made.
+    `first`: position of the run's first block in the pass.
+    `before`: a sequence with the total before, or an empty one; or the number of this worker's task whose
+      result it is.
+    `arrays`: X, y and the weights, if other tasks made the rows; the run is then a single block.
     """
     job: PassTask = task.value
     function = job.function
@@ -223,7 +223,7 @@ def run_blocks(
 
     def tell() -> None:
         nonlocal told_at
-        # Sent before the task's own end on the same stream, so the client knows it when the run is done.
+        # This goes out before the end of the task, on the same stream, so the client knows it by then.
         worker.log_event(
             job.topic, (job.number, job.label, worker.address, timings.copy(), job.bytes_per_row)
         )
@@ -251,7 +251,7 @@ def run_blocks(
         else:
             tell()
             return total if not before else job.combine(before[0], total)
-    # Out here it has no context, which would be pickled beside the cause and might not be picklable.
+    # Raised out here, it has no context, which would be pickled beside the cause and might not be picklable.
     raise failure
 
 
@@ -262,7 +262,7 @@ def _on_rows[S](function: Callable[[Rows, S], Any], rows: Rows, _: Block, state:
 def _sum_up(
     reduction: Reduction[Any, Any], kept: KeptPass | None, first: int, blocks: Sequence[Block]
 ) -> Any:
-    """Return the sums of a run: those that are kept, or new ones, which are kept where it pays."""
+    """Return the sums of a run: the kept ones, or new ones, which are kept where it pays."""
     if kept is None:
         return reduction.run(blocks)
     stop = first + len(blocks)
@@ -280,16 +280,16 @@ class _UnwantedError(Exception):
 
 
 class TotalLostError(Exception):
-    """A worker does not have the total any more that a run was to go on with."""
+    """A worker no longer has the total that a run was to go on with."""
 
 
 def _result_here(worker: distributed.Worker, key: tuple[str, int]) -> Any:
-    """Return the result of a task that this worker has done; raise TotalLostError if it is not here."""
+    """Return the result of a task of this worker; raise TotalLostError if it is no longer here."""
 
     async def look() -> list[Any]:
         return [worker.data[key]] if key in worker.data else []
 
-    found = sync(worker.loop, look)  # where nothing else changes what the worker has
+    found = sync(worker.loop, look)  # in the loop's thread, where nothing else changes `worker.data`
     if not found:
         raise TotalLostError(f"the result of {key} is not on worker {worker.address}")
     return found[0]
@@ -307,7 +307,7 @@ def pack(total: Any) -> bytes:
 
 
 def check_state(state: _Parcel) -> None:
-    """Raise BroadcastError if a state has other digests on this worker than where it comes from."""
+    """Raise BroadcastError if a state has other digests on this worker than on the client."""
     state.check()
 
 
@@ -315,11 +315,11 @@ _TASKS = (unpack, run_blocks, add_totals, pack, check_state)
 
 
 def _picklable(error: Exception) -> Exception:
-    """Return `error`, or a description of it if it or what caused it cannot be pickled."""
+    """Return `error`, or a description of it if it or one of its causes cannot be pickled."""
     link: BaseException | None = error
     while link is not None:
         try:
-            cloudpickle.loads(cloudpickle.dumps(link))  # our own bytes: do they come back?
+            cloudpickle.loads(cloudpickle.dumps(link))  # some errors pickle but do not unpickle
         except Exception:
             described = RuntimeError(f"{type(error).__name__}: {error} (the error itself cannot be pickled)")
             described.add_note("".join(traceback.format_exception(error)))
@@ -333,7 +333,10 @@ def _worker_address() -> str:
 
 
 def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[Any, Any], Any]]:
-    """Split a task whose source can hand its rows to the cluster as Dask collections."""
+    """Split a task into a source whose rows are Dask collections, and the function of its rows.
+
+    Returns None and the task itself where the source has no such rows.
+    """
     if isinstance(function, WriteTask):
         source, compute = take_apart(function.function)
         return source, function if source is None else partial(_write, function.output, compute)
@@ -349,7 +352,7 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[An
 
 
 def bytes_per_row(function: object) -> int:
-    """Return what a row of the data takes in memory; 0 where the blocks read none."""
+    """Return the bytes of a row of the data in memory; 0 where blocks read no data."""
     source = source_of(function)
     if source is None:
         return 0
@@ -367,8 +370,7 @@ def _complete[S, T](
 
 
 def pickle_value(value: object, name: str) -> bytes:
-    """Pickle a value to bytes, which the scheduler does not look into."""
-    # As bytes, so that the scheduler does not unpickle it: only workers need the packages.
+    """Pickle a value to bytes, which the scheduler does not unpickle: only workers need the packages."""
     try:
         return cast("bytes", cloudpickle.dumps(value))
     except RFFDistError:
