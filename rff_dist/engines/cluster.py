@@ -2,17 +2,17 @@
 
 =================  ===========================================================================
 serial             in this process, without Dask
-embedded           processes of this machine, which start and end with the engine; rows of one block are
-                   worked on in this process, unless workers or memory are asked for
-adaptive           the same, as many as there are blocks to work on, between two numbers
+embedded           processes of this machine, which start and end with the engine; data of a single block
+                   are worked on in this process, unless workers or memory are asked for
+adaptive           the same; there are as many as there are blocks to work on, between two numbers
 address            a scheduler that exists: tcp://127.0.0.1:8786, tls://host:8786
 scheduler file     the JSON file that `dask scheduler --scheduler-file` writes, on a shared disk
 =================  ===========================================================================
 
-How many workers an existing cluster has is its own business: dask-operator's autoscaler, dask-jobqueue and
-`Cluster.adapt` scale it by what waits at its scheduler, and workers that come during a pass get blocks.
+An existing cluster decides itself how many workers it has: dask-operator's autoscaler, dask-jobqueue and
+`Cluster.adapt` scale it by the tasks that wait at its scheduler. Workers that come during a pass get blocks.
 
-The environment says what is not said otherwise: `RFF_DIST_SCHEDULER`, an address or a scheduler file, and for
+The environment fills in what is not given: `RFF_DIST_SCHEDULER`, an address or a scheduler file, and for
 TLS the files `RFF_DIST_TLS_CA`, `RFF_DIST_TLS_CERT` and `RFF_DIST_TLS_KEY`. Without these Dask's own
 configuration (`distributed.comm.tls`) holds.
 """
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SCHEDULER_VARIABLE = "RFF_DIST_SCHEDULER"
-#: Of `TLSFiles`, in the order of its members.
+#: The variables of `TLSFiles`, in the order of its members.
 TLS_VARIABLES = ("RFF_DIST_TLS_CA", "RFF_DIST_TLS_CERT", "RFF_DIST_TLS_KEY")
-#: Threads of a worker process unless something says otherwise. They share one set of statistics, so that
-#: few processes with some threads need less memory than many with one; both are as fast.
+#: Threads of a worker process by default. They share one set of statistics, so few processes with some
+#: threads need less memory than many with one thread, and are as fast.
 THREADS_PER_WORKER = 4
 #: Seconds to wait for a scheduler file that is not there yet.
 FILE_S = 6.0
@@ -154,18 +154,18 @@ class Cluster:
         return workers, self.n_threads or max(1, n_cpus // workers)
 
     def for_rows(self, n_samples: int) -> Cluster:
-        """Return where passes over so many rows run: in this process, where others would be of no use.
+        """Return where to run passes over `n_samples` rows: in this process if others would be of no use.
 
-        One block, of up to 16,384 rows, is one worker's work however many there are.
+        A single block, of up to 16,384 rows, is the work of one worker, however many there are.
         """
         if n_samples > MIN_BLOCK_ROWS or self._given(*_OTHER_PROCESSES):
             return self
         return replace(self, serial=True, tls=None)
 
     def in_environment(self, environment: Mapping[str, str] = os.environ) -> Cluster:
-        """Return this cluster with what the environment says of scheduler and TLS, where it says nothing.
+        """Return this cluster with the environment's scheduler and TLS files, where it gives none itself.
 
-        Raises InvalidParameterError if the environment names some of the TLS files only.
+        Raises InvalidParameterError if the environment names only some of the TLS files.
         """
         if self.serial:
             return self
@@ -189,11 +189,13 @@ def _tls_files(environment: Mapping[str, str]) -> TLSFiles | None:
 
 
 def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer] = ()) -> Engine:
-    """Start or join what runs the passes; close the engine, or use it as a context manager.
+    """Return the engine of a cluster, which is started or joined.
 
-    `cluster`: where; what it leaves open is as the environment says.
-    `observers`: called with the events of `rff_dist.engines.progress`. These are logged too where the log is
-      one of JSON lines, see `rff_dist.engines.logs`.
+    Close the engine, or use it as a context manager.
+
+    `cluster`: where passes are to run; the environment fills in what it leaves open.
+    `observers`: called with the events of `rff_dist.engines.progress`. If the log is written as JSON lines,
+      the events are logged too, see `rff_dist.engines.logs`.
     Raises ClusterUnavailableError if no scheduler answers, or there is no scheduler file; ClusterError if the
       scheduler must not be used, or workers do not start; InvalidParameterError if the environment does not
       suit.
@@ -224,7 +226,7 @@ def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer]
     if cluster.kind == "scheduler file":
         address = read_scheduler_file(address)
     if not address.startswith(("tls://", "wss://")):
-        security = None  # asked for without TLS, which the engine refuses beyond this machine
+        security = None  # The address asks for no TLS; beyond this machine the engine refuses that.
     engine = DaskEngine(address, insecure=cluster.insecure, security=security, observers=observers)
     _advise(engine)
     return engine
@@ -235,8 +237,7 @@ def read_scheduler_file(path: str | os.PathLike[str], *, patience: float | None 
 
     `path`: what `dask scheduler --scheduler-file PATH` was given.
     `patience`: seconds to wait for the file; `FILE_S` by default.
-    Raises ClusterUnavailableError if there is no such file in time; ClusterError if it is none that a
-      scheduler wrote.
+    Raises ClusterUnavailableError if there is no such file in time; ClusterError if no scheduler wrote it.
     """
     deadline = time.monotonic() + (FILE_S if patience is None else patience)
     while True:
@@ -266,7 +267,7 @@ def read_scheduler_file(path: str | os.PathLike[str], *, patience: float | None 
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine alone."""
+    """Say whether a host name or address means this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -293,12 +294,12 @@ def _advise(engine: DaskEngine) -> None:
 def worker_hints(workers: Sequence[WorkerFacts]) -> list[str]:
     """Say what is wrong with how workers were started.
 
-    A worker computes one block at a time with all its threads, and BLAS with one thread in each of them. So
-    the threads of all workers of a machine should be its cores together, and every worker should know its
-    share of the memory: what a pass needs is compared with it before it starts.
+    A worker computes one block at a time with all its threads, each with single-threaded BLAS. So the
+    workers of a machine should have as many threads together as it has cores. And each worker should know
+    its share of the memory, because what a pass needs is compared with it before the pass starts.
 
     `workers`: what `DaskEngine.describe_workers` found.
-    Returns `hints`: empty where nothing is wrong.
+    Returns the hints; none where nothing is wrong.
     """
     hosts: defaultdict[str, list[WorkerFacts]] = defaultdict(list)
     for worker in workers:
