@@ -10,7 +10,7 @@ import numpy as np
 
 from rff_dist.numerics.threads import SpareMemory
 from rff_dist.products.protocol import ONE, Products, Tile
-from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, split_whole
+from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, split
 from rff_dist.typing import FloatArray
 
 STRIP = 256  # components of a right operand: half a region, so that diagonal regions save a quarter
@@ -47,12 +47,8 @@ class ByteTile(Tile):
         return cast("FloatArray", self._spare.take(size, np.float64))[:size].reshape(shape)
 
     def put(self, start: int, rows: slice, panel: FloatArray) -> None:
-        numbers = np.empty(panel.shape, np.int16)
-        np.multiply(panel, ONE, out=numbers, casting="unsafe")
+        planes, stop = split(panel), start + len(panel)
         self._spare.give(panel.reshape(-1))
-        planes = np.empty((2, *numbers.shape), np.uint8)
-        split_whole(numbers, *planes)
-        stop = start + len(numbers)
         self._left[:, start:stop, rows] = planes
         for first in range(start // STRIP * STRIP, stop, STRIP):
             begin, end = max(first, start), min(stop, first + STRIP)
@@ -66,24 +62,19 @@ class ByteTile(Tile):
             columns = slice(start - right.start, stop - right.start)
             above = left.stop if left != right else start  # lines outside the strip's diagonal square
             if above > left.start:
-                self._whole(slice(left.start, above), start, out[: above - left.start, columns])
+                self._multiply(slice(left.start, above), start, out[: above - left.start, columns])
             if left == right:
-                self._diagonal(start, stop, out[columns, columns])
+                self._multiply(slice(start, stop), start, out[columns, columns])
                 out[columns, : columns.start] = out[: columns.start, columns].T
 
-    def _whole(self, left: slice, start: int, out: FloatArray) -> None:
+    def _multiply(self, left: slice, start: int, out: FloatArray) -> None:
+        """Write the products of components `left` with the strip that begins at `start`."""
         high, low = self._left[:, left]
         right_high, right_low = self._strip(start).view(np.int8)
         middle = multiply(high, right_low)
-        middle += multiply(low, right_high)
+        # On the diagonal l'h is the transpose of h'l, so three products do for four.
+        middle += middle.T if left.start == start else multiply(low, right_high)
         combine(multiply(high, right_high), middle, multiply(low, right_low), out, unit=ONE**-2)
-
-    def _diagonal(self, start: int, stop: int, out: FloatArray) -> None:
-        high, low = self._left[:, start:stop]
-        right_high, right_low = self._strip(start).view(np.int8)
-        # l'h is the transpose of h'l here, so three products do for four
-        cross = multiply(high, right_low)
-        combine(multiply(high, right_high), cross + cross.T, multiply(low, right_low), out, unit=ONE**-2)
 
 
 class ByteProducts(Products):

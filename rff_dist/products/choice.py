@@ -11,21 +11,27 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from threading import Lock
 
 import numpy as np
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.numerics.threads import limit_blas
+from rff_dist.products.bytes import ByteProducts
 from rff_dist.products.float64 import Float64Products
+from rff_dist.products.jax import JaxProducts, on_accelerator
 from rff_dist.products.protocol import FIXED_POINT_ONE, ONE, Products
 from rff_dist.typing import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "RFF_DIST_PRODUCTS"
-NAMES = ("float64", "bytes", "jax")
+# They import their library when it is first used.
+WAYS: Mapping[str, Callable[[], Products]] = {
+    "float64": Float64Products,
+    "bytes": ByteProducts,
+    "jax": JaxProducts,
+}
 WORTH_MEASURING = 2e10  # operations, half a second of float64: a measurement takes 0.2 s
 NARROW = 128  # components below which float64 is as fast, since little is computed with each feature
 _REGION, _ROWS, _REPEATS = 512, 1024, 3
@@ -117,16 +123,16 @@ def rate_for(n_components: int, operations: float = math.inf) -> Rate:
 def check_environment() -> None:
     """Raise InvalidParameterError if the environment names a way that does not exist."""
     forced = os.environ.get(VARIABLE)
-    if forced and forced not in NAMES:
+    if forced and forced not in WAYS:
         raise InvalidParameterError(
-            f"{VARIABLE} is {forced!r}; expected one of {', '.join(NAMES)}, or nothing for the fastest"
+            f"{VARIABLE} is {forced!r}; expected one of {', '.join(WAYS)}, or nothing for the fastest"
         )
 
 
 @lru_cache
 def _forced(name: str) -> Products:
     check_environment()
-    products = _make(name)
+    products = WAYS[name]()
     reason = _reason_against(products)
     if reason is not None:
         raise InvalidParameterError(
@@ -149,8 +155,8 @@ def measure() -> Choice:
 def _measure() -> Choice:
     with limit_blas(1):
         rates, refused = [rate_of(Float64Products())], {}
-        for name in ("bytes", *(["jax"] if find_spec("jax") and _accelerated() else [])):
-            products = _make(name)
+        for name in ("bytes", *(["jax"] if on_accelerator() else [])):
+            products = WAYS[name]()
             reason = _reason_against(products)
             if reason is None:
                 rates.append(rate_of(products))
@@ -162,25 +168,6 @@ def _measure() -> Choice:
     choice = Choice(tuple(rates), refused)
     logger.info("products of features by %s", choice.describe(_REGION))
     return choice
-
-
-def _make(name: str) -> Products:
-    """Return a way by its name; the library that it needs is imported at its first use."""
-    if name == "float64":
-        return Float64Products()
-    if name == "bytes":
-        from rff_dist.products.bytes import ByteProducts
-
-        return ByteProducts()
-    from rff_dist.products.jax import JaxProducts
-
-    return JaxProducts()
-
-
-def _accelerated() -> bool:
-    from rff_dist.products.jax import on_accelerator
-
-    return on_accelerator()
 
 
 def _reason_against(products: Products) -> str | None:

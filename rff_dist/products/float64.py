@@ -17,7 +17,7 @@ class Float64Tile(Tile):
     """
 
     def __init__(self, n_components: int, n_rows: int) -> None:
-        self.n_components, self.n_rows = n_components, n_rows
+        self.n_components = n_components
         self._memory = np.empty((n_components, n_rows))
         self.clear(n_rows)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.products.protocol import ONE, Int16Array, Products, Tile
-from rff_dist.products.split import SignedBytes, combine, signed, split_whole
+from rff_dist.products.protocol import ONE, Products, Tile
+from rff_dist.products.split import combine, signed, split
 from rff_dist.typing import FloatArray
 
 
@@ -34,7 +34,7 @@ class JaxTile(Tile):
         return np.empty((stop - start, rows.stop - rows.start))
 
     def put(self, start: int, rows: slice, panel: FloatArray) -> None:
-        self._planes[:, start : start + len(panel), rows] = _planes((panel * ONE).astype(np.int16))
+        self._planes[:, start : start + len(panel), rows] = signed(split(panel))
 
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
         with self._travel:
@@ -62,13 +62,6 @@ def on_accelerator() -> bool:
         return bool(_jax().default_backend() != "cpu")
     except (ImportError, RuntimeError):  # RuntimeError: it finds a device that it cannot use
         return False
-
-
-def _planes(numbers: Int16Array) -> SignedBytes:
-    """Return the bytes h and l of whole numbers, shape (2, *shape)."""
-    planes = np.empty((2, *numbers.shape), np.uint8)
-    split_whole(numbers.copy(), *planes)
-    return signed(planes)
 
 
 def _jax() -> Any:

@@ -10,12 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rff_dist.typing import FloatArray
-
-type Int16Array = NDArray[np.int16]
 
 FIXED_POINT_BITS = 14  # features are whole numbers times 2**-14, so that they lie in [-1, 1]
 FIXED_POINT_ONE = 127 * 128  # stands for a cosine of 1, and splits into two signed bytes

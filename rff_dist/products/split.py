@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.products.protocol import Int16Array
+from rff_dist.products.protocol import ONE
 from rff_dist.typing import FloatArray
 
 type Bytes = NDArray[np.uint8]
@@ -19,12 +19,15 @@ SIGN = 128  # an unsigned byte is the signed byte that it stands for, plus this
 _PANEL = 64  # lines that are combined at once, so that they stay in the cache
 
 
-def split_whole(numbers: Int16Array, high: Bytes, low: Bytes) -> None:
-    """Write the bytes h + 128 and l + 128 of whole numbers; `numbers` is overwritten."""
+def split(features: FloatArray) -> Bytes:
+    """Return the bytes h + 128 and l + 128 of multiples of 2⁻¹⁴, array of shape (2, *features.shape)."""
+    numbers = np.empty(features.shape, np.int16)
+    np.multiply(features, ONE, out=numbers, casting="unsafe")
     numbers += SIGN * 128 + 64  # q is now 128·(h + 128) + (l + 64), both parts positive
-    np.copyto(low, (numbers & 127) + 64, casting="unsafe")
-    np.right_shift(numbers, 7, out=numbers)
-    np.copyto(high, numbers, casting="unsafe")
+    planes = np.empty((2, *features.shape), np.uint8)
+    planes[1] = (numbers & 127) + 64
+    planes[0] = np.right_shift(numbers, 7, out=numbers)
+    return planes
 
 
 def signed(unsigned: Bytes) -> SignedBytes:
