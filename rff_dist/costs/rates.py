@@ -128,9 +128,8 @@ def _beside(
     rows = dataset.read(Block(0, 0, min(FEW_ROWS, dataset.n_samples)))
     y = rows.X[:, 0] if rows.y is None else rows.y
     few = ArrayDataset(rows.X, y)
-    widest = min(n_components, MEASURED_COMPONENTS)
     points, takes = [], []
-    for width in (widest, max(2, widest // 4 * 2)):
+    for width in _widths(n_components):
         options = RidgeOptions(
             kernel=Gaussian(), length_scale=1.0, features="fourier", n_components=width, alpha=1.0
         )
@@ -145,22 +144,28 @@ def _beside(
 
 def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
     """Time this worker while it reads a block and sums up a few tiles of it."""
-    widest = min(sampling.n_components, MEASURED_COMPONENTS)
     # Ask for a worker's share of the whole job, so that it chooses the way to multiply that the job will use.
     choosing = _timed(lambda: products_for(sampling.n_rows_each, sampling.n_components))
     started = time.perf_counter()
     rows = sampling.dataset.read(block)
     read = (time.perf_counter() - started) / block.n_samples
-    n_tiled = min(block.n_samples, tile_rows(widest) * sampling.n_threads)
+    widths = _widths(sampling.n_components)
+    n_tiled = min(block.n_samples, tile_rows(widths[0]) * sampling.n_threads)
     few = ArrayDataset(rows.X[:n_tiled], None if rows.y is None else rows.y[:n_tiled])
     here = SerialEngine(sampling.n_threads)
     moment = _least(partial(inspect, few, engine=here)) / n_tiled
     found = []
-    for width in (widest, max(2, widest // 4 * 2)):
+    for width in widths:
         drawn = draw_feature_map(Gaussian(), n_features=rows.X.shape[1], n_components=width, random_state=0)
         best = _least(partial(accumulate, few, drawn, engine=here), REPEATS + 1)
         found.append((width, best / n_tiled))
     return [_Sample(choosing, read, moment, tuple(found))]
+
+
+def _widths(n_components: int) -> tuple[int, int]:
+    """Return the numbers of components that are timed: the largest, and about half of it."""
+    widest = min(n_components, MEASURED_COMPONENTS)
+    return widest, max(2, widest // 4 * 2)  # even, for pairs of cosines and sines
 
 
 def _timed(work: Callable[[], object]) -> float:

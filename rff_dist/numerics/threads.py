@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +20,7 @@ from rff_dist.numerics.machine import available_cores
 threads_in_use: ContextVar[int] = ContextVar("n_threads", default=1)
 
 
-@contextlib.contextmanager
+@contextmanager
 def using_threads(n_threads: int) -> Iterator[None]:
     """Let block functions use `n_threads` threads, each with single-threaded BLAS.
 
