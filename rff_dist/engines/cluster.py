@@ -37,6 +37,7 @@ from rff_dist.engines.progress import LogObserver, Observer
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine, check_optional_count
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
+from rff_dist.numerics.machine import available_cores
 from rff_dist.text import human_bytes
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Cluster:
 
     def size(self) -> tuple[int, int]:
         """Return workers and threads of each, for this process or for a cluster of its own."""
-        n_cpus = len(os.sched_getaffinity(0))
+        n_cpus = available_cores()
         if self.serial:
             return 1, self.n_threads or n_cpus
         workers = self.n_workers or max(1, n_cpus // (self.n_threads or min(n_cpus, THREADS_PER_WORKER)))
@@ -232,27 +233,26 @@ def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer]
     return engine
 
 
-def read_scheduler_file(path: str | os.PathLike[str], *, patience: float | None = None) -> str:
-    """Return the address in a scheduler file, which may be written a moment later.
+def read_scheduler_file(path: str | os.PathLike[str]) -> str:
+    """Return the address in a scheduler file. It is waited for, since a scheduler may be about to write it.
 
     `path`: what `dask scheduler --scheduler-file PATH` was given.
-    `patience`: seconds to wait for the file; `FILE_S` by default.
     Raises ClusterUnavailableError if there is no such file in time; ClusterError if no scheduler wrote it.
     """
-    deadline = time.monotonic() + (FILE_S if patience is None else patience)
+    deadline = time.monotonic() + FILE_S
     while True:
+        is_late = time.monotonic() > deadline
         try:
             text = Path(path).read_bytes()[:_MAX_FILE_BYTES]
         except OSError as error:
-            if time.monotonic() > deadline:
+            if is_late:
                 raise ClusterUnavailableError(
                     f"there is no scheduler file {path}: {error.strerror or error}; start a scheduler with "
                     f"`dask scheduler --scheduler-file {path}`"
                 ) from error
-            time.sleep(0.1)
-            continue
-        if text or time.monotonic() > deadline:
-            break
+        else:
+            if text or is_late:
+                break
         time.sleep(0.1)
     try:
         address: Any = json.loads(text)["address"]

@@ -347,7 +347,7 @@ class DaskEngine(Engine):
         return sum(running.n_left for running in tuple(self._passes.values()))
 
     def _note(self, event: tuple[float, tuple[Any, ...]]) -> None:
-        number, *rest = event[1]
+        number, *rest = event[1]  # retries are told as (label, n_blocks), which finds no pass
         if (running := self._passes.get(number)) is not None:
             _, worker, timings, _ = rest
             running.note(worker, [(position, seconds) for position, _, seconds in timings])

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from distributed.deploy.utils import nprocesses_nthreads
 from rff_dist.engines.cluster import is_loopback
 from rff_dist.engines.serial import check_optional_count
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
+from rff_dist.numerics.machine import available_cores
 
 if TYPE_CHECKING:
     from rff_dist.engines.cluster import TLSFiles
@@ -235,7 +235,7 @@ def start_cluster(
     n_wanted: Callable[[], int],
 ) -> distributed.LocalCluster:
     """Start an embedded cluster, or raise ClusterError."""
-    n_cpus = len(os.sched_getaffinity(0))
+    n_cpus = available_cores()
     if n_workers is None and threads_per_worker is None:
         n_workers, threads_per_worker = nprocesses_nthreads(n_cpus)
     n_workers = n_workers or max(1, n_cpus // (threads_per_worker or 1))

@@ -395,7 +395,7 @@ class Pass:
         """Look for workers that are gone, and give out again what was on them."""
         present = self._workers.current()
         self._workers.check_patience()
-        if present is not self._present:
+        if present is not self._present:  # every look at the cluster makes a new mapping
             self._present = present
             self._give_up_lost()
 
@@ -410,7 +410,7 @@ class Pass:
                 for future, _ in chain.runs:
                     future.release()  # of all runs, because one that waits for another keeps it too
                 chain.runs.clear()
-                self._give_again([begun], n_deaths=1)
+                self._give_again([begun], n_deaths=1)  # only this one may have killed the worker
                 self._give_again([share for _, share in waiting])
             if chain.is_cut_off(gone=gone):
                 chain.give_up_merge()
@@ -432,15 +432,14 @@ class Pass:
         for share in shares:
             total_deaths, positions = share.n_deaths + n_deaths, share.positions
             client.log_event(task.topic, (task.label, len(positions)))
+            # A run of several blocks is cut first, until the block that kills workers is alone.
             if total_deaths > allowed_deaths and len(positions) == 1:
                 raise _killed(BlockError, self._name_blocks(positions), total_deaths)
-            parts = self._queue.cut(positions)
-            step = max(1, -(-len(positions) // PARTS)) if n_deaths else len(positions)
-            parts = [
-                (part[i : i + step], False) if not is_kept else (part, True)
-                for part, is_kept in parts
-                for i in range(0, len(part), len(part) if is_kept else step)
-            ]
+            n_parts = PARTS if n_deaths else 1
+            parts = []
+            for part, is_kept in self._queue.cut(positions):
+                size = len(part) if is_kept else math.ceil(len(positions) / n_parts)
+                parts += [(part[i : i + size], is_kept) for i in range(0, len(part), size)]
             self._queue.put(parts, total_deaths)
 
     # -- the result ------------------------------------------------------------------------------------

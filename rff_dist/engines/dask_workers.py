@@ -173,7 +173,7 @@ class Workers:
             raise
         except (CancelledError, CommClosedError, ClosedClientError, OSError) as error:
             if isinstance(error, OSError) and self._client.status == "running" and not talking:
-                raise
+                raise  # an error of the work itself, of reading data say
             what = f"went away: {type(error).__name__}: {error}"
             if isinstance(error, TimeoutError):
                 what = f"has not answered for {ANSWER_S:g} s"

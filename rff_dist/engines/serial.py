@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 import operator
-import os
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +20,7 @@ from rff_dist.engines.kept import Keeper, KeptPass, keep_pass
 from rff_dist.engines.progress import Announcer, BlockDone, Observer, PassResumed, announce_pass
 from rff_dist.engines.protocol import Broadcast, Engine, begin_block
 from rff_dist.errors import BlockError, InvalidParameterError, PlanError, RFFDistError
+from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.threads import using_threads
 
 
@@ -55,7 +55,7 @@ class SerialEngine(Engine):
 
     def __init__(self, n_threads: int | None = None, *, observers: Iterable[Observer] = ()) -> None:
         check_optional_count("n_threads", n_threads)
-        self._n_threads = n_threads or len(os.sched_getaffinity(0))
+        self._n_threads = n_threads or available_cores()
         self.observers = tuple(observers)
 
     @property
@@ -193,7 +193,7 @@ def _begin_ahead[S, T](
     if len(blocks) == 1:  # starting a thread takes longer than predicting a row
         yield blocks[0], lambda *total: begin_block(function, blocks[0], state)(*total)
         return
-    context = copy_context()
+    context = copy_context()  # the reader sees the number of threads of `using_threads` too
     with ThreadPoolExecutor(1, "rff-dist-reader") as reader:
         coming = reader.submit(context.run, begin_block, function, blocks[0], state)
         for block, following in itertools.zip_longest(blocks, blocks[1:]):

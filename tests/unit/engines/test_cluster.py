@@ -170,11 +170,12 @@ def test_a_scheduler_file_that_is_not_there_says_how_to_start_a_scheduler(tmp_pa
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"address": 5}', "[" * 100_000])
-def test_what_is_no_scheduler_file_is_refused(tmp_path, text):
+def test_what_is_no_scheduler_file_is_refused(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(connection, "FILE_S", 0.0)
     file = tmp_path / "scheduler.json"
     file.write_text(text)
     with pytest.raises(ClusterError, match=r"is no scheduler file|is 5"):
-        read_scheduler_file(file, patience=0.0)
+        read_scheduler_file(file)
 
 
 # -- hints -----------------------------------------------------------------------------------------------
