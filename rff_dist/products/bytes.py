@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from rff_dist.numerics.threads import SpareMemory
-from rff_dist.products.protocol import ONE, Products, Tile
+from rff_dist.products.protocol import Products, Tile
 from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, split
 from rff_dist.typing import FloatArray
 
@@ -74,7 +74,7 @@ class ByteTile(Tile):
         middle = multiply(high, right_low)
         # On the diagonal l'h is the transpose of h'l, so three products do for four.
         middle += middle.T if left.start == start else multiply(low, right_high)
-        combine(multiply(high, right_high), middle, multiply(low, right_low), out, unit=ONE**-2)
+        combine(multiply(high, right_high), middle, multiply(low, right_low), out)
 
 
 class ByteProducts(Products):

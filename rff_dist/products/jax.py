@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.products.protocol import ONE, Products, Tile
+from rff_dist.products.protocol import Products, Tile
 from rff_dist.products.split import combine, signed, split
 from rff_dist.typing import FloatArray
 
@@ -42,7 +42,7 @@ class JaxTile(Tile):
                 self._on_device = _jax().device_put(self._planes)
             planes = self._on_device
         high, middle, low = _products()(planes[:, left], planes[:, right])
-        combine(np.asarray(high), np.asarray(middle), np.asarray(low), out, unit=ONE**-2)
+        combine(np.asarray(high), np.asarray(middle), np.asarray(low), out)
 
 
 class JaxProducts(Products):

@@ -36,14 +36,12 @@ def signed(unsigned: Bytes) -> SignedBytes:
     return unsigned.view(np.int8)
 
 
-def combine(
-    high: Int32Array, middle: Int32Array, low: Int32Array, out: FloatArray, *, unit: float = 1.0
-) -> None:
-    """Write 2¹⁴·high + 2⁷·middle + low, times a power of two, to a float64 array, in which it is exact."""
+def combine(high: Int32Array, middle: Int32Array, low: Int32Array, out: FloatArray) -> None:
+    """Write 2⁻²⁸·(2¹⁴·high + 2⁷·middle + low) to a float64 array, in which it is exact."""
     for i in range(0, len(high), _PANEL):
         lines = slice(i, i + _PANEL)
         panel = high[lines] * 128.0
         panel += middle[lines]
         panel *= 128.0
         panel += low[lines]
-        np.multiply(panel, unit, out=out[lines])
+        np.multiply(panel, ONE**-2, out=out[lines])
