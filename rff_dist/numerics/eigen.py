@@ -46,7 +46,6 @@ class RidgeSpectrum(EquationFacts):
     `floor`: rounding error of the eigenvalues: n_components · eps · (largest), or the size of the most
       negative eigenvalue where that is larger.
     `n_clipped`: how many eigenvalues were set to 0.
-    `smallest_eigenvalue`: the smallest eigenvalue as computed, before clipping.
     """
 
     eigenvalues: FloatArray
@@ -54,7 +53,6 @@ class RidgeSpectrum(EquationFacts):
     projected_moments: FloatArray
     floor: float
     n_clipped: int
-    smallest_eigenvalue: float
 
     @property
     def effective_rank(self) -> int:
@@ -295,6 +293,5 @@ def _spectrum_of(
         projected_moments=np.where(clipped[:, np.newaxis], 0.0, projected),
         floor=floor,
         n_clipped=n_clipped,
-        smallest_eigenvalue=float(eigenvalues[0]),
         **{one.name: getattr(equations, one.name) for one in fields(EquationFacts)},
     )
