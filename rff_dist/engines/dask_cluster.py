@@ -271,7 +271,7 @@ def start_cluster(
                     minimum=min_workers,
                     maximum=n_workers,
                     interval="1s",
-                    wait_count=round(IDLE_S),
+                    wait_count=round(IDLE_S),  # looks, one a second, that find a worker without work
                 )
         return cluster
     except KeyboardInterrupt:

@@ -169,6 +169,7 @@ class Reduction[S, T]:
         """
         adds = isinstance(self.function, BlockTask) and self.function.adds
         total = [] if total is None else total
+        # Closed at once if a block fails, so that the thread that reads ahead ends.
         with contextlib.closing(_begin_ahead(self.function, blocks, self.state)) as begun:
             for stop, (block, finish) in enumerate(begun, first + 1):
                 start = time.perf_counter()

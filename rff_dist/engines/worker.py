@@ -241,7 +241,7 @@ def run_blocks(
             raise _UnwantedError(f"nobody waits for {key} any more")
 
     with _one_run_at_a_time:
-        state.check()
+        state.check()  # a worker that came after the broadcast has not checked yet
         try:
             with using_threads(worker.state.nthreads):
                 total = _sum_up(Reduction(function, state.value, job.combine, done), job.kept, first, blocks)

@@ -129,7 +129,7 @@ def _solve_shared(
         )
     nearly_singular = broken_at is None and alpha < floor and smallest_eigenvalue(factor, pool) < floor
     if broken_at is not None or (nearly_singular and alpha == 0.0):
-        del factor
+        del factor  # before the eigensolver takes three arrays of its size
         return decompose(equations, n_threads=n_threads).solve(alpha)
     if nearly_singular:
         warnings.warn(

@@ -86,7 +86,7 @@ def conjugate_gradients(
     for _ in range(1 + RESTARTS):
         before = errors
         descent, taken = Descent(solution, residual, alpha, preconditioner), 0
-        while n_products + taken + 1 < max_products:
+        while n_products + taken + 1 < max_products:  # one product is left for the residual
             if not len(active := descent.active(tolerance / shortfall)):
                 break
             descent.step(active, multiply(descent.direction[:, active]))

@@ -112,6 +112,7 @@ class ExactSum:
         """Return the sums times 2**exponent: nothing is rounded."""
         whole, bits = divmod(exponent, _BITS)
         digits = np.concatenate([self.digits, np.zeros((1, *self.shape), np.int64)])
+        # digits have 32 bits and are shifted by 31 at most, so they stay below 2**63
         return type(self)(*_canonical(self.lowest + whole, digits << bits))
 
     def _combined(self, other: ExactSum, sign: int) -> Self:
@@ -119,7 +120,7 @@ class ExactSum:
             raise StatisticsError(f"cannot add sums of shape {self.shape} and {other.shape}")
         lowest = min(self.lowest, other.lowest)
         top = max(self.lowest + len(self.digits), other.lowest + len(other.digits))
-        digits = np.zeros((top - lowest + 1, *self.shape), np.int64)
+        digits = np.zeros((top - lowest + 1, *self.shape), np.int64)  # with one for the carry
         for term, factor in ((self, 1), (other, sign)):
             offset = term.lowest - lowest
             digits[offset : offset + len(term.digits)] += factor * term.digits

@@ -206,6 +206,7 @@ def _factor(problem: PenalizedLoss) -> FloatArray:
     with tile_pool() as pool:
         floor = max(rounding_floor(matrix), problem.equations.gram_error)
         matrix *= curvature
+        # above 0 even where all features are 0
         matrix.flat[:: len(matrix) + 1] += max(2.0 * penalty, 2.0 * curvature * floor, np.finfo(float).tiny)
         broken_at = cholesky_in_place(matrix, pool)
     if broken_at is not None:

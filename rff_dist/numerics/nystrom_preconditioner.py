@@ -86,4 +86,5 @@ def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> Nys
         known = squares > len(root) * float(np.finfo(np.float64).eps) * squares[-1]
         squares, directions = squares[known][::-1], directions[:, known][:, ::-1]
         vectors = root @ (directions / np.sqrt(squares))
+        # Algorithm 2.1 takes the shift off again
         return NystromPreconditioner(np.maximum(0.0, squares - shift), vectors)
