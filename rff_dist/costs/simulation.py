@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Longest time in seconds that a message is on its way. Without it workers would stay in step for ever.
+# Longest time in seconds that a message is on its way. Without such delays workers that began together would
+# stay in step for ever.
 LATE_S = 0.01
 
 

@@ -259,7 +259,8 @@ def start_cluster(
                 worker_dashboard_address=None,
                 # Bokeh's pages, where it is installed, take a second and 20 MiB; /metrics stays.
                 scheduler_kwargs={"dashboard": False},
-                # Whoever connects can run code, so only these certificates can, which exist in memory only.
+                # Whoever connects can run code. Only holders of these certificates can, and they exist in
+                # memory only.
                 security=security or distributed.Security.temporary(),
                 # Warnings tell of restarts and full memory, which a pass survives; errors are still logged.
                 silence_logs=logging.ERROR,

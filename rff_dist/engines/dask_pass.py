@@ -153,7 +153,7 @@ class _Queue:
         length = len(self) // (2 * n_workers)
         if self.seconds_per_block > 0:
             longest = RUN_S / self.seconds_per_block
-            # Each run leaves a file, and there are to be few; and less is lost when a worker dies.
+            # With a ledger each run leaves a file, so runs are few and long; little dies with a worker.
             if self._tasks.task.kept is not None:
                 longest = max(longest, self._n_blocks / MOST_RUNS)
             length = min(length, int(longest))

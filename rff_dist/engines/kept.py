@@ -143,7 +143,7 @@ def name_pass(function: Any, blocks: Sequence[Block], state: Any, combine: Any =
 
 
 class _UnknownError(Exception):
-    """Something does not say what it is made of."""
+    """A part of a pass does not say what it is made of."""
 
 
 def _describe(value: Any, hasher: hashlib._Hash) -> None:

@@ -374,7 +374,7 @@ def pickle_value(value: object, name: str) -> bytes:
     try:
         return cast("bytes", cloudpickle.dumps(value))
     except RFFDistError:
-        raise  # a dataset that knows why it cannot travel
+        raise  # a dataset says itself why it cannot travel
     except Exception as error:
         raise InvalidParameterError(
             f"the {name} of a pass cannot be pickled: {type(error).__name__}: {error}; "

@@ -86,7 +86,7 @@ def rounding_floor(gram: FloatArray) -> float:
     """Size below which eigenvalues are rounding error: n_components · eps · (largest eigenvalue).
 
     The largest eigenvalue is estimated by eight power iterations, which read the upper triangle eight times.
-    The estimate is a few per cent low.
+    The estimate is up to a few per cent low.
     """
     largest = _largest_eigenvalue(
         lambda vector: scipy.linalg.blas.dsymv(1.0, gram.T, vector, lower=1), len(gram), steps=8

@@ -41,7 +41,7 @@ class Iterated:
     `solution`: float64 array of shape (n_components, n_columns).
     `residual`: float64 array of the same shape. b − (A + alpha·I)·w, computed anew by one more product.
     `errors`: float64 array of shape (n_columns,). Estimates of the error's norm, see the module.
-    `n_products`: products with A, with the one for the residual.
+    `n_products`: products with A, including the one for the residual.
     """
 
     solution: FloatArray

@@ -67,7 +67,7 @@ class SpareMemory:
 
 
 def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
-    """Call a function with each item. The threads of `using_threads`, with this one, share the items out."""
+    """Call a function with each item; this thread and the others of `using_threads` share the items."""
     left = deque(items)
 
     def work() -> None:

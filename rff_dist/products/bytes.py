@@ -104,7 +104,7 @@ def _session(model: bytes) -> Any:
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors
+    options.log_severity_level = 3  # errors only
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

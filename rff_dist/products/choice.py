@@ -26,7 +26,7 @@ from rff_dist.typing import FloatArray, IntArray
 logger = logging.getLogger(__name__)
 
 VARIABLE = "RFF_DIST_PRODUCTS"
-# They import their library when it is first used.
+# Each imports its library at its first use.
 WAYS: Mapping[str, Callable[[], Products]] = {
     "float64": Float64Products,
     "bytes": ByteProducts,
