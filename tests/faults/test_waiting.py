@@ -1,4 +1,4 @@
-"""Waiting is bounded: what is frozen, mute or no scheduler at all ends in an error or is done without."""
+"""Waiting is bounded: what is frozen, mute or no scheduler ends in an error, or work goes on without it."""
 
 import operator
 import os
@@ -60,7 +60,7 @@ def expect_refusal(address: str, *, within: str) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return what makes a client wait for a scheduler a tenth as long from then on."""
+    """Return a function that makes clients wait for a scheduler a tenth as long from then on."""
     assert dask_cluster.CONNECT_S < 10  # the promise
     return lambda: monkeypatch.setattr(dask_cluster, "CONNECT_S", dask_cluster.CONNECT_S / 10)
 
@@ -102,7 +102,7 @@ def test_a_frozen_scheduler_does_not_answer_and_a_worker_is_none(
 
 @pytest.fixture
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait a fifth as long as is promised, which is less than a minute; a busy machine is silent for 3 s."""
+    """Wait a fifth as long as promised (which is below a minute); a busy machine may be silent for 3 s."""
     assert dask_workers.ANSWER_S + dask_workers.POLL_S < 60
     assert dask_workers.SILENT_S + dask_workers.WATCH_S + 10 < 60
     for name in ("ANSWER_S", "SILENT_S", "WATCH_S", "VERSIONS_S"):
@@ -175,7 +175,7 @@ def test_a_scheduler_that_comes_back_is_joined_anew(tmp_path: Path) -> None:
 
 def test_embedded_workers_that_start_slowly_are_waited_for(embedded: DaskEngine) -> None:
     engine = scaled(embedded, 2)
-    # Dask's own local cluster gives up workers that are not back in time, 15 s: here at once.
+    # Dask's own local cluster gives up workers that are not back in time: after 15 s, here at once.
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "10ms"}):
         pids = list(engine.client.run(os.getpid).values())
         engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]),)
@@ -216,7 +216,7 @@ def test_ctrl_c_while_an_embedded_cluster_starts_is_not_lost(tmp_path: Path, sec
 
 
 class Wire:
-    """A way to a scheduler that can be cut: then nothing comes through, and nobody is told."""
+    """A connection to a scheduler that can be cut: then nothing comes through, and neither side is told."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.removeprefix("tcp://").rpartition(":")

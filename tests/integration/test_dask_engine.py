@@ -117,7 +117,7 @@ def test_blocks_are_handed_out_before_the_scheduler_says_which_workers_there_are
 
 @pytest.fixture
 def run_for_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each block out as a run of its own, when the one before is done, however short it is."""
+    """Give out each block as a run of its own, and only when the run before is done, however short it is."""
     monkeypatch.setattr(dask_pass, "RUN_S", 1e-6)
     monkeypatch.setattr(dask_pass, "SHORT_S", 0.0)
 
@@ -241,7 +241,8 @@ def test_a_client_finds_out_whether_it_reaches_a_worker(embedded: DaskEngine) ->
 
 def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: DaskEngine) -> None:
     engine = scaled(embedded, 2)
-    # State and function; of each worker its total, and two short runs that the client may not know are done.
+    # The state and the function; for each worker its total, and two short runs that the client may not know
+    # to be done.
     most = 2 + 2 * 3
 
     def tasks_in_memory(dask_scheduler: Any) -> int:
@@ -252,7 +253,7 @@ def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: Dask
     def sample(event: Event) -> None:
         if isinstance(event, BlockDone) and event.block.index % 10 == 9:
             deadline = time.monotonic() + 5.0
-            # A release that is under way may be overtaken by the question; no block is given out meanwhile.
+            # The question may overtake a release that is under way; no block is given out meanwhile.
             while (in_memory := engine.client.run_on_scheduler(tasks_in_memory)) > most:
                 if time.monotonic() > deadline:
                     break
@@ -276,7 +277,8 @@ def test_the_scheduler_forgets_runs_that_are_done(embedded: DaskEngine) -> None:
 
     engine.observers = (sample,)
     engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
-    # State and function; of each worker its total, its run, and a total before whose release is under way.
+    # The state and the function; for each worker its total, its run, and an earlier total whose release is
+    # under way.
     assert len(held) == 10
     assert max(held) <= 2 + 2 * 3
 

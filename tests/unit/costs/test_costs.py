@@ -69,7 +69,7 @@ def test_workers_are_worth_having_until_blocks_or_the_scheduler_run_out():
     assert workers_worth_having(plan_of(1, 10_000), RATES) == 1  # one block
     free = dataclasses.replace(RATES, merge=0.0, task=0.0, begin=0.0, read=0.0)
     assert workers_worth_having(plan_of(1), free) == 32  # 62 blocks: 64 would have none for two
-    slow = dataclasses.replace(free, task=0.05)  # 3.1 s of the scheduler's, and 11 s of rows
+    slow = dataclasses.replace(free, task=0.05)  # 3.1 s for the scheduler, and 11 s for rows
     assert workers_worth_having(plan_of(1), slow) == 4
 
 

@@ -1,4 +1,4 @@
-"""What a cluster's description means, without any cluster; those that start one are in tests/integration."""
+"""What a `Cluster` means, without starting any; tests that start clusters are in tests/integration."""
 
 import json
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_what_is_given_decides_the_kind(given, kind):
         ("/shared/scheduler.json", True),
     ],
 )
-def test_workers_are_elsewhere_unless_the_scheduler_is_of_this_machine_alone(scheduler, elsewhere):
+def test_workers_are_elsewhere_unless_the_scheduler_is_on_the_loopback_interface(scheduler, elsewhere):
     assert Cluster(scheduler=scheduler).elsewhere == elsewhere
 
 

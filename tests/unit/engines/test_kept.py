@@ -25,7 +25,7 @@ BLOCKS = cut_blocks(120, 10, rows_per_block=10)
 
 
 class InMemory:
-    """A ledger in a dictionary; `cost` is what keeping takes, in seconds."""
+    """A ledger in a dictionary; keeping takes `cost` seconds."""
 
     def __init__(self, cost: float = 0.0) -> None:
         self.sums: dict[tuple[str, range], Any] = {}
@@ -60,7 +60,7 @@ def other_add(rows: Rows, scale: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Stored(ArrayDataset):
-    """Rows with a name, as stored ones have."""
+    """Rows that have a name, as stored rows do."""
 
     name: str | None = "first"
 

@@ -1,4 +1,4 @@
-"""One JSON object a line, with the run, the pass and the block, and without secrets."""
+"""One JSON object per line, with the run, the pass and the block, and without secrets."""
 
 import io
 import json

@@ -44,7 +44,7 @@ def test_partials_held_do_not_grow_with_the_blocks() -> None:
         return total
 
     SerialEngine().map_reduce(lambda block, _: Partial(), unit_blocks(50), None, combine=combine)
-    # The total, the block's own and their sum.
+    # The total, the block's own result and their sum.
     assert most == 3
     most = 0
     SerialEngine().map_reduce(BlockTask(Counting(), add, adds=True), unit_blocks(50), None, combine=combine)
@@ -82,7 +82,7 @@ def test_threads_may_be_an_integer_of_numpy() -> None:
 
 
 class InTwoParts(BlockFunction[None, Any]):
-    """A task that notes when a block is begun and finished, and by which thread."""
+    """A task that notes when each block is begun and finished, and by which thread."""
 
     source = run = None
 

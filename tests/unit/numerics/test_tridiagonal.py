@@ -37,7 +37,7 @@ def test_eigenvalues_and_degrees_of_freedom_are_those_of_the_decomposition(fit_i
     assert reduced.floor == pytest.approx(spectrum.floor)
 
 
-def test_of_few_rows_an_alpha_below_the_floor_is_the_floor():
+def test_with_few_rows_an_alpha_below_the_floor_counts_as_the_floor():
     Z, Y = draw_problem(n_samples=20, n_components=50)
     equations = normal_equations(Z, Y)
     reduced = tridiagonalize(equations)

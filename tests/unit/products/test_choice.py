@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("exact_bytes")
 
 @pytest.fixture(autouse=True)
 def _fresh_process(monkeypatch):
-    """Let each test choose as a process does that has chosen nothing yet."""
+    """Let each test choose as a new process does."""
     monkeypatch.delenv(choice.VARIABLE, raising=False)
     monkeypatch.setattr(choice, "_work", choice._Work())
     choice._measure.cache_clear()
@@ -30,7 +30,7 @@ def _fresh_process(monkeypatch):
 
 
 def multiply_with_saturation(left, right):
-    """Multiply bytes as processors do whose sums of two products saturate at 16 bits (vpmaddubsw)."""
+    """Multiply bytes like processors on which sums of two products saturate at 16 bits (vpmaddubsw)."""
     padded = np.concatenate([left, np.zeros((len(left), left.shape[1] % 2), np.uint8)], axis=1).astype(int)
     below = np.concatenate([right, np.zeros((right.shape[0] % 2, right.shape[1]), np.int8)]).astype(int)
     sums = np.zeros((len(left), right.shape[1]), np.int64)
@@ -51,7 +51,7 @@ def test_saturating_products_are_refused_and_the_log_says_why(monkeypatch, caplo
     assert {rate.products.name for rate in found.rates} == {"float64"}
     assert found.refused == {"bytes": "wrong sums of all features +1"}
     assert "by bytes are refused: wrong sums of all features +1" in caplog.text
-    assert {record.levelno for record in caplog.records} == {logging.INFO}  # and no user is disquieted
+    assert {record.levelno for record in caplog.records} == {logging.INFO}  # users see no warning
 
 
 def test_a_way_that_cannot_be_imported_is_refused(monkeypatch):

@@ -40,7 +40,7 @@ def integers(shape, *, seed=0, kind="random"):
 
 
 def fill(tile, numbers, *, components=200, rows=300):
-    """Put features in pieces, whose borders are not those of any operand."""
+    """Put features in pieces whose borders are not those of any operand."""
     for start in range(0, tile.n_components, components):
         for row in range(0, tile.n_rows, rows):
             put(tile, numbers, slice(start, start + components), slice(row, min(row + rows, tile.n_rows)))
