@@ -246,10 +246,6 @@ class PassTimings:
         """Add up the wall-clock seconds of all finished passes called `label`."""
         return sum(seconds for name, seconds in self.passes if name == label)
 
-    def rows(self, label: str) -> int:
-        """Add up the rows of all blocks done in passes called `label`."""
-        return sum(done.block.n_samples for done in self.blocks if done.label == label)
-
 
 class _RowsPerSecond(ProgressColumn):
     def render(self, task: Task) -> Text:
