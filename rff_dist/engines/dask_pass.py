@@ -296,6 +296,7 @@ class Pass:
         keys = [(name, number) for number in range(n_before, self._n_tasks)]
         workers = {key: [chain.worker] for key, chain in zip(keys, chains, strict=True)}
         given = [(tasks.job, tasks.state, *one) for one in arguments]
+        # A message for each would take 2.0 ms of the scheduler's time a task, this takes 1.1.
         with annotate(workers=workers.__getitem__):
             futures = tasks.client.map(task, *map(list, zip(*given, strict=True)), key=keys, pure=False)
         news = self._news

@@ -126,7 +126,7 @@ class Workers:
         return cast("dict[str, Any]", found["workers"])
 
     async def _drop_silent(self) -> None:
-        """Have the scheduler restart silent workers, which it would give up only after 5 minutes."""
+        """Have the scheduler restart silent workers, which it gives up only after its `worker-ttl`, 5 min."""
         self._watched_at = time.monotonic()
         drop = make_dropper()
         try:
@@ -172,6 +172,7 @@ class Workers:
         except RFFDistError:
             raise
         except (CancelledError, CommClosedError, ClosedClientError, OSError) as error:
+            # The status of a client that was cut off from the network is "running" too, so `talking` decides.
             if isinstance(error, OSError) and self._client.status == "running" and not talking:
                 raise  # an error of the work itself, of reading data say
             what = f"went away: {type(error).__name__}: {error}"

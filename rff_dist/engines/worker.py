@@ -155,7 +155,7 @@ class CountBlocks(distributed.SchedulerPlugin):
     """Count blocks for Prometheus where the scheduler runs; it needs rff_dist there."""
 
     name = "rff_dist-metrics"
-    idempotent = True
+    idempotent = True  # a client that comes later leaves the plugin, and its counts, in place
     _counters: PassCounters | None = None
 
     async def start(self, scheduler: distributed.Scheduler) -> None:

