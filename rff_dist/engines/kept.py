@@ -25,8 +25,8 @@ from rff_dist.data.blocks import Block, BlockFunction
 
 logger = logging.getLogger(__name__)
 
-#: Share of the time of summing that keeping the sums may take. With 200,000 rows at D = 2,048 it takes
-#: 1.9 % more CPU time, and one that was killed half-way repeats 9 %.
+#: Share of the time of summing that keeping the sums may take. A pass over 200,000 rows at D = 2,048 then
+#: takes 1.9 % more CPU time; killed half-way, it repeats 9 %.
 SHARE = 0.03
 #: Where `SHARE` allows it, a run keeps sums whenever `LEAST_SHARE` of its time so far is not kept yet, and so
 #: less often the longer it is; but at least every `LONGEST_S` seconds.
@@ -56,13 +56,13 @@ class Ledger(Protocol):
     """
 
     def spans(self, name: str) -> list[range]:
-        """Return the runs of blocks, by position, whose sums are kept for a pass."""
+        """Return the stretches of blocks of a pass, by position, whose sums are kept."""
 
     def find(self, name: str, span: range) -> tuple[Any] | None:
-        """Return the sums of a run of blocks; None where they are gone or damaged."""
+        """Return the sums of consecutive blocks; None where they are gone or damaged."""
 
     def put(self, name: str, span: range, total: Any) -> None:
-        """Keep the sums of a run of blocks, in the place of those of parts of it, if there is room."""
+        """Keep the sums of consecutive blocks, in the place of those of fewer of them, if there is room."""
 
     def seconds(self, total: Any) -> float:
         """Estimate how many seconds keeping some sums takes; infinite where they cannot be kept."""
@@ -89,7 +89,7 @@ class KeptPass:
         return parts
 
     def find(self, span: range) -> tuple[Any] | None:
-        """Return the sums of a run of blocks, if they are there."""
+        """Return the sums of consecutive blocks, if they are there."""
         return self.ledger.find(self.name, span)
 
 
