@@ -188,8 +188,8 @@ class Pass:
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         #: The number of blocks that are in no total.
         self.n_left = len(blocks)
-        #: All blocks, in parts with whether their sums were kept before the pass.
         self._queue = _Queue(len(blocks), tasks)
+        #: All blocks, in parts with whether their sums were kept before the pass.
         self.parts = self._queue.cut(range(len(blocks)))
         self._queue.put(self.parts)
 

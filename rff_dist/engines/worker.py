@@ -215,44 +215,55 @@ def run_blocks(
     if arrays is not None:
         function = partial(_on_rows, job.function, Rows(blocks[0], *arrays))
     worker = distributed.get_worker()
-    key, told_at = worker.get_current_task(), time.monotonic()
+    report = _Report(job, worker, first)
     if isinstance(before, int):
-        before = [_result_here(worker, (cast("tuple[str, int]", key)[0], before))]
-    timings: list[tuple[int, int, float]] = []
-    failure = None
-
-    def tell() -> None:
-        nonlocal told_at
-        # This goes out before the end of the task, on the same stream, so the client knows it by then.
-        worker.log_event(
-            job.topic, (job.number, job.label, worker.address, timings.copy(), job.bytes_per_row)
-        )
-        timings.clear()
-        told_at = time.monotonic()
-
-    n_done = itertools.count(first)
-
-    def done(block: Block, seconds: float) -> None:
-        timings.append((next(n_done), block.n_samples, seconds))
-        if time.monotonic() - told_at > TELL_S:
-            tell()
-        task = worker.state.tasks.get(key)
-        if task is None or task.state == "cancelled":
-            raise _UnwantedError(f"nobody waits for {key} any more")
-
+        before = [_result_here(worker, (report.key[0], before))]
+    reduction = Reduction(function, state.value, job.combine, report.done)
     with _one_run_at_a_time:
         state.check()  # a worker that came after the broadcast has not checked yet
         try:
             with using_threads(worker.state.nthreads):
-                total = _sum_up(Reduction(function, state.value, job.combine, done), job.kept, first, blocks)
+                total = _sum_up(reduction, job.kept, first, blocks)
         except BlockFailed as error:
             failure = BlockFailed(error.block, worker.address)
             failure.__cause__ = _picklable(cast("Exception", error.__cause__))
         else:
-            tell()
+            report.tell()
             return total if not before else job.combine(before[0], total)
     # Raised out here, it has no context, which would be pickled beside the cause and might not be picklable.
     raise failure
+
+
+class _Report:
+    """Tell the client which blocks of a run are done, every `TELL_S` at most.
+
+    `key`: that of the task, whose second part is its number.
+    """
+
+    def __init__(self, job: PassTask, worker: distributed.Worker, first: int) -> None:
+        self._job, self._worker = job, worker
+        self.key = cast("tuple[str, int]", worker.get_current_task())
+        self._positions = itertools.count(first)
+        self._timings: list[tuple[int, int, float]] = []
+        self._told_at = time.monotonic()
+
+    def done(self, block: Block, seconds: float) -> None:
+        """Take in a block that is done; raise _UnwantedError if nobody waits for the run any more."""
+        self._timings.append((next(self._positions), block.n_samples, seconds))
+        if time.monotonic() - self._told_at > TELL_S:
+            self.tell()
+        task = self._worker.state.tasks.get(self.key)
+        if task is None or task.state == "cancelled":
+            raise _UnwantedError(f"nobody waits for {self.key} any more")
+
+    def tell(self) -> None:
+        """Tell of the blocks since the last time."""
+        job, timings, self._timings = self._job, self._timings, []
+        # This goes out before the end of the task, on the same stream, so the client knows it by then.
+        self._worker.log_event(
+            job.topic, (job.number, job.label, self._worker.address, timings, job.bytes_per_row)
+        )
+        self._told_at = time.monotonic()
 
 
 def _on_rows[S](function: Callable[[Rows, S], Any], rows: Rows, _: Block, state: S) -> Any:
