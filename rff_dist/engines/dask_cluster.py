@@ -235,11 +235,7 @@ def start_cluster(
     n_wanted: Callable[[], int],
 ) -> distributed.LocalCluster:
     """Start an embedded cluster, or raise ClusterError."""
-    n_cpus = available_cores()
-    if n_workers is None and threads_per_worker is None:
-        n_workers, threads_per_worker = nprocesses_nthreads(n_cpus)
-    n_workers = n_workers or max(1, n_cpus // (threads_per_worker or 1))
-    threads_per_worker = threads_per_worker or max(1, n_cpus // n_workers)
+    n_workers, threads_per_worker = _size(n_workers, threads_per_worker)
     if min_workers is not None and min_workers > n_workers:
         raise InvalidParameterError(
             f"`min_workers` is {min_workers} and `n_workers` {n_workers}; expected at most as many"
@@ -285,6 +281,15 @@ def start_cluster(
             f'{type(error).__name__}: {error}; in a script, put the work under `if __name__ == "__main__":`, '
             "because each worker imports the script"
         ) from error
+
+
+def _size(n_workers: int | None, threads_per_worker: int | None) -> tuple[int, int]:
+    """Return workers and threads of each, which use all CPUs where they are not given."""
+    n_cpus = available_cores()
+    if n_workers is None and threads_per_worker is None:
+        n_workers, threads_per_worker = nprocesses_nthreads(n_cpus)
+    n_workers = n_workers or max(1, n_cpus // (threads_per_worker or 1))
+    return n_workers, threads_per_worker or max(1, n_cpus // n_workers)
 
 
 @dataclass(frozen=True, slots=True)
