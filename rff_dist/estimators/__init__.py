@@ -1,1 +1,1 @@
-"""scikit-learn's face of the pipeline: the same class for arrays in memory and data sets of any size."""
+"""scikit-learn's face: estimators that take arrays in memory, and datasets of any size."""

@@ -1,4 +1,4 @@
-"""What the estimators on random features share: their parameters, and what they show once fitted."""
+"""Base classes of the estimators: the parameters that they share, and the attributes once they are fitted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from rff_dist.typing import FloatArray
 
 
 class RowsEstimator(BaseEstimator):
-    """An estimator whose methods take rows in memory, dense or sparse, stored ones and Dask collections."""
+    """An estimator whose methods take rows in memory (dense or sparse), stored rows and Dask collections."""
 
     engine: Engine | None = None
 
@@ -54,9 +54,9 @@ class RowsEstimator(BaseEstimator):
         width: int | None,
         dtype: Any,
     ) -> Any:
-        """Return what a function makes of rows and a state: lazily for a Dask collection, else in memory.
+        """Apply a function of rows and a state to X: lazily for a Dask collection, else in memory.
 
-        `width`: columns of the result, of shape (n_samples, width); None makes it (n_samples,).
+        `width`: the result's number of columns; None for a result of shape (n_samples,).
         """
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if is_dask(X):
@@ -73,9 +73,9 @@ class RowsEstimator(BaseEstimator):
 
 @dataclass(repr=False, eq=False)
 class FeatureEstimator(RowsEstimator):
-    """An estimator that is a model on random features, `_fitted`, once it is fitted.
+    """An estimator on random features, which keeps its fitted model as `_fitted`.
 
-    An estimator's parameters are the fields of a dataclass, whose `__init__` stores them as they are.
+    Its parameters are the fields of a dataclass, whose `__init__` stores them as they are.
     """
 
     _: KW_ONLY
@@ -92,14 +92,14 @@ class FeatureEstimator(RowsEstimator):
 
     @property
     def feature_map_(self) -> FeatureMap:
-        """With the standardizer of the inputs."""
+        """The features, with the standardizer of the inputs."""
         self._require_fitted("feature_map_")
         found: FeatureMap = self._fitted.feature_map
         return found
 
     @property
     def length_scale_(self) -> LengthScale | None:
-        """The length scale in use; None for a kernel that has several, or none."""
+        """The length scale in use; None if the kernel has several, or none."""
         self._require_fitted("length_scale_")
         return length_scale_of(self.feature_map_)
 
@@ -113,7 +113,7 @@ class FeatureEstimator(RowsEstimator):
             )
 
     def _features(self, n_components: Any) -> dict[str, Any]:
-        """Check the parameters that say which features are drawn, and return them as the library has them."""
+        """Check the parameters that say which features are drawn, and return them as library options."""
         inspection.check_standardize(self.standardize)
         kernel, length_scale = self.kernel, self.length_scale
         if not isinstance(kernel, str) or kernel != "auto":
@@ -133,7 +133,7 @@ class FeatureEstimator(RowsEstimator):
 
 @dataclass(repr=False, eq=False)
 class RandomFeatureEstimator(FeatureEstimator, ABC):
-    """An estimator that is a `RidgeModel` once it is fitted; see `RFFRidge` for parameters and attributes."""
+    """An estimator whose fitted model is a `RidgeModel`; see `RFFRidge` for parameters and attributes."""
 
     kernel: str | Kernel = "auto"
     _: KW_ONLY
@@ -153,19 +153,19 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @property
     def alpha_(self) -> float | NDArray[np.float64]:
-        """The penalty in use; one for each target where they have different ones."""
+        """The penalty in use; an array if targets have different ones."""
         self._require_fitted("alpha_")
         return self.model_.alpha
 
     @property
     def n_components_(self) -> int:
-        """D in use."""
+        """The number of features in use."""
         self._require_fitted("n_components_")
         return self._fitted.feature_map.n_components
 
     @property
     def selection_(self) -> Mapping[str, Any]:
-        """What was chosen from: the candidates, and the path or table of alpha."""
+        """How choices were made: the candidates, and the path or table of alpha."""
         self._require_fitted("selection_")
         candidates = self.model_.card.get("candidates")
         found: dict[str, Any] = dict(self.model_.selection)
@@ -173,20 +173,20 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @property
     def estimate_(self) -> Mapping[str, Any] | None:
-        """What errors on new rows are estimated to be, by rows that were held out."""
+        """Estimated errors on new rows, from rows that were held out."""
         self._require_fitted("estimate_")
         estimate: Mapping[str, Any] | None = self.model_.card.get("estimate")
         return estimate
 
     @property
     def ranked_columns_(self) -> tuple[int, ...]:
-        """The columns of the inputs that are mapped to a normal law."""
+        """The columns of the inputs that are mapped to a normal distribution."""
         self._require_fitted("ranked_columns_")
         standardizer = self.feature_map_.standardizer
         return () if standardizer is None else standardizer.ranked_columns
 
     def _options(self) -> RidgeOptions:
-        """Check the parameters that all have, and return them as options of a fit."""
+        """Check the parameters that all of these have, and return them as options of a fit."""
         if not isinstance(self.fit_intercept, bool | np.bool_):
             raise InvalidParameterError(f"`fit_intercept` is {self.fit_intercept!r}; expected True or False")
         check_cv(self.cv)
@@ -198,7 +198,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         )
 
     def _with_names(self, model: RidgeModel) -> RidgeModel:
-        """Return the model with a frame's column names, which the dataset made of it does not have."""
+        """Return the model with a frame's column names, which the arrays made of it have lost."""
         if not hasattr(self, "feature_names_in_"):
             return model
         return model.with_card(feature_names=self.feature_names_in_.tolist())
@@ -206,7 +206,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     def _of_scores(
         self, X: Any, finish: Callable[[FloatArray], NDArray[Any]], *, width: int | None, dtype: Any
     ) -> Any:
-        """Return what a function makes of the model's linear predictions, of shape (n_rows, n_targets)."""
+        """Apply `finish` to the model's linear predictions, which have shape (n_rows, n_targets)."""
         compute = partial(_finished_scores, finish)
         return self._map(X, compute, self.model_.linear, label="predict", width=width, dtype=dtype)
 

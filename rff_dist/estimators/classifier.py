@@ -27,7 +27,7 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 def _has_probabilities(estimator: RFFClassifier) -> bool:
     if estimator.loss == "squared_hinge":
-        raise AttributeError("the squared hinge has no probabilities; take loss='logistic' or loss='squared'")
+        raise AttributeError("the squared hinge has no probabilities; use loss='logistic' or loss='squared'")
     return True
 
 
@@ -35,10 +35,10 @@ def _has_probabilities(estimator: RFFClassifier) -> bool:
 class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     """Classification in random Fourier or Nyström features: ridge, logistic regression or kernel SVM.
 
-    Ridge on class targets −1 and +1 costs what `RFFRidge` does, and chooses as that does: kernel, length
-    scales, features and alpha by the squared errors of held-out rows' targets. The other losses start from it
-    and take 10 to 30 cheap passes more, of O(n_samples · n_components · n_features) each. All have the same
-    bits on one thread, many threads or a cluster, and memory does not grow with the rows.
+    Ridge regression on targets of −1 and +1 costs as much as `RFFRidge`, and chooses in the same way: kernel,
+    length scales, features and alpha by the squared errors of held-out rows' targets. The other losses start
+    from its solution and take 10 to 30 more cheap passes, of O(n_samples · n_components · n_features) each.
+    All have the same bits on one thread, many threads or a cluster, and memory does not grow with the rows.
 
     Parameters
     ----------
@@ -46,54 +46,54 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     random_state
         As in `RFFRidge`.
     sample_weight_kind, engine
-        As in `RFFRidge`. Probabilities do not change with a factor on all weights either.
+        As in `RFFRidge`. A factor on all weights does not change probabilities either.
     alpha : "auto", "gcv", "evidence", "press", "cv", "cv-1se", float or sequence of float, default="auto"
-        The penalty, chosen as in `RFFRidge` for ridge on the targets. Of the objectives Σ w·(y − f)² +
-        alpha‖W‖², Σ w·max(0, 1 − y·f)² + alpha‖W‖² and −Σ w·log p + ½·alpha‖W‖². The squared hinge takes
-        ridge's choice as it is; the logistic loss takes it times the mean of p·(1 − p), so that it has as
-        many degrees of freedom, and at least times 1/8. One number is taken as it is: 1/alpha is the C of
-        scikit-learn's LogisticRegression, 1/(2·alpha) that of LinearSVC.
+        The penalty. The objectives are Σ w·(y − f)² + alpha‖W‖² for ridge, Σ w·max(0, 1 − y·f)² + alpha‖W‖²
+        for the squared hinge, and −Σ w·log p + ½·alpha‖W‖² for the logistic loss. Alpha is chosen as in
+        `RFFRidge`, for ridge on the targets. The squared hinge uses this choice as it is; the logistic loss
+        uses it times the mean of p·(1 − p), but at least times 1/8, so that it has as many degrees of
+        freedom. One number is used as it is: 1/alpha is the C of scikit-learn's LogisticRegression,
+        1/(2·alpha) that of LinearSVC.
     loss : {"squared", "logistic", "squared_hinge"}, default="squared"
-        "squared" is the fastest; its probabilities are a sigmoid, or a softmax for more than two classes,
-        fitted to scores that were computed without their own row. "logistic" is multinomial and has
-        probabilities of its own. "squared_hinge" is the kernel support vector machine, one class against the
-        rest, without probabilities.
+        "squared" is the fastest. Its probabilities are a sigmoid (a softmax for more than two classes) that
+        is fitted to leave-one-out scores. "logistic" is multinomial logistic regression, with probabilities
+        of its own. "squared_hinge" is the kernel support vector machine, one class against the rest, without
+        probabilities.
     class_weight : "balanced", dict or None, default=None
-        What the weights of each class's rows are multiplied by, as in scikit-learn; probabilities are of the
+        Factors on the weights of each class's rows, as in scikit-learn. Probabilities are those of the
         reweighted rows.
     tol : float, default=1e-6
-        When "logistic" and "squared_hinge" stop: where the objective is about this near to its minimum,
-        relative to the loss of scores of 0.
+        "logistic" and "squared_hinge" stop when the objective is about this close to its minimum, relative to
+        the loss of scores of 0.
     max_iter : int, default=100
-        Steps of these losses, at most; each is one pass, rarely two.
+        The greatest number of steps of these losses; each is one pass, rarely two.
 
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
         The labels, sorted.
     coef_ : float64 array of shape (1, n_components) or (n_classes, n_components)
-        Weights of the features; a single row for two classes. For the squared loss they are ridge's on the
-        targets, whose scores Z·coef_' + intercept_ are calibrated before anything is decided by them.
+        Weights of the features; a single row for two classes. With the squared loss, the scores
+        Z·coef_' + intercept_ are calibrated before they decide anything.
     intercept_ : float64 array of shape (1,) or (n_classes,)
         Added to all scores, before their calibration.
     n_iter_ : int
-        Steps of the loss's minimisation; 1 for the squared loss, which is solved at once.
+        Steps that minimised the loss; 1 for the squared loss, which is solved at once.
     alpha_, length_scale_, n_components_, ranked_columns_, feature_map_, model_, n_features_in_
         As in `RFFRidge`.
     selection_, statistics_
-        As in `RFFRidge`; `selection_` and `statistics_` are those of ridge on the targets.
+        As in `RFFRidge`, of ridge on the targets.
     estimate_ : dict or None
-        What is expected on new rows, by rows that were held out: `accuracy` and `log_loss` with their
-        `…_standard_error`, of ridge on the targets whatever the loss is. None without folds.
+        Estimates for new rows, from rows that were held out: `accuracy` and `log_loss`, each with its
+        `…_standard_error`. They are of ridge on the targets, whatever the loss is. None without folds.
 
     Notes
     -----
-    `predict` is the class of the largest probability, and of the largest decision, for every loss. With the
-    squared loss it need not be the class of the largest score: the calibration has an offset for each class,
-    by which a class between others, or a rare one, gets the rows that it should.
+    For every loss, `predict` returns the class of the largest probability, which is also the class of the
+    largest decision. With the squared loss it may not be the class of the largest score: the calibration has
+    an offset for each class, so that a class between others, or a rare one, gets the rows that it should.
 
-    There is no `partial_fit`: a sum of statistics would not hold the rows that probabilities and the other
-    losses need.
+    There is no `partial_fit`, since probabilities and the other losses need the rows, which sums do not hold.
 
     References
     ----------
@@ -128,10 +128,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
         y : array-like, series, Dask or Zarr array of shape (n_samples,), or str
-            Labels: integers, booleans, text or whole floats. Beside a dataset, path or URL the name of an
-            array in its group, by default "y".
+            Labels: integers, booleans, text or whole floats. For a dataset, path or URL: the name of an array
+            in its group, by default "y".
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative; 0 leaves a row out. See `sample_weight_kind`.
+            Not negative; a weight of 0 leaves the row out. See `sample_weight_kind`.
         groups : array-like of shape (n_samples,) or str, optional
             As in `RFFRidge.fit`.
 
@@ -140,14 +140,14 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         InvalidParameterError
             If a parameter is out of range.
         DataError
-            If values are not finite, shapes do not fit, or there are not two classes with weight.
+            If values are not finite, shapes do not fit, or fewer than two classes have rows with weight.
         PlanError
             If the job needs more memory than there is.
 
         Warns
         -----
         ConvergenceWarning
-            If `max_iter` steps did not do.
+            If `max_iter` steps were too few.
         """
         options = self._options()
         losses = LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
@@ -166,10 +166,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         return self
 
     def decision_function(self, X: Any) -> Any:
-        """Return what is decided by, O(n_samples · n_components · n_features).
+        """Return the decision values, O(n_samples · n_components · n_features).
 
-        Log odds for two classes, else log probabilities up to a shift of each row; scores for the squared
-        hinge, and for the squared loss where alpha is so small that it has no probabilities.
+        Log odds for two classes, else log probabilities up to a constant per row. Scores for the squared
+        hinge, and for the squared loss if alpha is so small that there are no probabilities.
 
         Parameters
         ----------
@@ -179,8 +179,8 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         Returns
         -------
         float64 array of shape (n_samples,) or (n_samples, n_classes)
-            For two classes that of the second, which is predicted above 0. A lazy Dask array for a Dask
-            collection, else a NumPy array in memory.
+            For two classes the value of the second, which is predicted if it is above 0. A lazy Dask array
+            for a Dask collection, else a NumPy array in memory.
 
         Raises
         ------
@@ -213,17 +213,17 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         NotFittedError
             Before `fit`.
         SolveError
-            If alpha was so small that scores of the training rows without their own influence are unknown.
+            If alpha was so small that leave-one-out scores of the training rows are unknown.
         """
         return self._probabilities(X, np.exp)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithm of `predict_proba`, finite also where that is 0."""
+        """Return the logarithm of `predict_proba`, which is finite even where a probability rounds to 0."""
         return self._probabilities(X, np.asarray)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the (weighted) share of rows whose class is predicted.
+        """Return the (weighted) share of rows whose class is predicted correctly.
 
         Parameters
         ----------
@@ -270,7 +270,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     @property
     def n_iter_(self) -> int:
-        """Steps of the loss's minimisation."""
+        """Steps that minimised the loss."""
         self._require_fitted("n_iter_")
         minimum = self._fitted.card["classifier"]["minimum"]
         return 1 if minimum is None else int(minimum["n_iterations"])

@@ -1,4 +1,4 @@
-"""What users pass as X, y and cv, turned into a dataset and folds; and the engine that suits it."""
+"""Turn what users pass as X, y and cv into a dataset and folds, and choose the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rff_dist.kernels.find import find_kernel
 from rff_dist.storage.columns import StoredColumn, as_column, open_column
 from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
 
-# BLAS sums columns in another order where they are contiguous, as in frames: other bits
+# Frames have contiguous columns, which BLAS would sum in another order, with other bits.
 _CHECKS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
 
 
@@ -57,7 +57,7 @@ def _is_stored(X: object) -> bool:
 def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> Dataset:
     """Return a dataset, or the one at a path or URL or in a group.
 
-    `supervised`: whether a group's y is read; it may be text, which is no target.
+    `supervised`: whether a group's y is read as targets; a y of text cannot be.
     Raises DataError if targets or weights are given beside it.
     """
     if y is not None or sample_weight is not None:
@@ -78,10 +78,10 @@ def as_dataset(
 ) -> Dataset:
     """Turn what the user passed into a dataset, with the estimator's checks.
 
-    `estimator`: whose `n_features_in_` and `feature_names_in_` are set or compared.
+    `estimator`: its `n_features_in_` and `feature_names_in_` are set or compared.
     `y`, `sample_weight`: must be left out for a dataset, which has its own.
     `reset`: whether this is a first fit.
-    `supervised`: whether targets are looked at.
+    `supervised`: whether targets are needed.
     Raises DataError if the data do not fit, or y is given twice or not at all.
     """
     if not reset and (encoded := _by_recipe(estimator, X)) is not None:
@@ -104,16 +104,16 @@ def as_dataset(
 
 
 def _by_recipe(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
-    """Return the inputs that a loaded model makes of a frame or an Arrow table such as it was trained on.
+    """Encode a frame or an Arrow table by the recipe of a loaded model.
 
-    A model that was stored as a pipeline takes what the pipeline took, arrays too. None where the model has
-    no recipe, or X holds its inputs already.
+    A model that was stored as a pipeline also takes arrays, if the pipeline took them. Returns None if the
+    model has no recipe, or X holds its inputs already.
 
-    Raises DataError if X lacks columns, or holds other things in them.
+    Raises DataError if X lacks columns, or they hold other types of values.
     """
     names = getattr(X, "column_names", getattr(X, "columns", None))
     model = vars(estimator).get("_fitted")
-    card: Mapping[str, Any] = getattr(model, "card", {})  # principal components have none
+    card: Mapping[str, Any] = getattr(model, "card", {})  # principal components have no card
     if "recipe" not in card or not is_in_memory(X):
         return None
     from rff_dist.ingest.recipe import encode_table, recipe_of
@@ -129,13 +129,13 @@ def as_labelled(
 ) -> tuple[Dataset, Column]:
     """Turn what the user passed to a classifier into rows without targets, and their labels.
 
-    `estimator`: whose `n_features_in_` and `feature_names_in_` are set or compared.
-    `y`: labels: integers, booleans, text or whole floats. Beside a dataset, path or URL the name of an array
-      in its group, by default "y"; beside a dataset without targets also the labels themselves.
+    `estimator`: its `n_features_in_` and `feature_names_in_` are set or compared.
+    `y`: labels: integers, booleans, text or whole floats. For a dataset, path or URL: the name of an array in
+      its group, by default "y"; if it has no targets, also the labels themselves.
     `sample_weight`: must be left out for a dataset, which has its own.
     `reset`: whether this is a first fit.
-    Returns `source`: the rows and their weights; `labels`: as many.
-    Raises DataError if the data do not fit, or labels are missing, fractions or no labels at all;
+    Returns `source`, the rows and their weights, and `labels`, one for each row.
+    Raises DataError if the data do not fit, or a label is missing, a fraction or of another type;
       StorageError if there is no array of that name.
     """
     if is_in_memory(X):
@@ -161,11 +161,11 @@ def as_labelled(
 
 
 def with_groups(dataset: Dataset, groups: Any) -> Dataset:
-    """Return a dataset whose rows carry groups; None leaves it as it is.
+    """Return a dataset whose rows have groups; None leaves it as it is.
 
-    `groups`: array-like, series, Dask or Zarr array, Column or str, of shape (n_samples,), or None. Integers,
+    `groups`: array-like, series, Dask or Zarr array or Column of shape (n_samples,), str, or None. Integers,
       booleans, text or whole floats; or the name of an array in the dataset's group.
-    Raises DataError if there are more or fewer groups than rows, or a group is missing or none of these;
+    Raises DataError if there are more or fewer groups than rows, or a group is missing or of another type;
       InvalidParameterError if it is a name and the dataset is not stored.
     """
     if groups is None:
@@ -175,7 +175,7 @@ def with_groups(dataset: Dataset, groups: Any) -> Dataset:
 
 
 def _labels_of(estimator: BaseEstimator, dataset: Dataset, y: Any) -> Column:
-    """Return a dataset's labels: those given or named, its targets, or the array "y" of its group."""
+    """Return a dataset's labels: the given or named ones, its targets, or the array "y" of its group."""
     if isinstance(y, str):
         return _named_column(dataset, y, "y")
     if y is not None and dataset.n_targets:
@@ -194,7 +194,7 @@ def _labels_of(estimator: BaseEstimator, dataset: Dataset, y: Any) -> Column:
 def _named_column(dataset: Dataset, name: str, parameter: str) -> Column:
     if dataset.url is None:
         raise InvalidParameterError(
-            f"`{parameter}` is {name!r}, but these data are not stored, so it names nothing; give the values"
+            f"`{parameter}` is {name!r}, but these data are not stored: no array has a name. Give the values"
         )
     return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks, version=dataset.version)
 
@@ -257,9 +257,9 @@ def _in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:
 
 @contextlib.contextmanager
 def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]:
-    """Yield the engine given; else the current Dask client's for data out of memory; else a serial one.
+    """Yield the given engine; else the current Dask client's for data out of memory; else a serial one.
 
-    An engine that is made here is closed here; a client stays open.
+    An engine that is made here is closed afterwards; a client stays open.
 
     Raises InvalidParameterError if `engine` is not an engine.
     """
@@ -295,8 +295,7 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
 
     "evidence" and "median" replace the length scale of a kernel object.
 
-    Raises InvalidParameterError if the kernel is unknown, or one that has its own length scale comes with a
-      second one.
+    Raises InvalidParameterError if the kernel is unknown, or has its own length scale and is given a second.
     """
     found = find_kernel(kernel)
     if length_scale is None:
@@ -316,14 +315,14 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
 
 
 def map_for(n_components: Any) -> str:
-    """Return the map with the least variance that has `n_components` columns: pairs where all are even."""
+    """Return the map of least variance with `n_components` columns: pairs, which need even numbers."""
     if isinstance(n_components, str):
         return "pairs"
     return "phases" if any(width % 2 for width in np.atleast_1d(n_components)) else "pairs"
 
 
 def of_chunks[S, T](function: Callable[[Rows, S], T], state: S) -> Callable[[NDArray[Any]], T]:
-    """Return a function of rows and a state as one of a chunk of a Dask array, which pickles small."""
+    """Turn a function of rows and a state into one of a Dask array's chunk, which pickles small."""
     return partial(_of_chunk, function, state)
 
 
@@ -337,9 +336,8 @@ def map_rows(
     """Apply a function of rows to a Dask collection, lazily.
 
     `X`: dask array or frame of shape (n_samples, n_features).
-    `function`: from (rows, n_features) to (rows, width), or (rows,) where `width` is None.
-    `width`: columns of the result.
-    `dtype`: of the result.
+    `function`: from (rows, n_features) to (rows, width), or to (rows,) if `width` is None.
+    `width`, `dtype`: columns and dtype of the result.
     """
     rows = X.to_dask_array(lengths=True) if hasattr(X, "to_dask_array") else X
     if rows.numblocks[1] > 1:
@@ -350,16 +348,15 @@ def map_rows(
 
 
 def check_cv(cv: Any) -> None:
-    """Check that `cv` can be folds, before data are looked at."""
+    """Check that `cv` can be folds, before data are read."""
     if cv is not None and not _gives_splits(cv):
         find_folds(cv)
 
 
 def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | Folds | None, Dataset]:
-    """Return folds, and the dataset whose rows know what those folds go by.
+    """Return folds, and the dataset with the groups that the folds need.
 
-    `y`: as given to the estimator: stratified splitters look at it where it is in memory.
-    `groups`: as given to the estimator.
+    `y`, `groups`: as given to the estimator. Stratified splitters use y if it is in memory.
     Raises InvalidParameterError if splits of scikit-learn do not hold out each row once and train on all
       others.
     """

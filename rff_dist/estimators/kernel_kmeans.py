@@ -37,54 +37,54 @@ _STRIP_BYTES = 2**22  # of kernel values made at once
 class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, RowsEstimator):
     """Kernel k-means by the whole Gram matrix: exact, for thousands of rows.
 
-    Minimises Σ w·‖φ(x) − c‖² over clusters, c the mean of a cluster's rows in the kernel's feature space, and
-    finds clusters that no plane separates, rings say. It takes 8 · n_samples² bytes and
-    O(n_samples² · n_clusters) an iteration; for more rows use `RFFKMeans`, whose reference this is.
+    Minimises Σ w·‖φ(x) − c‖², with c the mean of the row's cluster in the kernel's feature space, and finds
+    clusters that no plane separates, such as rings. It takes 8 · n_samples² bytes, and
+    O(n_samples² · n_clusters) per iteration. For more rows use `RFFKMeans`, which approximates this.
 
     Parameters
     ----------
     n_clusters : int, default=8
     kernel : str, Kernel or "precomputed", default="gaussian"
         A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
-        `rff_dist.kernels.find.find_kernel`. A length scale that
-        a kernel object or a part of it was made with is kept. "precomputed" takes Gram
-        matrices in the place of rows: (n_samples, n_samples) for `fit`, (n_rows, n_samples) for `predict`.
+        `rff_dist.kernels.find.find_kernel`; or a Kernel object. Length scales that are given here are kept.
+        "precomputed" expects Gram matrices instead of rows: of shape (n_samples, n_samples) for `fit`,
+        (n_rows, n_samples) for `predict`.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The length scale, in units of the (standardised) inputs; "auto" is the median distance between
-        rows of a seeded sample. Clusters that are not convex want less: about the width of a cluster. A
+        rows of a seeded sample. Clusters that are not convex need less: about the width of a cluster. A
         precomputed kernel has none.
     n_init : int or "auto", default="auto"
-        Starts; the one of least inertia is kept. "auto" is 10, and 1 where `init` gives one.
+        The number of starts; the start of least inertia is kept. "auto" is 10, or 1 if `init` is an array.
     init : "k-means++" or int array, default="k-means++"
-        Greedy k-means++ in feature space; or the numbers of the rows to begin with, of shape (n_clusters,);
-        or labels to begin with, of shape (n_samples,).
+        How each start begins: greedy k-means++ in feature space; or the numbers of the rows that are the
+        first centres, of shape (n_clusters,); or the first labels, of shape (n_samples,).
     max_iter : int, default=300
-        Iterations of each start, at most.
+        The greatest number of iterations of each start.
     standardize : {"auto", "rank"} or bool, default=False
-        What is done to the input columns first, see `RFFKMeans`; not of precomputed kernels.
+        How the inputs are prepared, see `RFFKMeans`; not for precomputed kernels.
     random_state : int, RandomState, Generator or None, default=None
         The seed of starts and of the sample.
 
     Attributes
     ----------
     labels_ : int32 array of shape (n_samples,)
-        Cluster of each row: that of the nearest centre, the lowest of equals.
+        The cluster of each row: the one with the nearest centre, the lowest of equals.
     inertia_ : float
         Σ w · squared distance of the rows to their nearest centres, in units of the kernel.
     n_iter_ : int
-        Assignments of the start that was kept.
+        The number of assignments in the start that was kept.
     objectives_ : tuple of float
-        Inertia of each partition of that start about its own means; it never rises.
+        The inertia of each partition of that start, about its own means; it never rises.
     kernel_ : Kernel or None
-        With its length scale; None where precomputed.
+        The kernel with its length scale; None if it is precomputed.
     n_features_in_ : int
         Columns of the inputs.
 
     Notes
     -----
     Iterations stop when no row changes its cluster. An empty cluster takes the row that is farthest from its
-    own centre, the lowest such row; several take the farthest rows in turn. Rows are sorted first, so that
-    neither their order nor weights in the place of repetitions change the starts.
+    own centre (of several, the first); several empty clusters take the farthest rows in turn. Rows are sorted
+    first, so that neither their order nor weights instead of repeated rows change the starts.
 
     References
     ----------
@@ -123,7 +123,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         y : ignored
             For scikit-learn's pipelines.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative. A whole number counts as repetitions of its row.
+            Not negative. A weight of 3 counts as three repetitions of the row.
 
         Raises
         ------
@@ -218,7 +218,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             )
 
     def _strips(self, inputs: FloatArray) -> Any:
-        """Yield slices of rows and their kernel values with the rows clustered, 4 MiB at a time."""
+        """Yield slices of rows and their kernel values with the clustered rows, 4 MiB at a time."""
         assert self.kernel_ is not None
         step = max(1, _STRIP_BYTES // (8 * len(self._rows)))
         for first in range(0, len(inputs), step):
@@ -267,13 +267,13 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         Parameters
         ----------
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
-            Of shape (n_rows, n_features); or k of the rows and those clustered, of shape
-            (n_rows, n_samples), for kernel="precomputed".
+            Of shape (n_rows, n_features); or, for kernel="precomputed", the kernel values between these rows
+            and the clustered ones, of shape (n_rows, n_samples).
 
         Returns
         -------
         labels : int32 array of shape (n_rows,)
-            Of the nearest centre, the lowest of equals.
+            The cluster with the nearest centre, the lowest of equals.
 
         Raises
         ------
@@ -294,18 +294,18 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     def transform(self, X: Any) -> FloatArray:
         """Return the distances of each row to all centres, shape (n_rows, n_clusters).
 
-        Infinite for a cluster that found no rows. Inputs and errors are those of `predict`.
+        A cluster without rows is infinitely far. Inputs and errors are those of `predict`.
 
         Raises
         ------
         InvalidParameterError
-            Of a precomputed kernel.
+            If the kernel is precomputed.
         """
         check_is_fitted(self)
         if self.kernel_ is None:
             raise InvalidParameterError(
-                "`kernel` is 'precomputed', and distances need k(x, x) of the rows, which kernel values with "
-                "the rows clustered do not tell; use `predict`"
+                "`kernel` is 'precomputed'; distances need k(x, x) of each row, which its kernel values with "
+                "the clustered rows do not tell. Use `predict`"
             )
         inputs = self._new_rows(X)
         distances = np.empty((len(inputs), self.n_clusters))
@@ -325,7 +325,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
 
 
 def starts_of(n_init: Any, *, auto: int) -> Any:
-    """Return the number of starts that was given, or what "auto" is."""
+    """Return the given number of starts; `auto` if that is "auto"."""
     if not isinstance(n_init, str):
         return n_init
     if n_init != "auto":
@@ -334,7 +334,7 @@ def starts_of(n_init: Any, *, auto: int) -> Any:
 
 
 def warn_of_few_rows(n_filled: int, n_clusters: int) -> None:
-    """Warn, in scikit-learn's words, where fewer clusters have rows than were asked for."""
+    """Warn, in scikit-learn's words, if fewer clusters than asked for have rows."""
     if n_filled < n_clusters:
         warnings.warn(
             f"Number of distinct clusters ({n_filled}) found smaller than n_clusters ({n_clusters}). "

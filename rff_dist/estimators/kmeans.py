@@ -27,90 +27,89 @@ from rff_dist.kmeans.starts import Clusters
 class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, FeatureEstimator):
     """Kernel k-means through random Fourier or Nyström features, in passes that never store them.
 
-    Minimises Σ w·‖z(x) − c‖² over `n_clusters` centres c, which approaches kernel k-means as `n_components`
-    grows and finds clusters that no plane separates, rings say. Each Lloyd pass costs
-    O(n_samples · n_components · (n_features + n_clusters)) for each start, and memory does not grow with the
-    rows. Sums are exact, so labels and centres have the same bits on one thread, many threads or a cluster.
+    Minimises Σ w·‖z(x) − c‖² over `n_clusters` centres c. This approaches kernel k-means as `n_components`
+    grows, and finds clusters that no plane separates, such as rings. Each Lloyd pass costs
+    O(n_samples · n_components · (n_features + n_clusters)) per start, and memory does not grow with the rows.
+    Sums are exact, so labels and centres have the same bits on one thread, many threads or a cluster.
 
     Parameters
     ----------
     n_clusters : int, default=8
     kernel : str or Kernel, default="gaussian"
-        What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find.find_kernel`. A length scale that
-        a kernel object or a part of it was made with is kept.
+        The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.find.find_kernel`; or a Kernel object.
+        Length scales that are given here are kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The length scale, in units of the (standardised) inputs; "auto" is the median distance between
-        rows of a seeded sample. Clusters that are not convex want less: about the width of a cluster.
+        rows of a seeded sample. Clusters that are not convex need less: about the width of a cluster.
     n_components : int, default=1024
-        D, the number of components of Z: the error of the kernel falls as 1/√D, cost grows with it. An even
-        number makes cos/sin pairs; an odd one cosines with random phases, which have more variance. Of
-        Nyström features the number of centres; fewer where all distinct rows, which make the kernel exact,
-        are fewer.
+        D, the number of components of Z. The error of the kernel falls as 1/√D, and the cost grows as D. An
+        even number makes pairs of cosines and sines, an odd one cosines with random phases, which have more
+        variance. With Nyström features it is the number of centres; data with fewer distinct rows use all of
+        them, and the kernel is then exact.
     n_init : int or "auto", default="auto"
-        Starts, which share each pass; the one of least inertia is kept. "auto" is 1.
+        The number of starts, which share each pass; the start of least inertia is kept. "auto" is 1.
     init : {"k-means||", "k-means++"} or array, default="k-means||"
-        "k-means||" draws candidates from all rows in six passes, "k-means++" takes a sample of 4,096 rows;
-        for so few rows all distinct ones are candidates. Centres are chosen among them by k-means++ and
-        local search. Or centres of shape (n_clusters, n_features), rows of inputs, or
-        (n_clusters, n_components), in Z; with `n_principal`, of that many columns.
+        How centres begin. "k-means||" draws candidates from all rows in six passes, "k-means++" takes a
+        sample of 4,096 rows; of so few rows all distinct ones are candidates. Among the candidates, k-means++
+        and local search choose the centres. An array gives centres as rows of inputs, of shape
+        (n_clusters, n_features), or in Z, of shape (n_clusters, n_components or `n_principal`).
     max_iter : int, default=300
-        Lloyd passes, at most.
+        The greatest number of Lloyd passes.
     tol : float, default=1e-4
         A start stops when its centres' squared shifts add up to no more than this share of the mean variance
         of Z's columns; 0 stops when no label changes.
     algorithm : {"lloyd", "minibatch", "progressive"}, default="lloyd"
-        "lloyd" passes over all rows until centres stay. For very many rows, in no order that matters, few of
-        these passes are left after up to 100 steps on batches of up to 16,384 rows ("minibatch"), or after
-        passes over 1/64, 1/16 and 1/4 of the blocks of rows ("progressive").
+        "lloyd" passes over all rows until the centres stay. The others save most of these passes, for very
+        many rows in no particular order: "minibatch" begins with up to 100 steps on batches of up to 16,384
+        rows, "progressive" with passes over 1/64, 1/16 and 1/4 of the blocks of rows.
     n_principal : int or None, default=None
-        Cluster in the scores on that many leading kernel principal components, those of `RFFPCA`, in the
-        place of all features: one more pass of O(n_samples · n_components²), and cheaper ones after it.
+        Cluster in the scores on that many leading kernel principal components (see `RFFPCA`), instead of all
+        features. This takes one more pass of O(n_samples · n_components²), and makes the others cheaper.
     normalize : {None, "degree"}, default=None
-        "degree" takes the components of degree-normalised features, see `RFFPCA`: spectral clustering, for
-        `n_principal` of one less than the number of clusters and a `length_scale` below the gaps between
-        them. Fourier features blur a narrow kernel's degrees; take Nyström features there.
+        "degree" uses the principal components of degree-normalised features, see `RFFPCA`. This is spectral
+        clustering if `n_principal` is one less than the number of clusters and `length_scale` is below the
+        gaps between them. Use Nyström features with it: Fourier features blur the degrees of a narrow kernel.
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
-        Fourier features know nothing of the data; Nyström features are kernel values at rows of the data,
-        and any kernel has them. They are whitened, O(n_components²) more a row and pass.
+        Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
+        and any kernel has them. Whitening them costs O(n_components²) more per row and pass.
     design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
-        Of Fourier features: how frequencies are arranged; see `RFFSampler`.
+        How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
-        Of Fourier features: "standard" rounds them to 15 bits, whose products are summed exactly and fast;
-        "high" keeps float32, for penalties so small that a warning asks for it.
+        How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
+        "high" to float32.
     standardize : {"auto", "rank"} or bool, default=False
-        What is done to the input columns first: nothing, as in scikit-learn, so that columns of large values
-        decide most where units differ. True takes means and standard deviations out; for "rank" and "auto"
-        see `RFFRidge`.
+        How the inputs are prepared. False leaves them as they are, as scikit-learn does: if units differ,
+        columns of large values then decide most. True, "rank" and "auto" are as in `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
         The seed of frequencies, samples and starts.
     engine : Engine or None, default=None
-        None runs data in memory in this process, and other data on the current Dask client where there
-        is one.
+        What runs the passes. None is this process for data in memory; for other data it is the current Dask
+        client, if there is one.
 
     Attributes
     ----------
     cluster_centers_ : float64 array of shape (n_clusters, n_components)
-        In Z; of `n_principal` columns where it is given.
+        The centres, in Z; `n_principal` columns if that is given.
     labels_ : int32 array of shape (n_samples,)
-        Cluster of each row; only after a fit to data in memory. `predict` has those of other data.
+        The cluster of each row; only after a fit to data in memory. For other data use `predict`.
     inertia_ : float
-        Σ w·‖z − c‖² of the rows and their nearest centres, in units of the kernel.
+        Σ w·‖z − c‖², with c the nearest centre of each row, in units of the kernel.
     n_iter_ : int
-        Lloyd passes.
+        The number of Lloyd passes.
     length_scale_ : float or tuple of float
         The length scale in use.
     feature_map_ : FeatureMap
-        With the standardizer of the inputs.
+        The features, with the standardizer of the inputs.
     clusters_ : Clusters
-        All of this, with the inertia of each pass and each start and the weight of each cluster.
+        All of this, with the inertia of each pass and each start, and the weight of each cluster.
     n_features_in_ : int
         Columns of the inputs.
 
     Notes
     -----
-    Ties go to the lowest cluster. An empty cluster moves to the row that is farthest from its own centre, the
-    lowest such row; several take the farthest rows in turn.
+    Ties go to the lowest cluster. An empty cluster moves to the row that is farthest from its own centre (of
+    several, the first); several empty clusters take the farthest rows in turn.
 
     References
     ----------
@@ -153,7 +152,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         y : ignored
             For scikit-learn's pipelines.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative. A whole number counts as repetitions of its row.
+            Not negative. A weight of 3 counts as three repetitions of the row.
 
         Raises
         ------
@@ -176,7 +175,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _options(self) -> tuple[ClusterSpace, LloydOptions]:
         """Return the parameters as the library takes them, checked."""
-        check_width(self.n_components, "phases", self.features)  # else it has no map
+        check_width(self.n_components, "phases", self.features)  # `_features` chooses the map by it
         n_init = starts_of(self.n_init, auto=1)
         check_without_targets(self.length_scale)
         features = self._features(self.n_components)
@@ -210,12 +209,12 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             )
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Find the clusters and return each row's, as `predict` does."""
+        """Find the clusters, and return the cluster of each row as `predict` does."""
         self.fit(X, y, sample_weight)
         return self.labels_ if hasattr(self, "labels_") else self.predict(X)
 
     def predict(self, X: Any) -> Any:
-        """Return the cluster of each row: that of the nearest centre, the lowest of equals.
+        """Return the cluster of each row: the one with the nearest centre, the lowest of equals.
 
         Parameters
         ----------
@@ -250,7 +249,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         return self._map(X, centre_distances, found.state, label="distances", width=width, dtype=np.float64)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return −Σ w·‖z − c‖² of the rows and their nearest centres.
+        """Return −Σ w·‖z − c‖², with c the nearest centre of each row.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Models for MLflow: logged with what was chosen and how good it is, and served as its flavour `pyfunc`."""
+"""Models for MLflow: logged with their choices and errors, and served as its flavour `pyfunc`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rff_dist.kmeans.model import AnyModel, kind_of, read_any
 def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
     """Write a stored model as a folder that `mlflow models serve` and `mlflow.pyfunc.load_model` read.
 
-    `url`: of a model of any kind; of a registered model the current version.
+    `url`: of a model of any kind. For a registered model, its current version is taken.
     Raises MissingDependencyError if MLflow is not installed; OutputExistsError if the folder exists;
       StorageError if there is no model.
     """
@@ -33,10 +33,10 @@ def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
 
 
 def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
-    """Log a stored model to MLflow's active run: what was chosen, errors on held-out rows, and the model.
+    """Log a stored model to MLflow's active run: its choices, its errors on held-out rows, and the model.
 
     `name`: of the model in MLflow.
-    Returns: MLflow's ModelInfo.
+    Returns MLflow's ModelInfo.
     Raises MissingDependencyError if MLflow is not installed; StorageError if there is no model.
     """
     mlflow, model = _mlflow(), read_any(url)
@@ -56,7 +56,7 @@ def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
 def _mlflow() -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of its own type hints
+            warnings.simplefilter("ignore")  # MLflow warns of its own type hints
             import mlflow.pyfunc
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
@@ -66,7 +66,7 @@ def _mlflow() -> Any:
 
 
 def _flavour(model: AnyModel, folder: Path) -> dict[str, Any]:
-    """Return what MLflow keeps: the model as it is stored, and who reads it."""
+    """Return MLflow's arguments for a model: its stored form, and the module that reads it."""
     kind_of(model).write(model, folder / "model", overwrite=False)
     recipe = recipe_of(model.card)
     extra = "[skops]" if recipe is not None and recipe.transformer is not None else ""
@@ -78,13 +78,13 @@ def _flavour(model: AnyModel, folder: Path) -> dict[str, Any]:
 
 
 class _Predictor:
-    """What MLflow calls."""
+    """The object that MLflow calls."""
 
     def __init__(self, path: str) -> None:
         self.model = load_model(path)
 
     def predict(self, inputs: Any, params: Any = None) -> Any:
-        """Return predictions for a frame of the columns that the model, or its table, was made of."""
+        """Return predictions for a frame with the model's inputs, or with the columns of its table."""
         return self.model.predict(inputs)
 
 

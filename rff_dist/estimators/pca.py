@@ -21,8 +21,8 @@ from rff_dist.pca.components import project_rows
 class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator):
     """Kernel PCA through random Fourier or Nyström features, by exact streamed statistics.
 
-    The components are eigenvectors of the centred Z'Z that one pass accumulates, the scores of new rows one
-    product: memory does not grow with the rows, and no Gram matrix of rows is made. The scores approach
+    The components are eigenvectors of the centred Z'Z, which one pass accumulates; the scores of new rows are
+    one product. Memory does not grow with the rows, since no Gram matrix of rows is made. The scores approach
     those of scikit-learn's `KernelPCA`, up to signs, as `n_random_features` grows.
 
     Parameters
@@ -30,70 +30,69 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
     n_components : int, default=2
         Principal components to keep, as in scikit-learn's PCA and KernelPCA; not D.
     kernel : str or Kernel, default="gaussian"
-        What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find.find_kernel`. A length scale that
-        a kernel object or a part of it was made with is kept.
+        The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.find.find_kernel`; or a Kernel object.
+        Length scales that are given here are kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The length scale, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample.
     n_random_features : int, default=2048
-        D, the number of components of Z (`n_components` of `RFFRidge` and `RFFSampler`): the error of the
-        kernel falls as 1/√D, cost grows with its square. Of Nyström features the number of centres; fewer
-        where all distinct rows, which make the kernel exact, are fewer.
+        D, the number of components of Z (`n_components` of `RFFRidge` and `RFFSampler`). The error of the
+        kernel falls as 1/√D, and the cost grows as D². With Nyström features it is the number of centres;
+        data with fewer distinct rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
-        Fourier features know nothing of the data; Nyström features are kernel values at rows of the data,
+        Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
         and any kernel has them.
     design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
-        Of Fourier features: how frequencies are arranged; see `RFFSampler`.
+        How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
-        Of Fourier features: "standard" rounds them to 15 bits, whose products are summed exactly and fast;
-        "high" keeps float32, for penalties so small that a warning asks for it.
+        How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
+        "high" to float32.
     standardize : {"auto", "rank"} or bool, default=False
-        What is done to the input columns first: nothing, as in scikit-learn, so that columns of large values
-        decide most where units differ. True takes means and standard deviations out; for "rank" and "auto"
-        see `RFFRidge`.
+        How the inputs are prepared. False leaves them as they are, as scikit-learn does: if units differ,
+        columns of large values then decide most. True, "rank" and "auto" are as in `RFFRidge`.
     normalize : {None, "degree"}, default=None
-        "degree" divides each row's features by its degree, the sum of its similarities to all rows: the
-        scores are then those of spectral clustering, nearly constant on clusters, and the variances the
-        eigenvalues of D^(−1/2) K D^(−1/2) below the trivial one. It needs a kernel that is not negative and
-        one more cheap pass. Fourier features blur degrees by about n/√D, more than a narrow kernel's own
-        degrees: take Nyström features there. Degrees below a hundredth of the mean count as that, see
-        `n_floored_`.
+        "degree" divides each row's features by its degree, the sum of its similarities to all rows. The
+        scores are then those of spectral clustering, nearly constant on clusters, and the variances are the
+        eigenvalues of D^(−1/2) K D^(−1/2) below the trivial one. This needs a kernel that is never negative,
+        and one more cheap pass. Degrees below a hundredth of their mean are raised to it,
+        see `n_floored_`. Use Nyström features for a narrow kernel: Fourier features blur degrees by about
+        n/√D, which is more than the degrees themselves.
     whiten : bool, default=False
         Whether scores are divided by their standard deviations, to have variance 1.
     random_state : int, RandomState, Generator or None, default=None
         The seed of frequencies and samples.
     engine : Engine or None, default=None
-        None runs data in memory in this process, and other data on the current Dask client where there
-        is one.
+        What runs the passes. None is this process for data in memory; for other data it is the current Dask
+        client, if there is one.
 
     Attributes
     ----------
     components_ : float64 array of shape (n_components_, D)
-        Directions in the space of Z; the coefficient of largest absolute value of each is positive.
+        Directions in the space of Z; the largest coefficient of each, in absolute value, is positive.
     eigenvalues_ : float64 array of shape (n_components_,)
-        Of the centred Z'Z, the greatest first.
+        The eigenvalues of the centred Z'Z, the greatest first.
     explained_variance_ : float64 array of shape (n_components_,)
-        Variance of each score, with the divisor n − 1 as of scikit-learn's PCA of Z. With `normalize` the
-        eigenvalue itself: the variance of the score where rows count by their degree.
+        The variance of each score, with divisor n − 1 as in scikit-learn's PCA of Z. With `normalize` it is
+        the eigenvalue, that is the variance of the score if rows count by their degree.
     explained_variance_ratio_ : float64 array of shape (n_components_,)
-        Shares of the variance in all D directions.
+        Shares of the total variance in all D directions.
     mean_ : float64 array of shape (D,)
-        What is subtracted from the (normalised) features.
+        The mean of the (normalised) features, which is subtracted from them.
     n_components_ : int
-        Components kept: fewer than asked, with a warning, where the rows have fewer directions.
+        The number of components kept. If the rows have fewer directions than asked for, a warning says so.
     noise_floor_ : float
-        A variance up to it is rounding.
+        Variances up to this value are rounding.
     n_floored_ : int
-        Rows whose degree was below the floor; 0 without `normalize`.
+        The number of rows whose degree was below the floor; 0 without `normalize`.
     statistics_ : RidgeStatistics
-        The exact sums, without targets, that all the rest was computed from.
+        The exact sums, without targets, from which all else was computed.
     feature_map_ : FeatureMap
-        With the standardizer of the inputs.
+        The features, with the standardizer of the inputs.
     length_scale_ : float, tuple of float or None
         The length scale in use.
     projection_ : Projection
-        What scores are made with: `rff_dist.pca.fit.project` writes those of a large dataset to Zarr with it.
+        Computes the scores; `rff_dist.pca.fit.project` writes those of a large dataset to Zarr with it.
     n_features_in_ : int
         Columns of the inputs.
 
@@ -132,7 +131,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
         y : ignored
             For scikit-learn's pipelines.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative: how precise a row is. Left out for a dataset.
+            How precise each row is, not negative. Left out for a dataset, which has its own.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Fitted estimators on disk, with the pipeline that they end: JSON and checksummed arrays, no pickle."""
+"""Fitted estimators on disk, with the pipeline before them: JSON and checksummed arrays, no pickle."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def save_model(
     statistics: bool = True,
     overwrite: bool = False,
 ) -> None:
-    """Store a fitted model; a reader meanwhile sees the one before, or none.
+    """Store a fitted model. Meanwhile, a reader sees the model that was there before, or none.
 
     Parameters
     ----------
     model : RFFRidge, RFFClassifier, RFFKMeans, Pipeline, RidgeModel or Clusters
-        Fitted. The last step of a Pipeline is one of the former, and those before it are scikit-learn's own
-        transformers. They are stored as the model's recipe, without pickle (extra `skops`), so that the
-        loaded model takes what the pipeline took, and `rff-dist predict` the table.
+        A fitted model. The last step of a Pipeline must be one of the estimators, after transformers of
+        scikit-learn. These are stored as the model's recipe, without pickle (extra `skops`), so that the
+        loaded model and `rff-dist predict` take the same tables as the pipeline.
     url : str or Path
         A local path, `memory://name` or a URL of an object store.
     statistics : bool
         Whether to store the exact sums too, about 4 · n_components² bytes, so that the model can be updated.
-        Clusters have none.
+        Clusters have no such sums.
     overwrite : bool
-        Whether a model that is there may be replaced.
+        Whether an existing model may be replaced.
 
     Raises
     ------
@@ -57,11 +57,11 @@ def save_model(
     OutputExistsError
         If there is something at `url` and `overwrite` is False.
     InvalidParameterError
-        If `model` is something else.
+        If `model` is of another type.
     UnsafeModelError
-        If the steps before the last hold code that is not scikit-learn's or NumPy's.
+        If a pipeline's transformers hold code that is not scikit-learn's or NumPy's.
     MissingDependencyError
-        If a Pipeline is to be stored, and skops is not installed.
+        If `model` is a Pipeline, and skops is not installed.
 
     Examples
     --------
@@ -98,8 +98,8 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMe
     Raises
     ------
     StorageError
-        If there is no model; IntegrityError if it is damaged, UnsafeModelError for a pickle, VersionError
-        for the format of a newer release.
+        If there is no model. It is an IntegrityError if the model is damaged, an UnsafeModelError for a
+        pickle, and a VersionError for the format of a newer release.
     """
     model: Any = read_any(url)
     estimator = _unfitted(model)
@@ -112,7 +112,7 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMe
 
 
 def _parts_of(pipeline: Pipeline) -> tuple[Any, Recipe | None]:
-    """Return a pipeline's last step, and as a recipe the steps before it."""
+    """Return a pipeline's last step, and the steps before it as a recipe."""
     *before, (_, last) = pipeline.steps
     if not any(step not in (None, "passthrough") for _, step in before):
         return last, None
@@ -121,7 +121,7 @@ def _parts_of(pipeline: Pipeline) -> tuple[Any, Recipe | None]:
 
 
 def _unfitted(model: Any) -> RFFRidge | RFFClassifier | RFFKMeans:
-    """Return the estimator of a stored model, with the parameters that this keeps."""
+    """Return an estimator for a stored model, with the parameters that the model keeps."""
     if isinstance(model, Clusters):
         return RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
     if "classifier" not in model.card:
@@ -136,7 +136,7 @@ def _unfitted(model: Any) -> RFFRidge | RFFClassifier | RFFKMeans:
 
 
 def _parameters_of(model: RidgeModel) -> dict[str, Any]:
-    """Return the parameters that a later fit of the same kind takes."""
+    """Return the parameters for another fit of the same kind."""
     repeated = model.statistics is not None and model.statistics.spec.frequency_weights
     return {
         **_features_of(model.feature_map),
@@ -156,7 +156,7 @@ def _standardize_of(feature_map: FeatureMap) -> bool | str:
 
 
 def _features_of(feature_map: FeatureMap) -> dict[str, Any]:
-    """Return the parameters that a later fit draws features of the same kind with."""
+    """Return the parameters with which another fit draws features of the same kind."""
     if isinstance(feature_map, PrincipalFeatureMap):
         given = _features_of(feature_map.base.with_standardizer(feature_map.standardizer))
         normalize = None if feature_map.floor is None else "degree"

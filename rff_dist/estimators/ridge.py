@@ -29,90 +29,90 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     """Kernel ridge regression through random Fourier or Nyström features, by exact streamed statistics.
 
-    Minimises ‖y − b − Z w‖² + alpha·‖w‖². Without arguments kernel, length scales, kind of features and
-    penalty are chosen by cross-validation: some 15 candidates are compared on up to 10,000 rows, and the best
-    two or three on all rows, from sums that also give the model; see `rff_dist.ridge.automatic`. What is
-    given is kept. Where all of it is given there are two passes over the rows: a cheap one of means, and one
-    of O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly. The fit has the same bits on one
-    thread, many threads or a cluster, and memory does not grow with the rows.
+    Minimises ‖y − b − Z w‖² + alpha·‖w‖². By default cross-validation chooses the kernel, the length scales,
+    the kind of features and the penalty: some 15 candidates are compared on up to 10,000 rows, and the best
+    two or three on all rows, from sums that also give the model; see `rff_dist.ridge.automatic`. Parameters
+    that are given are kept. If all are given, there are two passes over the rows: a cheap one for means, and
+    one of O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly. The fit has the same bits on one
+    thread, many threads or a cluster, and its memory does not grow with the rows.
 
     Parameters
     ----------
     kernel : "auto", str or Kernel, default="auto"
-        What is approximated. A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear";
-        see `rff_dist.kernels.find.find_kernel`. A kernel object keeps the length scales that it was made
-        with.
-        "auto" compares the Gaussian kernel, Matérn's with ν = 1.5, a linear one, and a sum with it.
+        The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.find.find_kernel`; or a Kernel object.
+        Length scales that are given here are kept. "auto" compares the Gaussian kernel, Matérn's with
+        ν = 1.5, the linear kernel, and the sum of the best one and the linear one.
     length_scale : "auto", "median", "evidence", float or array of shape (n_features,), default="auto"
         How far the kernel reaches, in units of the (standardised) inputs. "median" is the median distance
-        between rows of a seeded sample. "evidence" tunes one length scale for each column on a sample of
-        rows, which no fold validates on; see `rff_dist.tune_length_scales`. "auto" compares length scales
-        tuned so, where there are enough rows, with ½, 1, 2 and 4 times the median.
+        between rows of a seeded sample. "evidence" tunes one length scale for each column, on a sample of
+        rows that no fold validates on; see `rff_dist.tune_length_scales`. "auto" compares ½, 1, 2 and 4 times
+        the median, and the tuned length scales if there are enough rows.
     n_components : "auto", int or sequence of int, default="auto"
-        D, the number of features: the error of the approximation falls as 1/√D, cost grows with its square.
-        "auto" is 2,048, fewer where there are fewer rows or memory holds fewer. With Fourier features an even
+        D, the number of features. The error of the approximation falls as 1/√D, and the cost grows as D².
+        "auto" is 2,048, or fewer if there are fewer rows or little memory. With Fourier features, an even
         number makes pairs of cosines and sines, an odd one cosines with random phases. With Nyström features
         it is the number of centres; data with fewer distinct rows use all of them, and the kernel is then
-        exact. Of several numbers, cross-validation takes the smallest whose error is within one standard
-        error of the best, all from the one pass at the largest.
+        exact. Given several numbers, cross-validation takes the smallest whose error is within one standard
+        error of the best; a single pass at the largest serves them all.
     alpha : "auto", "cv", "cv-1se", "gcv", "evidence", "press", float or sequence of float, default="auto"
-        The penalty. "cv" is the one of the least error in exact k-fold cross-validation, and of alphas that
-        are as good the largest; "cv-1se" is the largest within one standard error of the least. "auto" is
-        "cv", or "press" where memory does not hold the sums of any folds; of up to 500 rows it leaves
-        each out in turn and takes the largest that is within one standard error of the least error, row by
-        row, unless `cv` is given. "gcv" is generalised
-        cross-validation, which is easily far too small where some rows are unlike the others; "evidence" is
-        the marginal likelihood's choice; "press" is that of leave-one-out errors, by one more pass. Of a
-        sequence of numbers the folds choose.
+        The penalty. "cv" has the least error in exact k-fold cross-validation (the largest alpha, if several
+        are as good); "cv-1se" is the largest alpha within one standard error of it. "gcv" is generalised
+        cross-validation, which can choose far too small an alpha if some rows are unlike the others.
+        "evidence" maximises the marginal likelihood. "press" minimises the leave-one-out errors and takes one
+        more pass. Of several numbers, cross-validation takes the best. "auto" is "cv", or "press" if memory
+        does not hold the sums of any folds. Up to 500 rows, unless `cv` is given, "auto" leaves out each row
+        in turn, and takes the largest alpha whose error is within one standard error of the least, comparing
+        errors row by row.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter, iterable of splits or None, default=None
-        The folds of cross-validation. A number cuts that many by a hash of the row's number; splits of
-        scikit-learn, such as `KFold`, must hold out each row once. Each fold is summed apart in the same
-        pass, so that every fold, alpha and target is validated without fitting again; it takes as many times
-        the memory of the sums. None is 5 folds, 10 for fewer than 200 rows, and fewer where memory is short.
+        The folds of cross-validation. A number makes that many, by a hash of each row's number. Splits of
+        scikit-learn, such as `KFold`, must hold out each row once. The same pass makes separate sums for each
+        fold, so that every fold, alpha and target is validated without fitting again; the sums take as many
+        times the memory. None is 5 folds, 10 below 200 rows, and fewer if memory is short.
     alpha_per_target : bool or "auto", default="auto"
-        Of several targets, whether an alpha that is chosen is chosen for each by its own errors, as
-        scikit-learn's RidgeCV can. "auto" gives an alpha of its own to each target for which it saves more
-        than 1 % of the error, and more than its standard error over the folds; the others share one.
+        Whether each of several targets gets its own alpha, chosen by its own errors, as scikit-learn's
+        RidgeCV can. "auto" does so for a target if that saves more than 1 % of its error, and more than the
+        standard error of this saving over the folds; the other targets share one alpha.
     conformal : bool or "normalized", default=False
-        Whether one more pass counts how far off the rows of held-out folds are, so that `predict_interval`
-        needs no law of the noise; see `rff_dist.ridge.conformal`. True makes all intervals equally wide;
-        "normalized" makes them as wide as the residuals near each row say, by a second regression and one
-        more pass, for noise that differs from row to row.
+        Whether one more pass counts the errors on held-out folds, so that `predict_interval` assumes nothing
+        of the distribution of the noise; see `rff_dist.ridge.conformal`. True makes all intervals equally
+        wide. "normalized" is for noise that differs from row to row: a second regression and one more pass
+        fit the width to the size of the residuals near each row.
     solver : {"auto", "direct", "pcg"}, default="auto"
-        "direct" accumulates Z'Z in one pass and factors it. "pcg" is for a D so large that this is dear: it
-        iterates, each step a cheap pass, until predictions are within 1e-7 of the targets' deviations of the
-        direct ones, by an estimate. It chooses alpha, where that is not one number, by its errors at the rows
-        of the last fold, which all alphas share the passes for. Such a model has no statistics, and so no
-        standard deviations and no `partial_fit`. "auto" is "pcg" where alpha is one number, and either memory
-        does not hold Z'Z or it takes less than a quarter of the time by plan.
+        "direct" accumulates Z'Z in one pass and factors it. "pcg", for a D so large that this is too
+        expensive, uses conjugate gradients, each step a cheap pass, until predictions are estimated to be
+        within 1e-7 of the direct ones, in standard deviations of the targets. Unless alpha is one number, it
+        is chosen by the errors on the last fold, in passes that all alphas share. The model has no
+        statistics, hence no standard deviations and no `partial_fit`. "auto" is "pcg" if alpha is one number,
+        and either memory does not hold Z'Z or "pcg" is planned to take less than a quarter of the time.
     features : "auto", "fourier", "nystrom" or Nystrom, default="auto"
-        Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
-        kernel values at rows of the data, the centres: any kernel has them, and fewer of them do where the
-        data fill little of their space. `Nystrom` says how centres are chosen. "auto" compares both.
+        Random Fourier features do not depend on the data, and need a kernel with a spectral measure. Nyström
+        features are kernel values at rows of the data, the centres: any kernel has them, and fewer are enough
+        if the data fill little of their space. `Nystrom` says how centres are chosen. "auto" compares both.
     design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
-        Of Fourier features: how frequencies are arranged. Orthogonal ones have less variance than "iid" and
-        need an isotropic kernel, and so do structured ones, which are fast for hundreds of columns;
-        quasi-Monte Carlo is for any kernel, the Laplacian too, and best in few columns.
+        How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
+        structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo
+        works for any kernel, also the Laplacian, and is best for few columns.
     precision : {"auto", "standard", "high"}, default="auto"
-        Of Fourier features: "standard" rounds them to 15 bits, whose products are summed exactly and fast;
-        "high" keeps float32. "auto" begins with the former, and takes the latter in another pass where
-        coefficients are so large that rounding shows.
+        How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
+        "high" to float32. "auto" begins with "standard", and repeats the pass with "high" if the coefficients
+        are so large that rounding shows.
     standardize : bool, "rank" or "auto", default="auto"
-        What is done to the inputs first. True takes each column's mean and standard deviation out. "rank"
-        maps each column to a normal law by the ranks of its values, for heavy tails. "auto" is "rank" for
-        columns whose kurtosis says so, and True for the others.
+        How the inputs are prepared. True subtracts each column's mean and divides by its standard deviation.
+        "rank" maps the ranks of each column's values to a normal distribution, for heavy tails. "auto" is
+        "rank" for columns of high kurtosis, and True for the others.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     random_state : int, RandomState, Generator or None, default=None
         The seed of frequencies and samples.
     sample_weight_kind : {"precision", "frequency"}, default="precision"
-        What sample weights mean. Of "precision" each row of a weight above 0 is one observation, whose noise
-        has a variance of one over its weight: a factor on all weights changes no choice, no standard
-        deviation and no interval. Of "frequency" they are whole numbers, and a row of weight 3 is there three
-        times.
+        What sample weights mean. With "precision", each row of positive weight is one observation whose noise
+        variance is proportional to 1 / weight; a factor on all weights changes no choice, no standard
+        deviation and no interval. With "frequency" they are whole numbers, and a row of weight 3 counts as
+        three.
     engine : Engine or None, default=None
-        None runs data in memory in this process, and other data on the current Dask client where there
-        is one.
+        What runs the passes. None is this process for data in memory; for other data it is the current Dask
+        client, if there is one.
 
     Attributes
     ----------
@@ -121,38 +121,38 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     intercept_ : float or float64 array of shape (n_targets,)
         Added to all predictions.
     alpha_ : float, or float64 array of shape (n_targets,)
-        The penalty in use; an array where targets have different ones.
+        The penalty in use; an array if targets have different ones.
     n_components_ : int
-        D in use.
+        The number of features in use.
     length_scale_ : float or tuple of float
         The length scale in use.
     ranked_columns_ : tuple of int
-        Columns of the inputs that are mapped to a normal law.
+        Columns of the inputs that are mapped to a normal distribution.
     selection_ : dict
-        What was chosen from. `candidates` is a list of dicts, one for each candidate that was tried, with
-        its kernel, length scale, features and error (`pandas.DataFrame` shows it). By cross-validation the
-        table of the one that was taken: `cv_alphas`, `cv_n_components`, `cv_errors` (mean squared errors of
+        How choices were made. `candidates` is a list of dicts, one for each candidate that was tried, with
+        its kernel, length scale, features and error (`pandas.DataFrame` shows it). After cross-validation it
+        also has the winner's table: `cv_alphas`, `cv_n_components`, `cv_errors` (mean squared errors of
         every split, number of components, alpha and target), `cv_weights` (of each split's rows), `cv_mean`
         and `cv_standard_error` over splits, `cv_target_variance`, `cv_leverages` (mean leverage of the rows
-        trained on). By GCV or the evidence the path on all rows: `alphas`, `scores` (GCV, one column per
-        target), `log_evidences`, `degrees_of_freedom`. Empty where all is given.
+        trained on). After GCV or the evidence it has the path on all rows: `alphas`, `scores` (GCV, one
+        column per target), `log_evidences`, `degrees_of_freedom`. Empty if nothing was chosen.
     estimate_ : dict or None
-        What errors on new rows are estimated to be, by rows that were held out: for each target `rmse`,
-        `rmse_standard_error` and `r2`. None where no row was.
+        Estimated errors on new rows, from rows that were held out: for each target `rmse`,
+        `rmse_standard_error` and `r2`. None if no row was held out.
     statistics_ : RidgeStatistics
-        The exact sums that all the rest was solved from; not with `solver="pcg"`.
+        The exact sums that the model was solved from; not with `solver="pcg"`.
     feature_map_ : FeatureMap
-        With the standardizer of the inputs.
+        The features, with the standardizer of the inputs.
     model_ : RidgeModel
-        All of this, ready to be stored.
+        The whole fitted model, ready to be stored.
     n_features_in_ : int
         Columns of the inputs.
 
     Notes
     -----
-    Sample weights weight the squared errors in any case, beside a penalty that they leave as it is: an alpha
-    that is given means the same as in scikit-learn's `Ridge`, where a factor on all weights is one over it on
-    alpha, and an alpha that is chosen grows with the weights.
+    Sample weights multiply the squared errors and leave the penalty as it is. A given alpha therefore means
+    the same as in scikit-learn's `Ridge`, where weights times c act like alpha / c; a chosen alpha grows with
+    the weights.
 
     References
     ----------
@@ -186,9 +186,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         y : array-like, Dask or Zarr array of shape (n_samples,) or (n_samples, n_targets)
             Left out for a dataset, which has its own.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative; 0 leaves a row out. See `sample_weight_kind`.
+            Not negative; a weight of 0 leaves the row out. See `sample_weight_kind`.
         groups : array-like of shape (n_samples,) or str, optional
-            What `GroupFolds` hold out together: integers or texts, or the name of their array in a dataset.
+            Integers or texts; `GroupFolds` hold out rows of one group together. Or the name of their array in
+            a dataset.
 
         Raises
         ------
@@ -214,13 +215,13 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows to the exact sums: the order of pieces changes no bit, and nothing is lost by adding.
+        """Add rows to the exact sums: adding rounds nothing, and the order of calls changes no bit.
 
-        Rows are summed tile by tile, so other pieces than whole tiles of 4,096 rows (2,048 above
-        D = 4,096) round elsewhere in their tiles' products, by about 1e-16 of the sums. The first call
-        fixes the features, the standardisation and the weights' grid by its own rows; where it chose alpha
-        or the number of components by k-fold or leave-one-out errors, these stay.
-        Solving waits until the coefficients are asked for.
+        Each call rounds its rows' products tile by tile, at about 1e-16 of the sums. Rows that are cut
+        elsewhere than between whole tiles, of 4,096 rows (2,048 above D = 4,096), are therefore rounded
+        differently. The first call fixes the features, the standardisation and the weights' grid. If it chose
+        alpha or the number of components by k-fold or leave-one-out errors, these stay fixed too.
+        The model is solved when its coefficients are first needed.
 
         Parameters
         ----------
@@ -249,18 +250,18 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     def predict(self, X: Any, *, return_std: bool = False) -> Any:
         """Predict, O(n_samples · n_components · n_features).
 
-        With `return_std` the cost is O(n_samples · n_components²), and O(n_components³ / 3) at the first
-        call: the triangle of 8 · n_components² bytes that it makes stays in memory with the model.
+        With `return_std` the cost is O(n_samples · n_components²). The first such call costs
+        O(n_components³ / 3) more, and keeps a triangle of 8 · n_components² bytes with the model.
 
         Parameters
         ----------
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
         return_std : bool, default=False
-            Whether to return the standard deviation of a new observation as well, whose weight is the mean
-            of the training rows' weights above 0, or 1 where weights repeat rows: of its noise, the
+            Whether to return the standard deviation of a new observation as well: of its noise, the
             coefficients and the intercept, by Bayesian linear regression with alpha and the kernel taken as
-            known; see `rff_dist.ridge.uncertainty`. Not for Dask collections.
+            known; see `rff_dist.ridge.uncertainty`. The observation has the mean of the training rows'
+            positive weights, or weight 1 if weights are frequencies. Not for Dask collections.
 
         Returns
         -------
@@ -278,11 +279,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         DataError
             If values are not finite, or columns are missing.
         InvalidParameterError
-            If `return_std` is asked for a Dask collection.
+            With `return_std`, if X is a Dask collection.
         StatisticsError
-            If `return_std` is asked of a model that was loaded without its sums.
+            With `return_std`, if the model was loaded without its sums.
         SolveError
-            If `return_std` is asked where alpha is so small that the variance is not determined.
+            With `return_std`, if alpha is so small that the variance is not determined.
         """
         check_is_fitted(self)
         if not return_std:
@@ -296,12 +297,12 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             return prediction.predict_with_std_in_memory(dataset, self.model_, engine=engine)
 
     def predict_interval(self, X: Any, *, coverage: float = 0.95) -> tuple[Any, Any]:
-        """Predict intervals that new observations are in with probability `coverage`.
+        """Predict intervals that contain new observations with probability `coverage`.
 
-        Of a model that was fitted with `conformal=True` they are as wide as the residuals on held-out folds
-        say, the same for all rows, whatever the law of the noise; with "normalized" they are wider where
-        residuals are larger; else ± the normal law's quantile times
-        the standard deviations of `predict`, at the cost of these.
+        If the model was fitted with `conformal=True`, the residuals on held-out folds give one width for all
+        rows, whatever the distribution of the noise; with "normalized" intervals are wider where residuals
+        are larger. Otherwise they are ± a normal quantile times the standard deviations of `predict`, at the
+        same cost.
 
         Parameters
         ----------
@@ -325,7 +326,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         InvalidParameterError
             If `coverage` is not in (0, 1), or X is a Dask collection.
         StatisticsError, SolveError
-            Without `conformal`, as `predict` with `return_std`.
+            As `predict` with `return_std`, if the model was fitted without `conformal`.
         """
         check_is_fitted(self)
         _refuse_dask(X, "`predict_interval` was called")
@@ -349,7 +350,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         with suitable_engine(self.engine, dataset) as engine:
             errors = prediction.evaluate(dataset, self.model_, engine=engine)
-        # a constant target counts as in scikit-learn's r2_score: 1 where it is met, else 0
+        # a constant target counts as in scikit-learn's r2_score: 1 if predicted exactly, else 0
         met = np.where(errors.mean_squared_error == 0, 1.0, 0.0)
         return float(np.where(np.isnan(errors.r2), met, errors.r2).mean())
 
@@ -388,7 +389,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
 
     def _alpha_to_refit(self) -> Alpha | None:
-        """Return what alpha is chosen by when rows were added; folds and former rows are not at hand."""
+        """Return how alpha is chosen after rows were added; None keeps it.
+
+        Only sums of all rows are there: neither folds nor the former rows.
+        """
         alpha: Alpha = self.alpha
         check_alpha(alpha)
         chosen_anew = isinstance(alpha, str) and alpha in ("gcv", "evidence")
@@ -416,29 +420,29 @@ def _refuse_dask(X: Any, asked: str) -> None:
 
 
 def merge_models(models: Sequence[RFFRidge]) -> RFFRidge:
-    """Return the model of the rows of all models, from their exact sums alone.
+    """Merge models into the model of all their rows, from their exact sums alone.
 
-    The models must be of one spec: features, standardisation and offsets are those of one model, as
-    `rff-dist refit` trains on other rows. No row may be in two of them. Alpha is chosen as the first model's
-    was; where that took folds, it stays.
+    The models must share one spec, that is features, standardisation and offsets: `rff-dist refit` trains
+    such models on other rows. No row may be in two of them. Alpha is chosen as for the first model, or kept
+    if k-fold or leave-one-out errors chose it there.
 
     Parameters
     ----------
     models : sequence of RFFRidge
-        Fitted or loaded, with their statistics; two or more.
+        Two or more, fitted or loaded, with their statistics.
 
     Returns
     -------
     RFFRidge
-        Fitted, with the parameters of the first.
+        A fitted model with the parameters of the first.
 
     Raises
     ------
     InvalidParameterError
         If there are fewer than two, or one is no RFFRidge.
     StatisticsError
-        If a model has no statistics, or is of another spec (names the first field that differs), or two were
-        trained on the same data.
+        If a model has no statistics or another spec (the message names the first field that differs), or two
+        were trained on the same data.
 
     Examples
     --------

@@ -35,26 +35,26 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
     Parameters
     ----------
     kernel : str or Kernel, default="gaussian"
-        What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find.find_kernel`. A length scale that
-        a kernel object or a part of it was made with is kept.
+        The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.find.find_kernel`; or a Kernel object.
+        Length scales that are given here are kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The length scale, in the inputs' units; "auto" is the median distance between rows of a
         seeded sample.
     n_components : int, default=2048
-        Columns of Z. An even number makes cos/sin pairs; an odd one cosines with random phases, which
-        have more variance. Of Nyström features the number of centres; fewer where all distinct
-        rows, which make the kernel exact, are fewer.
+        Columns of Z. An even number makes pairs of cosines and sines, an odd one cosines with random phases,
+        which have more variance. With Nyström features it is the number of centres; data with fewer distinct
+        rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
-        Fourier features know nothing of the data; Nyström features are kernel values at rows of the data,
+        Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
         and any kernel has them.
     design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
-        Of Fourier features: how frequencies are arranged. Orthogonal ones have less variance than "iid" and
-        need an isotropic kernel, and so do structured ones, which are fast for hundreds of columns;
-        quasi-Monte Carlo is for any kernel, the Laplacian too, and best in few columns.
+        How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
+        structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo
+        works for any kernel, also the Laplacian, and is best for few columns.
     precision : {"standard", "high"}, default="standard"
-        Of Fourier features: "standard" rounds them to 15 bits, whose products are summed exactly and fast;
-        "high" keeps float32, for penalties so small that a warning asks for it.
+        How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
+        "high" to float32, for ridge penalties so small that rounding shows.
     random_state : int, RandomState, Generator or None, default=None
         The seed.
 
@@ -90,7 +90,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
     random_state: Any = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Draw the features; looks at the rows of X for their number of columns and the median heuristic.
+        """Draw the features. X gives the number of columns, and the rows for the median heuristic.
 
         Parameters
         ----------
@@ -106,8 +106,8 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
         """
         if isinstance(self.length_scale, str) and self.length_scale == "evidence":
             raise InvalidParameterError(
-                "`length_scale` is 'evidence', which needs targets, and RFFSampler looks at none; give it "
-                "the kernel that rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
+                "`length_scale` is 'evidence', which needs targets, and RFFSampler takes none; give it the "
+                "kernel that rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
             )
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         check_n_components(self.n_components, "phases")

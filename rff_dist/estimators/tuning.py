@@ -1,4 +1,4 @@
-"""Tune kernels on arrays or a dataset: length scales by the evidence, or candidates by cross-validation."""
+"""Tune kernels on arrays or a dataset: length scales by the evidence, candidates by cross-validation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
 from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
 
-# Parameters of RFFRidge that candidates share, and what is unlike there.
+# Parameters of RFFRidge with other defaults in a search, and all parameters that the candidates share.
 _DEFAULTS = {
     "n_components": search.DEFAULT_COMPONENTS,
     "alpha": "cv",
@@ -53,34 +53,34 @@ def tune_length_scales(
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence (marginal likelihood) of a seeded sample of rows.
 
-    One length scale per column tells which inputs matter (automatic relevance determination) and is often
-    worth more than any number of features; it takes seconds to a minute, O(n_samples · n_components²) for
-    each of some hundred evaluations. Fit with the kernel and the alpha that it returns: the evidence's alpha
-    can be far above GCV's, which is easily too small where few rows are far off.
+    One length scale per column shows which inputs matter (automatic relevance determination), and is often
+    worth more than any number of features. It takes seconds to a minute: O(n_samples · n_components²) for
+    each of about a hundred evaluations. Fit with the returned kernel and alpha: the evidence's alpha can be
+    far above GCV's, which is easily too small if a few rows are far off.
 
     Parameters
     ----------
     kernel : name or Kernel
-        Of one width, such as Gaussian or Matern; its own length scale is replaced.
+        A kernel with one length scale, such as Gaussian or Matern; its own one is replaced.
     X : array-like of shape (n_samples, n_features), dataset, path or URL
         Inputs.
     y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
         Left out for a dataset, which has its own. Several targets share the length scales.
     sample_weight : array-like of shape (n_samples,), optional
-        How much a row counts in the likelihood; rows of weight 0 do not.
+        How much each row counts in the likelihood; rows of weight 0 do not count.
     per_feature : bool
-        Whether each input column has a length scale of its own, or all have one.
+        Whether each input column gets its own length scale, or all share one.
     standardize : {"auto", "rank"} or bool
-        What is done to the input columns first, by a pass or two over all rows, as in `RFFRidge`; the length
-        scales are in units of the columns after that.
+        How the inputs are prepared, as in `RFFRidge`, by a pass or two over all rows. The length scales are
+        in units of the prepared columns.
     n_samples : int
-        Rows of the sample, at most.
+        The greatest number of rows of the sample.
     n_components : int
-        Features of the searches, an even number; the ends of the searches are compared in four times as
-        many others.
+        Features for the searches, an even number. Their results are compared with four times as many other
+        features.
     n_starts : int
-        Searches: from the median distance between rows, from √n_features times that, and from random
-        places.
+        The number of searches: from the median distance between rows, from √n_features times that, and from
+        random length scales.
     random_state : int, Generator, RandomState or None
         The seed; None takes one from the operating system.
     sample_weight_kind : {"precision", "frequency"}, default="precision"
@@ -89,15 +89,15 @@ def tune_length_scales(
     Returns
     -------
     TunedKernel
-        With `kernel`, `length_scale`, `alpha`, `noise_variance`, the evidence of each start, and whether
-        the search that won has `converged`.
+        Has `kernel`, `length_scale`, `alpha`, `noise_variance`, the evidence of each start, and `converged`:
+        whether the best search did.
 
     Raises
     ------
     InvalidParameterError
         If the kernel has no length scale, or several, or a parameter is out of range.
     DataError
-        If values are not finite, there are no targets, or the sample says nothing of a length scale.
+        If values are not finite, there are no targets, or the sample does not determine a length scale.
 
     References
     ----------
@@ -150,17 +150,18 @@ def tune_kernels(
 ) -> tuple[RFFRidge, search.Search]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
 
-    A cheap pass of means, and one reading for all candidates: each takes O(n_samples · n_components²), a
-    table of O(n_splits · n_components³), and memory for the sums of every fold. Where memory does not hold
-    all of them, the data are read more often. The model comes from the same sums.
+    After a cheap pass for means, the data are read once for all candidates, or more often if memory does not
+    hold all their sums. Each candidate takes O(n_samples · n_components²) for its sums,
+    O(n_splits · n_components³) for its table, and memory for the sums of every fold. The model comes from the
+    same sums.
 
     Parameters
     ----------
     X, y, sample_weight, groups
         As in `RFFRidge.fit`.
     kernels : sequence of str or Kernel
-        Names, or texts such as "matern:nu=2.5". A kernel of one length scale competes with each of
-        `length_scales`, which replace its own; sums, products and linear kernels compete as they are.
+        Names, or texts such as "matern:nu=2.5". A kernel with one length scale is tried with each of
+        `length_scales`, which replace its own; sums, products and linear kernels are tried as they are.
     length_scales : sequence, optional
         Numbers, arrays of shape (n_features,), multiples of the median distance between rows such as "0.5x",
         "median" for "1x", or "evidence"; by default ¼, ½, 1, 2 and 4 times the median, see
@@ -168,23 +169,23 @@ def tune_kernels(
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter or iterable of splits
         As in `RFFRidge`.
     design : str, Design or None
-        As in `RFFRidge`; None is each kernel's own: orthogonal, or "iid" for those that need it.
+        As in `RFFRidge`; None is the default of each kernel: orthogonal, or "iid" for kernels that need it.
     **parameters
         `n_components`, `alpha`, `features`, `precision`, `standardize`, `fit_intercept`, `random_state`,
         `sample_weight_kind` and `engine` of `RFFRidge`. By default `n_components` is 1024, `alpha` "cv" (or
-        "cv-1se", a number or several) and `features` "fourier". Of several numbers of components each
-        candidate takes its smallest within one standard error of its best, at no other cost than its tables.
+        "cv-1se", a number or several) and `features` "fourier". Given several numbers of components, each
+        candidate takes its smallest within one standard error of its best, which costs its tables only.
         All candidates have the same seed.
 
     Returns
     -------
     model : RFFRidge
-        Fitted on all rows, with the parameters of the best candidate: a clone of it fits the same again,
-        unless an odd number among several components made all of them cosines with phases. Its
-        `selection_` is that candidate's table.
+        Fitted on all rows, with the parameters of the best candidate; its `selection_` is that candidate's
+        table. A clone of it fits the same model again, unless one of several numbers of components was odd,
+        which makes all features cosines with phases.
     search : Search
-        `rows` has a dict for each candidate (`pandas.DataFrame(search.rows)` shows them), `best` is one of
-        them, and `n_readings` says how often the data were read.
+        `rows` has a dict for each candidate (`pandas.DataFrame(search.rows)` shows them), `best` is the best
+        of them, and `n_readings` says how often the data were read.
 
     Raises
     ------
@@ -224,7 +225,7 @@ def tune_kernels(
     found = replace(found, model=estimator._with_names(found.model))
     kernel = kernel_of(found.model.feature_map)
     assert kernel is not None  # the map was drawn just now
-    # several alphas, one for each target, are chosen again by the same folds
+    # a list of alphas would mean candidates, so those of several targets are chosen again by the same folds
     chosen = {"alpha": found.best["alpha"]}
     if isinstance(found.best["alpha"], list):
         chosen = {"alpha": estimator.alpha, "cv": cv}
