@@ -1,1 +1,1 @@
-"""Rows from elsewhere: files, tables, queries of databases, and generated data."""
+"""Rows from outside: files, tables, database queries, and generated data."""

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 def array_table(paths: Sequence[Path]) -> Table:
     """Return .npy files side by side as one table.
 
-    The columns of an array of two axes are named "0", "1", …; an array of one axis is a column that is called
-    as its file.
+    The columns of a 2-D array are named "0", "1", …; a 1-D array is a column with the name of its file.
 
-    Raises StorageError if a file cannot be read; DataError if an array is no table, several have two axes, or
-      they differ in their rows.
+    Raises StorageError if a file cannot be read; DataError if an array is no table, several are 2-D, or their
+      numbers of rows differ.
     """
     import pyarrow
 
@@ -40,8 +39,8 @@ def array_table(paths: Sequence[Path]) -> Table:
     if len(wide) > 1 or any(len(array) != n_samples for array in arrays.values()):
         shapes = ", ".join(f"{path.name} {array.shape}" for path, array in arrays.items())
         raise DataError(
-            f"{shapes}; expected one array of two axes, and beside it columns of one axis and as many rows. "
-            "Arrays of more rows are ingested one after the other, with append (--append)"
+            f"{shapes}; expected one array of two axes, and columns of one axis with as many rows. To put "
+            "arrays below each other, ingest one after the other with append (--append)"
         )
     kinds = {
         name: pyarrow.string() if array.dtype.kind == "U" else pyarrow.from_numpy_dtype(native(array).dtype)
@@ -55,7 +54,7 @@ def array_table(paths: Sequence[Path]) -> Table:
         for start in range(0, max(1, n_samples), rows):
             columns: dict[str, Any] = {}
             for path in paths:
-                # A map for each batch: pages that were read count as memory until their map is closed.
+                # A new map for each batch: pages that were read count as memory until their map is closed.
                 part = _mapped(path)[start : start + rows]
                 for i, name in enumerate(names[path]):
                     if name in types:
@@ -66,7 +65,7 @@ def array_table(paths: Sequence[Path]) -> Table:
 
 
 def has_one_axis(path: Path) -> bool:
-    """Say whether the array of an .npy file is a column."""
+    """Say whether the array of an .npy file is 1-D, that is a column."""
     return _mapped(path).ndim == 1
 
 
@@ -92,8 +91,8 @@ def _names_of(path: Path, array: np.ndarray) -> list[str]:
 def group_table(path: Path) -> Table:
     """Return the arrays of a Zarr group as columns, such as xarray's variables.
 
-    The columns of an array of two axes are called "NAME 0", "NAME 1", …. Of arrays that differ in their rows
-    those are taken that most have in common; the others are left out, as the notes say.
+    The columns of a 2-D array are called "NAME 0", "NAME 1", …. If arrays differ in their number of rows, the
+    most frequent number is taken, and the other arrays are left out, as the notes say.
 
     Raises StorageError if it is a dataset already, or cannot be read; DataError if no array is a column.
     """
@@ -105,7 +104,7 @@ def group_table(path: Path) -> Table:
         raise StorageError(f"{path} is Zarr data already; open it with open_dataset")
     lengths = [header.shape[0] for header in headers.values()]
     if not lengths:
-        raise DataError(f"{path} holds no array of one axis or two; expected some that are columns")
+        raise DataError(f"{path} holds no array of one or two axes; expected some, whose columns are read")
     n_samples = max(lengths, key=lambda length: (lengths.count(length), length))
     kept = {name: header for name, header in headers.items() if header.shape[0] == n_samples}
     left_out = sorted({one.name for one in arrays} - kept.keys())
@@ -137,10 +136,10 @@ def group_table(path: Path) -> Table:
 
 
 def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[Parts, np.ndarray]]]:
-    """Return how many rows an .npz file has, and batches of X, y, weights and groups, with rows' numbers.
+    """Return how many rows an .npz file has, and batches of X, y, weights and groups with their row numbers.
 
-    Raises StorageError if the file cannot be read; InvalidParameterError if an array that is named is not
-      there; DataError if arrays are no numbers, or of other shapes than they must be.
+    Raises StorageError if the file cannot be read; InvalidParameterError if a named array is not there;
+      DataError if arrays hold no numbers, or their shapes do not fit.
     """
     target, weight, groups = roles.target, roles.weight, roles.groups
     if target is not None and not isinstance(target, str):
@@ -155,7 +154,7 @@ def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[Parts, np.nd
     wanted = ["X", target, weight, groups]
     for name, role in ((weight, "weight"), (groups, "groups")):
         if name is not None and target is None:
-            raise InvalidParameterError(f"`{role}` without targets; expected those of training rows")
+            raise InvalidParameterError(f"`{role}` without targets; name their array too, or leave it out")
     for name in filter(None, wanted):
         if name not in members:
             raise InvalidParameterError(
@@ -165,7 +164,7 @@ def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[Parts, np.nd
     lengths = {name: shape[0] for name, (shape, _) in headers.items()}
     if len(headers["X"][0]) != 2 or len(set(lengths.values())) > 1:
         shapes = {name: shape for name, (shape, _) in headers.items()}
-        raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes and as many rows in all")
+        raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes, and as many rows in all")
     X_dtype = np.dtype(roles.dtype or np.result_type(np.float32, headers["X"][1]))
     row_bytes = sum(int(np.prod(shape[1:])) * kind.itemsize for shape, kind in headers.values())
     rows = max(1, BATCH_BYTES // max(1, row_bytes))
@@ -195,7 +194,7 @@ def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], 
 
 
 def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
-    """Rows of one array of the archive, decompressed as they are read: NumPy would load it whole."""
+    """Yield rows of one array of the archive, decompressed as they are read; NumPy would load it whole."""
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         shape, _, dtype = _read_array_header(file, path, name)
         row_bytes = int(np.prod(shape[1:])) * dtype.itemsize

@@ -1,4 +1,4 @@
-"""Rows of a dataset that a file names, and those that a file's rows take the places of."""
+"""Rows of a dataset to change: those that a file names, and those that a file replaces."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def correct(source: PathLike, url: PathLike, *, by: str, message: str | None = N
     """Replace rows of a versioned dataset by those of a table, in one commit.
 
     `source`: one file, as `ingest` takes it, with the dataset's columns by their names.
-    `by`: the column that tells which row each replaces: a column of the dataset, a value of which one row
-      has, or else numbers of rows, counted from 0.
-    Raises DataError if a value is missing, or no row or several have it; InvalidParameterError if there is no
-      such column; and as `replace_rows`.
+    `by`: the column that says which row each one replaces. If the dataset has this column, each value must
+      belong to one row; otherwise it holds row numbers, counted from 0.
+    Raises DataError if a value is missing, or belongs to no row or several; InvalidParameterError if there is
+      no such column; and as `replace_rows`.
     """
     (file,) = find_files(source)
     with fetch(file) as path, editing(parse_location(url)) as dataset:
@@ -42,17 +42,17 @@ def correct(source: PathLike, url: PathLike, *, by: str, message: str | None = N
 
 
 def read_rows_to_change(source: PathLike, dataset: Editing, by: str | None) -> IntArray:
-    """Return the numbers of rows that a file names.
+    """Return the numbers of the rows that a file names.
 
-    `by`: a column of the file and of the dataset: all rows that have one of its values. None takes the file's
-      first column as numbers of rows, counted from 0.
-    Raises DataError if no row has a value, or a number is no row's.
+    `by`: a column of the file and the dataset, whose values select all rows that have them. None takes the
+      file's first column as row numbers, counted from 0.
+    Raises DataError if no row has one of the values, or a row number is out of range.
     """
     (file,) = find_files(source)
     with fetch(file) as path:
         table = open_table(path, file.kind, Reading(), {})
         column = by or table.schema.names[0]
-        if by == ID and ID not in table.schema.names:  # they have the name of the table's column, say
+        if by == ID and ID not in table.schema.names:  # the file may call ids as the ingested table did
             column = id_column(dataset.attributes) or ID
         values = _column(table, column)
     if by is None:
@@ -76,8 +76,8 @@ def _rows_of(dataset: Editing, by: str, values: Sequence[Any]) -> IntArray:
     for value, rows in zip(values, found, strict=True):
         if len(rows) != 1:
             raise DataError(
-                f"{len(rows):_} rows of {dataset.location} have {by!r} = {value!r}; expected one, that is "
-                "replaced. Name the rows by their numbers, in a column that the dataset does not have"
+                f"{len(rows):_} rows of {dataset.location} have {by!r} = {value!r}; expected one, which is "
+                "replaced. Or name the rows by their numbers, in a column that the dataset does not have"
             )
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
@@ -86,7 +86,7 @@ def _row_numbers(dataset: Editing, values: Sequence[Any]) -> IntArray:
     for value in values:
         if isinstance(value, str) or value != int(value) or not 0 <= value < dataset.n_before:
             raise DataError(
-                f"{value!r} is no row of {dataset.location}; expected numbers from 0 to "
+                f"{value!r} is no row of {dataset.location}; expected row numbers from 0 to "
                 f"{dataset.n_before - 1:_}"
             )
     return np.array([int(value) for value in values], np.int64)
@@ -103,7 +103,7 @@ def _column(table: Table, name: str) -> list[Any]:
         column = batch.column(name)
         if column.null_count:
             raise DataError(
-                f"{table.name} has empty values in {name!r}; expected one that names a row in each"
+                f"{table.name} has empty values in {name!r}; expected a value in each row, which names a row"
             )
         values += column.to_pylist()
     return values

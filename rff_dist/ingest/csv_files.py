@@ -1,4 +1,4 @@
-"""CSV files: how one is written is found out from its beginning, unless it is said."""
+"""CSV files, whose delimiter, header and encoding are found out unless they are given."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rff_dist.ingest.tables import Reading, Table, expecting_types, opening
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
 _LONGEST_LINE = 2**26
-#: A comma may stand in numbers and a space in text, so they are tried last.
+#: Commas may be in numbers and spaces in text, so they are tried last.
 _DELIMITERS = "\t;|, "
 _MISSING = [*arrow_csv.ConvertOptions().null_values, "?"]
-#: Dates whose day and month cannot be mistaken for one another.
+#: Only formats in which day and month cannot be confused.
 _DATES = [arrow_csv.ISO8601, "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"]
 _VALUE = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)(e[+-]?\d+)?|true|false|\d{4}-\d\d-\d\d.*", re.IGNORECASE)
 _COMMA_NUMBER, _POINT_NUMBER = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
@@ -29,12 +29,12 @@ _COMMA_NUMBER, _POINT_NUMBER = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one file is written.
+    """How one CSV file is written.
 
-    `names`: of the columns, where no line holds them.
+    `names`: names of the columns, if no line of the file holds them.
     `decimal`: the decimal point.
-    `is_quoted`: whether there are quotes, in which lines may end.
-    `block_size`: bytes that hold several rows.
+    `is_quoted`: whether there are quotes; quoted text may hold line breaks.
+    `block_size`: bytes that are read at once; enough for several rows.
     """
 
     names: list[str] | None
@@ -46,7 +46,7 @@ class Dialect:
 
     @property
     def notes(self) -> list[str]:
-        """What is unusual, in words."""
+        """In words, what is unusual about the file."""
         names = {"\t": "tab", " ": "space"}
         parts = [
             "no header: columns are called 0, 1, …" if self.names is not None else "",
@@ -57,7 +57,7 @@ class Dialect:
         return [part for part in parts if part]
 
     def open(self, path: Path, types: Mapping[str, pyarrow.DataType] | None = None) -> Any:
-        """Return a reader of a file, which is a context; only columns of the `types` are read then."""
+        """Return a reader of a file, to be used in a `with`; given `types`, it reads these columns only."""
         return arrow_csv.open_csv(
             str(path),
             arrow_csv.ReadOptions(
@@ -75,9 +75,9 @@ class Dialect:
 
 
 def csv_table(path: Path, reading: Reading) -> Table:
-    """Return a file as a table, the types of its columns as its first block has them.
+    """Return a file as a table; the first block of the file decides the types of its columns.
 
-    Raises StorageError if it cannot be read; its batches raise DataError if a value is of another type.
+    Raises StorageError if it cannot be read. The table's batches raise DataError if a value has another type.
     """
     dialect = find_dialect(path, reading)
     with opening(path, "CSV"), dialect.open(path) as reader:
@@ -91,9 +91,9 @@ def csv_table(path: Path, reading: Reading) -> Table:
 
 
 def find_dialect(path: Path, reading: Reading) -> Dialect:
-    """Find out how a file is written, by its first lines; its encoding by all of it.
+    """Find out how a file is written, from its first lines; all of it is scanned for the encoding.
 
-    A file that is not UTF-8 is taken for Windows-1252, which Latin-1 is a part of.
+    A file that is not UTF-8 is taken for Windows-1252, which includes Latin-1.
 
     Raises StorageError if it cannot be read.
     """
@@ -117,8 +117,8 @@ def find_dialect(path: Path, reading: Reading) -> Dialect:
 def has_names(rows: list[list[str]]) -> bool:
     """Say whether the first of some rows holds names.
 
-    It does where a column of numbers begins with text; else not if it holds a number, or text that comes
-    again below it. The numbers 0, 1, 2, … in their order are names.
+    It does if text stands above a column of numbers, or if it holds 0, 1, 2, … in this order. Otherwise it
+    does not if it holds a number, or text that comes again below it.
 
     >>> has_names([["a", "b"], ["1", "x"]]), has_names([["1.5", "x"], ["2", "y"]])
     (True, False)
@@ -140,7 +140,7 @@ def has_names(rows: list[list[str]]) -> bool:
 
 
 def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
-    """Return the encoding of a file, and whether there are quotes in it."""
+    """Return the encoding of a file, and whether it has quotes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     found, is_quoted, begins = encoding, False, True
     with pyarrow.input_stream(str(path), compression="detect") as stream:
@@ -160,7 +160,7 @@ def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
 
 
 def _first_lines(path: Path) -> tuple[bytes, bool]:
-    """Return the beginning of a file, two lines at least, and whether that is all of it."""
+    """Return the beginning of a file, at least two lines, and whether that is the whole file."""
     with pyarrow.input_stream(str(path), compression="detect") as stream:
         sample = stream.read(_SAMPLE_BYTES)
         while sample.count(b"\n") < 3 and len(sample) < _LONGEST_LINE:
@@ -179,7 +179,7 @@ def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
 
 
 def _find_delimiter(lines: list[str]) -> str:
-    """Return the character that cuts all lines into as many cells; a comma where none does."""
+    """Return the character that cuts all lines into equally many cells; a comma if none does."""
     for delimiter in _DELIMITERS:
         widths = {len(row) for row in _rows(lines, delimiter)}
         if len(widths) == 1 and widths != {1}:

@@ -1,4 +1,4 @@
-"""Files to ingest: found by path, folder or pattern, here or in an object store, and known by digest."""
+"""Files to ingest: found by path, folder or pattern, here or in an object store; recognised by digest."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _KINDS = {
     ".npy": (".npy",),
     ".npz": (".npz",),
 }
-_COMPRESSED = ("", ".gz", ".zst", ".bz2")  # of text
+_COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _PIECE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of rows, or a folder that is a Zarr group: `find_files` makes it.
+    """A file of rows, or a folder that is a Zarr group; made by `find_files`.
 
     `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".npz", ".zarr"}. How it is read.
-    `stamp`: changes when the file does, and takes no reading: its size and time, or an object store's ETag.
-    `partitions`: what the names of its folders (`day=2020-01-01/`) say of all its rows, as text; None is no
-      value.
+    `stamp`: size and time, or an object store's ETag: changes with the file, and is known without reading it.
+    `partitions`: columns that the names of its folders (`day=2020-01-01/`) give all its rows, as text; None
+      is a missing value.
     """
 
     location: Location
@@ -53,13 +53,13 @@ class File:
         return self.location.url
 
     def is_known(self, sources: Sequence[Mapping[str, Any]]) -> bool:
-        """Say whether a dataset was made of it, by its name and stamp."""
+        """Say whether a dataset holds it already, by its name and stamp."""
         return any(one.get("name") == self.name and one.get("stamp") == self.stamp for one in sources)
 
 
 @contextmanager
 def fetch(file: File) -> Iterator[Path]:
-    """Give a file as one of this machine; of an object store a copy that lasts as long as the context.
+    """Yield a local path of a file: its own, or a temporary copy if it is in an object store.
 
     Raises StorageError if the store does not answer.
     """
@@ -76,8 +76,8 @@ def fetch(file: File) -> Iterator[Path]:
 def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> Source:
     """Digest a file's bytes.
 
-    Raises DataError if it is a file that a dataset was made of, as `sources` say, with more behind it: its
-      first rows would be there twice.
+    `sources`: files that the dataset holds already.
+    Raises DataError if the file is one of them and has grown: its first rows would be added twice.
     """
     before = {
         one["n_bytes"]: one.get("sha256")
@@ -96,8 +96,8 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> So
             if more and n_bytes in before and before[n_bytes] == digest.hexdigest():
                 raise DataError(
                     f"{file.name} has grown since it was ingested: the first {n_bytes:_} of its "
-                    f"{path.stat().st_size:_} bytes are in the dataset already; expected new rows in a file "
-                    "of their own, or the old ones would be there twice"
+                    f"{path.stat().st_size:_} bytes are in the dataset already, and would be added twice; "
+                    "expected new rows in a file of their own"
                 )
     return Source(file.name, digest.hexdigest(), {"stamp": file.stamp, "n_bytes": n_bytes})
 
@@ -115,8 +115,8 @@ def _identify_folder(file: File, path: Path) -> Source:
 def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False) -> list[File]:
     """Find files by their paths, URLs, folders and patterns, each once, in the order given.
 
-    `sources`: a file; a folder, which stands for all Parquet files in it, in the order of their names; or a
-      pattern with `*`, `?`, `[…]` and, on this machine, `**`. In an object store likewise
+    `sources`: files; folders, which stand for all Parquet files in them, in the order of their names; or
+      patterns with `*`, `?`, `[…]` and, for local files, `**`. Object stores work alike
       (`s3://bucket/new/*.csv`).
     `may_be_none`: whether a pattern or a folder may hold no file (yet).
     Raises StorageError if there is no such file, or its type is unknown.
@@ -126,10 +126,10 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
     for source in given:
         location = parse_location(source)
         if location.scheme == "memory":
-            raise StorageError(f"{location} holds Zarr data, if anything; expected files of rows")
+            raise StorageError(f"{location} can only hold Zarr data; expected files of rows")
         files = _find_local(location, may_be_none) if location.is_local else _find_remote(location)
         if not files and not may_be_none:
-            raise StorageError(f"there is no file at {location}; expected one with rows, or more")
+            raise StorageError(f"there is no file at {location}; expected one or more files with rows")
         found.update({file.name: file for file in files})
     return list(found.values())
 
@@ -154,7 +154,7 @@ def _find_local(location: Location, may_be_none: bool) -> list[File]:
 
 
 def _partitions(folders: Sequence[str]) -> dict[str, str | None]:
-    """Return what Hive's names of folders say, such as `day=2020-01-01`."""
+    """Return the columns that folders name as Hive does, such as `day=2020-01-01`."""
     pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
     return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}
 
@@ -199,7 +199,7 @@ def _find_remote(location: Location) -> list[File]:
 
 
 def _is_chosen(names: Sequence[str], pattern: Sequence[str], has_pattern: bool) -> bool:
-    """Say whether a pattern, or a folder with the folders in it, holds an object."""
+    """Say whether an object matches a pattern, or lies anywhere in a folder."""
     if not has_pattern:
         return fnmatch.fnmatchcase(names[-1], pattern[-1])
     return len(names) == len(pattern) and all(map(fnmatch.fnmatchcase, names, pattern))
@@ -231,7 +231,7 @@ def _kind(path: str) -> str:
 
 
 def table_kind(path: str) -> str | None:
-    """Return how a file of this name is read, or None; see `File`."""
+    """Return the kind of a file by its name, see `File`; None if it is unknown."""
     name = path.lower()
     for kind, suffixes in _KINDS.items():
         ends = _COMPRESSED if kind in (".csv", ".jsonl") else ("",)

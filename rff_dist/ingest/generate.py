@@ -1,4 +1,4 @@
-"""Data sets of any size whose best possible error is known."""
+"""Generated datasets of any size, whose best possible error is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import Writing, write_batches
 
-# Rows that share a counter. Part of the definition of the data: another number gives other rows.
+# Rows that share a counter. The number is part of the data's definition: another one gives other rows.
 TILE_ROWS = 8192
 _INPUTS, _NOISE = 0, 1
 
@@ -25,7 +25,7 @@ class RandomRows:
 
     `noise`: standard deviation of the noise, in units of y.
     `seed`: from 0 to 2^64 − 1.
-    `first_row`: number of the first row; test data begin where the training data end.
+    `first_row`: number of the first row; test data can begin where the training data end.
     Raises InvalidParameterError if a size is below 1, the noise negative or the seed out of range.
     """
 
@@ -51,17 +51,16 @@ def generate_dataset(
     rows: RandomRows,
     how: Writing = Writing(),
 ) -> ZarrDataset:
-    """Write y = function(X) + noise · ε with X and ε standard normal, out of core.
+    """Write y = function(X) + noise · ε, with X and ε standard normal, in bounded memory.
 
-    No model can predict better than with a root mean squared error of `noise`, which is stored as the
-    attribute `best_rmse`. Row i depends on the seed and i alone, whatever the length and the chunks, so that
-    a longer data set begins with the rows of a shorter one. X is float32, and the function sees its values as
-    stored.
+    No model can have a root mean squared error below `noise`, which is stored as the attribute `best_rmse`.
+    Row i depends on the seed and i only, not on the number of rows or the chunks, so a longer dataset begins
+    with the rows of a shorter one. X is float32, and the function sees the stored values.
 
-    `function`: from float64 (rows, n_features) to real (rows,) or (rows, n_targets), row by row.
+    `function`: maps float64 (rows, n_features) to real (rows,) or (rows, n_targets), row by row.
     Raises DataError if the function returns another number of rows, or values that are not finite.
-    Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3": Philox, a generator with a
-      counter.
+    Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3", for Philox, a counter-based
+      generator.
     """
     seed, noise, first_row = rows.seed, rows.noise, rows.first_row
 
@@ -93,7 +92,7 @@ def generate_dataset(
 
 
 def _normals(seed: int, stream: int, tile: int, n_columns: int) -> np.ndarray:
-    """Draw the normals of one tile: the upper words of the counter name it, the lowest one counts."""
+    """Draw the normals of one tile: the upper words of the counter name the tile, the lowest one counts."""
     counter = np.array([0, 0, stream, tile], dtype=np.uint64)
     generator = np.random.Generator(
         np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=counter)

@@ -1,4 +1,4 @@
-"""Files and queries → a dataset, or further rows of one, in one pass that holds a few batches at a time."""
+"""Files and queries → a new dataset, or more rows of one, a few batches at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from rff_dist.typing import PathLike
 if TYPE_CHECKING:
     import pyarrow
 
-# The attributes that tell which columns the weights and groups came from, for those who append.
+# Attributes that keep the names of columns, so that `ingest_more` finds them; and a count.
 _WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
 _log = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class Ingested:
     """What `ingest_more` did.
 
     `n_before`, `n_after`: rows of the dataset before and after.
-    `ingested`, `skipped`: names of the files (or the query) whose rows were added, and of those that were
-      there already.
+    `ingested`, `skipped`: names of the files (or the query) whose rows were added, and of those whose rows
+      were there already.
     `dropped_rows`: rows that were left out for missing or infinite values.
-    `version`: the snapshot of a versioned dataset that holds them; None where nothing was added.
+    `version`: the version of the dataset that holds the new rows; None if nothing was added.
     """
 
     n_before: int
@@ -67,11 +67,11 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """How tables are read, and their columns become numbers.
+    """How tables are read, and how their columns become numbers.
 
-    `encoding`: of text, dates and missing values.
-    `reading`: of CSV files.
-    `recipe`: what was done to the columns of another table, which is done again; nothing is learned then.
+    `encoding`: how text, dates and missing values become numbers.
+    `reading`: how CSV files are read.
+    `recipe`: the recipe of another table, which is used as it is: nothing is learned then.
     """
 
     encoding: Encoding = field(default_factory=Encoding)
@@ -89,21 +89,21 @@ def ingest(
     """Turn tables into a dataset, in memory that does not grow with them.
 
     Numbers stay as they are. Text becomes a column of 0 and 1 for each level, or means of the target; dates
-    become numbers; see `Encoding`. Where there are such columns, or values are to be filled in, the rows are
-    read twice. What was done is the dataset's attribute `recipe`.
+    become numbers; see `Encoding`. If there is text or a date, or missing values are filled in, the rows are
+    read twice. The dataset's attribute `recipe` says what was done.
 
-    `source`: files here or in an object store: CSV (.csv, .tsv, .txt) and JSON lines (.jsonl), also
-      compressed (.gz, .zst, .bz2), Parquet, Arrow and Feather, .npy or .npz; a pattern such as "new/*.csv";
-      a folder of Parquet files, whose names of folders such as `day=2020-01-01` are columns; or a Zarr group
-      of arrays that are columns, such as xarray's. They are read in the order of their names, and have the
-      same columns. The columns of an .npy file are named "0", "1", …; beside it, .npy files of arrays of one
-      axis are columns that are called as they are. An .npz file, which comes alone, holds the arrays "X" and,
-      optionally, "y".
-    Returns the dataset, opened; without y where that is text, which `open_column(url, "y")` opens. Its
-      attribute `sources` holds name, digest and rows of each file.
+    `source`: files here or in an object store, which are read in the order of their names and must have the
+      same columns: CSV (.csv, .tsv, .txt) and JSON lines (.jsonl), also compressed (.gz, .zst, .bz2),
+      Parquet, Arrow and Feather, .npy or .npz. Also a pattern such as "new/*.csv"; a folder of Parquet files,
+      where folders such as `day=2020-01-01` give columns; or a Zarr group whose arrays are columns, as xarray
+      writes it. The columns of an .npy file are named "0", "1", …; further .npy files with 1-D arrays are
+      columns with the names of their files. An .npz file must be the only one; it holds the array "X" and
+      optionally "y".
+    Returns the open dataset. If y is text, the dataset is without it, and `open_column(url, "y")` opens y.
+      The attribute `sources` holds name, digest and number of rows of each file.
     Raises StorageError if the source cannot be read, its type is unknown, or the output cannot be written;
-      InvalidParameterError if a column that is named is not there; DataError if a column cannot become
-      numbers, or a value is missing; names the column and the row.
+      InvalidParameterError if a named column is not there; DataError, which names column and row, if a column
+      cannot become numbers, or a value is missing.
     """
     (written,) = _ingest(source, [(url, None)], roles, how, preparing)
     return written
@@ -118,13 +118,13 @@ def ingest_parts(
     how: Writing = Writing(),
     preparing: Preparing = Preparing(),
 ) -> tuple[ZarrDataset, ZarrDataset]:
-    """Turn tables into two datasets: one to train on and one of rows that are held out.
+    """Turn tables into two datasets: one to train on, and one of rows that are held out.
 
-    The recipe is learned from the rows to train on alone. Rows of one group stay together, or of one id,
-    where `roles` name such a column.
+    The recipe is learned from the rows to train on alone. If `roles` name a column of groups, or else of ids,
+    rows of one group or id stay together.
 
-    `urls`: of the rows to train on and of those held out.
-    Raises as `ingest`; DataError if a part has no row.
+    `urls`: where the rows to train on go, and where those held out go.
+    Raises as `ingest`; also DataError if a part has no row.
     """
     check_output(
         parse_location(urls[1]),
@@ -144,12 +144,12 @@ def _ingest(
     how: Writing,
     preparing: Preparing,
 ) -> list[ZarrDataset]:
-    """Write a dataset of each part of the rows; a recipe is learned from those of the last one."""
+    """Write one dataset for each part of the rows; the recipe is learned from the last part."""
     files = _find(source)
     given = [source] if isinstance(source, str | os.PathLike) else [] if isinstance(source, Query) else source
     inputs = [*(parse_location(one) for one in given), *(file.location for file in files)]
     url, learned_from = places[-1]
-    # Looking for a table's columns and types may take a while.
+    # Checked first, since finding a table's columns and types may take a while.
     check_output(parse_location(url), overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
     written: list[ZarrDataset] = []
     with ExitStack() as stack:
@@ -189,8 +189,8 @@ def _find(source: Sources, *, may_be_none: bool = False) -> list[File]:
 def _finish(attributes: dict[str, Any], journal: Journal, plan: Plan, part: Part | None) -> None:
     if part is not None and journal.n_read == journal.dropped:
         raise DataError(
-            f"no row is {'held out' if part.wanted else 'left to train on'}; expected some. Give another "
-            "share by `holdout`"
+            f"no row is {'held out' if part.wanted else 'left to train on'}; expected some. Change the share "
+            "`holdout`"
         )
     attributes.update(_facts(plan.roles, journal, {}))
     if plan.learned is not None:
@@ -198,9 +198,9 @@ def _finish(attributes: dict[str, Any], journal: Journal, plan: Plan, part: Part
 
 
 def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: Preparing) -> None:
-    """Refuse names that are no column of a table, before its rows are looked at.
+    """Refuse names that are no column of a table, before its rows are read.
 
-    An object store's files, which would have to be fetched for it, are not looked into.
+    Files in an object store are not checked, since they would have to be fetched first.
 
     Raises InvalidParameterError, DataError as `ingest`.
     """
@@ -218,22 +218,22 @@ def ingest_more(
     how: Writing = Writing(),
     preparing: Preparing = Preparing(),
 ) -> Ingested:
-    """Append the rows of files that are new to a dataset, or create it; run twice it does nothing more.
+    """Append the rows of new files to a dataset, or create it. A second run adds nothing more.
 
-    Columns are found by their names, which the dataset holds; a file may have others beside them. All rows of
-    all new files are added, or none.
+    Columns are found by the names that the dataset holds; a file may have further columns. All rows of all
+    new files are added, or none.
 
-    `source`: as `ingest` takes them, except that a folder or pattern may hold no file. Files that were
-      ingested before are skipped: they have the name, size and time of then, or the same bytes. One that has
-      grown since is refused.
-    `url`: the dataset. Where there is none, it is created as by `ingest`, if `target` or `columns` say of
-      what.
-    `roles`: of a dataset that is there, the columns are known, and need not be given; the dtype of X is the
-      dataset's, and giving it allows to round to it.
-    `preparing`: of a dataset that is there, text, dates and missing values become what its recipe says.
-    `how`: chunks are chosen where the dataset is created; nothing is overwritten.
-    Raises DataError, InvalidParameterError, StorageError as `ingest`, and as `append_dataset`; then the
-      dataset is as it was.
+    `source`: as for `ingest`, except that a folder or pattern may hold no file. Files that were ingested
+      before are skipped: they have the same name, size and time, or the same bytes. A file that has grown
+      since then is refused.
+    `url`: the dataset. If there is none, it is created as by `ingest`; then `target` or `columns` must be
+      given.
+    `roles`: an existing dataset knows its columns, so they need not be given. X keeps the dataset's dtype;
+      giving this dtype allows to round new rows to it.
+    `how`: chunks are chosen when the dataset is created; nothing is overwritten.
+    `preparing`: for an existing dataset its own recipe is used.
+    Raises DataError, InvalidParameterError, StorageError as `ingest` and `append_dataset`; the dataset then
+      stays as it was.
     """
     location = parse_location(url)
     if not exists(location) or is_unfinished(location):
@@ -248,7 +248,7 @@ def ingest_more(
         recipe = recipe_of(dataset.attributes)
         if preparing.recipe is not None and (recipe is None or recipe.digest() != preparing.recipe.digest()):
             raise InvalidParameterError(
-                f"`recipe` is given, but {location} was made by another; leave it out, data have their own"
+                f"`recipe` is given, but {location} was made by another one, which is used; leave it out"
             )
         if recipe is not None and preparing.reading == Reading():
             preparing = replace(preparing, reading=recipe.reading)
@@ -279,11 +279,11 @@ def _open_inputs(
     known: Sequence[Mapping[str, Any]],
     preparing: Preparing,
 ) -> tuple[list[Input], list[str]]:
-    """Open what is not among the known sources; returns the names of the rest too."""
+    """Open the inputs that are not among the known sources; return the names of the others too."""
     if isinstance(source, Query):
         n_ingested = source.n_ingested(known)
         result = stack.enter_context(run_query(source, n_ingested=n_ingested))
-        # An increment with the values of the one before is new all the same.
+        # An increment with the same values as the one before is new all the same: its digest must differ.
         begin = str(n_ingested) if source.is_incremental else ""
         return [Input(Source(source.name, begin), result, None)], []
     if len(files) > 1 and all(file.kind == ".npy" for file in files):
@@ -300,7 +300,7 @@ def _open_inputs(
             continue
         path = stack.enter_context(fetch(file))
         found = identify(file, path, known)
-        if values:  # files of other folders may hold the same bytes
+        if values:  # files with the same bytes have other rows in other folders
             folders = json.dumps(dict(file.partitions), sort_keys=True)
             digest = hashlib.sha256(f"{found.sha256}|{folders}".encode()).hexdigest()
             found = replace(found, sha256=digest)
@@ -322,7 +322,7 @@ def _open_inputs(
 def _open_columns(
     files: Sequence[File], paths: Sequence[Path], known: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Input], list[str]]:
-    """Open .npy files whose arrays are columns of one table, unless it is among the known sources."""
+    """Open .npy files as the columns of one table, unless it is among the known sources."""
     digests = [identify(file, path, []).sha256 for file, path in zip(files, paths, strict=True)]
     source = Source(
         ", ".join(file.name for file in files), hashlib.sha256("".join(digests).encode()).hexdigest()
@@ -338,14 +338,15 @@ def _read(
     """Plan how the rows of a new dataset are read.
 
     `part`: which rows to learn from.
-    Returns the plan, the number of rows where it is known, and what gives the batches.
+    Returns the plan, the number of rows if it is known, and a function that reads the batches.
     """
     first = opened[0]
     if first.table is None:
         assert first.path is not None
         if roles.columns is not None or roles.drop or roles.id is not None or part is not None:
             raise InvalidParameterError(
-                "`columns`, `drop`, `id` and `holdout` are of tables; an .npz file holds X as one array"
+                "`columns`, `drop`, `id` and `holdout` are for tables; an .npz file holds X as one array, so "
+                "leave them out"
             )
         n_samples, rows = read_npz(first.path, roles)
         plan = Plan(roles, None, {}, np.dtype(np.float64), False)
@@ -380,15 +381,15 @@ def _read(
 
 
 def _roles_of(recipe: Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
-    """Return the roles of a table whose inputs a recipe makes."""
+    """Return the roles of a table that a given recipe encodes."""
     if roles.columns is not None:
-        raise InvalidParameterError("`columns` is given, but the recipe names those of X; leave it out")
+        raise InvalidParameterError("`columns` is given, but the recipe names the columns; leave it out")
     named = roles.id is None and recipe.id in schema.names
     return replace(roles, columns=recipe.inputs, id=recipe.id if named else roles.id)
 
 
 def read_onto(dataset: Editing, opened: list[Input], roles: Roles, journal: Journal) -> Iterator[RowBatch]:
-    """Return batches that a dataset's arrays can hold, their columns chosen by the dataset's names."""
+    """Return batches for a dataset's arrays, with the columns that the dataset names."""
     X, y = dataset.headers["X"], dataset.headers.get("y")
     if roles.dtype not in (None, X.dtype.name):
         raise InvalidParameterError(
@@ -406,8 +407,8 @@ def read_onto(dataset: Editing, opened: list[Input], roles: Roles, journal: Jour
         plan = plan_columns(table.schema, roles, Learned(recipe), table.name)
         if roles.dtype is None and not np.can_cast(plan.dtype, X.dtype, "safe"):
             raise DataError(
-                f"{table.name} has columns of {plan.dtype}, which X of {dataset.location}, {X.dtype}, does "
-                f'not hold without rounding; give dtype="{X.dtype.name}" (--dtype) to round them'
+                f"{table.name} has columns of {plan.dtype}, which X of {dataset.location} ({X.dtype}) cannot "
+                f'hold without rounding; give dtype="{X.dtype.name}" (--dtype) to round them'
             )
         others = sorted(set(table.schema.names) - set(plan.types))
         if others:
@@ -420,7 +421,7 @@ def read_onto(dataset: Editing, opened: list[Input], roles: Roles, journal: Jour
 
 
 def _known_roles(dataset: Editing, roles: Roles, recipe: Recipe | None, *, one_dimensional: bool) -> Roles:
-    """Complete roles by what a dataset knows of its columns, or refuse others."""
+    """Complete roles by the columns that a dataset knows, and refuse others."""
     features, targets = dataset.names("feature_names"), dataset.names("target_names")
     features = features if recipe is None else tuple(recipe.inputs)
     for key, given, known in (
@@ -429,17 +430,17 @@ def _known_roles(dataset: Editing, roles: Roles, recipe: Recipe | None, *, one_d
     ):
         if given is not None and known is not None and tuple(given) != known:
             raise InvalidParameterError(
-                f"`{key}` is {list(given)}, but {dataset.location} has {list(known)}; leave it out, they are "
-                "found by name"
+                f"`{key}` is {list(given)}, but {dataset.location} has {list(known)}, which are found by "
+                "name; leave it out"
             )
     if features is None and roles.columns is None:
         raise InvalidParameterError(
-            f"{dataset.location} holds no names of columns; name those of X by `columns` in its order"
+            f"{dataset.location} holds no names of columns; give them as `columns`, in the order of X"
         )
     targets = targets or tuple(roles.targets)
     if "y" in dataset.headers and not targets:
         raise InvalidParameterError(
-            f"{dataset.location} holds no names of targets; name the columns of y by `target`"
+            f"{dataset.location} holds no names of targets; give the columns of y as `target`"
         )
     return replace(
         roles,
@@ -455,17 +456,17 @@ def _known_roles(dataset: Editing, roles: Roles, recipe: Recipe | None, *, one_d
 
 
 def _refuse_to_guess(source: Sources, location: Location, roles: Roles) -> None:
-    """Refuse to create a dataset whose targets nobody named: its name may be a mistake."""
+    """Refuse to create a dataset without named columns: its URL may be a typing error."""
     is_array = {file.kind for file in _find(source)} == {".npz"}
     if not is_array and not roles.targets and roles.columns is None:
         raise InvalidParameterError(
-            f"there is no dataset at {location} to append to; to create it, name the columns to predict by "
-            "`target`, or those of X by `columns` where there are none"
+            f"there is no dataset at {location} to append to; to create it, give the columns to predict as "
+            "`target`, or those of X as `columns` if there are no targets"
         )
 
 
 def _facts(roles: Roles, journal: Journal, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a dataset that change with what was read."""
+    """Return the attributes of a dataset that change when rows are added."""
     facts: dict[str, Any] = {SOURCES: [*known_sources(before), *journal.entries]}
     for key, name in ((_WEIGHT_COLUMN, roles.weight), (GROUPS_COLUMN, roles.groups)):
         if name is not None and key not in before:
@@ -478,7 +479,7 @@ def _facts(roles: Roles, journal: Journal, before: Mapping[str, Any]) -> dict[st
 def _then(
     batches: Iterator[RowBatch], opened: Sequence[Input], finish: Callable[[], None]
 ) -> Iterator[RowBatch]:
-    """Hand batches on, of which there is at least one, and call `finish` after the last."""
+    """Yield the batches, and call `finish` after the last; raise DataError if there is none."""
     n_batches = 0
     for batch in batches:
         n_batches += 1

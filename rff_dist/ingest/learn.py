@@ -1,12 +1,12 @@
-"""The first pass over a table: which levels, medians and means there are, and the recipe that they make.
+"""The first pass over a table: it learns levels, medians and means, and makes a recipe of them.
 
-It keeps a count of each level of text, a sample of rows for medians (all rows up to 4,096, of more rows
+It keeps a count of each level of text, a sample of rows for medians (all rows up to 4,096; with more rows
 quantiles are off by a percent of the ranks), and sums of targets by level and fold.
 
 References
 ----------
 Micci-Barreca (2001), A preprocessing scheme for high-cardinality categorical attributes, SIGKDD Explorations
-3(1), eq. 3 to 5: means drawn to that of all rows, as scikit-learn's TargetEncoder has them.
+3(1), eq. 3 to 5: means that are shrunk to the mean of all rows, as in scikit-learn's TargetEncoder.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from rff_dist.typing import FloatArray, IntArray
 if TYPE_CHECKING:
     import pyarrow
 
-#: More levels than these are target means where `categories` is "auto" and there are targets.
+#: With `categories` "auto" and targets, columns with more levels become target means.
 FEW_LEVELS = 20
-#: Levels that get a column of their own at most: the most frequent ones.
+#: At most so many levels, the most frequent ones, get a column of their own.
 MOST_COLUMNS = 100
-#: Levels that are counted at most.
+#: At most so many levels are counted; a column with more is left out.
 MAX_LEVELS = 100_000
-#: By which target means are cross-fitted; another seed than that of any fold of rows to train on.
+#: The folds of cross-fitted target means; their seed is none that folds of rows to train on have.
 _FOLDS = HashFolds(5, 2**40 + 1)
 CATEGORIES, IMPUTE = ("auto", "one-hot", "target"), ("none", "median", "mean", "most-frequent")
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How columns that are no plain numbers are to become numbers.
+    """How text, dates and missing values become numbers.
 
     `categories`: {"auto", "one-hot", "target"}. What text becomes: a column of 0 and 1 for each level, or the
-      mean target of the level. "auto" takes means above 20 levels where there are targets, and leaves text
-      out whose values hardly come twice.
-    `dates`: parts of dates, of `DATE_PARTS`; None takes elapsed days, the day of the year, the weekday and
-      the hour, as far as they vary.
-    `impute`: {"none", "median", "mean", "most-frequent"}. What missing values become. Missing text is a
-      level of its own, but with "most-frequent" the most frequent one.
-    Raises InvalidParameterError if one is no such name.
+      mean target of the level. "auto" takes means above 20 levels if there are targets, and leaves out text
+      whose values hardly come twice.
+    `dates`: the parts of dates that are used, of `DATE_PARTS`. None takes elapsed days, the day of the year,
+      the weekday and the hour, as far as they vary.
+    `impute`: {"none", "median", "mean", "most-frequent"}. What missing values become. Missing text becomes
+      the most frequent level with "most-frequent", else a level of its own.
+    Raises InvalidParameterError if a name is unknown.
     """
 
     categories: str = "auto"
@@ -80,29 +80,29 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A recipe, and what rows that it was learned from get in the place of target means.
+    """A recipe, and the cross-fitted target means for the rows that it was learned from.
 
-    `tables`: of each such column, see `TargetMeans.encode`.
+    `tables`: the means by column, see `TargetMeans.encode`.
     """
 
     recipe: Recipe
     tables: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def encode(self, batch: pyarrow.RecordBatch, start: int) -> FloatArray:
-        """Return the inputs of rows that were learned from; the first is row `start` of the table."""
+        """Return the inputs of rows that the recipe was learned from, rows `start` and on of the table."""
         if not self.tables:
             return self.recipe.encode(batch)
         return self.recipe.encode(batch, tables=self.tables, folds=fold_of_rows(start, batch.num_rows))
 
 
 def needs_pass(kinds: Mapping[str, str | None], encoding: Encoding) -> bool:
-    """Say whether the columns must be looked at before a recipe can be made of them."""
+    """Say whether a recipe for these columns needs a pass over the rows."""
     dates = encoding.dates is None and "date" in kinds.values()
     return encoding.impute != "none" or "text" in kinds.values() or dates
 
 
 def plain(kinds: Mapping[str, str | None], encoding: Encoding) -> Recipe:
-    """Return the recipe of columns that need not be looked at; others are only read by it."""
+    """Return the recipe of columns that need no pass; for others it only serves to read them."""
     made: list[Encoder] = []
     for name, kind in kinds.items():
         if kind == "text":
@@ -120,12 +120,12 @@ def learn(
     *,
     targets: Sequence[str],
 ) -> Learned:
-    """Make a recipe of a pass over rows.
+    """Learn a recipe in a pass over rows.
 
-    `columns`: of X.
+    `columns`: the columns of X.
     `batches`: rows, the number of the first in the table, and which of them to learn from; None for all.
-    `targets`: columns of numbers, or one of text, which holds classes.
-    Raises DataError if no row is there to learn from.
+    `targets`: columns of numbers, or one column of text, which holds classes.
+    Raises DataError if there is no row to learn from, or no column is left.
     """
     kinds = {name: kind_of(schema.field(name).type) for name in columns}
     numbers = _Numbers.of(kinds, encoding)
@@ -162,13 +162,13 @@ def learn(
     if not learned:
         raise DataError(
             f"no column is left for X: {listed([f'{name} ({why})' for name, why in left_out.items()])}; "
-            "expected some that say something. Name how text is to be encoded by `categories`"
+            "expected some that vary. Say how text is encoded with `categories`"
         )
     return Learned(Recipe(learned, left_out), tables)
 
 
 def fold_of_rows(start: int, n_rows: int) -> IntArray:
-    """Return the fold of each row by which target means are cross-fitted."""
+    """Return the fold of each row for cross-fitted target means."""
     return _FOLDS.assign(start, start + n_rows, n_samples=start + n_rows, groups=None)
 
 
@@ -177,7 +177,11 @@ def fold_of_rows(start: int, n_rows: int) -> IntArray:
 
 @dataclass(slots=True)
 class _Numbers:
-    """Sums, extremes and a sample of the columns of numbers, and of the parts of dates."""
+    """Sums, extremes and a row sample of all number columns and parts of dates.
+
+    `parts`: the parts of each date column, None for a number column.
+    `given`: whether the user named the parts of dates; else parts that do not vary are left out.
+    """
 
     parts: dict[str, tuple[str, ...] | None]
     given: bool
@@ -216,7 +220,7 @@ class _Numbers:
         self.most = np.maximum(self.most, np.where(there, values, -np.inf).max(axis=0, initial=-np.inf))
 
     def encoder(self, name: str, impute: str) -> Encoder | str:
-        """Return what becomes of a column, or why it is left out."""
+        """Return the encoder of a column, or why the column is left out."""
         at = 0
         for before, parts in self.parts.items():
             if before == name:
@@ -252,9 +256,9 @@ class _Numbers:
 
 @dataclass(slots=True)
 class _Outputs:
-    """What is averaged: targets, or an indicator of each class.
+    """The outputs that are averaged: targets, or an indicator for each class.
 
-    `classes`: their places, in the order of their appearance; None of numbers.
+    `classes`: the place of each class, in order of appearance; None if targets are numbers.
     """
 
     columns: Sequence[str]
@@ -279,7 +283,7 @@ class _Outputs:
 
     @property
     def order(self) -> IntArray:
-        """The outputs that means are told of: all targets, all classes sorted, or of two the second."""
+        """The outputs whose means are used: all targets; all classes, sorted; of two classes the second."""
         if self.classes is None:
             return np.arange(len(self.columns))
         places = np.array([self.classes[name] for name in sorted(self.classes)], np.int64)
@@ -295,8 +299,8 @@ class _Outputs:
 class _Levels:
     """The levels of a column of text: their counts, and sums of the outputs by fold and level.
 
-    `sums`, `squares`: float64 arrays of shape (n_folds, n_levels, n_outputs), of outputs less `pivot`.
-    `weights`: rows with targets, of shape (n_folds, n_levels).
+    `sums`, `squares`: float64 arrays of shape (n_folds, n_levels, n_outputs), of outputs minus `pivot`.
+    `weights`: numbers of rows with targets, of shape (n_folds, n_levels).
     """
 
     index: dict[str, int] = field(default_factory=dict)
@@ -332,13 +336,13 @@ class _Levels:
         self.weights = _grown(self.weights, shape[:2])
         self.sums, self.squares = _grown(self.sums, shape), _grown(self.squares, shape)
         centred = Y - self.pivot
-        # A class that is new was 0 in the rows before, and its pivot is 0.
+        # A new class was 0 in all rows before, and has a pivot of 0, so its former sums are 0.
         np.add.at(self.weights, (folds, places), 1.0)
         np.add.at(self.sums, (folds, places), centred)
         np.add.at(self.squares, (folds, places), centred**2)
 
     def encoder(self, name: str, encoding: Encoding, outputs: _Outputs | None, n_rows: int) -> Encoder | str:
-        """Return what becomes of the column, or why it is left out."""
+        """Return the encoder of the column, or why the column is left out."""
         counted = zip(self.index, self.counts.tolist(), strict=False)
         count_of = {level: count for level, count in counted if count}
         n_levels = len(count_of)
@@ -354,7 +358,7 @@ class _Levels:
         fill = {"none": None, "most-frequent": most}.get(encoding.impute, MISSING)
         if encoding.categories == "target" and outputs is None:
             raise InvalidParameterError(
-                "`categories` is 'target', but there is no target to take means of; name it, or give one-hot"
+                "`categories` is 'target', but there is no target to take means of; name it, or use 'one-hot'"
             )
         many = encoding.categories == "auto" and n_levels > FEW_LEVELS
         if outputs is not None and (many or encoding.categories == "target"):
@@ -362,19 +366,19 @@ class _Levels:
             means, rest = self._means(levels, outputs, np.arange(_FOLDS.n_folds))
             return TargetMeans(name, levels, outputs.names, means.tolist(), rest.tolist(), fill)
         kept = sorted(count_of, key=lambda level: (-count_of[level], level))[:MOST_COLUMNS]
-        if fill != MISSING:  # missing text is then no level, but refused or another one
+        if fill != MISSING:  # missing text is then refused, or becomes another level
             kept = [level for level in kept if level != MISSING or not self.n_missing]
         return OneHot(name, sorted(kept), n_levels > MOST_COLUMNS, fill)
 
     def cross_fitted(self, levels: Sequence[str], outputs: _Outputs) -> FloatArray:
-        """Return the means that the rows of each fold get: of shape (n_folds, n_levels + 1, n_outputs)."""
+        """Return the means for the rows of each fold, of shape (n_folds, n_levels + 1, n_outputs)."""
         folds = np.arange(_FOLDS.n_folds)
         return np.stack([np.vstack(self._means(levels, outputs, np.delete(folds, one))) for one in folds])
 
     def _means(
         self, levels: Sequence[str], outputs: _Outputs, folds: IntArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return means of the levels and of all, by the rows of some folds."""
+        """Return the means of the levels and the mean of all, from the rows of some folds."""
         assert self.pivot is not None
         places = np.array([self.index[level] for level in levels], np.int64)
         weights = self.weights[folds].sum(axis=0)
@@ -393,7 +397,7 @@ class _Levels:
 
 
 def _numbered(column: pyarrow.Array, index: dict[str, int]) -> tuple[IntArray, IntArray]:
-    """Return the number of each text, new ones being numbered on, and the rows that are missing."""
+    """Return the number of each text in `index`, which new texts are added to, and the missing rows."""
     encoded: Any = to_text(column).dictionary_encode()
     numbers = np.array(
         [index.setdefault(text, len(index)) for text in encoded.dictionary.to_pylist()] or [0], np.int64

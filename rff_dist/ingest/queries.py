@@ -1,4 +1,4 @@
-"""The rows that a query of a database gives, a batch at a time; neither passwords nor its text are told."""
+"""Rows of a database query, a batch at a time. Messages show neither passwords nor the query's text."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ _PEEKED_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query of a database, whose rows are ingested.
+    """A database query, whose rows are ingested.
 
-    In its text `:n_ingested` stands for the rows that a dataset has of this query already, so that only new
-    ones are asked for: ``SELECT … FROM t ORDER BY id LIMIT 100000000 OFFSET :n_ingested``. Without it all
-    rows of the result are appended, unless they are the very rows that were ingested before.
+    In its text, `:n_ingested` stands for the number of rows that the dataset already has from this query, so
+    that the query can ask for new rows only:
+    ``SELECT … FROM t ORDER BY id LIMIT 100000000 OFFSET :n_ingested``. Without it, all rows of the result are
+    appended, unless exactly these rows were ingested before.
 
-    `sql`: a SELECT, or what else gives rows.
+    `sql`: a SELECT, or another statement that returns rows.
     `connection`: SQLAlchemy's URL of the database, such as `postgresql+psycopg://user:password@host/name`;
       None takes the environment variable RFF_DIST_SQL. It is neither shown nor stored.
     """
@@ -46,7 +47,7 @@ class Query:
 
     @property
     def name(self) -> str:
-        """What a dataset remembers it by: a digest of its text, which may name people."""
+        """The name that a dataset stores: a digest, since the query's text may name people."""
         return f"query {sha256(self._line.encode()).hexdigest()[:32]}"
 
     @property
@@ -55,19 +56,19 @@ class Query:
 
     @property
     def is_incremental(self) -> bool:
-        """Whether it asks for rows beyond those that are ingested."""
+        """Whether the query asks for rows beyond those that are ingested."""
         return re.search(rf"(?<![:\w\\]):{N_INGESTED}\b", self.sql) is not None
 
     def n_ingested(self, sources: Sequence[Mapping[str, Any]]) -> int:
-        """Return how many rows of it were read before, as a dataset's `sources` say."""
-        known = (self.name, self._line)  # datasets that were made earlier hold the text
+        """Return how many rows of this query were read before, by a dataset's `sources`."""
+        known = (self.name, self._line)  # datasets of earlier releases hold the query's text
         return sum(int(one.get("n_read", 0)) for one in sources if one.get("name") in known)
 
 
 def read_secret(text: str, what: str) -> str:
-    """Return a text that may be given as ``env:NAME`` or ``file:PATH``, where nobody else sees it.
+    """Return a text that may be given as ``env:NAME`` or ``file:PATH``, so that nobody else sees it.
 
-    `what`: what it is, for messages.
+    `what`: its name in messages.
     Raises InvalidParameterError if there is no such variable or file, or it is empty.
     """
     kind, _, place = text.partition(":")
@@ -79,18 +80,18 @@ def read_secret(text: str, what: str) -> str:
             found = Path(place).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidParameterError(
-                f"{what} is {text!r}, and {where} cannot be read ({type(error).__name__}); expected a text "
+                f"{what} is {text!r}, but {where} cannot be read ({type(error).__name__}); expected a text "
                 "file that this process may read"
             ) from None
     else:
         return text
     if not found.strip():
-        raise InvalidParameterError(f"{what} is {text!r}, and {where} is empty or not there; expected a text")
+        raise InvalidParameterError(f"{what} is {text!r}, but {where} is empty or not there; expected a text")
     return found.strip()
 
 
 def holds_password(connection: str) -> bool:
-    """Say whether a database's URL has a password in it, or options, which may be one."""
+    """Say whether a database's URL has a password, or options, which may hold one."""
     import sqlalchemy
 
     try:
@@ -102,11 +103,11 @@ def holds_password(connection: str) -> bool:
 
 @contextmanager
 def run_query(query: Query, *, n_ingested: int) -> Iterator[Table]:
-    """Run a query and give its result as a table, which is read once, by a cursor of the server's.
+    """Run a query and yield its result as a table, which a server-side cursor reads once.
 
     Raises InvalidParameterError if no connection is given, or it is no URL of a database;
       MissingDependencyError if the database's driver is not installed; StorageError if the database does not
-      answer or refuses the query; DataError if several columns have one name.
+      answer or refuses the query; DataError if several columns have the same name.
     """
     import sqlalchemy
 
@@ -125,7 +126,7 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[Table]:
         ) from None
     parameters = {N_INGESTED: n_ingested} if query.is_incremental else {}
     try:
-        # An error of the database's driver may hold what it was connected with: it is told without.
+        # Errors of the database's driver may hold the password: they are raised without it.
         with _telling(query, url), engine.connect() as connection:
             streaming = connection.execution_options(stream_results=True)
             result = streaming.execute(sqlalchemy.text(query.sql), parameters)
@@ -140,8 +141,8 @@ def _read_url(query: Query) -> Any:
     text = query.connection or os.environ.get(CONNECTION_VARIABLE)
     if not text:
         raise InvalidParameterError(
-            f"no database to run the query on; give its URL by the environment variable "
-            f"{CONNECTION_VARIABLE}, such as sqlite:///file.db or postgresql+psycopg://user:password@host/name"
+            f"no database is given to run the query on; set the environment variable {CONNECTION_VARIABLE} "
+            f"to its URL, such as sqlite:///file.db or postgresql+psycopg://user:password@host/name"
         )
     try:
         return sqlalchemy.make_url(text)
@@ -154,7 +155,7 @@ def _read_url(query: Query) -> Any:
 
 @contextmanager
 def _telling(query: Query, url: Any) -> Iterator[None]:
-    """Turn errors of SQLAlchemy and its drivers into ours, without passwords and the query."""
+    """Turn errors of SQLAlchemy and its drivers into StorageError, without passwords and the query."""
     import sqlalchemy
 
     try:
@@ -193,7 +194,7 @@ def _as_table(result: Any, query: Query, url: Any) -> Table:
 
 
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
-    """Return the type of a column by its first values: float64 for numbers, and without any."""
+    """Return the type of a column by its first values: float64 if they are numbers, or all missing."""
     import pyarrow
 
     types = {type(value) for value in values if value is not None}
@@ -215,13 +216,13 @@ def _as_column(values: Sequence[Any], kind: pyarrow.DataType, name: str, start: 
         return pyarrow.array(values, kind)
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
         raise DataError(
-            f"the query's column {name!r} holds something else than {kind} in rows {start + 1:_} to "
+            f"the query's column {name!r} holds other values than {kind} in rows {start + 1:_} to "
             f"{start + len(values):_}; expected values of one type. CAST it, or leave the column out"
         ) from None
 
 
 def _as_numbers(values: Sequence[Any], name: str, start: int) -> np.ndarray:
-    """Return a column as float64, what is missing as NaN."""
+    """Return a column as float64, missing values as NaN."""
     numbers = np.empty(len(values))
     for i, value in enumerate(values):
         if value is not None and not isinstance(value, int | float | Decimal | np.number):
@@ -234,14 +235,14 @@ def _as_numbers(values: Sequence[Any], name: str, start: int) -> np.ndarray:
 
 
 def _shown(url: Any) -> str:
-    """Return where a database is, without user and password."""
+    """Return the address of a database, without user and password."""
     return f"{url.drivername}://{url.host or ''}/{url.database or ''}"
 
 
 def _told(error: BaseException, url: Any, sql: str = "") -> str:
-    """Return what an error says, without the password and without values of the query.
+    """Return an error's message without the password and the values in the query.
 
-    SQLAlchemy adds the query to what the driver said, and PostgreSQL's driver the line that it stumbled over.
+    SQLAlchemy adds the query to the driver's message, and PostgreSQL's driver adds the line that failed.
     """
     text = re.sub(r" (\[SQL: |LINE \d+:).*", "", explain(getattr(error, "orig", None) or error))
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]

@@ -1,8 +1,7 @@
-"""What is done to the columns of a table so that they become numbers, as JSON says it.
+"""Recipes: how the columns of a table become numbers, stored as JSON.
 
-A recipe is learned from the rows of a dataset (`rff_dist.ingest.learn`) and stored with it and with models
-that are trained on it. It then makes of other rows what it made of those: levels that were not there, and
-missing values, have their place.
+A recipe is learned from the rows of a dataset (`rff_dist.ingest.learn`), and stored with it and with models
+that are trained on it. It then encodes other rows in the same way, also unknown levels and missing values.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from rff_dist.typing import FloatArray, IntArray
 if TYPE_CHECKING:
     import pyarrow
 
-RECIPE = "recipe"  # the attribute of datasets, and the member of models' cards
-MISSING = "(missing)"  # the level of missing text, where missing values are filled in
-_FORMAT, _WITH_TRANSFORMER = 1, 2  # older releases read the former only
+RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
+MISSING = "(missing)"  # the level of missing text, if missing values are filled in
+_FORMAT, _WITH_TRANSFORMER = 1, 2  # older releases read format 1 only
 
 DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
 
@@ -44,7 +43,7 @@ class Number:
     """A column of numbers, booleans (0 and 1), times of day (hours) or durations (days).
 
     `fill`: what missing values become; None leaves them missing.
-    `n_missing`: how many there were.
+    `n_missing`: how many values were missing in the rows that this was learned from.
     """
 
     kind: ClassVar[str] = "number"
@@ -74,9 +73,9 @@ class Number:
 class Date:
     """A column of dates or times, as numbers in UTC.
 
-    `parts`: which, of `DATE_PARTS`: days since 1970, with a fraction; weekdays from 0 on Mondays; hours with
-      a fraction.
-    `fill`: what each part of missing dates becomes; None leaves them missing.
+    `parts`: the parts that are used, of `DATE_PARTS`. "elapsed-days" are days since 1970 with a fraction;
+      weekdays count from 0 on Mondays; hours have a fraction.
+    `fill`: what each part of a missing date becomes; None leaves it missing.
     """
 
     kind: ClassVar[str] = "date"
@@ -104,10 +103,10 @@ class Date:
 
 @dataclass(frozen=True, slots=True)
 class OneHot:
-    """A column of text with a column of 0 and 1 for each of its levels; one for both of two.
+    """A column of text as a column of 0 and 1 for each of its levels; two levels share one column.
 
-    `levels`: those that have a column.
-    `rest`: whether one more column says that the level is another.
+    `levels`: the levels that have a column.
+    `rest`: whether one more column marks all other levels.
     `fill`: the level that missing text counts as; None leaves it missing.
     """
 
@@ -135,7 +134,7 @@ class OneHot:
         return len(self.levels) == 2 and not self.rest
 
     def encode(self, column: pyarrow.Array) -> FloatArray:
-        """Return 0 and 1, of shape (n_rows, n_names); a level that is not known has 0 or the last column."""
+        """Return 0 and 1, of shape (n_rows, n_names). Unknown levels are 0, but for the column of `rest`."""
         places, missing = _places(column, self.levels, self.fill)
         found = np.zeros((len(places), len(self.levels) + 1))
         found[np.arange(len(places)), places] = 1.0
@@ -145,13 +144,13 @@ class OneHot:
 
 @dataclass(frozen=True, slots=True)
 class TargetMeans:
-    """A column of text, each level as the mean of the targets of its rows, drawn to the mean of all.
+    """A column of text, with each level as the mean target of its rows, shrunk to the mean of all rows.
 
-    `levels`: those that were there.
-    `outputs`: names of what is averaged: targets, or classes, whose means are their shares; of two classes
-      the second.
-    `means`: of each level a number for each output.
-    `rest`: the same of all rows, for other levels.
+    `levels`: the levels that were learned.
+    `outputs`: names of what is averaged: targets, or classes, whose means are their shares. Of two classes
+      only the second is used.
+    `means`: for each level, a mean of each output.
+    `rest`: the means of all rows, for unknown levels.
     `fill`: the level that missing text counts as; None leaves it missing.
     """
 
@@ -181,8 +180,8 @@ class TargetMeans:
     ) -> FloatArray:
         """Return means, of shape (n_rows, n_outputs).
 
-        `tables`: float64 array of shape (n_folds, n_levels + 1, n_outputs). Means of the rows of all other
-          folds, which rows that were learned from get: their own targets are not in them.
+        `tables`: float64 array of shape (n_folds, n_levels + 1, n_outputs). For rows that the means were
+          learned from: the means of all other folds, which do not contain these rows' own targets.
         `folds`: int64 array of shape (n_rows,). The fold of each row.
         """
         places, missing = _places(column, self.levels, self.fill)
@@ -204,11 +203,11 @@ _ENCODERS: dict[str, type[Encoder]] = {
 class Recipe:
     """How a table's rows become inputs.
 
-    `columns`: what becomes of each of the table's columns, in the order of X; or a transformer of all.
-    `left_out`: why a column is not used, by its name.
+    `columns`: the encoder of each column of the table, in the order of X; or one transformer for all.
+    `left_out`: why columns are not used, by their names.
     `id`: the column of ids.
     `reading`: how CSV files are read, as far as that was given.
-    `notes`: how each of the files was read, where that is unusual.
+    `notes`: unusual things about how each file was read.
     """
 
     columns: Sequence[Encoder]
@@ -229,21 +228,21 @@ class Recipe:
 
     @property
     def sources(self) -> list[str]:
-        """The table's column that each of X's columns is made of; of a transformer X's own."""
+        """For each column of X, the table's column that it is made of; with a transformer, its own name."""
         return [
             name if isinstance(one, Transformer) else one.column for one in self.columns for name in one.names
         ]
 
     @property
     def transformer(self) -> Transformer | None:
-        """What makes all columns of X, where that is a transformer of scikit-learn."""
+        """The transformer of scikit-learn that makes all columns of X, if there is one."""
         found = self.columns[0] if self.columns else None
         return found if isinstance(found, Transformer) else None
 
     def check(self, schema: pyarrow.Schema, table: str) -> dict[str, pyarrow.DataType]:
-        """Return the types by which a table's columns are read.
+        """Return the types to read a table's columns by.
 
-        Raises DataError if one is not there, or holds something else than it did.
+        Raises DataError if a column is missing, or holds another kind of values.
         """
         there = set(schema.names)
         absent = [name for name in self.inputs if name not in there]
@@ -257,10 +256,10 @@ class Recipe:
             kind = schema.field(name).type
             held = kind_of(kind)
             reads = wanted or held or "number"
-            # Text may look like numbers, and an empty column is read as one of numbers.
+            # Text may look like numbers in this table, and an empty column counts as one of numbers.
             if held is None or (held != reads and reads != "text" and str(kind) != "null"):
                 raise DataError(
-                    f"{table}: not {reads}s: {name!r} ({kind}); expected {reads}s, as the "
+                    f"{table}: not {reads}s: {name!r} ({kind}); expected {reads}s, as in the table that the "
                     "dataset or model was made of"
                 )
             types[name] = read_type(kind, reads)
@@ -283,10 +282,10 @@ class Recipe:
         tables: Mapping[str, FloatArray] | None = None,
         folds: IntArray | None = None,
     ) -> FloatArray:
-        """Return the inputs of some rows, of shape (n_rows, n_features), NaN where a value is missing.
+        """Return the inputs of some rows, of shape (n_rows, n_features), with NaN for missing values.
 
-        `tables`, `folds`: of columns whose targets are averaged, for rows that were learned from; see
-          `TargetMeans.encode`.
+        `tables`, `folds`: for rows that target means were learned from, see `TargetMeans.encode`; tables by
+          column.
         """
         X = np.empty((batch.num_rows, len(self.names)))
         start = 0
@@ -314,7 +313,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Recipe:
-        """Return the recipe of `to_dict`.
+        """Return the recipe that `to_dict` wrote.
 
         Raises VersionError if a newer release wrote it.
         """
@@ -336,7 +335,7 @@ class Recipe:
 
 
 def plain_recipe(columns: Sequence[str]) -> Recipe:
-    """Return the recipe of numbers that are taken as they are, as datasets without a recipe were made."""
+    """Return the recipe of plain numbers, for datasets that were made without a recipe."""
     return Recipe([Number(name) for name in columns])
 
 
@@ -349,8 +348,8 @@ def recipe_of(attributes: Mapping[str, Any]) -> Recipe | None:
 def encode_table(recipe: Recipe, table: Any) -> FloatArray:
     """Return the inputs that a recipe makes of a table in memory, of shape (n_rows, n_features).
 
-    `table`: pyarrow.Table, or a pandas or polars frame; for a transformer whatever it was fitted on.
-    Raises DataError if a column is not there, or holds something else than it did.
+    `table`: a pyarrow.Table, or a pandas or polars frame; for a transformer whatever it was fitted on.
+    Raises DataError if a column is missing, or holds another kind of values.
     """
     import pyarrow
 
@@ -366,7 +365,7 @@ def encode_table(recipe: Recipe, table: Any) -> FloatArray:
 
 
 def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
-    """Return parts of dates as numbers, missing ones as NaN."""
+    """Return parts of dates as numbers, with NaN for missing dates."""
     import pyarrow
     from pyarrow import compute
 
@@ -384,7 +383,7 @@ def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
 
 
 def _reads(one: Encoder) -> Mapping[str, str | None]:
-    """Return which columns of a table are read, and what each must hold."""
+    """Return the columns of the table that an encoder reads, and what each must hold."""
     return one.reads if isinstance(one, Transformer) else {one.column: one.reads}
 
 
@@ -393,7 +392,7 @@ def _filled(values: FloatArray, fill: float | None) -> FloatArray:
 
 
 def _places(column: pyarrow.Array, levels: Sequence[str], fill: str | None) -> tuple[IntArray, IntArray]:
-    """Return the place of each value among the levels, their number for others, and the missing rows."""
+    """Return the place of each value among the levels (n_levels if it is none), and the missing rows."""
     import pyarrow
     from pyarrow import compute
 

@@ -1,4 +1,4 @@
-"""Which columns of a table become what, and whether they can."""
+"""The roles of a table's columns, and whether the columns can have them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which columns of a table become what, and how.
+    """Which columns of a table become X, y, weights, groups and ids, and how.
 
-    `target`: columns to predict; one name makes y a vector, a list a matrix. One column of text makes y
-      labels for a classifier. In an .npz file the name of the targets' array, "y" if it is there.
+    `target`: columns to predict. One name makes y a vector, a list a matrix. One column of text makes y
+      labels for a classifier. In an .npz file: the name of the targets' array, by default "y" if it exists.
     `weight`: column (or array) of sample weights.
-    `groups`: column (or array) of integers, booleans or text that says which rows are held out together; it
-      is written as "groups".
-    `columns`: columns of the table that X is made of, in this order; None takes all that have no other role.
+    `groups`: column (or array) of integers, booleans or text; rows of one group are held out together. It is
+      written as "groups".
+    `columns`: columns of the table that X is made of, in this order; None takes all without another role.
     `drop`: columns that are left out.
-    `id`: column of integers or text that says what a row is called; it is written as "id", and comes back
-      beside predictions.
-    `dtype`: {"float32", "float64"}. Of X. None keeps all digits: float32 for columns of float32, booleans and
-      integers of at most 16 bits, else float64, to which the numbers of a CSV file are read and 64-bit
-      integers above 2^53 are rounded. Targets are float64; labels, groups and ids keep their type.
-    `on_nan`: {"error", "drop"}. What to do with a row that has an empty, NaN or infinite value; empty text is
-      one. Dropped rows are counted in the attribute `dropped_rows`.
+    `id`: column of integers or text that names each row. It is written as "id", and given back with
+      predictions.
+    `dtype`: {"float32", "float64"}. The dtype of X. None keeps all digits: float32 for columns of float32,
+      booleans and integers of at most 16 bits, else float64. Numbers in CSV files are read as float64, and
+      64-bit integers above 2^53 are rounded to it. Targets are float64; labels, groups and ids keep their
+      type.
+    `on_nan`: {"error", "drop"}. What to do with a row that has an empty, NaN or infinite value, or empty
+      text. The attribute `dropped_rows` counts dropped rows.
     """
 
     target: str | Sequence[str] | None = None
@@ -61,8 +62,8 @@ class Roles:
 class Plan:
     """How a table's columns become arrays.
 
-    `learned`: how those of X do; None of an .npz file.
-    `types`: by which all columns are read.
+    `learned`: the recipe of X's columns; None for an .npz file.
+    `types`: the types that all columns are read by.
     `text`: whether y holds labels.
     """
 
@@ -82,12 +83,12 @@ class Plan:
 
     @property
     def places(self) -> tuple[list[str] | None, list[str] | None]:
-        """The table's columns that those of X and y were made of, for errors."""
+        """The table's columns that those of X and y were made of, for messages."""
         return None if self.learned is None else self.learned.recipe.sources, self.targets
 
 
 def common_schema(tables: Sequence[Table]) -> pyarrow.Schema:
-    """Return types that hold the columns of all tables: text where one is text, else the wider number."""
+    """Return types that hold the columns of all tables: text if one table has text, else the wider number."""
     import pyarrow
 
     kinds = {one.name: one.type for one in tables[0].schema}
@@ -117,7 +118,7 @@ def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: Learned, table: 
     choose_columns(table, schema, roles)
     for column, role in ((roles.weight, "weight"), (roles.groups, "groups")):
         if column is not None and not roles.targets:
-            raise InvalidParameterError(f"`{role}` without `target`; expected those of training rows")
+            raise InvalidParameterError(f"`{role}` without `target`; give a target too, or leave it out")
     types = learned.recipe.check(schema, table) if learned.recipe.columns else {}
     text = any(kind_of(schema.field(name).type) == "text" for name in roles.targets)
     wanted = [(name, None if text else "number") for name in roles.targets]
@@ -129,10 +130,10 @@ def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: Learned, table: 
 
 
 def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str]:
-    """Return the names of X's columns, if all names that were given exist and hold what they must.
+    """Return the names of X's columns, after checking that all given names exist and fit their roles.
 
-    Raises InvalidParameterError if one does not exist, or has two roles; DataError if one holds something
-      else.
+    Raises InvalidParameterError if one does not exist, or has two roles; DataError if one holds values that
+      do not fit its role.
     """
     kinds = {field.name: kind_of(field.type) for field in schema}
     named = [(name, "target") for name in roles.targets]
@@ -163,13 +164,13 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
         if strange:
             shown = ", ".join(f"{name!r} ({schema.field(name).type})" for name in strange[:10])
             raise DataError(
-                f"{table}: not {wanted}: {shown}; expected such columns. Leave them out with "
+                f"{table}: not {wanted}: {shown}; expected {wanted}. Leave these columns out with "
                 f"drop={strange[:10]}, or convert them first"
             )
     dates = [name for name in roles.targets if kinds[name] == "date"]
     if dates:
         raise DataError(
-            f"{table}: the target {dates[0]!r} is a date; expected numbers or classes. Convert it first: to "
-            "days since another date, say"
+            f"{table}: the target {dates[0]!r} is a date; expected numbers or classes. Convert it first, for "
+            "example to days since another date"
         )
     return features

@@ -1,4 +1,4 @@
-"""Rows of tables as batches of arrays, checked, and a journal of what was read."""
+"""Rows of tables as checked batches of arrays, and a journal of what was read."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ type Parts = tuple[np.ndarray | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Rows that are kept out of a dataset: a share of them, chosen by hashes of what they are called.
+    """A share of the rows to hold out, chosen by hashes of their groups, ids or numbers.
 
-    `share`: of the rows, to a thousandth.
-    `seed`: another one chooses others.
+    `share`: share of the rows, rounded to a thousandth.
+    `seed`: another seed chooses other rows.
     """
 
     share: float
@@ -46,7 +46,7 @@ class HeldOut:
             )
 
     def holds(self, keys: np.ndarray) -> np.ndarray:
-        """Say of each row whether it is held out.
+        """Say for each row whether it is held out.
 
         `keys`: int, bool or text array of shape (n_rows,). Rows of one key stay together.
         """
@@ -57,7 +57,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which rows are read: those that are held out, or all others."""
+    """Which rows are read: the held-out ones if `wanted`, else all others."""
 
     held_out: HeldOut
     wanted: bool
@@ -65,9 +65,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Something that rows are read from: a table of a file or of a query, or an .npz file's arrays.
+    """One source of rows: the table of a file or a query, or the arrays of an .npz file.
 
-    `source`: what the dataset remembers it by; of a query, what its digest begins with.
+    `source`: what the dataset stores about it. The digest of a query is only the beginning of its final one.
     """
 
     source: Source
@@ -85,9 +85,9 @@ class Input:
 
 @dataclass(slots=True)
 class Journal:
-    """What was read until now: an entry of `sources` for each input that is finished.
+    """What was read until now, with an entry of the attribute `sources` for each finished input.
 
-    `n_seen`: rows of all inputs, those of other parts and of the input that is being read included.
+    `n_seen`: rows of all inputs, including rows of other parts and of the input that is being read.
     """
 
     entries: list[Mapping[str, Any]] = field(default_factory=list)
@@ -105,9 +105,9 @@ def read_tables(
 ) -> Iterator[RowBatch]:
     """Yield the rows of inputs as arrays: X, y, weights, groups and ids.
 
-    Raises DataError if a value cannot be used, unless such rows are dropped; names row and column.
+    Raises DataError, which names row and column, if a value cannot be used, unless such rows are dropped.
     """
-    if part is not None and part.wanted and plan.learned is not None:  # nothing was learned from these rows
+    if part is not None and part.wanted and plan.learned is not None:  # no mean holds these rows' targets
         plan = replace(plan, learned=Learned(plan.learned.recipe))
     for one in opened:
         rows = _split_columns(read_batches([one], plan, journal, part), plan)
@@ -117,7 +117,7 @@ def read_tables(
 def read_batches(
     opened: Sequence[Input], plan: Plan, journal: Journal, part: Part | None
 ) -> Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]:
-    """Yield batches of rows, the number of each one's first row among all, and which rows are wanted."""
+    """Yield batches of rows, the number of their first row among all rows, and which rows are wanted."""
     key = plan.roles.groups or plan.roles.id
     for one in opened:
         assert one.table is not None
@@ -133,7 +133,7 @@ def read_batches(
 
 
 def _keys(column: pyarrow.Array) -> np.ndarray:
-    """Return what rows are held out by: integers as they are, all else as text."""
+    """Return the keys that rows are held out by: integers as they are, all else as text."""
     labels = to_labels(column)
     if labels.dtype.kind in "iu":
         return labels
@@ -170,7 +170,7 @@ def _split_columns(
 def check_rows(
     batches: Iterator[tuple[Parts, np.ndarray]], one: Input, plan: Plan, journal: Journal
 ) -> Iterator[Parts]:
-    """Refuse or drop rows with values that are missing or infinite; enters what was read in the journal."""
+    """Refuse or drop rows with missing or infinite values; enter what was read in the journal."""
     n_read, dropped = 0, 0
     digest = hashlib.sha256(one.source.sha256.encode())
     for parts, rows in batches:
@@ -186,7 +186,7 @@ def check_rows(
                 where = ("X", "y", "the weights", "the groups", "the ids")[i]
                 place = repr(known[column]) if known else f"{column} of {where}"
                 expected = "a number" if part.dtype.kind in "biuf" else "text"
-                how = ', with impute="median" say' if i == 0 else ""
+                how = ', for example with impute="median"' if i == 0 else ""
                 raise DataError(
                     f"{one.name}: row {rows[row] + 1}, column {place} is missing or not finite (rows "
                     f"count from 1, without a header); expected {expected}. Fill it in{how}, or "
@@ -212,7 +212,7 @@ def check_rows(
 
 
 def _is_usable(values: np.ndarray) -> np.ndarray:
-    """Say of each value whether it is there: a finite number, or text that is not empty."""
+    """Say for each value whether it is a finite number, or text that is not empty."""
     if values.dtype.kind in "biuf":
         return np.isfinite(values)
     return np.asarray((values != "") & (values != None))  # noqa: E711 - of each element

@@ -1,4 +1,4 @@
-"""Tables as batches of columns: CSV, Parquet, Arrow, JSON and NumPy files, and their columns' types."""
+"""Tables of CSV, Parquet, Arrow, JSON and NumPy files as batches of columns, and the columns' types."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _BATCH_ROWS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How CSV files are written; what is None is found out.
+    """How CSV files are written; values of None are found out from each file.
 
-    `header`: whether the first line names the columns; else they are called "0", "1", …
+    `header`: whether the first line names the columns; otherwise they are called "0", "1", …
     `delimiter`: one character.
-    `encoding`: as Python names it, such as "cp1252".
-    Raises InvalidParameterError if the delimiter or the encoding cannot be one.
+    `encoding`: an encoding by its name in Python, such as "cp1252".
+    Raises InvalidParameterError if the delimiter or the encoding is not valid.
     """
 
     header: bool | None = None
@@ -56,11 +56,11 @@ class Reading:
 class Table:
     """Columns of numbers, text and dates, read batch by batch.
 
-    `schema`: the types of the columns; of text files and queries as their first rows have them.
-    `batches`: from the types of the columns that are wanted to an iterator of record batches, which hold
-      them, and others perhaps.
-    `n_samples`: rows, where that is known.
-    `notes`: how it was read, where that was found out and is unusual.
+    `schema`: the types of the columns; for text files and queries, by their first rows.
+    `batches`: takes the types of the wanted columns, and returns an iterator of record batches that hold
+      them, perhaps with others.
+    `n_samples`: number of rows, if it is known.
+    `notes`: unusual things that were found out about how to read it.
     `is_read_once`: whether `batches` works only once.
     """
 
@@ -73,10 +73,10 @@ class Table:
 
 
 def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str, Any]) -> Table:
-    """Read which columns a file has.
+    """Open a file as a table; its rows are not read yet.
 
     `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".zarr"}.
-    `partitions`: columns of one value, which the names of the file's folders say; as Arrow's scalars.
+    `partitions`: columns of one value, which the names of the file's folders give, as Arrow scalars.
     Raises StorageError if it cannot be read; DataError if it is no table.
     """
     from rff_dist.ingest.array_files import array_table, group_table
@@ -102,15 +102,15 @@ def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str,
 
 
 def kind_of(kind: pyarrow.DataType) -> str | None:
-    """Return what a column of an Arrow type holds: "number", "text", "date", or None of what is no value.
+    """Return what a column of an Arrow type holds: "number", "text", "date", or None for all other types.
 
-    A time of day is a number of hours, a duration one of days.
+    A time of day counts as a number of hours, a duration as a number of days.
     """
     from pyarrow import types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
     number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    # A column that is empty so far may hold numbers further on.
+    # A column that is empty in the first rows may hold numbers in later ones.
     if number or types.is_decimal(kind) or types.is_null(kind):
         return "number"
     if types.is_time(kind) or types.is_duration(kind):
@@ -121,9 +121,9 @@ def kind_of(kind: pyarrow.DataType) -> str | None:
 
 
 def read_type(kind: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
-    """Return the type by which a column is read.
+    """Return the type to read a column by.
 
-    `kind`: as the first rows have it: numbers are read as float64, lest "1.5" fail after integers.
+    `kind`: its type in the first rows. Numbers are read as float64, since "1.5" may follow after integers.
     `wanted`: "number", "text", "date", or None for labels, which are read as they are.
     """
     import pyarrow
@@ -148,10 +148,7 @@ def number_dtype(kind: pyarrow.DataType) -> np.dtype[Any]:
 
 
 def to_numbers(column: pyarrow.Array) -> np.ndarray:
-    """Return a column as float64, what is missing as NaN.
-
-    Raises DataError if it holds no numbers.
-    """
+    """Return a column of numbers, times or durations as float64, missing values as NaN; see `kind_of`."""
     import pyarrow
     from pyarrow import types
 
@@ -166,11 +163,12 @@ def to_numbers(column: pyarrow.Array) -> np.ndarray:
     return values / scale if scale != 1.0 else values
 
 
-# Arrow's own conversions, `to_numpy` and `array`, import pandas: 0.3 s, where a row is predicted in a second.
+# Arrow's own conversions, `to_numpy` and `array`, import pandas, which takes 0.3 s of the second in which
+# `rff-dist predict` predicts a row.
 
 
 def _floats(column: pyarrow.Array) -> np.ndarray:
-    """Return a column of float64 as an array, what is missing as NaN."""
+    """Return a column of float64 as an array, missing values as NaN."""
     import pyarrow
 
     _, data = column.buffers()
@@ -183,7 +181,7 @@ def _floats(column: pyarrow.Array) -> np.ndarray:
 
 
 def to_column(values: np.ndarray) -> pyarrow.Array:
-    """Return an array of one axis, numbers or text, as a column."""
+    """Return a 1-D array of numbers or text as a column."""
     import pyarrow
 
     if values.dtype.kind not in "iuf":
@@ -194,7 +192,7 @@ def to_column(values: np.ndarray) -> pyarrow.Array:
 
 
 def to_text(column: pyarrow.Array) -> pyarrow.Array:
-    """Return a column as text; empty text is missing."""
+    """Return a column as text; empty text becomes missing."""
     import pyarrow
     from pyarrow import compute, types
 
@@ -205,21 +203,22 @@ def to_text(column: pyarrow.Array) -> pyarrow.Array:
 
 
 def to_labels(column: pyarrow.Array) -> np.ndarray:
-    """Return a column of labels: text as Python's strings, None where one is missing."""
+    """Return a column of labels as an array: text as Python strings, missing labels as None."""
     import pyarrow
 
     kind = kind_of(column.type)
     if kind == "date":
         column = column.cast(pyarrow.string())
     if column.null_count or kind != "number":
-        return np.array([*column.to_pylist(), None], object)[:-1]  # None keeps NumPy from making text
+        # the None makes NumPy keep objects, not make text
+        return np.array([*column.to_pylist(), None], object)[:-1]
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str, Any]]:
-    """Return what the names of files' folders say as Arrow's scalars, of one type in all files.
+    """Return the columns that names of folders give, as Arrow scalars of one type in all files.
 
-    `found`: of each file the texts by the names of columns.
+    `found`: for each file, the texts by the names of columns.
     """
     import pyarrow
     from pyarrow import compute
@@ -240,7 +239,7 @@ def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str
 
 
 def _with_partitions(table: Table, partitions: Mapping[str, Any]) -> Table:
-    """Add columns of one value each, which take the place of columns of their names."""
+    """Add columns of one value each, which replace columns of the same names."""
     import pyarrow
 
     fields = [field for field in table.schema if field.name not in partitions]
@@ -248,7 +247,7 @@ def _with_partitions(table: Table, partitions: Mapping[str, Any]) -> Table:
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         own = {name: kind for name, kind in types.items() if name not in partitions}
-        if not own:  # the rows must be counted all the same
+        if not own:  # one column must be read to count the rows
             own = {field.name: field.type for field in fields[:1]}
         for batch in table.batches(own):
             columns = {name: batch.column(name) for name in own}
@@ -284,11 +283,11 @@ def _arrow_table(path: Path) -> Table:
     from pyarrow import ipc
 
     def open_it(source: Any) -> Any:
-        """Open a file, as Feather is one, or a stream; the reader knows its schema."""
+        """Open a file (Feather is one) or a stream; the reader knows its schema."""
         with open(path, "rb") as file:
             begin = file.read(6)
         if begin[:4] == b"FEA1":
-            raise StorageError(f"{path} is Feather of version 1; expected version 2. Write it anew")
+            raise StorageError(f"{path} is Feather of version 1; expected version 2. Write it again")
         return ipc.open_file(source) if begin == b"ARROW1" else ipc.open_stream(source)
 
     with opening(path, "Arrow"), pyarrow.memory_map(str(path)) as source:
@@ -333,7 +332,7 @@ def _json_table(path: Path) -> Table:
 
 @contextmanager
 def opening(path: Path, kind: str) -> Iterator[None]:
-    """Raise StorageError where Arrow or the disk cannot read a file of a kind."""
+    """Raise StorageError if Arrow or the disk cannot read a file of this kind."""
     import pyarrow
 
     try:
@@ -347,7 +346,7 @@ def opening(path: Path, kind: str) -> Iterator[None]:
 
 @contextmanager
 def expecting_types(path: Path) -> Iterator[None]:
-    """Raise DataError where a text file does not go on with the types of its first rows."""
+    """Raise DataError if later rows of a text file have other types than its first rows."""
     import pyarrow
 
     try:
@@ -362,10 +361,10 @@ def expecting_types(path: Path) -> Iterator[None]:
 def cast_columns(
     batch: pyarrow.RecordBatch, types: Mapping[str, pyarrow.DataType], table: str
 ) -> pyarrow.RecordBatch:
-    """Return columns by the types that they are to have.
+    """Return the columns of `types`, cast to these types.
 
-    `table`: what the message calls it.
-    Raises DataError if a value cannot be one of its type.
+    `table`: its name in messages.
+    Raises DataError if a value cannot be cast.
     """
     import pyarrow
 
@@ -383,7 +382,7 @@ def cast_columns(
 
 
 def spool(table: Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> Table:
-    """Write a table that can be read only once to a folder, and return it from there."""
+    """Write a table that can be read only once to a folder, and return it as a table of that file."""
     import pyarrow
     from pyarrow import ipc
 
@@ -396,10 +395,10 @@ def spool(table: Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> 
 
 
 def repeated(names: Sequence[str]) -> list[str]:
-    """Return the names that come more than once."""
+    """Return the names that occur more than once."""
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names in words."""
+    """Return up to ten names as text for messages."""
     return ", ".join(repr(name) for name in names[:10]) + (" …" if len(names) > 10 else "")

@@ -1,7 +1,7 @@
 """Fitted transformers of scikit-learn as a part of a recipe.
 
-skops writes and reads them: JSON and arrays in a zip file. No pickle is in it, and types that skops does not
-trust are refused by name before anything is made of the file.
+skops writes and reads them as JSON and arrays in a zip file, without pickle. Types that skops does not trust
+are refused by name before any object is made.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from rff_dist.typing import FloatArray
 if TYPE_CHECKING:
     import pyarrow
 
-#: Beyond what skops trusts: what imputers and feature selection name, none of which runs what it is given.
+#: Types that imputers and feature selection need, beyond those that skops trusts; none runs code it is given.
 _SELECTION = "sklearn.feature_selection"
 _TRUSTED = [
     "numpy.dtype",
     *(f"{_SELECTION}._univariate_selection.{name}" for name in ("chi2", "f_classif", "f_regression")),
     *(f"{_SELECTION}._mutual_info.mutual_info_{name}" for name in ("classif", "regression")),
 ]
-#: Of a file; and of what it unpacks to, which a crafted file may claim to be anything.
+#: Limits of a file's size, and of the size that it unpacks to, which in a crafted file could be anything.
 MAX_BYTES, _MAX_UNPACKED = 2**23, 2**28
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """Columns of a table that one fitted transformer, or a pipeline of them, makes inputs of together.
+    """A fitted transformer, or a pipeline of them, which makes all inputs of a table's columns.
 
     `inputs`: the table's columns, in the transformer's order.
-    `names`: of the columns that it makes.
-    `texts`: inputs that are read as text, since their categories are; others are read as the table has them.
-    `words`: what it is, for people.
-    `by_name`: whether it takes a frame, else an array.
-    `file`: what skops wrote, in base64.
+    `names`: names of the columns that it makes.
+    `texts`: inputs that are read as text, since their categories are text; others are read as they are.
+    `words`: its description, for people.
+    `by_name`: whether it takes a frame; otherwise it takes an array.
+    `file`: the file of skops, in base64.
     """
 
     kind: ClassVar[str] = "scikit-learn"
@@ -68,16 +68,16 @@ class Transformer:
 
     @property
     def column(self) -> str:
-        """The table's columns in words."""
+        """The names of the table's columns, as text."""
         return ", ".join(self.inputs[:10]) + (", …" if len(self.inputs) > 10 else "")
 
     @property
     def reads(self) -> Mapping[str, str | None]:
-        """What each input must hold; None for whatever the table has."""
+        """What each input must hold: text, or None for anything."""
         return {name: "text" if name in self.texts else None for name in self.inputs}
 
     def encode(self, batch: pyarrow.RecordBatch) -> FloatArray:
-        """Return what the transformer makes of a table's rows, of shape (n_rows, n_names)."""
+        """Transform a table's rows, to shape (n_rows, n_names)."""
         columns = {name: _values(batch.column(name)) for name in self.inputs}
         if not self.by_name:
             return self.transform(np.column_stack(list(columns.values())))
@@ -85,10 +85,10 @@ class Transformer:
         return self.transform(pandas.DataFrame(columns))
 
     def transform(self, rows: Any) -> FloatArray:
-        """Return what the transformer makes of rows, of shape (n_rows, n_names).
+        """Transform rows, to shape (n_rows, n_names).
 
-        `rows`: a frame or an array, such as the transformer was fitted on.
-        Raises DataError if it does not take them.
+        `rows`: a frame or an array, like the one that the transformer was fitted on.
+        Raises DataError if the transformer does not take them.
         """
         step = _step_of(self.file)
         try:
@@ -96,8 +96,8 @@ class Transformer:
             values = np.asarray(made.toarray() if hasattr(made, "toarray") else made, np.float64)
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
-                f"scikit-learn's transformer does not take these rows: {explain(error)}. Expected rows such "
-                "as it was fitted on"
+                f"scikit-learn's transformer does not take these rows: {explain(error)}. Expected rows like "
+                "those that it was fitted on"
             ) from error
         if values.ndim != 2 or values.shape[1] != len(self.names):
             raise DataError(
@@ -108,17 +108,17 @@ class Transformer:
 
 
 def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
-    """Return a fitted transformer as a recipe holds it.
+    """Return a fitted transformer in the form that recipes hold.
 
-    `n_names`: how many columns it makes, where that is known; they are numbered if it does not name them.
-    Raises InvalidParameterError if it is not fitted, cannot be written, is too large, or does not say what
-      its columns are called; UnsafeModelError if it holds types that skops does not trust;
-      MissingDependencyError if skops is not installed.
+    `n_names`: how many columns it makes, if that is known; they are numbered if it does not name them.
+    Raises InvalidParameterError if it is not fitted, cannot be written, is too large, or does not name its
+      columns; UnsafeModelError if it holds types that skops does not trust; MissingDependencyError if skops
+      is not installed.
     """
     skops = _skops()
     try:
         content = skops.dumps(step, compression=zipfile.ZIP_DEFLATED)
-    except Exception as error:  # whatever the objects of a user raise
+    except Exception as error:  # a user's objects may raise anything
         raise InvalidParameterError(
             f"{_name(step)} cannot be written by skops: {explain(error)}; expected transformers of "
             "scikit-learn"
@@ -127,18 +127,18 @@ def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
 
 
 def read_transformer(content: bytes, *, n_names: int | None = None) -> Transformer:
-    """Return the transformer that a file of skops holds; raises as `transformer_of`."""
+    """Return the transformer in a file of skops; raises as `transformer_of`."""
     if len(content) > MAX_BYTES:
         raise InvalidParameterError(
             f"the transformer takes {len(content) / 2**20:.0f} MiB, since it keeps rows or many categories; "
-            f"expected at most {MAX_BYTES // 2**20} MiB, which each version of a model holds"
+            f"expected at most {MAX_BYTES // 2**20} MiB, since each version of a model holds it"
         )
     file = base64.b64encode(content).decode("ascii")
     step = _step_of(file)
     n_inputs = getattr(step, "n_features_in_", None)
     if n_inputs is None or not hasattr(step, "transform"):
         raise InvalidParameterError(
-            f"{_name(step)} is no fitted transformer; expected one, or a pipeline of them, after `fit`"
+            f"{_name(step)} is no fitted transformer; expected one after `fit`, or a pipeline of them"
         )
     given = getattr(step, "feature_names_in_", None)
     inputs = [str(i) for i in range(n_inputs)] if given is None else _used(step, [str(one) for one in given])
@@ -147,8 +147,8 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
     except (AttributeError, ValueError) as error:
         if n_names is None:
             raise InvalidParameterError(
-                f"{_name(step)} does not say what its columns are called: {explain(error)}. Give a "
-                'FunctionTransformer feature_names_out="one-to-one"'
+                f"{_name(step)} does not name its columns: {explain(error)}. Make a FunctionTransformer with "
+                'feature_names_out="one-to-one"'
             ) from error
         names = [str(i) for i in range(n_names)]
     texts = sorted(_texts(step, inputs), key=inputs.index)
@@ -161,7 +161,7 @@ def _name(step: Any) -> str:
 
 
 def _used(step: Any, inputs: Sequence[str]) -> list[str]:
-    """Return which columns of a frame a transformer looks at: a ColumnTransformer drops some."""
+    """Return the columns of a frame that a transformer uses: a ColumnTransformer may drop some."""
     for _, first in getattr(step, "steps", ())[:1]:
         return _used(first, inputs)
     used: set[str] = set()
@@ -173,7 +173,7 @@ def _used(step: Any, inputs: Sequence[str]) -> list[str]:
 
 
 def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
-    """Return which inputs of a transformer, or of those that it is made of, have text for categories."""
+    """Return the inputs whose categories are text, in a transformer or in those that it is made of."""
     inputs = list(getattr(step, "feature_names_in_", inputs))
     categories = getattr(step, "categories_", ())
     found = {
@@ -201,7 +201,7 @@ def _values(column: pyarrow.Array) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _step_of(file: str) -> Any:
-    """Make a transformer of its file, unless it holds what could run code."""
+    """Load a transformer from its file, unless the file holds types that could run code."""
     skops = _skops()
     try:
         content = base64.b64decode(file, validate=True)
@@ -224,7 +224,7 @@ def _step_of(file: str) -> Any:
             step = skops.loads(content, trusted=_TRUSTED)
     except UnsafeModelError:
         raise
-    except Exception as error:  # a damaged file fails anywhere
+    except Exception as error:  # a damaged file may fail anywhere
         raise IntegrityError(
             f"the transformer cannot be read by skops: {explain(error)}; expected a file of skops.io.dump"
         ) from error
@@ -233,7 +233,7 @@ def _step_of(file: str) -> Any:
 
 
 def _tell_versions(told: Sequence[warnings.WarningMessage]) -> None:
-    """Say once which versions of scikit-learn wrote a transformer and read it, where they differ."""
+    """Log once which versions of scikit-learn wrote a transformer and read it, if they differ."""
     for one in told:
         written, now = (
             getattr(one.message, f"{when}_sklearn_version", None) for when in ("original", "current")
@@ -241,7 +241,7 @@ def _tell_versions(told: Sequence[warnings.WarningMessage]) -> None:
         if written is not None:
             _log.warning(
                 "the transformer was fitted by scikit-learn %s, and this is %s: compare its figures, or fit "
-                "it anew",
+                "it again",
                 written,
                 now,
             )

@@ -370,7 +370,7 @@ class TestQueries:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("env:NO_SUCH_NAME", r"`sql` is 'env:NO_SUCH_NAME', and .* NO_SUCH_NAME is empty or not there"),
+            ("env:NO_SUCH_NAME", r"`sql` is 'env:NO_SUCH_NAME', but .* NO_SUCH_NAME is empty or not there"),
             ("file:no/such", r"the file no/such cannot be read \(FileNotFoundError\)"),
         ],
     )
