@@ -1,4 +1,4 @@
-"""A model as an ONNX graph, which runtimes in many languages and browsers compute."""
+"""Models as ONNX graphs, which runtimes in many languages and browsers compute."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rff_dist.export.write import Slim, describe
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.storage.files import write_whole
 
-_OPERATORS, _FORMAT = 18, 9  # versions that ONNX Runtime reads from 1.14 (2023) on
-# Types of labels by the kind of their dtype; all others are integers.
+_OPERATORS, _FORMAT = 18, 9  # versions that ONNX Runtime reads since its 1.14 (2023)
+# ONNX types of labels by the kind of their dtype; all other labels are integers.
 _LABELS: dict[str, tuple[str, type]] = {"U": ("STRING", object), "f": ("DOUBLE", np.float64)}
 
 
 def export_onnx(model: RidgeModel, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write an ONNX graph to a file, whole or not at all.
 
-    Its input is `X`, float64 of shape (n_rows, n_features). Its output is `predictions` of a regression; of a
-    classifier it is `labels` and, where it has some, `probabilities`, with a column for each class.
+    Its input is `X`, float64 of shape (n_rows, n_features). Its output is `predictions` for a regression; for
+    a classifier it is `labels` and, if the model has them, `probabilities` with a column for each class.
 
     Raises MissingDependencyError if the package onnx is not installed; InvalidParameterError as `describe`;
       OutputExistsError if the file exists and `overwrite` is False; StorageError if it cannot be written.
@@ -61,13 +61,13 @@ def export_onnx(model: RidgeModel, path: str | os.PathLike[str], *, overwrite: b
 
 
 class _Graph:
-    """Nodes and constants of a graph that grows; names are numbers."""
+    """The nodes and constants of a graph under construction; names are numbered."""
 
     def __init__(self, onnx: Any) -> None:
         self.onnx, self.nodes, self.constants = onnx, list[Any](), list[Any]()
 
     def add(self, operator: str, *inputs: Any, name: str | None = None, **attributes: Any) -> str:
-        """Add a node and return what its output is called; numbers among the inputs become constants."""
+        """Add a node and return its output's name; inputs that are no names become constants."""
         output = name or f"v{len(self.nodes)}"
         names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
         self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))
@@ -80,11 +80,11 @@ class _Graph:
         return name
 
     def cast(self, value: str, dtype: str) -> str:
-        """Return a value as numbers of another type, "FLOAT" or "DOUBLE" say."""
+        """Convert a value to another type, such as "FLOAT" or "DOUBLE"."""
         return self.add("Cast", value, to=getattr(self.onnx.TensorProto, dtype))
 
     def info(self, name: str, dtype: Any, shape: list[Any]) -> Any:
-        """Return what the graph says of its input or an output."""
+        """Describe the graph's input or an output."""
         return self.onnx.helper.make_tensor_value_info(name, dtype, shape)
 
 
@@ -115,7 +115,7 @@ def _outputs(graph: _Graph, slim: Slim) -> list[Any]:
 
 
 def _outer(slim: Slim) -> np.ndarray:
-    """Return the coefficients in the graph's order of features: of pairs all cosines, then all sines."""
+    """Return the coefficients in the graph's order of features: for pairs, all cosines before all sines."""
     rows, start = [], 0
     for part in slim.facts["parts"]:
         if "kernel" in part:
@@ -129,12 +129,12 @@ def _outer(slim: Slim) -> np.ndarray:
 
 
 def _inputs(graph: _Graph, facts: dict[str, Any]) -> str:
-    """Return the inputs without means and deviations, or as normal scores, in float32's digits."""
+    """Return the inputs, standardised or as normal scores, and rounded to float32 as in the package."""
     done = graph.add("Div", graph.add("Sub", "X", facts["mean"]), facts["scale"])
     for rank in facts["ranks"]:
         inputs, scores = np.array(rank["inputs"]), np.array(rank["scores"])
         column = graph.add("Gather", "X", [rank["column"]], axis=1)
-        # which knot is the last at or below, and the share of the way to the next one
+        # linear interpolation: the last knot at or below the value, and the share of the way to the next
         below = graph.cast(graph.add("GreaterOrEqual", column, inputs[np.newaxis]), "INT64")
         place = graph.add("Sub", graph.add("ReduceSum", below, [1], keepdims=1), [1])
         place = graph.add("Clip", place, 0, len(inputs) - 2)
@@ -150,7 +150,7 @@ def _inputs(graph: _Graph, facts: dict[str, Any]) -> str:
 def _features(graph: _Graph, part: dict[str, Any], x: str, slim: Slim) -> str:
     if "kernel" in part:
         return _kernel(graph, part["kernel"], x, slim.inner)
-    if "columns" in part:  # of the inputs; -1 is a constant 1
+    if "columns" in part:  # columns of the inputs; -1 stands for a constant 1
         columns = np.array(part["columns"])
         chosen = np.arange(slim.facts["n_features"])[:, np.newaxis] == columns
         return graph.add("Add", graph.add("MatMul", x, chosen * 1.0), (columns < 0) * 1.0)
@@ -162,7 +162,7 @@ def _features(graph: _Graph, part: dict[str, Any], x: str, slim: Slim) -> str:
         z = graph.add("Concat", z, graph.add("Sin", angles), axis=1)
     if part["whole"] is None:
         return graph.cast(z, "DOUBLE")
-    # fixed point: whole multiples of 2^-14
+    # fixed point: whole multiples of 2^-14, see `products`
     rounded = graph.add("Round", graph.add("Mul", z, np.array(part["whole"], np.float32)))
     return graph.add("Div", graph.cast(rounded, "DOUBLE"), 2.0**14)
 
@@ -178,7 +178,7 @@ def _kernel(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) 
     if name == "linear":
         return graph.add("MatMul", x, np.ascontiguousarray(centres.T))
     scale = np.asarray(kernel["length_scale"], np.float64)
-    # one centre after another in an axis of its own: no digits are lost to a difference of squares
+    # differences from each centre, in an axis of their own: ‖x‖² − 2x'c + ‖c‖² would lose digits
     rows = graph.add("Unsqueeze", graph.add("Div", x, np.atleast_1d(scale)), [1])
     apart = graph.add("Sub", rows, (centres / scale)[np.newaxis])
     if name == "laplacian":

@@ -28,7 +28,7 @@ class Model:
     def _features(self, part: dict[str, Any], x: Any) -> Any:
         if "kernel" in part:
             return gram(part["kernel"], x, self.inner)
-        if "columns" in part:  # of the inputs; -1 is a constant 1
+        if "columns" in part:  # columns of the inputs; -1 takes the constant 1 behind them
             return np.column_stack([x, np.ones(len(x))])[:, part["columns"]]
         inner = self.inner[:, part["start"] : part["stop"]]
         angles = (x @ inner[:-1]).astype(np.float32) + inner[-1].astype(np.float32)

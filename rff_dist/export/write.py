@@ -1,4 +1,4 @@
-"""Write a model as two arrays, one JSON document, and the reader beside them."""
+"""Write a model as two arrays and a JSON document, with a reader beside them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _KERNELS = {"gaussian", "laplacian", "matern", "rational_quadratic", "linear", "
 def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write `model.json`, `inner.npy`, `outer.npy` and `reader.py` to a folder, whole or not at all.
 
-    `overwrite`: whether a folder that was exported before may be replaced.
-    Raises InvalidParameterError if the model's features are none that the reader makes; OutputExistsError if
-      the folder exists; StorageError if it cannot be written.
+    `overwrite`: whether the folder of an earlier export may be replaced.
+    Raises InvalidParameterError if the reader cannot make the model's features; OutputExistsError if the
+      folder exists; StorageError if it cannot be written.
     """
     place = Path(folder)
     if place.exists() and not (overwrite and (place / "reader.py").exists()):
@@ -63,11 +63,11 @@ def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool
 class Slim:
     """A model as two arrays and a few facts: all that predicting needs.
 
-    `inner`: float64 array of shape (n_features + 1, n_frequencies). Frequencies with phases below them; or
-      centres, of shape (n_components, n_features).
-    `outer`: float64 array of shape (n_components, n_targets). What unnormalised features are multiplied by.
-    `facts`: JSON values: what is done to the inputs, which features there are, and of a classifier the
-      classes and what turns scores into log odds.
+    `inner`: float64 array. Frequencies with phases in the last row, of shape (n_features + 1, n_frequencies);
+      or centres, of shape (n_components, n_features).
+    `outer`: float64 array of shape (n_components, n_targets). Coefficients of the unnormalised features.
+    `facts`: JSON values: how inputs are standardised, which features there are, and for a classifier its
+      classes and how scores become log odds.
     """
 
     inner: FloatArray
@@ -76,9 +76,9 @@ class Slim:
 
 
 def describe(model: RidgeModel) -> Slim:
-    """Return what predicting needs of a model.
+    """Return what predicting with a model needs.
 
-    Raises InvalidParameterError if the model's features are none that other programs make.
+    Raises InvalidParameterError if other programs cannot make the model's features.
     """
     feature_map, card = model.feature_map, model.card
     inner, parts = _inner(feature_map)
@@ -105,13 +105,13 @@ def describe(model: RidgeModel) -> Slim:
     }
     outer = model.linear.raw_coefficients
     if isinstance(feature_map, NystromFeatureMap):
-        # Its `fill` divides by a power of two, which the reader leaves out.
+        # The map's `fill` divides by a power of two; the reader does not, so the coefficients must.
         outer = outer / feature_map.scales[0][1]
     return Slim(inner, outer, facts)
 
 
 def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
-    """Return the inner array, and what the reader has to know of each part of the features."""
+    """Return the inner array, and what the reader must know about each part of the features."""
     if isinstance(feature_map, NystromFeatureMap):
         kernel = feature_map.kernel.to_dict()
         _check_kernel(kernel)
@@ -122,7 +122,7 @@ def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
         if isinstance(one, LinearFeatureMap):
             parts.append({"columns": one.columns.tolist()})
         elif isinstance(one, CosineFeatureMap):
-            # angles are linear in the inputs, however their frequencies are stored
+            # angles are linear in the inputs, so unit rows give the frequencies of any design
             angles = one.angles_of_rows(np.eye(one.n_features, dtype=np.float32))
             last = np.zeros(one.n_frequencies) if one.phases is None else one.phases
             start, inner = inner.shape[1], np.hstack([inner, np.vstack([angles, last])])
@@ -131,7 +131,7 @@ def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
             parts.append({**ends, "pairs": one.phases is None, "whole": whole})
         else:
             raise InvalidParameterError(
-                f"the model has features of the kind {one.kind!r}, which the reader does not make; expected "
+                f"the model has features of the kind {one.kind!r}, which the reader cannot make; expected "
                 "Fourier, linear or Nyström features. Fit with another kernel, or `features`"
             )
     return inner, parts
@@ -143,6 +143,6 @@ def _check_kernel(kernel: dict[str, Any]) -> None:
         _check_kernel(part)
     if kernel["name"] not in _KERNELS or kernel.get("nu", 0.5) not in (0.5, 1.5, 2.5):
         raise InvalidParameterError(
-            f"the kernel {kernel} cannot be exported; expected one of {sorted(_KERNELS)}, and of Matérn "
-            "nu 0.5, 1.5 or 2.5. Fit with such a kernel, or with Fourier features"
+            f"the kernel {kernel} cannot be exported; expected one of {sorted(_KERNELS)}, for Matérn with nu "
+            "0.5, 1.5 or 2.5. Fit with such a kernel, or with Fourier features"
         )
