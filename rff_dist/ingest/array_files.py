@@ -14,7 +14,6 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.ingest.roles import Roles
 from rff_dist.ingest.rows import Parts
 from rff_dist.ingest.tables import BATCH_BYTES, Table, cast_columns, listed, to_column
-from rff_dist.storage.arrays import native
 from rff_dist.storage.contents import list_arrays, read_arrays
 from rff_dist.storage.locations import explain
 
@@ -42,11 +41,7 @@ def array_table(paths: Sequence[Path]) -> Table:
             f"{shapes}; expected one array of two axes, and columns of one axis with as many rows. To put "
             "arrays below each other, ingest one after the other with append (--append)"
         )
-    kinds = {
-        name: pyarrow.string() if array.dtype.kind == "U" else pyarrow.from_numpy_dtype(native(array).dtype)
-        for path, array in arrays.items()
-        for name in names[path]
-    }
+    kinds = {name: _type(array.dtype) for path, array in arrays.items() for name in names[path]}
     row_bytes = sum(array.itemsize * max(1, array[:1].size) for array in arrays.values())
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
@@ -85,6 +80,12 @@ def _names_of(path: Path, array: np.ndarray) -> list[str]:
     return [path.stem] if array.ndim == 1 else [str(i) for i in range(array.shape[1])]
 
 
+def _type(dtype: np.dtype[Any]) -> pyarrow.DataType:
+    import pyarrow
+
+    return pyarrow.string() if is_text(dtype) else pyarrow.from_numpy_dtype(dtype.newbyteorder("="))
+
+
 # -- Zarr ------------------------------------------------------------------------------------------
 
 
@@ -100,7 +101,7 @@ def group_table(path: Path) -> Table:
 
     _, arrays = list_arrays(str(path))
     headers = {one.name: one.header for one in arrays if len(one.header.shape) in (1, 2)}
-    if len(headers["X"].shape if "X" in headers else ()) == 2:
+    if "X" in headers and len(headers["X"].shape) == 2:
         raise StorageError(f"{path} is Zarr data already; open it with open_dataset")
     lengths = [header.shape[0] for header in headers.values()]
     if not lengths:
@@ -114,8 +115,7 @@ def group_table(path: Path) -> Table:
         for i in range(header.shape[1] if wide else 1):
             column = f"{name} {i}" if wide else name
             places[column] = name, i if wide else None
-            text = is_text(header.dtype)
-            kinds[column] = pyarrow.string() if text else pyarrow.from_numpy_dtype(header.dtype)
+            kinds[column] = _type(header.dtype)
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         names = list(dict.fromkeys(places[column][0] for column in types)) or list(kept)[:1]

@@ -142,20 +142,19 @@ def has_names(rows: list[list[str]]) -> bool:
 def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
     """Return the encoding of a file, and whether it has quotes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    found, is_quoted, begins = encoding, False, True
+    found, is_quoted = encoding, False
     with pyarrow.input_stream(str(path), compression="detect") as stream:
-        while piece := stream.read(_PIECE):
-            if begins and found is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                found = "utf-16"
-            begins = False
+        piece = stream.read(_PIECE)
+        if found is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            found = "utf-16"
+        while piece and (found is None or not is_quoted):
             is_quoted = is_quoted or b'"' in piece
             if found is None:
                 try:
                     decoder.decode(piece)
                 except UnicodeDecodeError:
                     found = "cp1252"
-            if found is not None and is_quoted:
-                break
+            piece = stream.read(_PIECE)
     return found or "utf-8", is_quoted
 
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -79,17 +79,17 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> So
     `sources`: files that the dataset holds already.
     Raises DataError if the file is one of them and has grown: its first rows would be added twice.
     """
+    if path.is_dir():
+        return _identify_folder(file, path)
     before = {
         one["n_bytes"]: one.get("sha256")
         for one in sources
         if one.get("name") == file.name and type(one.get("n_bytes")) is int
     }
-    if path.is_dir():
-        return _identify_folder(file, path)
     digest, n_bytes = hashlib.sha256(), 0
-    stops = sorted(before)
     with open(path, "rb") as stream:
-        while piece := stream.read(min([_PIECE, *(stop - n_bytes for stop in stops if stop > n_bytes)])):
+        # pieces end where a file of the dataset ended, so that the digests there can be compared
+        while piece := stream.read(min([_PIECE, *(end - n_bytes for end in before if end > n_bytes)])):
             digest.update(piece)
             n_bytes += len(piece)
             more = n_bytes < path.stat().st_size
@@ -193,7 +193,7 @@ def _find_remote(location: Location) -> list[File]:
     if not chosen and not has_pattern:
         raise StorageError(f"there is no file at {location}, and no *.parquet in it; expected one with rows")
     return [
-        replace(_remote_file(folder.child(name), chosen[name]), partitions=_partitions(name.split("/")[:-1]))
+        _remote_file(folder.child(name), chosen[name], _partitions(name.split("/")[:-1]))
         for name in sorted(chosen)
     ]
 
@@ -205,9 +205,11 @@ def _is_chosen(names: Sequence[str], pattern: Sequence[str], has_pattern: bool) 
     return len(names) == len(pattern) and all(map(fnmatch.fnmatchcase, names, pattern))
 
 
-def _remote_file(location: Location, found: Mapping[str, Any]) -> File:
+def _remote_file(
+    location: Location, found: Mapping[str, Any], partitions: Mapping[str, str | None] = {}
+) -> File:
     stamp = found["e_tag"] or f"{found['size']}-{found['last_modified'].isoformat()}"
-    return File(location, _kind(location.path), str(stamp))
+    return File(location, _kind(location.path), str(stamp), partitions)
 
 
 def _download(location: Location, path: Path) -> None:

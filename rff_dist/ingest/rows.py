@@ -174,25 +174,21 @@ def check_rows(
     n_read, dropped = 0, 0
     digest = hashlib.sha256(one.source.sha256.encode())
     for parts, rows in batches:
-        good: np.ndarray | None = None
+        good = np.ones(len(rows), bool)
         for i, part in enumerate(parts):
             if part is None:
                 continue
             usable = _is_usable(part if part.ndim == 2 else part[:, np.newaxis])
-            good = usable.all(axis=1) if good is None else good & usable.all(axis=1)
+            good &= usable.all(axis=1)
             if plan.roles.on_nan == "error" and not usable.all():
                 row, column = np.argwhere(~usable)[0].tolist()
-                known = plan.places[i] if i < 2 else None
-                where = ("X", "y", "the weights", "the groups", "the ids")[i]
-                place = repr(known[column]) if known else f"{column} of {where}"
+                place = f"{one.name}: row {rows[row] + 1}, column {_name_column(plan, i, column)}"
                 expected = "a number" if part.dtype.kind in "biuf" else "text"
                 how = ', for example with impute="median"' if i == 0 else ""
                 raise DataError(
-                    f"{one.name}: row {rows[row] + 1}, column {place} is missing or not finite (rows "
-                    f"count from 1, without a header); expected {expected}. Fill it in{how}, or "
-                    'drop such rows with on_nan="drop"'
+                    f"{place} is missing or not finite (rows count from 1, without a header); expected "
+                    f'{expected}. Fill it in{how}, or drop such rows with on_nan="drop"'
                 )
-        assert good is not None  # X is never missing
         dropped += int(len(good) - good.sum())
         n_read += len(good)
         kept = parts if good.all() else tuple(None if part is None else part[good] for part in parts)
@@ -209,6 +205,12 @@ def check_rows(
     journal.entries.append(source.to_dict(n_read - dropped))
     journal.n_read += n_read
     journal.dropped += dropped
+
+
+def _name_column(plan: Plan, part: int, column: int) -> str:
+    known = plan.places[part] if part < 2 else None
+    array = ("X", "y", "the weights", "the groups", "the ids")[part]
+    return repr(known[column]) if known else f"{column} of {array}"
 
 
 def _is_usable(values: np.ndarray) -> np.ndarray:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,15 +109,14 @@ def kind_of(kind: pyarrow.DataType) -> str | None:
     from pyarrow import types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    # A column that is empty in the first rows may hold numbers in later ones.
-    if number or types.is_decimal(kind) or types.is_null(kind):
-        return "number"
-    if types.is_time(kind) or types.is_duration(kind):
-        return "number"
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return "text"
-    return "date" if types.is_date(kind) or types.is_timestamp(kind) else None
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "date"
+    plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    spans = types.is_time(kind) or types.is_duration(kind)
+    # A column that is empty in the first rows may hold numbers in later ones.
+    return "number" if plain or spans or types.is_decimal(kind) or types.is_null(kind) else None
 
 
 def read_type(kind: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
@@ -210,8 +209,7 @@ def to_labels(column: pyarrow.Array) -> np.ndarray:
     if kind == "date":
         column = column.cast(pyarrow.string())
     if column.null_count or kind != "number":
-        # the None makes NumPy keep objects, not make text
-        return np.array([*column.to_pylist(), None], object)[:-1]
+        return np.array(column.to_pylist(), object)
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
@@ -227,14 +225,12 @@ def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str
     for name in dict.fromkeys(name for one in found for name in one):
         values = pyarrow.array([one.get(name) for one in found], pyarrow.string())
         for kind in (pyarrow.int64(), pyarrow.float64(), pyarrow.date32()):
-            try:
+            with suppress(pyarrow.ArrowException):
                 values = compute.cast(values, kind)
                 break
-            except pyarrow.ArrowException:
-                continue
-        for place, one in enumerate(found):
+        for known, one, value in zip(made, found, values, strict=True):
             if name in one:
-                made[place][name] = values[place]
+                known[name] = value
     return made
 
 
@@ -256,7 +252,7 @@ def _with_partitions(table: Table, partitions: Mapping[str, Any]) -> Table:
                 columns[name] = repeated_value.cast(types.get(name, value.type))
             yield pyarrow.RecordBatch.from_pydict(columns)
 
-    return Table(table.name, pyarrow.schema([*fields, *added]), batches, table.n_samples, table.notes)
+    return replace(table, schema=pyarrow.schema([*fields, *added]), batches=batches)
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -390,8 +386,7 @@ def spool(table: Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> 
     with pyarrow.OSFile(str(path), "wb") as sink, ipc.new_stream(sink, pyarrow.schema(types)) as writer:
         for batch in table.batches(types):
             writer.write_batch(batch)
-    kept = _arrow_table(path)
-    return Table(table.name, table.schema, kept.batches, None, table.notes)
+    return replace(table, batches=_arrow_table(path).batches, is_read_once=False)
 
 
 def repeated(names: Sequence[str]) -> list[str]:
