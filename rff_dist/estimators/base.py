@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from rff_dist.data.blocks import Rows
+from rff_dist.data.blocks import Block, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import (
@@ -22,7 +22,6 @@ from rff_dist.estimators.inputs import (
     is_dask,
     map_for,
     map_rows,
-    of_chunks,
     suitable_engine,
 )
 from rff_dist.features.draw import seed_from_random_state
@@ -60,7 +59,7 @@ class RowsEstimator(BaseEstimator):
         """
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if is_dask(X):
-            return map_rows(X, of_chunks(compute, state), width=width, dtype=dtype)
+            return map_rows(X, partial(_compute_chunk, compute, state), width=width, dtype=dtype)
         with suitable_engine(self.engine, dataset) as engine:
             source = dataset.without_targets()
             return prediction.rows_in_memory(source, compute, state, engine=engine, label=label)
@@ -69,6 +68,10 @@ class RowsEstimator(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _compute_chunk[S](compute: Callable[[Rows, S], NDArray[Any]], state: S, X: NDArray[Any]) -> NDArray[Any]:
+    return compute(Rows(Block(0, 0, len(X)), X), state)
 
 
 @dataclass(repr=False, eq=False)

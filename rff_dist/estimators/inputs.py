@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.data.blocks import Block, Dataset
 from rff_dist.data.columns import Column, MemoryColumn
 from rff_dist.data.folds import Folds, PredefinedFolds, find_folds
 from rff_dist.data.labelled import GroupedDataset
@@ -85,8 +84,8 @@ def as_dataset(
     Raises DataError if the data do not fit, or y is given twice or not at all.
     """
     if not reset and (encoded := _by_recipe(estimator, X)) is not None:
-        y = None if y is None else np.asarray(y, np.float64)
-        return ArrayDataset(encoded, y if supervised else None, sample_weight)
+        y = np.asarray(y, np.float64) if supervised and y is not None else None
+        return ArrayDataset(encoded, y, sample_weight)
     if is_in_memory(X):
         return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
     if _is_stored(X):
@@ -319,15 +318,6 @@ def map_for(n_components: Any) -> str:
     if isinstance(n_components, str):
         return "pairs"
     return "phases" if any(width % 2 for width in np.atleast_1d(n_components)) else "pairs"
-
-
-def of_chunks[S, T](function: Callable[[Rows, S], T], state: S) -> Callable[[NDArray[Any]], T]:
-    """Turn a function of rows and a state into one of a Dask array's chunk, which pickles small."""
-    return partial(_of_chunk, function, state)
-
-
-def _of_chunk[S, T](function: Callable[[Rows, S], T], state: S, X: NDArray[Any]) -> T:
-    return function(Rows(Block(0, 0, len(X)), X), state)
 
 
 def map_rows(

@@ -138,9 +138,10 @@ def _unfitted(model: Any) -> RFFRidge | RFFClassifier | RFFKMeans:
 def _parameters_of(model: RidgeModel) -> dict[str, Any]:
     """Return the parameters for another fit of the same kind."""
     repeated = model.statistics is not None and model.statistics.spec.frequency_weights
+    features = _features_of(model.feature_map)
     return {
-        **_features_of(model.feature_map),
-        **({"standardize": model.card["standardize"]} if "standardize" in model.card else {}),
+        **features,
+        "standardize": model.card.get("standardize", features["standardize"]),
         "alpha": model.card.get("alpha_given", "auto" if model.selection else model.alpha),
         "cv": folds_from_dict(model.card["folds"]) if "folds" in model.card else None,
         "fit_intercept": bool(model.card.get("fit_intercept", True)),
@@ -167,7 +168,7 @@ def _features_of(feature_map: FeatureMap) -> dict[str, Any]:
         "n_components": feature_map.n_components,
         "features": "nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
         "design": "orthogonal" if spec is None else spec.design.name,
-        "precision": "standard" if spec is None or spec.precision == "standard" else "high",
+        "precision": "standard" if spec is None else spec.precision,
         "standardize": _standardize_of(feature_map),
         "random_state": None if spec is None else spec.seed,
     }

@@ -46,9 +46,7 @@ def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool
         np.save(temporary / "inner.npy", slim.inner)
         np.save(temporary / "outer.npy", slim.outer)
         (temporary / "model.json").write_text(json.dumps(slim.facts, allow_nan=False, indent=1), "utf-8")
-        (temporary / "reader.py").write_text(
-            files("rff_dist.export").joinpath("reader.py").read_text("utf-8"), "utf-8"
-        )
+        (temporary / "reader.py").write_bytes((files("rff_dist.export") / "reader.py").read_bytes())
         if place.exists():
             shutil.rmtree(place)
         os.replace(temporary, place)

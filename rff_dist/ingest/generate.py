@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -80,13 +79,12 @@ def generate_dataset(
             yield X, y + noise * _normals(seed, _NOISE, tile, n_targets)[own].reshape(y.shape)
 
     facts = {"seed": seed, "noise": noise, **({"first_row": first_row} if first_row else {})}
-    attributes: dict[str, Any] = {"generated": facts, "best_rmse": float(noise)}
     return write_batches(
         parse_location(url),
         batches(),
         n_samples=rows.n_samples,
         names=(None, None),
-        attributes=attributes,
+        attributes={"generated": facts, "best_rmse": float(noise)},
         how=how,
     )
 

@@ -160,13 +160,11 @@ def _ingest(
             for place, part in places:
                 location = parse_location(place)
                 is_new = not exists(location)
-                journal, attributes = Journal(), dict[str, Any]()
-                rows = batches(journal, part)
-                finish = partial(_finish, attributes, journal, plan, part)
+                attributes: dict[str, Any] = {}
                 written.append(
                     write_batches(
                         location,
-                        _then(rows, opened, finish),
+                        _read_part(opened, plan, batches, part, attributes=attributes),
                         n_samples=n_samples if part is None else None,
                         names=(plan.features, plan.targets),
                         attributes=attributes,
@@ -186,7 +184,22 @@ def _find(source: Sources, *, may_be_none: bool = False) -> list[File]:
     return [] if isinstance(source, Query) else find_files(source, may_be_none=may_be_none)
 
 
-def _finish(attributes: dict[str, Any], journal: Journal, plan: Plan, part: Part | None) -> None:
+def _read_part(
+    opened: Sequence[Input],
+    plan: Plan,
+    batches: _Batches,
+    part: Part | None,
+    *,
+    attributes: dict[str, Any],
+) -> Iterator[RowBatch]:
+    """Yield the batches of a part, of which there must be some, and fill in the attributes after the last."""
+    journal = Journal()
+    rows = batches(journal, part)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
+    yield first
+    yield from rows
     if part is not None and journal.n_read == journal.dropped:
         raise DataError(
             f"no row is {'held out' if part.wanted else 'left to train on'}; expected some. Change the share "
@@ -342,15 +355,7 @@ def _read(
     """
     first = opened[0]
     if first.table is None:
-        assert first.path is not None
-        if roles.columns is not None or roles.drop or roles.id is not None or part is not None:
-            raise InvalidParameterError(
-                "`columns`, `drop`, `id` and `holdout` are for tables; an .npz file holds X as one array, so "
-                "leave them out"
-            )
-        n_samples, rows = read_npz(first.path, roles)
-        plan = Plan(roles, None, {}, np.dtype(np.float64), False)
-        return plan, n_samples, lambda journal, _: check_rows(rows, first, plan, journal)
+        return _read_archive(first, roles, part)
     tables = [one.table for one in opened if one.table is not None]
     schema = common_schema(tables)
     for table in tables:
@@ -380,6 +385,19 @@ def _read(
     return plan, n_rows, partial(read_tables, opened, plan)
 
 
+def _read_archive(one: Input, roles: Roles, part: Part | None) -> tuple[Plan, int, _Batches]:
+    """Plan how an .npz file is read; see `_read`."""
+    assert one.path is not None
+    if roles.columns is not None or roles.drop or roles.id is not None or part is not None:
+        raise InvalidParameterError(
+            "`columns`, `drop`, `id` and `holdout` are for tables; an .npz file holds X as one array, so "
+            "leave them out"
+        )
+    n_samples, rows = read_npz(one.path, roles)
+    plan = Plan(roles, None, {}, np.dtype(np.float64), False)
+    return plan, n_samples, lambda journal, _: check_rows(rows, one, plan, journal)
+
+
 def _roles_of(recipe: Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
     """Return the roles of a table that a given recipe encodes."""
     if roles.columns is not None:
@@ -395,9 +413,8 @@ def read_onto(dataset: Editing, opened: list[Input], roles: Roles, journal: Jour
         raise InvalidParameterError(
             f"`dtype` is {roles.dtype!r}, but X of {dataset.location} is {X.dtype}; expected that, or None"
         )
-    first = opened[0]
-    if first.table is None:
-        _, _, batches = _read(ExitStack(), opened, roles, Preparing(), None)
+    if opened[0].table is None:
+        _, _, batches = _read_archive(opened[0], roles, None)
         return batches(journal, None)
     recipe = recipe_of(dataset.attributes)
     roles = _known_roles(dataset, roles, recipe, one_dimensional=y is None or len(y.shape) == 1)
@@ -474,16 +491,3 @@ def _facts(roles: Roles, journal: Journal, before: Mapping[str, Any]) -> dict[st
     if roles.on_nan == "drop":
         facts[_DROPPED] = int(before.get(_DROPPED, 0)) + journal.dropped
     return facts
-
-
-def _then(
-    batches: Iterator[RowBatch], opened: Sequence[Input], finish: Callable[[], None]
-) -> Iterator[RowBatch]:
-    """Yield the batches, and call `finish` after the last; raise DataError if there is none."""
-    n_batches = 0
-    for batch in batches:
-        n_batches += 1
-        yield batch
-    if not n_batches:
-        raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
-    finish()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -197,7 +198,7 @@ class _Numbers:
         automatic = ("elapsed-days", "day-of-year", "weekday", "hour")
         wanted = tuple(encoding.dates or automatic)
         parts = {name: wanted if kind == "date" else None for name, kind in kinds.items() if kind != "text"}
-        zeros = np.zeros(sum(1 if names is None else len(names) for names in parts.values()))
+        zeros = np.zeros(sum(len(names or (name,)) for name, names in parts.items()))
         none, counts = np.empty((0, len(zeros))), zeros.astype(np.int64)
         sample = RowSample(sample_size(max(1, len(zeros))), np.zeros(0, np.uint64), none)
         given = encoding.dates is not None
@@ -221,11 +222,8 @@ class _Numbers:
 
     def encoder(self, name: str, impute: str) -> Encoder | str:
         """Return the encoder of a column, or why the column is left out."""
-        at = 0
-        for before, parts in self.parts.items():
-            if before == name:
-                break
-            at += 1 if parts is None else len(parts)
+        before = takewhile(lambda other: other != name, self.parts)
+        at = sum(len(self.parts[other] or (other,)) for other in before)
         parts = self.parts[name]
         if parts is None and impute == "none":
             return Number(name)

@@ -224,7 +224,12 @@ class Recipe:
     @property
     def inputs(self) -> list[str]:
         """The columns of the table that are read, in the order of X."""
-        return [name for one in self.columns for name in _reads(one)]
+        return list(self._reads)
+
+    @property
+    def _reads(self) -> dict[str, str | None]:
+        """The same columns, with what each must hold."""
+        return {name: held for one in self.columns for name, held in _reads(one).items()}
 
     @property
     def sources(self) -> list[str]:
@@ -245,14 +250,14 @@ class Recipe:
         Raises DataError if a column is missing, or holds another kind of values.
         """
         there = set(schema.names)
-        absent = [name for name in self.inputs if name not in there]
+        absent = [name for name in self._reads if name not in there]
         if absent:
             raise DataError(
                 f"{table} has no column {listed(absent)}; it has {listed(schema.names)}. Expected the "
                 "columns that the dataset or model was made of"
             )
         types = {}
-        for name, wanted in ((name, wanted) for one in self.columns for name, wanted in _reads(one).items()):
+        for name, wanted in self._reads.items():
             kind = schema.field(name).type
             held = kind_of(kind)
             reads = wanted or held or "number"
