@@ -137,6 +137,8 @@ def as_labelled(
     Raises DataError if the data do not fit, or a label is missing, a fraction or of another type;
       StorageError if there is no array of that name.
     """
+    if y is None and not _is_stored(X):
+        raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     if is_in_memory(X):
         return _checked_labels(estimator, X, y, sample_weight, reset=reset)
     if _is_stored(X):
@@ -146,8 +148,6 @@ def as_labelled(
         labels = _labels_of(estimator, given, y)
         source = given.without_targets()
     else:
-        if y is None:
-            raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
         source = as_dataset(estimator, X, None, sample_weight, reset=reset, supervised=False)
         labels = as_column(y)
     if labels.n_samples != source.n_samples:
@@ -201,8 +201,6 @@ def _named_column(dataset: Dataset, name: str, parameter: str) -> Column:
 def _checked_labels(
     estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool
 ) -> tuple[Dataset, Column]:
-    if y is None:
-        raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     if isinstance(y, MemoryColumn | StoredColumn):
         y = y.read(Block(0, 0, y.n_samples))
     if getattr(getattr(y, "dtype", None), "kind", "") == "T":

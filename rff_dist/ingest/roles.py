@@ -81,10 +81,12 @@ class Plan:
     def targets(self) -> list[str] | None:
         return None if self.learned is None else self.roles.targets or None
 
-    @property
-    def places(self) -> tuple[list[str] | None, list[str] | None]:
-        """The table's columns that those of X and y were made of, for messages."""
-        return None if self.learned is None else self.learned.recipe.sources, self.targets
+    def name_column(self, part: int, column: int) -> str:
+        """Name a column of X, y, weights, groups or ids (`part` 0 to 4); by its name in the table, if any."""
+        sources = None if self.learned is None else self.learned.recipe.sources
+        known = (sources, self.targets, None, None, None)[part]
+        array = ("X", "y", "the weights", "the groups", "the ids")[part]
+        return repr(known[column]) if known else f"{column} of {array}"
 
 
 def common_schema(tables: Sequence[Table]) -> pyarrow.Schema:

@@ -182,7 +182,7 @@ def check_rows(
             good &= usable.all(axis=1)
             if plan.roles.on_nan == "error" and not usable.all():
                 row, column = np.argwhere(~usable)[0].tolist()
-                place = f"{one.name}: row {rows[row] + 1}, column {_name_column(plan, i, column)}"
+                place = f"{one.name}: row {rows[row] + 1}, column {plan.name_column(i, column)}"
                 expected = "a number" if part.dtype.kind in "biuf" else "text"
                 how = ', for example with impute="median"' if i == 0 else ""
                 raise DataError(
@@ -205,12 +205,6 @@ def check_rows(
     journal.entries.append(source.to_dict(n_read - dropped))
     journal.n_read += n_read
     journal.dropped += dropped
-
-
-def _name_column(plan: Plan, part: int, column: int) -> str:
-    known = plan.places[part] if part < 2 else None
-    array = ("X", "y", "the weights", "the groups", "the ids")[part]
-    return repr(known[column]) if known else f"{column} of {array}"
 
 
 def _is_usable(values: np.ndarray) -> np.ndarray:
