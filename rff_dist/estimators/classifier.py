@@ -158,6 +158,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
                 rows,
                 labels,
                 replace(options, cv=cv),
+                # the model keeps them as JSON, which takes no numbers of NumPy
                 replace(losses, tol=float(self.tol), max_iter=int(self.max_iter)),
                 engine=engine,
             )

@@ -35,7 +35,7 @@ _CHECKS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.floa
 
 def is_dask(value: object) -> bool:
     """Return whether `value` is a Dask collection."""
-    return hasattr(value, "__dask_graph__")
+    return hasattr(value, "__dask_graph__")  # what Dask itself asks, without importing it
 
 
 def is_in_memory(X: object) -> bool:
@@ -44,7 +44,7 @@ def is_in_memory(X: object) -> bool:
 
 
 def _is_zarr(value: object, name: str = "") -> bool:
-    kind = type(value)
+    kind = type(value)  # by its name, since only `storage` imports Zarr
     return kind.__module__.partition(".")[0] == "zarr" and name in ("", kind.__name__)
 
 
@@ -307,7 +307,7 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
             f"`length_scale` is {length_scale!r} beside {kernel!r}, which has its own; give one of them"
         )
     else:
-        with_length_scale(found, length_scale)
+        with_length_scale(found, length_scale)  # checks the numbers
     return found, length_scale
 
 
@@ -327,8 +327,9 @@ def map_rows(
     `function`: from (rows, n_features) to (rows, width), or to (rows,) if `width` is None.
     `width`, `dtype`: columns and dtype of the result.
     """
+    # a frame does not know how many rows its partitions have: they are counted
     rows = X.to_dask_array(lengths=True) if hasattr(X, "to_dask_array") else X
-    if rows.numblocks[1] > 1:
+    if rows.numblocks[1] > 1:  # the function needs whole rows
         rows = rows.rechunk({1: -1})
     if width is None:
         return rows.map_blocks(function, drop_axis=1, dtype=dtype)
@@ -353,6 +354,7 @@ def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | Fold
     if hasattr(cv, "split"):
         targets = np.asarray(y) if y is not None and is_in_memory(y) else None
         given = None if groups is None or isinstance(groups, str) else np.asarray(groups)
+        # scikit-learn's splitters use the number of rows of X only, and X may not fit in memory
         splits = list(cv.split(np.zeros((dataset.n_samples, 1)), targets, given))
     else:
         splits = list(cv)

@@ -30,7 +30,7 @@ from rff_dist.text import human_bytes
 from rff_dist.typing import FloatArray, IndexArray
 
 N_INIT = 10
-_STRIP_BYTES = 2**22  # of kernel values made at once
+_STRIP_BYTES = 2**22  # of kernel values made at once: there is memory for one Gram matrix, not for two
 
 
 @dataclass(repr=False, eq=False)
@@ -198,7 +198,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         seen = for_dataset.Inputs(dataset, self._standardizer, seed, ranges)
         self.kernel_ = for_dataset.resolve_kernel(seen, kernel, length_scale)
         inputs, weights = _read(dataset, self._standardizer)
-        order = np.lexsort(inputs.T[::-1])
+        order = np.lexsort(inputs.T[::-1])  # so that starts do not depend on the order of the rows
         self._rows = inputs[order]
         gram = np.empty((len(inputs), len(inputs)))
         for strip, values in self._strips(self._rows):
@@ -340,7 +340,7 @@ def warn_of_few_rows(n_filled: int, n_clusters: int) -> None:
             f"Number of distinct clusters ({n_filled}) found smaller than n_clusters ({n_clusters}). "
             "Possibly due to duplicate points in X.",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=4,  # the line that called `fit`
         )
 
 

@@ -165,7 +165,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with suitable_engine(self.engine, dataset) as engine:
             found = kmeans.fit(dataset, space, lloyd, engine=engine)
-            if hasattr(self, "labels_"):
+            if hasattr(self, "labels_"):  # those of an earlier fit
                 del self.labels_
             if is_in_memory(X):
                 self.labels_ = kmeans_labels.label_in_memory(dataset, found, engine=engine)

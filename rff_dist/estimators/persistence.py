@@ -137,6 +137,7 @@ def _unfitted(model: Any) -> RFFRidge | RFFClassifier | RFFKMeans:
 
 def _parameters_of(model: RidgeModel) -> dict[str, Any]:
     """Return the parameters for another fit of the same kind."""
+    # cards of earlier releases lack some of these
     repeated = model.statistics is not None and model.statistics.spec.frequency_weights
     features = _features_of(model.feature_map)
     return {

@@ -239,7 +239,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             return self.fit(X, y, sample_weight)
         if not hasattr(self, "statistics_"):
             raise StatisticsError(f"no rows can be added: {self.model_.why_no_statistics}")
-        self._options()
+        self._options()  # checks the parameters
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
         with suitable_engine(self.engine, dataset) as engine:

@@ -216,6 +216,7 @@ def tune_kernels(
             f"`{unknown[0]}` is no parameter of a search; expected one of {', '.join(sorted(_SHARED))}"
         )
     estimator = RFFRidge(**{**_DEFAULTS, **parameters})
+    # one seed for all candidates, and for clones of the model
     estimator.random_state = seed_from_random_state(estimator.random_state)
     options = estimator._options()
     folds, dataset = as_folds(cv, as_dataset(estimator, X, y, sample_weight, reset=True), y, groups)

@@ -65,6 +65,7 @@ def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
     if name == "linear":
         return x @ y.T
     x, y = x / kernel["length_scale"], y / kernel["length_scale"]
+    # differences: ‖x‖² − 2x'y + ‖y‖² would lose digits
     if name == "laplacian":
         return np.exp(-np.stack([np.abs(row - y).sum(axis=1) for row in x]))
     r = np.stack([np.sqrt(np.square(row - y).sum(axis=1)) for row in x])

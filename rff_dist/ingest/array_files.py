@@ -46,7 +46,7 @@ def array_table(paths: Sequence[Path]) -> Table:
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         rows = max(1, BATCH_BYTES // max(1, row_bytes))
-        for start in range(0, max(1, n_samples), rows):
+        for start in range(0, max(1, n_samples), rows):  # an empty array has one empty batch
             columns: dict[str, Any] = {}
             for path in paths:
                 # A new map for each batch: pages that were read count as memory until their map is closed.

@@ -100,6 +100,7 @@ def find_dialect(path: Path, reading: Reading) -> Dialect:
     with opening(path, "CSV"):
         encoding, is_quoted = _scan(path, reading.encoding)
         sample, is_whole = _first_lines(path)
+    # the sample may end within a character, and within its last line
     text = sample.decode(encoding, errors="replace").removeprefix("\ufeff")
     lines = list(io.StringIO(text, newline=""))
     lines = lines if is_whole or len(lines) < 2 else lines[:-1]
@@ -111,6 +112,7 @@ def find_dialect(path: Path, reading: Reading) -> Dialect:
     decimal = "," if commas and not any(map(_POINT_NUMBER.fullmatch, cells)) else "."
     has_header = has_names(rows) if reading.header is None else reading.header
     names = None if has_header or not rows else [str(i) for i in range(len(rows[0]))]
+    # Arrow refuses a row that is longer than a block
     return Dialect(names, delimiter, encoding, decimal, is_quoted, max(2**20, 16 * longest))
 
 

@@ -241,7 +241,7 @@ class _Numbers:
     def _fill(self, i: int, impute: str) -> float:
         sampled = self.sample.values[:, i]
         sampled = sampled[np.isfinite(sampled)]
-        if impute == "mean" or not len(sampled):
+        if impute == "mean" or not len(sampled):  # the sample may miss a column's few values
             return float(self.sums[i] / self.counts[i])
         if impute == "median":
             return float(np.median(sampled))
@@ -328,6 +328,7 @@ class _Levels:
         usable = np.isfinite(Y).all(axis=1)
         Y, places, folds = Y[usable], places[usable], folds[usable]
         shape = (_FOLDS.n_folds, n_levels, Y.shape[1])
+        # Sums are taken about a mean: a variance from raw squares would cancel where targets are far from 0.
         if self.pivot is None and len(Y):
             self.pivot = Y.mean(axis=0)
         self.pivot = np.zeros(Y.shape[1]) if self.pivot is None else _grown(self.pivot, (Y.shape[1],))
@@ -385,9 +386,10 @@ class _Levels:
         mean = sums.sum(axis=0) / total
         variance = squares.sum(axis=0) / total - mean**2
         count = weights[places, np.newaxis]
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # a level without rows gets the mean below
             own = sums[places] / count
             spread = np.maximum(squares[places] - count * own**2, 0.0) / count
+            # the empirical Bayes weight of TargetEncoder(smooth="auto")
             share = variance * count / (variance * count + spread)
             drawn = share * own + (1.0 - share) * mean
         pivot = self.pivot[outputs.order]

@@ -128,6 +128,7 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[Table]:
     try:
         # Errors of the database's driver may hold the password: they are raised without it.
         with _telling(query, url), engine.connect() as connection:
+            # otherwise most drivers fetch the whole result before its first row is read
             streaming = connection.execution_options(stream_results=True)
             result = streaming.execute(sqlalchemy.text(query.sql), parameters)
             yield _as_table(result, query, url)

@@ -192,7 +192,7 @@ def check_rows(
         dropped += int(len(good) - good.sum())
         n_read += len(good)
         kept = parts if good.all() else tuple(None if part is None else part[good] for part in parts)
-        if one.is_query:
+        if one.is_query:  # files have their digest before they are read
             for part in kept:
                 if part is not None:
                     digest.update(canonical_bytes(part.astype("T") if part.dtype == object else part))

@@ -158,7 +158,7 @@ def to_numbers(column: pyarrow.Array) -> np.ndarray:
         column, scale = column.cast(pyarrow.time64("ns")).cast("int64"), 3.6e12
     elif types.is_duration(column.type):
         column, scale = column.cast(pyarrow.duration("us")).cast("int64"), 8.64e10
-    values = _floats(column.cast("float64", safe=False))
+    values = _floats(column.cast("float64", safe=False))  # rounds integers above 2^53, which "safe" refuses
     return values / scale if scale != 1.0 else values
 
 

@@ -199,7 +199,7 @@ def _values(column: pyarrow.Array) -> np.ndarray:
     return to_numbers(column)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4)  # every batch of rows asks for it
 def _step_of(file: str) -> Any:
     """Load a transformer from its file, unless the file holds types that could run code."""
     skops = _skops()
