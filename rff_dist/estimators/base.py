@@ -14,10 +14,10 @@ from sklearn.base import BaseEstimator
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import (
     as_dataset,
     check_cv,
+    check_flag,
     choose_kernel,
     is_dask,
     map_for,
@@ -190,13 +190,12 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     def _options(self) -> RidgeOptions:
         """Check the parameters that all of these have, and return them as options of a fit."""
-        if not isinstance(self.fit_intercept, bool | np.bool_):
-            raise InvalidParameterError(f"`fit_intercept` is {self.fit_intercept!r}; expected True or False")
+        fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
         check_cv(self.cv)
         return RidgeOptions(
             **self._features(self.n_components),
             alpha=self.alpha,
-            fit_intercept=bool(self.fit_intercept),
+            fit_intercept=fit_intercept,
             sample_weight_kind=self.sample_weight_kind,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -216,12 +215,17 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         SolveError
             If alpha was so small that leave-one-out scores of the training rows are unknown.
         """
-        return self._probabilities(X, np.exp)
+        return np.exp(self.predict_log_proba(X))
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Any:
         """Return the logarithm of `predict_proba`, which is finite even where a probability rounds to 0."""
-        return self._probabilities(X, np.asarray)
+        check_is_fitted(self)
+        calibration = self._calibration
+        if calibration is None:
+            raise class_prediction.no_probabilities(self.model_)
+        width = len(self.classes_)
+        return self._of_scores(X, calibration.log_probabilities, width=width, dtype=np.float64)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the (weighted) share of rows whose class is predicted correctly.
@@ -280,13 +284,6 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     def _calibration(self) -> ScoreCalibration | None:
         return class_prediction.calibration_of(self._fitted)
 
-    def _probabilities(self, X: Any, function: Callable[..., NDArray[Any]]) -> Any:
-        check_is_fitted(self)
-        if self._calibration is None:
-            raise class_prediction.no_probabilities(self.model_)
-        finish = partial(_probabilities, self._calibration, function)
-        return self._of_scores(X, finish, width=len(self.classes_), dtype=np.float64)
-
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model
         self.classes_ = class_prediction.read_classes(model)
@@ -312,9 +309,3 @@ def _labels(
 def _decisions(calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     found = class_prediction.decisions(scores, calibration)
     return found[:, 0] if found.shape[1] == 1 else found
-
-
-def _probabilities(
-    calibration: ScoreCalibration, of_logarithms: Callable[..., Any], scores: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    return np.asarray(of_logarithms(calibration.log_probabilities(scores)))

@@ -287,6 +287,13 @@ def _current_dask_client() -> Any:
         return None
 
 
+def check_flag(value: object, name: str) -> bool:
+    """Return `value` as a bool; raise InvalidParameterError if it is no truth value."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidParameterError(f"`{name}` is {value!r}; expected True or False")
+    return bool(value)
+
+
 def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str | LengthScale]:
     """Return the kernel and the length scale to draw with, see `features.for_dataset.draw`.
 

@@ -9,9 +9,8 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import FeatureEstimator
-from rff_dist.estimators.inputs import as_dataset, suitable_engine
+from rff_dist.estimators.inputs import as_dataset, check_flag, suitable_engine
 from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import project_rows
@@ -144,8 +143,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
         PlanError
             If the job needs more memory than there is.
         """
-        if not isinstance(self.whiten, bool | np.bool_):
-            raise InvalidParameterError(f"`whiten` is {self.whiten!r}; expected True or False")
+        check_flag(self.whiten, "whiten")
         check_without_targets(self.length_scale)
         features = FeatureOptions(**self._features(self.n_random_features))
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)

@@ -13,7 +13,14 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.inputs import as_dataset, as_folds, check_cv, stored_dataset, suitable_engine
+from rff_dist.estimators.inputs import (
+    as_dataset,
+    as_folds,
+    check_cv,
+    check_flag,
+    stored_dataset,
+    suitable_engine,
+)
 from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
@@ -116,8 +123,7 @@ def tune_length_scales(
     True
     >>> model = RFFRidge(tuned.kernel, alpha=tuned.alpha, n_components=256, random_state=0).fit(X, y)
     """
-    if not isinstance(per_feature, bool | np.bool_):
-        raise InvalidParameterError(f"`per_feature` is {per_feature!r}; expected True or False")
+    per_feature = check_flag(per_feature, "per_feature")
     inspection.check_standardize(standardize)
     passes.check_weight_kind(sample_weight_kind)
     found = find_kernel(kernel)
@@ -132,7 +138,7 @@ def tune_length_scales(
     return for_dataset.tune(
         for_dataset.Inputs(dataset, standardizer, seed, frequency_weights=repeated),
         found,
-        EvidenceSearch(bool(per_feature), n_samples, n_components, n_starts),
+        EvidenceSearch(per_feature, n_samples, n_components, n_starts),
     )
 
 

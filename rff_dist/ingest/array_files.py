@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.ingest.roles import Roles
 from rff_dist.ingest.rows import Parts
-from rff_dist.ingest.tables import BATCH_BYTES, Table, cast_columns, listed, to_column
+from rff_dist.ingest.tables import Table, cast_columns, listed, rows_per_batch, to_column
 from rff_dist.storage.contents import list_arrays, read_arrays
 from rff_dist.storage.locations import explain
 
@@ -45,7 +46,7 @@ def array_table(paths: Sequence[Path]) -> Table:
     row_bytes = sum(array.itemsize * max(1, array[:1].size) for array in arrays.values())
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        rows = max(1, BATCH_BYTES // max(1, row_bytes))
+        rows = rows_per_batch(row_bytes)
         for start in range(0, max(1, n_samples), rows):  # an empty array has one empty batch
             columns: dict[str, Any] = {}
             for path in paths:
@@ -119,7 +120,7 @@ def group_table(path: Path) -> Table:
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         names = list(dict.fromkeys(places[column][0] for column in types)) or list(kept)[:1]
-        rows = max(1, BATCH_BYTES // (8 * sum(int(np.prod(kept[name].shape[1:])) for name in names)))
+        rows = rows_per_batch(8 * sum(math.prod(kept[name].shape[1:]) for name in names))
         for part in read_arrays(str(path), names, n_rows=rows):
             chosen = {
                 column: to_column(part[name] if i is None else part[name][:, i])
@@ -166,8 +167,7 @@ def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[Parts, np.nd
         shapes = {name: shape for name, (shape, _) in headers.items()}
         raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes, and as many rows in all")
     X_dtype = np.dtype(roles.dtype or np.result_type(np.float32, headers["X"][1]))
-    row_bytes = sum(int(np.prod(shape[1:])) * kind.itemsize for shape, kind in headers.values())
-    rows = max(1, BATCH_BYTES // max(1, row_bytes))
+    rows = rows_per_batch(sum(math.prod(shape[1:]) * kind.itemsize for shape, kind in headers.values()))
 
     def batches() -> Iterator[tuple[Parts, np.ndarray]]:
         start = 0
@@ -197,7 +197,7 @@ def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
     """Yield rows of one array of the archive, decompressed as they are read; NumPy would load it whole."""
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         shape, _, dtype = _read_array_header(file, path, name)
-        row_bytes = int(np.prod(shape[1:])) * dtype.itemsize
+        row_bytes = math.prod(shape[1:]) * dtype.itemsize
         for start in range(0, max(1, shape[0]), rows):
             count = min(rows, shape[0] - start)
             try:

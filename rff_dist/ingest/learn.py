@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rff_dist.checks import check_name
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.folds import HashFolds
 from rff_dist.errors import DataError, InvalidParameterError
@@ -69,11 +70,8 @@ class Encoding:
     impute: str = "none"
 
     def __post_init__(self) -> None:
-        for name, known in (("categories", CATEGORIES), ("impute", IMPUTE)):
-            if getattr(self, name) not in known:
-                raise InvalidParameterError(
-                    f"`{name}`={getattr(self, name)!r}; expected one of {listed(known)}"
-                )
+        check_name(self.categories, CATEGORIES, "categories")
+        check_name(self.impute, IMPUTE, "impute")
         unknown = [part for part in self.dates or [] if part not in DATE_PARTS]
         if unknown or self.dates == []:
             raise InvalidParameterError(f"`dates`={self.dates!r}; expected some of {listed(DATE_PARTS)}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
-from rff_dist.ingest.tables import BATCH_BYTES, Table, listed, repeated
+from rff_dist.ingest.tables import Table, listed, repeated, rows_per_batch
 from rff_dist.storage.locations import explain
 
 if TYPE_CHECKING:
@@ -176,8 +176,7 @@ def _as_table(result: Any, query: Query, url: Any) -> Table:
         raise DataError(
             f"the query gives several columns named {listed(twice)}; expected different names (AS …)"
         )
-    rows = max(1, BATCH_BYTES // (8 * max(1, len(names))))
-    partitions = result.partitions(min(rows, _PEEKED_ROWS))
+    partitions = result.partitions(min(rows_per_batch(8 * len(names)), _PEEKED_ROWS))
     first: Sequence[Any] = next(partitions, [])
     schema = pyarrow.schema([(name, _type([row[i] for row in first])) for i, name in enumerate(names)])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rff_dist.checks import check_name
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.learn import Learned
 from rff_dist.ingest.tables import Table, kind_of, listed, number_dtype, read_type, repeated
@@ -48,10 +49,9 @@ class Roles:
     on_nan: str = "error"
 
     def __post_init__(self) -> None:
-        if self.dtype not in (None, "float32", "float64"):
-            raise InvalidParameterError(f"`dtype`={self.dtype!r}; expected 'float32', 'float64' or None")
-        if self.on_nan not in ("error", "drop"):
-            raise InvalidParameterError(f"`on_nan`={self.on_nan!r}; expected 'error' or 'drop'")
+        if self.dtype is not None:
+            check_name(self.dtype, ("float32", "float64"), "dtype", also=", or None")
+        check_name(self.on_nan, ("error", "drop"), "on_nan")
 
     @property
     def targets(self) -> list[str]:
@@ -96,20 +96,24 @@ def common_schema(tables: Sequence[Table]) -> pyarrow.Schema:
     kinds = {one.name: one.type for one in tables[0].schema}
     for table in tables[1:]:
         for one in table.schema:
-            if one.name not in kinds or one.type == kinds[one.name]:
-                continue
-            both = [kinds[one.name], one.type]
-            held = [kind_of(kind) for kind in both]
-            there = [kind for kind in both if not pyarrow.types.is_null(kind)]
-            if len(there) < 2:
-                kinds[one.name] = there[0]
-            elif "text" in held:
-                kinds[one.name] = pyarrow.string()
-            elif held == ["number", "number"]:
-                kinds[one.name] = pyarrow.from_numpy_dtype(np.result_type(*map(number_dtype, both)))
-            elif held == ["date", "date"]:
-                kinds[one.name] = pyarrow.timestamp("us")
+            if one.name in kinds:
+                kinds[one.name] = _common_type(kinds[one.name], one.type)
     return pyarrow.schema(list(kinds.items()))
+
+
+def _common_type(first: pyarrow.DataType, second: pyarrow.DataType) -> pyarrow.DataType:
+    import pyarrow
+
+    if first == second or pyarrow.types.is_null(second):
+        return first
+    if pyarrow.types.is_null(first):
+        return second
+    held = {kind_of(first), kind_of(second)}
+    if "text" in held:
+        return pyarrow.string()
+    if held == {"number"}:
+        return pyarrow.from_numpy_dtype(np.result_type(number_dtype(first), number_dtype(second)))
+    return pyarrow.timestamp("us") if held == {"date"} else first
 
 
 def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: Learned, table: str) -> Plan:

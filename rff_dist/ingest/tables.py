@@ -19,7 +19,7 @@ from rff_dist.storage.locations import explain
 if TYPE_CHECKING:
     import pyarrow
 
-BATCH_BYTES = 8 * 2**20
+_BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 2**16
 
 
@@ -266,7 +266,7 @@ def _parquet_table(path: Path) -> Table:
         schema = metadata.schema.to_arrow_schema()
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        rows = max(1, BATCH_BYTES // (8 * max(1, len(types))))
+        rows = rows_per_batch(8 * len(types))
         with opening(path, "Parquet"), parquet.ParquetFile(path, pre_buffer=False) as reader:
             for batch in reader.iter_batches(batch_size=rows, columns=list(types), use_threads=False):
                 yield cast_columns(batch, types, path.name)
@@ -387,6 +387,11 @@ def spool(table: Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> 
         for batch in table.batches(types):
             writer.write_batch(batch)
     return replace(table, batches=_arrow_table(path).batches, is_read_once=False)
+
+
+def rows_per_batch(row_bytes: int) -> int:
+    """Return how many rows of a size are read at once."""
+    return max(1, _BATCH_BYTES // max(1, row_bytes))
 
 
 def repeated(names: Sequence[str]) -> list[str]:

@@ -344,8 +344,8 @@ class TestParameters:
             ({"columns": ["area", "area"]}, "named twice"),
             ({"columns": ["nothing"]}, "has no column 'nothing'"),
             ({"weight": "w"}, "`weight` without `target`"),
-            ({"dtype": "int8"}, "`dtype`='int8'"),
-            ({"on_nan": "skip"}, "`on_nan`='skip'"),
+            ({"dtype": "int8"}, "unknown `dtype` 'int8'.*, or None"),
+            ({"on_nan": "skip"}, "unknown `on_nan` 'skip'"),
         ],
     )
     def test_are_checked_before_anything_is_written(self, tmp_path, frame, options, message):
