@@ -62,8 +62,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
     random_state : int, RandomState, Generator or None, default=None
         The seed of frequencies and samples.
     engine : Engine or None, default=None
-        What runs the passes. None is this process for data in memory; for other data it is the current Dask
-        client, if there is one.
+        What runs the passes. None is this process, or, for data out of memory, the current Dask client if
+        there is one.
 
     Attributes
     ----------

@@ -56,8 +56,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         exact. Given several numbers, cross-validation takes the smallest whose error is within one standard
         error of the best; a single pass at the largest serves them all.
     alpha : "auto", "cv", "cv-1se", "gcv", "evidence", "press", float or sequence of float, default="auto"
-        The penalty. "cv" has the least error in exact k-fold cross-validation (the largest alpha, if several
-        are as good); "cv-1se" is the largest alpha within one standard error of it. "gcv" is generalised
+        The penalty. "cv" minimises the error of exact k-fold cross-validation (the largest alpha, if several
+        are as good); "cv-1se" is the largest alpha within one standard error of that. "gcv" is generalised
         cross-validation, which can choose far too small an alpha if some rows are unlike the others.
         "evidence" maximises the marginal likelihood. "press" minimises the leave-one-out errors and takes one
         more pass. Of several numbers, cross-validation takes the best. "auto" is "cv", or "press" if memory
@@ -111,8 +111,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         deviation and no interval. With "frequency" they are whole numbers, and a row of weight 3 counts as
         three.
     engine : Engine or None, default=None
-        What runs the passes. None is this process for data in memory; for other data it is the current Dask
-        client, if there is one.
+        What runs the passes. None is this process, or, for data out of memory, the current Dask client if
+        there is one.
 
     Attributes
     ----------
