@@ -405,10 +405,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     def _check_targets(self, dataset: Dataset) -> None:
         spec = self.statistics_.spec
         if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
-            raise DataError(
-                f"y has {dataset.n_targets} targets (vector: {dataset.one_dimensional}); the first call had "
-                f"{spec.n_targets} (vector: {spec.one_dimensional})"
+            given, first = (
+                "a vector" if one.one_dimensional else f"a matrix of {one.n_targets} columns"
+                for one in (dataset, spec)
             )
+            raise DataError(f"y is {given}; the first call had {first}. Give the same targets")
 
 
 def _refuse_dask(X: Any, asked: str) -> None:

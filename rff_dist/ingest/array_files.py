@@ -206,7 +206,8 @@ def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
                 raise StorageError(f"array {name!r} of {path} is damaged: {explain(error)}") from error
             if len(content) != count * row_bytes:
                 raise StorageError(
-                    f"array {name!r} of {path} ends at row {start + len(content) // max(1, row_bytes)}"
+                    f"array {name!r} of {path} ends at row {start + len(content) // max(1, row_bytes):_}; "
+                    f"expected {shape[0]:_} rows. Save it again"
                 )
             yield np.frombuffer(content, dtype=dtype).reshape(count, *shape[1:])
 
