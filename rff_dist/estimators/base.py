@@ -119,7 +119,7 @@ class FeatureEstimator(RowsEstimator):
         """Check the parameters that say which features are drawn, and return them as library options."""
         inspection.check_standardize(self.standardize)
         kernel, length_scale = self.kernel, self.length_scale
-        if not isinstance(kernel, str) or kernel != "auto":
+        if not isinstance(kernel, str) or kernel != "auto":  # the fit compares several kernels for "auto"
             kernel, length_scale = choose_kernel(kernel, length_scale)
         return {
             "kernel": kernel,

@@ -29,7 +29,8 @@ from rff_dist.kernels.find import find_kernel
 from rff_dist.storage.columns import StoredColumn, as_column, open_column
 from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
 
-# Frames have contiguous columns, which BLAS would sum in another order, with other bits.
+# Of the dtypes, float32 stays as it is and all others become the first. Frames have contiguous columns, which
+# BLAS would sum in another order, with other bits.
 _CHECKS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
 
 

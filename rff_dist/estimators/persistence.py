@@ -154,7 +154,9 @@ def _standardize_of(feature_map: FeatureMap) -> bool | str:
     if feature_map.standardizer is None:
         return False
     n_ranked = len(feature_map.standardizer.ranks)
-    return "rank" if n_ranked == feature_map.n_features else n_ranked == 0 or "auto"
+    if n_ranked == feature_map.n_features:
+        return "rank"
+    return "auto" if n_ranked else True
 
 
 def _features_of(feature_map: FeatureMap) -> dict[str, Any]:

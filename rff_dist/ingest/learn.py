@@ -341,6 +341,7 @@ class _Levels:
     def encoder(self, name: str, encoding: Encoding, outputs: _Outputs | None, n_rows: int) -> Encoder | str:
         """Return the encoder of the column, or why the column is left out."""
         counted = zip(self.index, self.counts.tolist(), strict=False)
+        # levels of held-out rows count 0, and so does MISSING where nothing is missing
         count_of = {level: count for level, count in counted if count}
         n_levels = len(count_of)
         if self.is_full:
@@ -397,11 +398,11 @@ class _Levels:
 def _numbered(column: pyarrow.Array, index: dict[str, int]) -> tuple[IntArray, IntArray]:
     """Return the number of each text in `index`, which new texts are added to, and the missing rows."""
     encoded: Any = to_text(column).dictionary_encode()
-    numbers = np.array(
-        [index.setdefault(text, len(index)) for text in encoded.dictionary.to_pylist()] or [0], np.int64
-    )
+    numbers = [index.setdefault(text, len(index)) for text in encoded.dictionary.to_pylist()]
     places = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    return numbers[places], np.flatnonzero(encoded.is_null().to_numpy(zero_copy_only=False))
+    missing = np.flatnonzero(encoded.is_null().to_numpy(zero_copy_only=False))
+    # missing texts alone have an empty dictionary, in which place 0 must still be found
+    return np.array(numbers or [0], np.int64)[places], missing
 
 
 def _grown(array: Any, shape: tuple[int, ...]) -> Any:

@@ -183,7 +183,7 @@ def to_column(values: np.ndarray) -> pyarrow.Array:
     """Return a 1-D array of numbers or text as a column."""
     import pyarrow
 
-    if values.dtype.kind not in "iuf":
+    if values.dtype.kind not in "iuf":  # text, and booleans, which Arrow packs into bits
         return pyarrow.array(values.astype(object) if values.dtype.kind in "UT" else values)
     plain = np.ascontiguousarray(native(values))
     data = pyarrow.py_buffer(plain)

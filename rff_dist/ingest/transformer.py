@@ -162,7 +162,7 @@ def _name(step: Any) -> str:
 
 def _used(step: Any, inputs: Sequence[str]) -> list[str]:
     """Return the columns of a frame that a transformer uses: a ColumnTransformer may drop some."""
-    for _, first in getattr(step, "steps", ())[:1]:
+    for _, first in getattr(step, "steps", ())[:1]:  # later steps see what the first one makes
         return _used(first, inputs)
     used: set[str] = set()
     for _, one, columns in getattr(step, "transformers_", [("", None, inputs)]):
@@ -174,6 +174,7 @@ def _used(step: Any, inputs: Sequence[str]) -> list[str]:
 
 def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
     """Return the inputs whose categories are text, in a transformer or in those that it is made of."""
+    # read as numbers, codes such as 01067 would lose their zeros
     inputs = list(getattr(step, "feature_names_in_", inputs))
     categories = getattr(step, "categories_", ())
     found = {
