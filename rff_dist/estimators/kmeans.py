@@ -50,15 +50,15 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     n_init : int or "auto", default="auto"
         The number of starts, which share each pass; the start of least inertia is kept. "auto" is 1.
     init : {"k-means||", "k-means++"} or array, default="k-means||"
-        How centres begin. "k-means||" draws candidates from all rows in six passes, "k-means++" takes a
+        How centres begin. "k-means||" draws candidates from all rows in three passes, "k-means++" takes a
         sample of 4,096 rows; of so few rows all distinct ones are candidates. Among the candidates, k-means++
         and local search choose the centres. An array gives centres as rows of inputs, of shape
         (n_clusters, n_features), or in Z, of shape (n_clusters, n_components or `n_principal`).
     max_iter : int, default=300
         The greatest number of Lloyd passes.
     tol : float, default=1e-4
-        A start stops when its centres' squared shifts add up to no more than this share of the mean variance
-        of Z's columns; 0 stops when no label changes.
+        A start stops when the sum of its centres' squared shifts is at most this share of the mean variance
+        of Z's columns; with 0, when no label changes.
     algorithm : {"lloyd", "minibatch", "progressive"}, default="lloyd"
         "lloyd" passes over all rows until the centres stay. The others save most of these passes, for very
         many rows in no particular order: "minibatch" begins with up to 100 steps on batches of up to 16,384
