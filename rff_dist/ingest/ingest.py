@@ -242,7 +242,7 @@ def ingest_more(
     `url`: the dataset. If there is none, it is created as by `ingest`; then `target` or `columns` must be
       given.
     `roles`: an existing dataset knows its columns, so they need not be given. X keeps the dataset's dtype;
-      giving this dtype allows to round new rows to it.
+      new rows are rounded to it only if it is given.
     `how`: chunks are chosen when the dataset is created; nothing is overwritten.
     `preparing`: for an existing dataset its own recipe is used.
     Raises DataError, InvalidParameterError, StorageError as `ingest` and `append_dataset`; the dataset then
