@@ -31,6 +31,7 @@ class Model:
         if "columns" in part:  # columns of the inputs; -1 takes the constant 1 behind them
             return np.column_stack([x, np.ones(len(x))])[:, part["columns"]]
         inner = self.inner[:, part["start"] : part["stop"]]
+        # float32 where the package has float32: the features then agree, but for a last bit
         angles = (x @ inner[:-1]).astype(np.float32) + inner[-1].astype(np.float32)
         pairs = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(len(x), -1)
         z, one = pairs if part["pairs"] else np.cos(angles), part["whole"]

@@ -34,6 +34,7 @@ def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool
       folder exists; StorageError if it cannot be written.
     """
     place = Path(folder)
+    # a folder with other things in it is never replaced
     if place.exists() and not (overwrite and (place / "reader.py").exists()):
         raise OutputExistsError(
             f"{place} exists already; export to another folder, or replace an older export with --overwrite"

@@ -29,7 +29,7 @@ _KINDS = {
     ".npz": (".npz",),
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Hive's name of a folder whose rows have no value
 _PIECE = 2**20
 
 

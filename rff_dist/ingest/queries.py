@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONNECTION_VARIABLE = "RFF_DIST_SQL"
 N_INGESTED = "n_ingested"
-_PEEKED_ROWS = 1000
+_PEEKED_ROWS = 1000  # the first rows, which decide the types of the columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _BATCH_BYTES = 8 * 2**20
-_BATCH_ROWS = 2**16
+_BATCH_ROWS = 2**16  # Arrow files may hold batches of any size
 
 
 @dataclass(frozen=True, slots=True)
