@@ -123,7 +123,7 @@ class Passes:
     def open(self, n_samples: int) -> Iterator[Engine]:
         """Start an engine for passes over so many rows, with progress on standard error, and close it."""
         from rff_dist.costs.clock import Clock
-        from rff_dist.engines.cluster import open_engine
+        from rff_dist.engines.opening import open_engine
         from rff_dist.engines.progress import Remark
 
         cluster = self.where.cluster.in_environment().for_rows(n_samples)

@@ -22,7 +22,8 @@ from rich.text import Text
 from rff_dist.cli import display
 from rff_dist.cli.messages import FAILED
 from rff_dist.cli.shell import Report, command
-from rff_dist.engines.cluster import Cluster, is_loopback, open_engine
+from rff_dist.engines.cluster import Cluster, is_loopback
+from rff_dist.engines.opening import open_engine
 from rff_dist.errors import RFFDistError
 from rff_dist.jobs.options import Where
 from rff_dist.text import human_bytes, redact

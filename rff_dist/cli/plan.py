@@ -59,7 +59,7 @@ def plan(
     ] = None,
 ) -> Report:
     """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
-    from rff_dist.engines.cluster import open_engine
+    from rff_dist.engines.opening import open_engine
     from rff_dist.features.options import find_features
     from rff_dist.jobs.fits import Fit
     from rff_dist.jobs.specs import ridge_options
@@ -192,7 +192,7 @@ def _measure(
     """Measure the workers; return their rates, the times of the fit, and how many are worth having."""
     from rff_dist.costs import rates, times
     from rff_dist.costs.scaling import job_of, scale
-    from rff_dist.engines.cluster import open_engine
+    from rff_dist.engines.opening import open_engine
 
     begun = time.perf_counter()
     with open_engine(cluster) as engine:

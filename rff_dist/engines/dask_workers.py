@@ -97,12 +97,11 @@ class Workers:
         ask = partial(
             scheduler.broadcast, msg={"op": "versions", "packages": SAME_PACKAGES}, on_error="ignore"
         )
-        try:
-            with self.errors(talking=True):
+        with self.errors(talking=True):
+            try:
                 return cast("dict[str, Any]", await asyncio.wait_for(ask(workers=workers), VERSIONS_S))
-        except ClusterLostError as error:
-            if not isinstance(error.__cause__, TimeoutError):
-                raise
+            except TimeoutError:
+                pass  # a scheduler that is silent itself is lost at the next look
         if len(workers) == 1:
             return {}
         alone = await asyncio.gather(*(self._versions([worker]) for worker in workers))

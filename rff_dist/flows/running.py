@@ -37,8 +37,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from rff_dist.costs.clock import Clock
-from rff_dist.engines import cluster as connection
-from rff_dist.engines import logs
+from rff_dist.engines import logs, opening
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event, LogObserver, PassFailed, PassFinished, PassStarted
@@ -383,7 +382,7 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[Engine]:
             used = cluster.in_environment()
             if limits.performance_report is None:  # which is Dask's
                 used = used.for_rows(n_samples)
-            engine = stack.enter_context(connection.open_engine(used, observers=observers))
+            engine = stack.enter_context(opening.open_engine(used, observers=observers))
         elif cluster != Cluster():
             raise InvalidParameterError(
                 "an engine was lent to the flow, which `scheduler`, `workers` and `threads` do not change; "

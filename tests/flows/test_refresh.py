@@ -160,7 +160,7 @@ def test_a_window_moves_with_the_nights(parameters):
 
 
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.opening.open_engine", None)
     write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
     others = parameters.model_copy(update={"data": str(tmp_path / "other.zarr")})
     with disable_run_logger(), pytest.raises(FingerprintMismatchError, match="begins with others"):

@@ -305,7 +305,7 @@ def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp
 
 
 def test_a_second_run_is_refused_before_a_cluster_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.opening.open_engine", None)
     parameters = write_problem(tmp_path)
     refused: list[Exception] = []
 

@@ -374,7 +374,7 @@ def test_lent_engine_is_not_combined_with_parameters_of_another(run):
 
 
 def test_model_that_exists_is_refused_before_a_cluster_starts(run, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.opening.open_engine", None)
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
         train.fn(**run.parameters.model_dump())
 

@@ -210,7 +210,7 @@ def test_an_output_that_cannot_be_written_exits_73(tmp_path):
 
 @pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
 def test_a_place_that_takes_no_output_exits_73_before_any_work(folder, name, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.opening.open_engine", None)
     arguments = {
         "ingest": [folder / "table.csv", "/proc/x/m"],
         "generate": ["/proc/x/m", "--rows", "1e12"],

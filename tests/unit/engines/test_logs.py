@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from rff_dist.cli.program import app
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines import logs
-from rff_dist.engines.cluster import Cluster, open_engine
+from rff_dist.engines.cluster import Cluster
+from rff_dist.engines.opening import open_engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.storage.writing import write_dataset
