@@ -34,7 +34,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     from rff_dist.cli.baselines import fit_baselines
     from rff_dist.jobs.auto import prepare_table, training_of
     from rff_dist.jobs.train import open_training
-    from rff_dist.page.comparison import Comparison
+    from rff_dist.page.comparison import HeldOutErrors
 
     start = time.perf_counter()
     prepared = prepare_table(job, observer=display.count_rows("ingest"))
@@ -61,7 +61,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
         "report": report,
         "seconds": seconds,
     }
-    compared = Comparison.on(records["evaluate"], others.scores)
+    compared = HeldOutErrors.on(records["evaluate"], others.scores)
     display.write_page(report, run.data, model, prepared.model, passes.times(), compared=compared)
     return Report(document, _view(document, prepared, others, model.card))
 

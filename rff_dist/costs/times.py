@@ -12,7 +12,7 @@ WORTH_HAVING = 0.8  # least share of its time for which each worker should be bu
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class FitTimes:
     """The predicted times of a fit.
 
     `moments`, `statistics`, `solve`: seconds of the two passes and of the factorisation.
@@ -41,7 +41,7 @@ class Times:
         return {**asdict(self), "seconds": self.seconds}
 
 
-def predict(plan: Plan, rates: Rates, *, solve: float = 0.0) -> Times:
+def predict(plan: Plan, rates: Rates, *, solve: float = 0.0) -> FitTimes:
     """Predict the times of a direct fit.
 
     A worker reads the next block while it works at one. Its share is a whole number of blocks. The scheduler
@@ -60,7 +60,7 @@ def predict(plan: Plan, rates: Rates, *, solve: float = 0.0) -> Times:
     moves = (min(plan.n_workers, plan.n_blocks) - 1).bit_length() + 1
     statistics = plan.n_parts * rates.begin + rows + moves * rates.merge * plan.statistics_bytes
     ideal = plan.n_samples * rates.row(plan.n_components) / plan.n_workers
-    return Times(
+    return FitTimes(
         moments=moments,
         statistics=statistics,
         solve=solve,

@@ -22,7 +22,7 @@ from rff_dist.jobs.publishing import version_rows
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import run_steps
 from rff_dist.kernels.text import kernel_text, shortened_text
-from rff_dist.page.comparison import Comparison
+from rff_dist.page.comparison import HeldOutErrors
 from rff_dist.page.content import Page
 from rff_dist.page.markdown import to_markdown
 from rff_dist.page.model import model_page
@@ -56,7 +56,7 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     times, metrics = clock.times(), records["evaluate"]
     show_page(
         f"{name}-page",
-        lambda: model_page(run.data, model, place=place, times=times, compared=Comparison.on(metrics)),
+        lambda: model_page(run.data, model, place=place, times=times, compared=HeldOutErrors.on(metrics)),
         log,
     )
     if job.destination.register:

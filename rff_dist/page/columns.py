@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.page.content import Page, png_of, words_of
-from rff_dist.page.sample import SEED, Sample
+from rff_dist.page.sample import SEED, PageSample
 from rff_dist.report import BLUE, MUTED, figure_of, plain_axes, round_ticks
 from rff_dist.ridge.linear_model import predict_rows
 from rff_dist.ridge.model import RidgeModel
@@ -23,7 +23,7 @@ CURVES, CURVE_ROWS, CURVE_POINTS, MAX_COLUMNS = 6, 300, 25, 100
 type _Predict = Callable[[NDArray[Any]], FloatArray]
 
 
-def columns_section(page: Page, sample: Sample, model: RidgeModel) -> None:
+def columns_section(page: Page, sample: PageSample, model: RidgeModel) -> None:
     """Add the section that says which columns matter, and how predictions change along the first six."""
     found = getattr(kernel_of(model.feature_map), "length_scale", None)
     scales = np.array(found) if isinstance(found, tuple) else None
@@ -90,7 +90,7 @@ def partial_dependence(
 
 
 def _draw_curves(
-    page: Page, sample: Sample, predict: _Predict, columns: NDArray[np.intp], is_score: bool
+    page: Page, sample: PageSample, predict: _Predict, columns: NDArray[np.intp], is_score: bool
 ) -> None:
     X = sample.X
     n_lines = -(-len(columns) // 3)

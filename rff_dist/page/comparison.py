@@ -13,7 +13,7 @@ _OURS = "this model"
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class HeldOutErrors:
     """Errors of several models on held-out rows.
 
     `rows`: which rows, in words.

@@ -27,7 +27,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """Rows whose first cell names them; `is_facts` says that the other cells are words, not figures."""
 
     caption: str
@@ -45,7 +45,7 @@ class Picture:
     caption: str
 
 
-type Element = Heading | Paragraph | Table | Picture
+type Element = Heading | Paragraph | PageTable | Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class Page:
     def table(self, caption: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Add a table whose first column names the rows."""
         cells = [[str(first), *map(words_of, rest)] for first, *rest in rows]
-        self.parts.append(Table(caption, header, cells))
+        self.parts.append(PageTable(caption, header, cells))
 
     def facts(self, caption: str, found: Mapping[str, Any]) -> None:
         """Add a table of names and values."""
         cells = [[name, words_of(value)] for name, value in found.items()]
-        self.parts.append(Table(caption, ("what", "value"), cells, is_facts=True))
+        self.parts.append(PageTable(caption, ("what", "value"), cells, is_facts=True))
 
     def picture(self, png: bytes, alt: str, caption: str) -> None:
         """Add a picture, with a description in words."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from rff_dist.page.content import Element, Heading, Page, Paragraph, Picture, Table
+from rff_dist.page.content import Element, Heading, Page, PageTable, Paragraph, Picture
 from rff_dist.storage.files import write_whole
 from rff_dist.typing import PathLike
 
@@ -71,11 +71,11 @@ def _html(part: Element, numbers: Iterator[int]) -> str:
             picture = f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}">'
             below = f"<figcaption>{escape(caption)}</figcaption>"
             return f"<figure>{_scrolling(picture, f'Picture: {caption}')}{below}</figure>"
-        case Table():
+        case PageTable():
             return _table(part)
 
 
-def _table(table: Table) -> str:
+def _table(table: PageTable) -> str:
     caption = escape(table.caption)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.header)
     body = ""

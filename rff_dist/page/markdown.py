@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 
-from rff_dist.page.content import Element, Heading, Page, Paragraph, Picture, Table
+from rff_dist.page.content import Element, Heading, Page, PageTable, Paragraph, Picture
 
 
 def to_markdown(page: Page) -> str:
@@ -25,7 +25,7 @@ def _markdown(part: Element) -> str:
         case Picture(png, alt, caption):
             data = base64.b64encode(png).decode()
             return f"![{_plain(alt)}](data:image/png;base64,{data})\n\n{_plain(caption)}"
-        case Table(caption, header, rows, is_facts):
+        case PageTable(caption, header, rows, is_facts):
             side = ":--" if is_facts else "--:"
             lines = [header, [":--", *[side] * (len(header) - 1)], *([*map(_plain, row)] for row in rows)]
             table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -22,10 +22,10 @@ from rff_dist.ingest.recipe import recipe_of
 from rff_dist.jobs.fits import JobData, estimate_of
 from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.page.columns import CURVES, MAX_COLUMNS, columns_section
-from rff_dist.page.comparison import Comparison, update_section
+from rff_dist.page.comparison import HeldOutErrors, update_section
 from rff_dist.page.content import Page, png_of, words_of
 from rff_dist.page.origin import origin_sections
-from rff_dist.page.sample import MAX_FACTOR, Sample, linear_errors, sample_data
+from rff_dist.page.sample import MAX_FACTOR, PageSample, linear_errors, sample_data
 from rff_dist.report import BLUE, INK, MUTED, figure_of, plain_axes, round_ticks, save_choice
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.text import redact
@@ -45,7 +45,7 @@ def model_page(
     *,
     place: str,
     times: Times,
-    compared: Comparison | None = None,
+    compared: HeldOutErrors | None = None,
     update: Mapping[str, Any] | None = None,
 ) -> Page:
     """Return the page about a regression or a classifier.
@@ -63,7 +63,7 @@ def model_page(
     _data_section(page, data.rows, sample, model)
     if update is not None:
         update_section(page, update)
-        compared = Comparison.by_gate(update["gate"])
+        compared = HeldOutErrors.by_gate(update["gate"])
     _score_section(page, sample, model, compared)
     if classifier:
         _confusion_section(page, sample, model)
@@ -76,7 +76,7 @@ def model_page(
     return page
 
 
-def _data_section(page: Page, dataset: Dataset, sample: Sample, model: RidgeModel) -> None:
+def _data_section(page: Page, dataset: Dataset, sample: PageSample, model: RidgeModel) -> None:
     page.section(
         "Data",
         f"{redact(dataset.url or 'Rows in memory')}: {dataset.n_samples:,} rows. This page is made from "
@@ -101,7 +101,7 @@ def _spread(values: NDArray[Any]) -> list[float]:
     return [float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max)]
 
 
-def _score_section(page: Page, sample: Sample, model: RidgeModel, compared: Comparison | None) -> None:
+def _score_section(page: Page, sample: PageSample, model: RidgeModel, compared: HeldOutErrors | None) -> None:
     page.section("How good it is", "Errors on rows that were held out, beside those of simpler models.")
     if compared is not None:
         compared.show(page)
@@ -129,7 +129,7 @@ def _score_section(page: Page, sample: Sample, model: RidgeModel, compared: Comp
     )
 
 
-def _residual_section(page: Page, sample: Sample) -> None:
+def _residual_section(page: Page, sample: PageSample) -> None:
     how = "each predicted from all other rows" if sample.left_out else "which the model was trained on"
     page.section("Predicted and observed", f"{len(sample.X):,} rows, {how}.")
     for target, name in enumerate(sample.targets[:CURVES]):
@@ -161,7 +161,7 @@ def _residual_section(page: Page, sample: Sample) -> None:
         )
 
 
-def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
+def _confusion_section(page: Page, sample: PageSample, model: RidgeModel) -> None:
     page.section(
         "Classes",
         f"{len(sample.X):,} rows that the model was trained on. New rows are classified less well, as the "

@@ -24,7 +24,7 @@ MAX_FACTOR = 4_096  # up to so many components, a Cholesky factor of the Gram is
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class PageSample:
     """Rows of the data, and the model's predictions for them.
 
     `fitted`: float64 array of shape (n_sampled, n_targets). Predictions; each is made without its own row if
@@ -39,7 +39,7 @@ class Sample:
     targets: list[str]
 
 
-def sample_data(data: JobData, model: RidgeModel) -> Sample:
+def sample_data(data: JobData, model: RidgeModel) -> PageSample:
     """Sample up to 2,000 rows of the data and predict each, without its own row if the sums allow that."""
     dataset = data.rows
     if data.labels is not None:
@@ -68,10 +68,10 @@ def sample_data(data: JobData, model: RidgeModel) -> Sample:
     targets = model.card.get("target_names") or (
         ["y"] if y.shape[1] == 1 else [f"y{i}" for i in range(y.shape[1])]
     )
-    return Sample(X, y, fitted, left_out, list(names), [str(name) for name in targets])
+    return PageSample(X, y, fitted, left_out, list(names), [str(name) for name in targets])
 
 
-def linear_errors(sample: Sample) -> list[float]:
+def linear_errors(sample: PageSample) -> list[float]:
     """Return the leave-one-out RMSE of least squares for each target."""
     X = np.asarray(sample.X, np.float64)
     spread = X.std(axis=0)

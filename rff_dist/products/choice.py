@@ -57,7 +57,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class MeasuredWays:
     """The ways to multiply on this machine.
 
     `rates`: of each way that sums exactly.
@@ -145,14 +145,14 @@ def _forced(name: str) -> Products:
 _measuring = Lock()
 
 
-def measure() -> Choice:
+def measure() -> MeasuredWays:
     """Return the ways to multiply on this machine, measured and logged at the first call."""
     with _measuring:  # `lru_cache` alone would let two threads measure at once
         return _measure()
 
 
 @lru_cache
-def _measure() -> Choice:
+def _measure() -> MeasuredWays:
     with limit_blas(1):
         rates, refused = [rate_of(Float64Products())], {}
         for name in ("bytes", *(["jax"] if on_accelerator() else [])):
@@ -165,7 +165,7 @@ def _measure() -> Choice:
                 # Processors without VNNI saturate: their user need not hear of it.
                 level = logging.INFO if name == "bytes" else logging.WARNING
                 logger.log(level, "products of features by %s are refused: %s", name, reason)
-    choice = Choice(tuple(rates), refused)
+    choice = MeasuredWays(tuple(rates), refused)
     logger.info("products of features by %s", choice.describe(_REGION))
     return choice
 

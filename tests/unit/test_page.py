@@ -24,7 +24,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.fits import JobData
 from rff_dist.page.columns import partial_dependence, permutation_importance
-from rff_dist.page.comparison import Comparison
+from rff_dist.page.comparison import HeldOutErrors
 from rff_dist.page.content import Page
 from rff_dist.page.markdown import to_markdown
 from rff_dist.page.sample import linear_errors, sample_data
@@ -262,7 +262,7 @@ def test_the_page_says_how_near_to_the_limit_products_were(trained, tmp_path, mo
 def test_errors_on_test_data_stand_beside_those_of_other_models():
     page = Page("", "")
     metrics = {"n_samples": 1_200, "test_data": "test.zarr", "rmse": [0.12345, 2.0], "r2": [0.5, None]}
-    Comparison.on(metrics, {"linear": {"rmse": [1.0, 3.0]}}).show(page)
+    HeldOutErrors.on(metrics, {"linear": {"rmse": [1.0, 3.0]}}).show(page)
     assert page.parts[0].caption == "On 1,200 rows of test.zarr"
     assert page.parts[0].rows == [["this model", "0.1235, 2", "0.5, –"], ["linear", "1, 3", "–"]]
 

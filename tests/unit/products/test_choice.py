@@ -11,7 +11,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.products import bytes as byte_products
 from rff_dist.products import choice
 from rff_dist.products.bytes import ByteProducts
-from rff_dist.products.choice import Choice, Rate, find_wrong_sums, products_for
+from rff_dist.products.choice import MeasuredWays, Rate, find_wrong_sums, products_for
 from rff_dist.products.float64 import Float64Products
 
 pytestmark = pytest.mark.usefixtures("exact_bytes")
@@ -68,7 +68,7 @@ def test_the_choice_is_measured_and_logged_once(caplog):
 
 def test_the_fastest_way_for_so_many_components_is_taken():
     slow, fast = Float64Products(), ByteProducts()
-    found = Choice((Rate(slow, 50.0, 1e-10), Rate(fast, 100.0, 2e-9)), {})
+    found = MeasuredWays((Rate(slow, 50.0, 1e-10), Rate(fast, 100.0, 2e-9)), {})
     assert found.best(4096).products is fast
     assert found.best(64).products is slow  # laying bytes out takes longer than they save
     assert found.describe(4096) == "bytes (float64 50e9, bytes 100e9 operations a second on one thread)"
@@ -85,7 +85,7 @@ def test_small_jobs_stay_with_float64_and_measure_nothing(monkeypatch):
 
 def test_a_process_measures_when_its_small_jobs_add_up(monkeypatch):
     fast = ByteProducts()
-    monkeypatch.setattr(choice, "measure", lambda: Choice((Rate(fast, 100.0, 0.0),), {}))
+    monkeypatch.setattr(choice, "measure", lambda: MeasuredWays((Rate(fast, 100.0, 0.0),), {}))
     names = [products_for(16_384, 512).name for _ in range(8)]  # 4.3e9 operations each
     assert names == ["float64"] * 4 + ["bytes"] * 4
 
