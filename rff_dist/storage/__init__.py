@@ -1,1 +1,1 @@
-"""Datasets, outputs and models as Zarr and JSON; the only part of the package that imports zarr."""
+"""Datasets, outputs and models as Zarr and JSON. No other room imports zarr or Icechunk."""

@@ -1,4 +1,4 @@
-"""Rows appended to a versioned dataset: one commit, and no row before it."""
+"""Append rows to a versioned dataset in one commit: readers see none of the new rows before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rff_dist.storage.locations import parse_location, store_errors
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 from rff_dist.storage.writing import Progress, RowBuffer
 
-SOURCES = "sources"  # the attribute that lists what was ingested
+SOURCES = "sources"  # the group's attribute that lists what was ingested
 _SHOWN_SOURCES = 20
 _log = logging.getLogger(__name__)
 
@@ -22,10 +22,10 @@ type NewAttributes = Callable[[Mapping[str, Any], int], Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """How many rows a dataset had and has.
+    """The result of an append.
 
-    `n_before`, `n_after`: rows before the append and after it; equal where there was nothing to do.
-    `version`: the snapshot that holds them; None where there was nothing to do.
+    `n_before`, `n_after`: rows of the dataset before and after; equal if there was nothing to do.
+    `version`: the new snapshot; None if there was nothing to do.
     """
 
     n_before: int
@@ -35,11 +35,11 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What rows came from: a dataset remembers it, and takes them once.
+    """Where rows came from. A dataset remembers its sources and takes the rows of each only once.
 
-    `name`: such as a file's path; shown to people, compared with nothing.
-    `sha256`: digest of the content.
-    `facts`: what else the dataset's attribute `sources` is to keep, as JSON.
+    `name`: a file's path, for example; shown to people, never compared.
+    `sha256`: digest of the content, by which a source is recognised.
+    `facts`: further JSON values to keep in the dataset's attribute `sources`.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Source:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self, n_samples: int) -> dict[str, Any]:
-        """Return what the dataset's attribute `sources` holds of it."""
+        """Return the entry of this source in the dataset's attribute `sources`."""
         return {"name": self.name, "sha256": self.sha256, "n_samples": n_samples, **self.facts}
 
 
@@ -62,12 +62,12 @@ def append_dataset(
     source: Source | None = None,
     message: str | None = None,
 ) -> Appended:
-    """Append rows to a versioned dataset; readers see the rows before, or all of them.
+    """Append rows to a versioned dataset; readers see either the old rows or all rows.
 
-    Arrays that are there must all be given and no others, of as many columns and of dtypes that theirs hold
-    without rounding. `convert_dataset` makes a versioned dataset of plain Zarr.
+    Give exactly the arrays that the dataset has, with as many columns, and with dtypes that the stored dtypes
+    hold without rounding. `convert_dataset` turns plain Zarr into a versioned dataset.
 
-    The digest of all values in the manifest becomes that of the digest before and of the new rows', so
+    The manifest's digest of all values becomes a digest of the old digest and the new rows' digest. So
     `fingerprint` changes with each append, and differs from that of the same rows written at once;
     `prefix_fingerprint` does not. An append that fails leaves the dataset as it was.
 
@@ -76,21 +76,21 @@ def append_dataset(
     url : str or Path
         The dataset.
     X, y, sample_weight, groups
-        As `write_dataset` takes them.
+        As for `write_dataset`.
     ids : array-like of shape (n_samples,), optional
-        What the rows are called, integers or text, of a dataset that was ingested with ids.
+        The rows' names, integers or text, if the dataset was ingested with ids.
     source : Source, optional
-        What the rows came from, remembered in the attribute `sources`. Rows of a source with a digest that is
-        there already are not appended again.
+        Where the rows came from; stored in the attribute `sources`. If a source with the same digest is
+        stored already, nothing is appended.
     message : str, optional
-        Why; kept with the version.
+        Why the rows are appended; kept with the version.
 
     Raises
     ------
     DataError
-        If arrays, shapes, dtypes or column names are not those of the dataset.
+        If arrays, shapes, dtypes or column names differ from the dataset's.
     OutputBusyError
-        If another run is changing it.
+        If another run is changing the dataset.
     ConflictError
         If another program changed the dataset meanwhile.
     StorageError
@@ -113,13 +113,13 @@ def append_dataset(
 
 
 def known_sources(attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a dataset's attributes say that it was ingested from."""
+    """Return the sources that a dataset's attributes list."""
     found = attributes.get(SOURCES)
     return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
 def known_digests(attributes: Mapping[str, Any]) -> set[str]:
-    """Return the digests of the sources whose rows a dataset has."""
+    """Return the digests of a dataset's sources."""
     return {str(source.get("sha256")) for source in known_sources(attributes)}
 
 
@@ -132,11 +132,11 @@ def append_batches(
     observer: Progress | None = None,
     message: str | None = None,
 ) -> Appended:
-    """Write batches after the rows that are there, and commit them.
+    """Write batches after the existing rows, and commit them.
 
-    `change`: from the group's attributes and the number of new rows to the attributes that change with them;
-      None leaves the dataset as it was. It is called after the last batch.
-    `names`: names of the columns of X and y, to compare with the dataset's.
+    `change`: called after the last batch with the group's attributes and the number of new rows. It returns
+      the attributes to change, or None to leave the dataset as it was.
+    `names`: column names of X and y, compared with the dataset's.
     `observer`: called with (rows appended, None) after each batch.
     """
     dataset.check_names(*names)

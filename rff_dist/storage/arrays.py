@@ -1,4 +1,4 @@
-"""One Zarr array: its metadata checked before it is opened, its rows read with errors that name them."""
+"""Open and read one Zarr array: metadata are checked first, and errors name the rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ MAX_CHUNK_BYTES = 4 * 2**30
 MAX_METADATA_BYTES = 64 * 2**20
 MARK: dict[str, Any] = {"rff_dist": "bound"}  # an attribute of arrays, see `binding`
 _NUMBER_KINDS = "biuf"
-# Of arrays with a row for each sample, what the other axis counts.
+# The name of the second axis of arrays that have a row for each sample.
 _SECOND_AXIS = {
     "X": "feature",
     **dict.fromkeys(("y", "predictions", "standard_deviations", "lower", "upper"), "target"),
     "probabilities": "class",
     "distances": "cluster",
 }
-# Codecs that decode to Python objects: the first runs code, the others make arrays of dtype object.
+# Codecs that decode to Python objects: "pickle" runs code, the others make arrays of dtype object.
 _OBJECT_CODECS = {"pickle", "json2", "msgpack2", "vlen-utf8", "vlen-bytes", "vlen-array", "categorize"}
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an array's stored metadata say, read without opening the array.
+    """An array's stored metadata, read without opening the array.
 
-    `dtype`: native byte order.
-    `chunks`: shape of a chunk: the smallest piece that can be decoded.
-    `shards`: shape of a shard, the file that holds several chunks.
+    `dtype`: in native byte order.
+    `chunks`: shape of a chunk, the smallest piece that can be decoded.
+    `shards`: shape of a shard, a file that holds several chunks.
     `codecs`: names of all codecs and filters.
     `zarr_format`: 2 or 3.
     `text`: the metadata that decide how bytes become numbers, as canonical JSON.
-    `digest`: of all metadata.
-    `marked`: whether the group has a manifest that knows this digest; see `binding`.
+    `digest`: digest of all metadata.
+    `marked`: whether the group must have a manifest with this digest; see `binding`.
     """
 
     shape: tuple[int, ...]
@@ -74,7 +74,7 @@ class Header:
         return math.prod(self.chunks) * self.dtype.itemsize
 
     def first_rows(self, n_samples: int) -> Header:
-        """Return the header of an array that has the first rows only; itself where it has no more."""
+        """Return the header cut to the first `n_samples` rows; the header itself if it has no more."""
         if not self.shape or self.shape[0] <= n_samples:
             return self
         shape = (n_samples, *self.shape[1:])
@@ -83,14 +83,13 @@ class Header:
 
 
 def read_header(store: Store, path: str, *, label: str, text: bool = False) -> Header | None:
-    """Read and check an array's metadata, or return None where there is no array.
+    """Read and check an array's metadata; return None if there is no array.
 
-    `path`: the array's path in it.
-    `label`: how errors call the array, such as "array 'X' of data.zarr".
-    `text`: whether it may hold text, of fixed or variable width.
-    Raises StorageError if the metadata cannot be read, or describe something that cannot be data of this
-      package: not numbers, chunks without rows, more than 2^40 rows, chunks above 4 GiB, codecs that run
-      code.
+    `path`: the array's path in the store.
+    `label`: the array's name in errors, such as "array 'X' of data.zarr".
+    `text`: whether the array may hold text, of fixed or variable width.
+    Raises StorageError if the metadata cannot be read, or describe what this package does not read: other
+      values than numbers, chunks without rows, more than 2^40 rows, chunks above 4 GiB, codecs that run code.
     """
     prefix = f"{path}/" if path else ""
     content = read_bytes(store, prefix + "zarr.json", where=label)
@@ -134,10 +133,10 @@ def load_json(content: bytes) -> dict[str, Any]:
 def open_array(
     store: Store, path: str, header: Header, *, label: str, missing_chunks: str = "error"
 ) -> zarr.Array[Any]:
-    """Open an array for reading, as its metadata say, or with the first rows only where the header does.
+    """Open an array for reading, with the rows that the header has.
 
-    `header`: what `read_header` returned of it, which saves requests for the other format's metadata.
-    `missing_chunks`: as `require_chunks`.
+    `header`: from `read_header`; knowing the format saves requests for the other format's metadata.
+    `missing_chunks`: as in `require_chunks`.
     """
     store = bounded_store(store, header.codecs, header.chunk_bytes)
     zarr_format: Any = header.zarr_format
@@ -151,15 +150,16 @@ def open_array(
 
 
 def require_chunks(array: zarr.Array[Any], missing_chunks: str = "error") -> zarr.Array[Any]:
-    """Return the array with Zarr's per-array switch for missing chunks set.
+    """Return the array with Zarr's switch for missing chunks set.
 
-    `missing_chunks`: {"error", "fill"}. What a chunk that is not in the store means.
+    `missing_chunks`: {"error", "fill"}: whether to refuse a chunk that is not in the store, or to read it as
+      the fill value.
     """
     return array.with_config({"read_missing_chunks": missing_chunks == "fill"})
 
 
 def _with_shape(array: zarr.Array[Any], shape: tuple[int, ...]) -> zarr.Array[Any]:
-    """Return an open array as if it had another shape; nothing is stored."""
+    """Return an open array with another shape; the stored metadata stay as they are."""
     if shape == array.shape:
         return array
     opened: Any = array.async_array
@@ -170,8 +170,8 @@ def _with_shape(array: zarr.Array[Any], shape: tuple[int, ...]) -> zarr.Array[An
 def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> np.ndarray:
     """Read rows `start:stop`, in native byte order.
 
-    Raises IntegrityError if a chunk's bytes are not those that were written; StorageError if the array has no
-      such rows, a chunk is missing or the store does not answer.
+    Raises IntegrityError if a chunk's bytes are damaged; StorageError if the array has no such rows, a chunk
+      is missing or the store does not answer.
     """
     if not 0 <= start <= stop <= array.shape[0]:
         raise StorageError(
@@ -184,7 +184,7 @@ def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> n
 
 
 def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> np.ndarray:
-    """Read the rows `indices` (sorted, each once), one read per stored chunk; raises as `read_rows`."""
+    """Read the rows `indices` (sorted, no repeats), each stored chunk once; raises as `read_rows`."""
     with _naming_chunks(array, np.unique(indices // stored_rows(array)).tolist(), label):
         return native(np.asarray(array.oindex[indices]))
 
@@ -195,7 +195,7 @@ def stored_rows(array: zarr.Array[Any]) -> int:
 
 
 def name_axes(array: str, n_axes: int) -> list[str]:
-    """Return names of the axes of an array with a row for each sample, by which xarray opens it."""
+    """Return the axis names of an array that has a row for each sample; xarray needs them."""
     return ["sample", _SECOND_AXIS.get(array, f"{array}_column")][:n_axes]
 
 
@@ -209,14 +209,14 @@ def create_array(
     axes: Sequence[str] | None = None,
     marked: bool = False,
 ) -> zarr.Array[Any]:
-    """Create an array of ours: checksummed, nothing left out, unwritten floats are NaN.
+    """Create an array as this package writes it: checksummed, every chunk stored, unwritten floats NaN.
 
     `dtype`: text of fixed width is stored with variable width.
-    `chunk_rows`: rows of a chunk, which is cut along them only.
-    `marked`: whether its group will bind it, see `binding`.
+    `chunk_rows`: rows of a chunk; chunks are cut along the rows only.
+    `marked`: whether the group's manifest will bind the array, see `binding`.
 
-    Uncompressed: of random float32 this machine writes 2.1 and reads 3.8 GB/s, with Blosc's lz4 0.2 and 1.5
-    GB/s for 6 % fewer bytes.
+    Chunks are not compressed. Random float32 was written at 2.1 GB/s and read at 3.8; with Blosc's lz4 at 0.2
+    and 1.5 GB/s, for 6 % fewer bytes.
     """
     dtype = TEXT if is_text(dtype) else dtype
     return group.create_array(
@@ -233,7 +233,7 @@ def create_array(
 
 
 def sample_digest(array: zarr.Array[Any], header: Header, *, label: str) -> str:
-    """Digest of an array's metadata and of up to 8 chunks, first and last among them."""
+    """Return a digest of an array's metadata and of up to 8 chunks, the first and the last among them."""
     digest = hashlib.sha256(header.text.encode())
     n_rows, rows = header.shape[0], max(1, header.chunks[0])
     starts = np.unique(np.linspace(0, max(0, math.ceil(n_rows / rows) - 1), 8).astype(np.int64)) * rows
@@ -309,9 +309,9 @@ def _lengths(name: str, values: object, *, least: int) -> tuple[int, ...]:
 
 
 def walk_codecs(codecs: object, *, of_index: bool = True) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and settings of the codecs of Zarr format 3, and of those that they hold.
+    """Yield names and settings of Zarr format 3's codecs, nested ones included.
 
-    `of_index`: whether to yield those of a shard's index, too.
+    `of_index`: whether to include the codecs of a shard's index.
     """
     for codec in codecs if isinstance(codecs, list) else []:
         if isinstance(codec, str):
@@ -372,7 +372,7 @@ def native(values: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _naming_chunks(array: zarr.Array[Any], numbers: Iterable[int], label: str) -> Iterator[None]:
-    """Find which chunk failed by reading them one by one, and say what that means."""
+    """Turn a failed read into an error that names the chunk, found by reading chunks `numbers` one by one."""
     try:
         yield
     except MemoryError:
@@ -397,10 +397,9 @@ def _reading_failed(
 def _explain(error: Exception, where: str) -> StorageError:
     if isinstance(error, ChunkNotFoundError):
         return StorageError(
-            f"{where}: the chunk is missing from the store, and would read as the fill value. Restore it, "
-            "or give "
-            'missing_chunks="fill" if the writer left out chunks that hold only the fill value '
-            "(Zarr's write_empty_chunks=False, its default)"
+            f"{where}: the chunk is missing from the store, and would be read as the fill value. Restore it; "
+            "or, if the writer left out chunks that hold only the fill value (Zarr's default, "
+            'write_empty_chunks=False), give missing_chunks="fill"'
         )
     if is_store_error(error) and not isinstance(error, gzip.BadGzipFile | IntegrityError):
         return StorageError(f"{where} cannot be read: {explain(error)}")

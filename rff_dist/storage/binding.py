@@ -1,8 +1,8 @@
-"""What binds the parts of a group that we write: each chunk to its place, and metadata to what they were.
+"""Bind the parts of a group that this package writes: each chunk to its place, metadata to their digests.
 
-A chunk ends with its crc32c, which tells damaged bytes. The manifest keeps these of all chunks in order, a
-digest of each array's metadata, and one of the group's own. So chunks that changed places are noticed, and
-metadata that say something else. Arrays are marked: the group of a marked array has such a manifest.
+A chunk ends with its crc32c, which reveals damaged bytes. The manifest keeps the checksums of all chunks in
+order, a digest of each array's metadata, and a digest of the group's own. So swapped chunks and changed
+metadata are noticed. Arrays carry a mark, which says that their group must have such a manifest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rff_dist.storage.locations import read_bytes, write_bytes
 FORMAT_VERSION = 1
 _FILE, _PARTS, _COVERS, _DIGEST = "zarr.json", "arrays", "covers", "digest"
 _SUM_BYTES = 4
-_FEW_BITS = 4  # of a checksum, that are damaged rather than another one's
+_FEW_BITS = 4  # A checksum that differs in so few bits is damaged, not another chunk's.
 _AT_ONCE = 64  # requests
 
 type ChunkNumbers = Mapping[str, Iterable[int]]
@@ -39,11 +39,11 @@ type ChunkNumbers = Mapping[str, Iterable[int]]
 def complete(
     store: Store, names: Iterable[str], attributes: Mapping[str, Any], *, changed: ChunkNumbers | None = None
 ) -> None:
-    """Write a group's attributes, with a manifest that binds its arrays; the last thing that is written.
+    """Write a group's attributes, with a manifest that binds its arrays. This is the last write of a dataset.
 
-    `names`: of the arrays.
-    `attributes`: those that are new or others now, what the manifest says of the rows among them.
-    `changed`: numbers of the chunks that are others than those that the manifest before knows; None for all.
+    `names`: names of the arrays.
+    `attributes`: new or changed attributes, among them the manifest's entries about the rows.
+    `changed`: numbers of the chunks that changed since the manifest before; None: all.
     """
     content = read_bytes(store, _FILE, where=str(store))
     if content is None:
@@ -77,9 +77,12 @@ def check_group(content: bytes, place: str) -> None:
 
 
 def check_array(header: Header | None, attributes: Mapping[str, Any], name: str, label: str) -> None:
-    """Check an array's metadata, None if there are none, against its group's; raises IntegrityError."""
+    """Check an array's header (None if there is no array) against its group's manifest.
+
+    Raises IntegrityError if they differ.
+    """
     manifest = manifest_of(attributes)
-    if "generation" in manifest:  # what names the next generation has taken this one's manifest's place
+    if "generation" in manifest:  # The pointer to a newer generation has replaced this one's manifest.
         return
     parts = manifest.get(_PARTS, {})
     part = parts.get(name) if isinstance(parts, Mapping) else None
@@ -98,20 +101,20 @@ def bound_names(attributes: Mapping[str, Any]) -> set[str]:
 
 
 def bound_store(store: Store, prefix: str, attributes: Mapping[str, Any]) -> Store:
-    """Return a store that compares each chunk's checksum with the one of its place; itself without any."""
+    """Return a store that compares each chunk with its place's checksum; `store` itself if none is known."""
     parts = manifest_of(attributes).get(_PARTS, {})
     sums = {f"{prefix}{name}/c/": _unpacked(part["crc32c"]) for name, part in parts.items()}
     return CheckedStore(store, partial(_check_place, sums)) if sums else store
 
 
 class WrongChunkError(IntegrityError):
-    """A chunk is whole and not the one that was written at its place: others may have written just now."""
+    """A whole chunk that is not the one written at its place: another program may have written just now."""
 
 
 def _check_place(sums_of: Mapping[str, NDArray[np.uint32]], key: str, found: Buffer, is_part: bool) -> None:
-    """Compare a chunk with the checksum that its place has; raises IntegrityError.
+    """Compare a chunk with the checksum of its place; raises IntegrityError if they differ.
 
-    `sums_of`: by what the names of an array's chunks begin with, before the chunk's number.
+    `sums_of`: checksums of each array's chunks, by the key's part before the chunk's number.
     """
     array, slash, place = key.partition("/c/")
     sums = sums_of.get(array + slash)
@@ -125,7 +128,7 @@ def _check_place(sums_of: Mapping[str, NDArray[np.uint32]], key: str, found: Buf
 
 
 def _digest_of(document: Mapping[str, Any]) -> str:
-    """Return a digest of the manifest and of the attributes that it covers; others may be added."""
+    """Return a digest of the manifest and the attributes that it covers; others may be added freely."""
     attributes = document["attributes"]
     manifest = {name: value for name, value in attributes[MANIFEST].items() if name != _DIGEST}
     covered = {name: attributes.get(name) for name in manifest.get(_COVERS, ()) if name != MANIFEST}

@@ -1,4 +1,4 @@
-"""Stores whose chunks are looked at before they are decoded: a small file may claim a large array."""
+"""Stores that check chunks before they are decoded, since a small file may decode to a huge array."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from zarr.storage import WrapperStore
 
 from rff_dist.errors import IntegrityError
 
-# Deflate makes no more bytes than this of one.
-_MOST_EXPANSION = 1032
-_SLACK = 2**20  # filters may change the size of what is compressed a little
+_MOST_EXPANSION = 1032  # Deflate makes at most so many bytes of one.
+_SLACK = 2**20  # Filters may change the size of what is compressed a little.
 _PIECE = 2**20
 _METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
 class CheckedStore(WrapperStore[Store]):
-    """A store that looks at what is read.
+    """A store that checks all that is read.
 
-    `check`: called with the key, the bytes, and whether they are a part only; raises IntegrityError.
+    `check`: called with the key, the bytes, and whether these are only a part; raises IntegrityError.
     """
 
-    _supports_sync_io = False  # so that Zarr reads by `get`
+    # Else Zarr's fused pipeline reads synchronously, past `get` and its check.
+    _supports_sync_io = False
 
     def __init__(self, store: Store, check: Callable[[str, Buffer, bool], None]) -> None:
         super().__init__(store)
@@ -48,12 +48,12 @@ class CheckedStore(WrapperStore[Store]):
 
 
 def bounded_store(store: Store, codecs: Sequence[str], n_bytes: int) -> Store:
-    """Return a store that refuses chunks that would be decoded to more than their array's chunks hold.
+    """Return a store that refuses chunks that decode to much more than a chunk of their array.
 
-    Return the store itself where the codecs cannot make many bytes of few.
+    Returns `store` itself if no codec can make many bytes of few.
 
-    `codecs`: of the array.
-    `n_bytes`: of a decoded chunk.
+    `codecs`: the array's codecs.
+    `n_bytes`: bytes of a decoded chunk.
     """
     names = {codec.removeprefix("numcodecs.") for codec in codecs} & _SIZES.keys()
     return CheckedStore(store, partial(_check_size, sorted(names), 2 * n_bytes + _SLACK)) if names else store
@@ -64,19 +64,19 @@ def _check_size(codecs: Sequence[str], limit: int, key: str, found: Buffer, is_p
         return
     if any(_SIZES[codec](found.to_bytes(), limit) > limit for codec in codecs):
         raise IntegrityError(
-            f"{key} has {len(found):_} bytes and would be decoded to more than {limit:_}, which is twice a "
-            "chunk of its array"
+            f"{key} has {len(found):_} bytes and would be decoded to more than {limit:_}, twice the size "
+            "of a chunk of its array"
         )
 
 
 def _inflated(content: bytes, limit: int) -> int:
     if len(content) * _MOST_EXPANSION <= limit:
         return 0
-    return _streamed(lambda: zlib.decompressobj(wbits=47), content, limit)  # 47: gzip or zlib, as it says
+    return _streamed(lambda: zlib.decompressobj(wbits=47), content, limit)  # 47: gzip or zlib, by its header
 
 
 def _streamed(begin: Callable[[], Any], content: bytes, limit: int) -> int:
-    """Count what a stream is decoded to, a piece at a time, until that is too much."""
+    """Count the bytes that a stream decodes to, piece by piece, until they exceed the limit."""
     total, left = 0, content
     while left and total <= limit:
         decoder = begin()
@@ -86,18 +86,18 @@ def _streamed(begin: Callable[[], Any], content: bytes, limit: int) -> int:
             piece = getattr(decoder, "unconsumed_tail", b"")
             total += made
             if not made and not piece:
-                return total  # cut off: who decodes it says so
+                return total  # The stream is cut off; the codec will say so.
         left = decoder.unused_data
     return total
 
 
 def _told(content: bytes, at: int) -> int:
-    """Return the size that a header says, in four bytes; 0 where it is cut off."""
+    """Return the size in a header's four bytes at `at`; 0 if the header is cut off."""
     return int.from_bytes(content[at : at + 4], "little") if len(content) >= at + 4 else 0
 
 
 def _zstd(content: bytes, limit: int) -> int:
-    """Return what the frame's header says (RFC 8878, Sec. 3.1.1.1); 0 where it does not."""
+    """Return the size in the frame's header (RFC 8878, Sec. 3.1.1.1); 0 if it has none."""
     if len(content) < 18:
         return 0
     descriptor = content[4]

@@ -1,4 +1,4 @@
-"""Columns: one label or group a row, integers, booleans or text, in memory or stored in Zarr."""
+"""Columns: one label, group or id for each row, as integers, booleans or text, in memory or in Zarr."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chun
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.groups import Address, StoredGroup, find_group, header_of, local_root
 
-ID = "id"  # the array of what rows are called, which comes back beside their predictions
+ID = "id"  # the array of the rows' ids, which are written beside their predictions
 
 
 @dataclass(frozen=True, eq=False)
 class StoredColumn:
-    """A 1-D Zarr array: `open_column` and `as_column` make it.
+    """A 1-D Zarr array, made by `open_column` or `as_column`.
 
-    It pickles as its URL and is opened again where it is unpickled.
+    It pickles as its URL, and unpickling opens it again.
 
     `array`: zarr.Array of shape (n_samples,).
-    `url`: the group it lies in; None for an array that was handed over open.
+    `url`: the group that holds it; None for an array that was handed over open.
     """
 
     array: zarr.Array[Any]
@@ -56,23 +56,26 @@ class StoredColumn:
         """Read the values of a block's rows.
 
         Raises StorageError if there are no such rows, a chunk is missing (unless `missing_chunks="fill"`) or
-          the store does not answer; IntegrityError if a chunk's bytes are damaged; DataError if a value is
-          NaN, or a float that is not a whole number; names the row.
+          the store does not answer; IntegrityError if a chunk's bytes are damaged; DataError, with the row's
+          number, if a value is NaN or not a whole number.
         """
         values = read_rows(self.array, block.start, block.stop, label=self._label)
         return check_values(values, self._label, np.arange(block.start, block.stop))
 
     def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
-        """Read single rows, in the order asked; raises as `read`."""
+        """Read single rows, in the order of `indices`; raises as `read`."""
         rows, places = np.unique(check_indices(indices, self.n_samples), return_inverse=True)
         return check_values(gather_rows(self.array, rows, label=self._label), self._label, rows)[places]
 
     def fingerprint(self) -> str:
-        """Digest of the metadata and of the values of up to 8 chunks, the first and the last among them."""
+        """Return a digest of the metadata and of up to 8 chunks, the first and the last among them."""
         return sample_digest(self.array, self._header, label=self._label)
 
     def content_key(self) -> str | None:
-        """Return what a pass over the values is named by, see `engines.kept`; None if they may change."""
+        """Return a key of the stored values, for the names of kept sums; None if the values may change.
+
+        See `engines.kept`.
+        """
         address, *options = (None,) if self._reopen is None else self._reopen[1]
         return address.content_key(*options) if isinstance(address, Address) else None
 
@@ -96,12 +99,11 @@ def open_column(
     missing_chunks: str = "error",
     version: str | None = None,
 ) -> StoredColumn:
-    """Open a 1-D array of a Zarr group as labels or groups, its metadata checked, no rows read.
+    """Open a 1-D array of a Zarr group as labels or groups; metadata are checked, no rows are read.
 
-    `name`: the array in the group: integers, booleans, text of fixed or variable width, or whole floats.
-    `missing_chunks`: {"error", "fill"}. As in `open_dataset`.
-    `version`: as in `open_dataset`.
-    Raises StorageError if there is no such array, it has more than one axis, or holds something else.
+    `name`: an array of integers, booleans, text of fixed or variable width, or floats that are whole numbers.
+    `missing_chunks`, `version`: as in `open_dataset`.
+    Raises StorageError if there is no such array, or it has more than one axis or another dtype.
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
@@ -109,10 +111,9 @@ def open_column(
 
 
 def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
-    """Open another array of a stored dataset's group as labels or groups, with the dataset's options.
+    """Open another array of a dataset's group as labels or groups, with the dataset's options.
 
-    Raises StorageError as `open_column`; or if the dataset was made of single arrays, which have no common
-      group.
+    Raises StorageError as `open_column`, and if the dataset was made of open arrays, which have no group.
     """
     if dataset.url is None:
         raise StorageError(
@@ -123,26 +124,26 @@ def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
 
 
 def id_column(attributes: Mapping[str, Any]) -> str | None:
-    """Return which column of its table a dataset's ids came from, where it was ingested with ids."""
+    """Return the column of the ingested table that a dataset's ids came from; None if it has no ids."""
     recipe = attributes.get("recipe")
     found = recipe.get("id") if isinstance(recipe, Mapping) else None
     return None if found is None else str(found)
 
 
 def ids_of(dataset: Any) -> StoredColumn | None:
-    """Return what the rows of a stored dataset are called, where it was ingested with ids."""
+    """Return the ids of a stored dataset's rows; None if it has no ids."""
     if not isinstance(dataset, ZarrDataset) or id_column(dataset.attributes) is None:
         return None
     return column_of(dataset, ID)
 
 
 def as_column(values: Any, *, name: str = "y") -> Column:
-    """Return labels or groups as a column: what is in memory at once, a Zarr array as it is stored.
+    """Return labels or groups as a column. A Zarr array is not read yet, a Dask collection is computed.
 
     `values`: array-like, series, Zarr or Dask array, or Column, of shape (n_samples,). Integers, booleans,
-      text, or floats that are whole numbers; a Dask collection is computed.
-    Raises DataError if it has more than one axis, or a value is missing, NaN, a fraction, a time or another
-      object; names the row.
+      text, or floats that are whole numbers.
+    Raises DataError if it has more than one axis, or, with the row's number, if a value is missing, NaN, a
+      fraction, a time or another object.
     """
     if isinstance(values, MemoryColumn | StoredColumn):
         return values
@@ -152,7 +153,7 @@ def as_column(values: Any, *, name: str = "y") -> Column:
         values = values.compute()
     array = np.asarray(values)
     if array.dtype.kind == "U" and isinstance(values, list | tuple):
-        array = np.array(values, object)  # else ["a", 1] were all text
+        array = np.array(values, object)  # np.asarray(["a", 1]) would turn the 1 into text.
     if array.ndim != 1:
         raise DataError(f"{name} has shape {array.shape}; expected one value a row, shape (n_samples,)")
     return MemoryColumn(check_values(array, name, np.arange(len(array))))

@@ -1,8 +1,8 @@
-"""Bytes that are written only if nobody else has written them meanwhile, in every kind of store.
+"""Conditional writes in every kind of store: bytes are written only if nobody else wrote meanwhile.
 
-Object stores compare themselves: `If-None-Match` creates, `If-Match` with the ETag that was read replaces.
-Folders have a lock of the operating system, which a process that dies gives back, and stores in memory one of
-this process.
+Object stores compare by themselves: `If-None-Match` creates, `If-Match` with the ETag that was read replaces.
+Folders use a lock of the operating system, which ends with its process, and stores in memory a lock of this
+process.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _memory_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """Bytes as they were read, and how the store calls this version of them.
+    """Bytes as they were read, with the store's tag of this state of them.
 
-    `tag`: an object store's ETag and version; empty elsewhere, where the bytes themselves are compared.
+    `tag`: an object store's ETag and version. Empty elsewhere, where the bytes themselves are compared.
     """
 
     content: bytes
@@ -39,9 +39,9 @@ class Tagged:
 
 
 def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | None:
-    """Return what is stored under `key` for a later `replace_bytes`, or None where there is nothing.
+    """Return what is stored under `key`, for a later `replace_bytes`; None if there is nothing.
 
-    Raises StorageError if the store cannot be read; `where` is what the error calls it.
+    Raises StorageError if the store cannot be read; the error calls the store `where`.
     """
     if not isinstance(store, ObjectStore):
         content = read_bytes(store, key, where=where)
@@ -58,13 +58,13 @@ def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | No
 
 
 def create_bytes(store: Store, key: str, content: bytes, *, where: Location | str) -> bool:
-    """Store bytes under `key` if nothing is there, and say whether that was so.
+    """Store bytes under `key` if nothing is there, and return whether nothing was.
 
-    Of any number of callers, in any process, one is told True. `content` must differ from every other
-    caller's (a token does that): a request whose answer was lost is told apart from another's by it.
+    Among any number of callers, in any process, exactly one gets True. `content` must differ from every other
+    caller's (a token does that), so that a caller whose answer was lost recognises its own bytes.
 
-    In a folder a process that dies at this moment may leave a part of the bytes; what counts is that there is
-    something.
+    In a folder, a process that dies at this moment may leave a part of the bytes; the key then counts as
+    taken.
 
     Raises StorageError if the store cannot be written.
     """
@@ -87,12 +87,12 @@ def create_bytes(store: Store, key: str, content: bytes, *, where: Location | st
 def replace_bytes(
     store: Store, key: str, content: bytes, *, expected: Tagged | None, where: Location | str
 ) -> bool:
-    """Store bytes under `key` if what is there is still what was read, and say whether it was.
+    """Store bytes under `key` if nobody has changed what is there since it was read; return whether so.
 
     Readers see the old bytes or the new ones, also after a power cut. `content` must differ from every other
     caller's, as for `create_bytes`.
 
-    `expected`: what `read_tagged` returned; None where there was nothing.
+    `expected`: the result of `read_tagged`.
     Raises StorageError if the store cannot be written.
     """
     if isinstance(store, ObjectStore):
@@ -106,7 +106,7 @@ def replace_bytes(
 
 
 def _locked(store: Store, key: str) -> AbstractContextManager[object]:
-    """Return what holds a key of a folder or of a store in memory against other writers."""
+    """Return the lock on a key of a folder or of a store in memory."""
     if isinstance(store, MemoryStore):
         return _memory_lock
     assert isinstance(store, LocalStore)
@@ -116,7 +116,7 @@ def _locked(store: Store, key: str) -> AbstractContextManager[object]:
 
 
 def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
-    """Write to an object store under a condition."""
+    """Create or replace an object on condition that nobody else did meanwhile."""
     import obstore
     from obstore.exceptions import AlreadyExistsError, GenericError, NotSupportedError, PreconditionError
 
@@ -132,17 +132,17 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
             try:
                 put()
             except GenericError:
-                # A connection that broke leaves open whether the bytes arrived, so obstore does not repeat
-                # the request. Here that is safe: these bytes are nobody else's.
+                # When a connection broke, the bytes may have arrived or not, so obstore does not repeat the
+                # request. Here that is safe, since nobody else writes the same bytes.
                 put()
         except FileNotFoundError:
-            if expected is None:  # it is the bucket that is not there
+            if expected is None:  # The bucket itself is missing.
                 raise
             return False
         except (AlreadyExistsError, PreconditionError):
-            # A repeated request fails by what the first one wrote, if only the answer was lost.
+            # If only the answer to the first request was lost, the second one fails on our own bytes.
             return read_bytes(store, key, where=where) == content
-        except (NotSupportedError, NotImplementedError):  # which of the two depends on the kind of store
+        except (NotSupportedError, NotImplementedError):  # Which one is raised depends on the kind of store.
             return _put_unguarded(store, key, content, expected, where)
     return True
 
@@ -150,7 +150,7 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
 def _put_unguarded(
     store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any
 ) -> bool:
-    """Compare and then write, in a store that has no conditional writes."""
+    """Compare, then write: for stores without conditional writes."""
     logger.warning(
         "%s has no conditional writes: two writers at the same moment could overwrite one another", where
     )

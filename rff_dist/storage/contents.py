@@ -1,4 +1,4 @@
-"""What lies at a location: its arrays, and whether damage to their bytes would be noticed."""
+"""List the arrays at a location, and whether damage to their bytes would be noticed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rff_dist.storage.groups import find_group
 from rff_dist.storage.locations import exists, explain, parse_location
 from rff_dist.storage.seal import SealedStore
 
-# Codecs that compare a checksum of every chunk when it is read.
+# Codecs that check a checksum of every chunk when it is read.
 _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gzip", "zlib", "bz2", "lzma")
 
 
@@ -25,8 +25,7 @@ _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gz
 class StoredArray:
     """One array of a group, as its metadata describe it.
 
-    `header`: shape, dtype, chunks, shards and codecs.
-    `checksum`: the codec that notices damaged bytes, or "seal"; None where damage is read as wrong numbers.
+    `checksum`: the codec that notices damaged bytes, or "seal"; None: damage would be read as wrong numbers.
     """
 
     name: str
@@ -37,9 +36,9 @@ class StoredArray:
 def list_arrays(
     url: str | os.PathLike[str], version: str | None = None
 ) -> tuple[dict[str, Any], list[StoredArray]]:
-    """Return the attributes of the group at `url` and its arrays by name; no rows are read.
+    """Return the attributes of the group at `url` and its arrays, sorted by name; no rows are read.
 
-    `version`: of a versioned dataset; the current one if left out.
+    `version`: a version of a versioned dataset; None: the current one.
     Raises StorageError if there is no Zarr group, or an array's metadata cannot be read.
     """
     location = parse_location(url)
@@ -47,7 +46,7 @@ def list_arrays(
         raise StorageError(f"nothing is at {location}; expected a Zarr group")
     stored = find_group(url, version)
     group = stored.open(unfinished=True)
-    # Those first that must be there.
+    # Arrays that the manifest binds may be missing from the listing; reading their headers then raises.
     headers = {name: group.read_header(name, text=True) for name in bound_names(group.attributes)}
     try:
         names = set(group.group.array_keys())
@@ -65,9 +64,9 @@ def list_arrays(
 def read_arrays(
     url: str | os.PathLike[str], names: Sequence[str], *, n_rows: int, version: str | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the rows of arrays of the group at `url`, so many at a time.
+    """Yield the rows of arrays of the group at `url`, `n_rows` at a time.
 
-    `version`: of a versioned dataset; the current one if left out.
+    `version`: a version of a versioned dataset; None: the current one.
     Raises StorageError if there is no complete group, or a chunk cannot be read.
     """
     group = find_group(url, version).open()
@@ -85,7 +84,7 @@ def find_checksum(header: Header) -> str | None:
         found = [*(stored.get("filters") or []), stored.get("compressor")]
         codecs = [(one["id"], one) for one in found if one]
     else:
-        # The index of a shard always has a checksum, which does not cover the chunks.
+        # A shard's index always has a checksum, but that does not cover the chunks.
         codecs = [*walk_codecs(stored["codecs"], of_index=False)]
     for name, settings in codecs:
         codec: str = name.removeprefix("numcodecs.")

@@ -1,4 +1,4 @@
-"""Rows of a versioned dataset that are replaced or deleted, and plain Zarr that becomes versioned."""
+"""Replace or delete rows of a versioned dataset, and convert plain Zarr to a versioned dataset."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from rff_dist.typing import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """What a correction did.
+    """The result of a correction.
 
     `n_rows`: rows that were replaced or deleted.
-    `n_before`, `n_after`: rows of the dataset before and after it.
-    `version`: the snapshot that was made; None where there was nothing to do.
+    `n_before`, `n_after`: rows of the dataset before and after.
+    `version`: the new snapshot; None if there was nothing to do.
     """
 
     n_rows: int
@@ -54,25 +54,25 @@ def replace_rows(
     ids: Any = None,
     message: str | None = None,
 ) -> Corrected:
-    """Replace rows of a versioned dataset, by their numbers, in one commit.
+    """Replace rows of a versioned dataset, given by their numbers, in one commit.
 
     Parameters
     ----------
     url : str or Path
         The dataset.
     rows : int array of shape (n_rows,)
-        Which rows, counted from 0, each once.
+        Numbers of the rows, counted from 0, without repeats.
     X, y, sample_weight, groups, ids
-        What they are now, as `append_dataset` takes it.
+        The new rows, in the order of `rows`; as for `append_dataset`.
     message : str, optional
-        Why; kept with the version.
+        Why the rows are replaced; kept with the version.
 
     Raises
     ------
     DataError
-        If arrays, shapes, dtypes or column names are not those of the dataset.
+        If arrays, shapes, dtypes or column names differ from the dataset's.
     InvalidParameterError
-        If a row is not there, or is named twice.
+        If a row does not exist or is named twice.
     OutputBusyError, ConflictError, StorageError
         As `append_dataset`.
     """
@@ -85,7 +85,7 @@ def replace_rows(
 def replace_batches(
     dataset: Editing, rows: ArrayLike, batches: Iterator[RowBatch], *, message: str | None
 ) -> Corrected:
-    """Replace rows by those of batches, in the order of `rows`, and commit that."""
+    """Replace the rows numbered `rows` by the batches' rows, in this order, and commit."""
     numbers = _distinct(rows, dataset.n_before)
     read = [dataset.fit_batch(batch, 0) for batch in batches]
     parts = {name: np.concatenate([one[name] for one in read]) for name in dataset.headers} if read else {}
@@ -112,31 +112,31 @@ def replace_batches(
 def delete_rows(
     url: str | os.PathLike[str], rows: ArrayLike, *, keep_order: bool = False, message: str | None = None
 ) -> Corrected:
-    """Delete rows of a versioned dataset, by their numbers, in one commit.
+    """Delete rows of a versioned dataset, given by their numbers, in one commit.
 
-    The last rows take the places of deleted ones, so that few chunks change and `update` reads little. Where
-    the order means something, as with `TimeFolds`, `keep_order` moves all later rows up instead.
+    The last rows take the places of the deleted ones, so that few chunks change and `update` reads little. If
+    the order matters, as with `TimeFolds`, `keep_order` moves all later rows up instead.
 
-    The versions before hold the rows until they expire.
+    Earlier versions still hold the rows until they expire.
 
     Parameters
     ----------
     url : str or Path
         The dataset.
     rows : int array of shape (n_rows,)
-        Which rows, counted from 0; repeats do no harm.
+        Numbers of the rows, counted from 0; repeats do no harm.
     keep_order : bool, default=False
-        Whether the rows that stay keep their order, for which all chunks from the first deleted row on are
-        written anew.
+        Whether the remaining rows keep their order. All chunks from the first deleted row on are then
+        rewritten.
     message : str, optional
-        Why; kept with the version.
+        Why the rows are deleted; kept with the version.
 
     Raises
     ------
     DataError
         If no row would be left.
     InvalidParameterError
-        If a row is not there.
+        If a row does not exist.
     OutputBusyError, ConflictError, StorageError
         As `append_dataset`.
     """
@@ -145,7 +145,7 @@ def delete_rows(
 
 
 def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message: str | None) -> Corrected:
-    """Delete rows of a dataset that is open to be changed, and commit that."""
+    """Delete rows of a dataset that is open for changes, and commit."""
     gone = np.unique(check_indices(np.asarray(rows, np.int64), dataset.n_before))
     n_before, n_after = dataset.n_before, dataset.n_before - len(gone)
     if not len(gone):
@@ -162,7 +162,7 @@ def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message:
                 movers = np.setdiff1d(np.arange(n_after, n_before), gone, assume_unique=True)
                 if len(holes):
                     array.oindex[holes] = gather_rows(array, movers, label=label)
-            # What lies beyond the last row in its chunk is not read, but would still be there.
+            # Values beyond the last row of its chunk are never read, but would still be stored: erase them.
             chunk_end = min(n_before, -(-n_after // array.chunks[0]) * array.chunks[0])
             if chunk_end > n_after:
                 array[n_after:chunk_end] = array.fill_value
@@ -179,10 +179,10 @@ def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message:
 
 
 def find_rows(dataset: Editing, column: str, values: Sequence[Any]) -> list[IntArray]:
-    """Return the numbers of the rows that have each of the values in a column.
+    """Return, for each value, the numbers of the rows that have it in a column; all of the column is read.
 
-    `column`: a column of X or y by its name, or one of the arrays "groups" and "id".
-    Raises InvalidParameterError if there is no such column; reads all of it.
+    `column`: the name of a column of X or y, or "groups" or "id", or the name that these had in their table.
+    Raises InvalidParameterError if there is no such column.
     """
     name, place = _column_of(dataset, column)
     array, label = dataset.array(name), dataset.label(name)
@@ -202,27 +202,27 @@ def convert_dataset(
     *,
     observer: Progress | None = None,
 ) -> str:
-    """Make a versioned dataset of plain Zarr, of format 2 or 3 and whoever wrote it.
+    """Convert plain Zarr, of format 2 or 3 and by any writer, to a versioned dataset.
 
     Parameters
     ----------
     url : str or Path
-        The plain dataset: X and, where they are there, y, sample_weight and groups.
+        The plain dataset: X and, if present, y, sample_weight, groups and id.
     output : str or Path, optional
-        Where to write. None writes it beside the plain one and, when it is whole, puts it in its place; an
-        object store cannot do that.
+        Where to write. By default the plain dataset is replaced when the new one is complete, which an object
+        store cannot do.
     observer : callable, optional
         Called with (rows written, rows in all) after each batch.
 
     Returns
     -------
     str
-        The version that was made.
+        The new version.
 
     Raises
     ------
     StorageError
-        If there is no plain dataset, it holds other arrays of as many rows, or the output cannot be written.
+        If there is no plain dataset, it holds other arrays, or the output cannot be written.
     OutputExistsError
         If there is something at `output`.
     """
@@ -283,7 +283,7 @@ def _distinct(rows: ArrayLike, n_samples: int) -> IntArray:
 
 
 def _move_up(array: zarr.Array[Any], gone: IntArray, label: str) -> None:
-    """Write the rows that stay one after the other; a chunk is read before it is written over."""
+    """Move the remaining rows up over the deleted ones; each chunk is read before it is overwritten."""
     chunk_rows, n_samples = array.chunks[0], array.shape[0]
     first = int(gone[0]) // chunk_rows * chunk_rows
     target, waiting = first, np.empty((0, *array.shape[1:]), array.dtype)
@@ -300,7 +300,7 @@ def _move_up(array: zarr.Array[Any], gone: IntArray, label: str) -> None:
 
 
 def _column_of(dataset: Editing, column: str) -> tuple[str, int | None]:
-    """Return the array that a column is in, and which of its columns it is; None where it has one axis."""
+    """Return a column's array and its position in it; the position is None if the array has one axis."""
     for name, key in (("X", "feature_names"), ("y", "target_names")):
         names = dataset.names(key) or ()
         if column in names and name in dataset.headers:

@@ -16,12 +16,13 @@ _KIND, _VERSION = "pointer", 1
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Which version is current, and which ones were before.
+    """Which version is current, and which versions were current before.
 
-    `previous`: of the versions that were current before, the last one last: what a rollback goes back to.
-    `promoted`: when it became current, as ISO 8601 in UTC.
-    `removing`: of versions that are being removed, and must not become current any more.
-    `left`: of versions that were current until a rollback; None where an older release wrote the pointer.
+    `number`: the current version.
+    `previous`: earlier current versions, the latest one last; a rollback goes back to it.
+    `promoted`: when the version became current, as ISO 8601 in UTC.
+    `removing`: versions that are being removed and must not become current again.
+    `left`: versions that a rollback left; None if an older release wrote the pointer.
     """
 
     number: int
@@ -32,21 +33,21 @@ class Pointer:
     left: tuple[int, ...] | None = ()
 
     def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Pointer:
-        """Return the pointer to another version, which becomes current at this moment."""
+        """Return a pointer to another version, promoted now."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return replace(self, number=number, previous=previous, promoted=now, reason=reason)
 
 
 def version_place(location: Location, number: int) -> Location:
-    """Return where a version of a registered model is."""
+    """Return the folder of a version of a registered model."""
     return location.child(f"versions/{number}")
 
 
 def read_pointer(location: Location) -> tuple[Pointer | None, Tagged | None]:
-    """Return the pointer of a registered model, None where there is none, and what `swap_pointer` compares.
+    """Return the pointer of a registered model, and its bytes for `swap_pointer`; None if there are none.
 
-    Raises IntegrityError if it is not as it was written; VersionError if a newer release wrote it;
-      StorageError if it cannot be read.
+    Raises IntegrityError if it is damaged; VersionError if a newer release wrote it; StorageError if it
+      cannot be read.
     """
     if not may_hold(location):
         return None, None
@@ -55,18 +56,18 @@ def read_pointer(location: Location) -> tuple[Pointer | None, Tagged | None]:
 
 
 def swap_pointer(location: Location, pointer: Pointer, *, expected: Tagged | None) -> None:
-    """Put a pointer in the place of the one that was read: readers see the one or the other.
+    """Replace the pointer that was read, in one step: readers see the old pointer or the new one.
 
     Raises ConflictError if it was changed meanwhile; StorageError if it cannot be written.
     """
-    # The token tells this pointer from every other one of the same number.
+    # The token makes these bytes unlike every other writer's, as `replace_bytes` needs.
     document = {**asdict(pointer), "token": uuid.uuid4().hex}
     content = sign_document(document, kind=_KIND, version=_VERSION)
     store = open_store(location, read_only=False)
     if not replace_bytes(store, POINTER_FILE, content, expected=expected, where=location):
         raise ConflictError(
             f"another version of {location} was made current meanwhile; look at it with "
-            "`rff-dist models show`, and do the same again if it is still wanted"
+            "`rff-dist models show`, and repeat this if you still want it"
         )
 
 
@@ -75,7 +76,7 @@ def _parse(content: bytes, location: Location) -> Pointer:
     document = parse_document(content, kind=_KIND, version=_VERSION, where=where)
     number, previous, removing = document["number"], document["previous"], document["removing"]
     left = document.get("left")
-    # The digest guards against accidents, not against an author with bad intentions: a number is a number.
+    # The digest guards against accidents, not against malicious authors, so the types are checked too.
     if not all(type(n) is int and n >= 1 for n in (number, *previous, *removing, *(left or ()))):
         raise IntegrityError(
             f"{where} names the versions {number!r} and {previous!r}; expected whole numbers"

@@ -1,8 +1,9 @@
-"""Datasets: rows of X, y and weights, read by block.
+"""Datasets in Zarr: X, y and weights, read by block.
 
-A dataset is a Zarr group with `X` (n_samples, n_features) and, for training, `y`. What this package writes is
-chunked along the rows only, checksummed (crc32c), complete or absent, and says so in the attribute
-`rff_dist`. What others wrote is read as it is: Zarr format 2 or 3, sharded or not, with or without checksums.
+A dataset is a Zarr group with `X` (n_samples, n_features) and, for training, `y`. Datasets that this package
+wrote are chunked along the rows only, checksummed (crc32c), complete or absent, and have a manifest in the
+attribute `rff_dist`. Data of other writers are read as they are: Zarr format 2 or 3, sharded or not, with or
+without checksums.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ from rff_dist.storage.repositories import changed_chunks, find_snapshot, open_to
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
 _log = logging.getLogger(__name__)
 
-#: Names of the arrays X, y and sample_weight in a group; None of what is not read.
+#: Names of the arrays X, y and sample_weight in a group; None for an array that is not read.
 type ArrayNames = tuple[str, str | None, str | None]
 
 
 @dataclass(frozen=True, eq=False)
 class ZarrDataset(ArraysDataset):
-    """Rows stored in Zarr: `open_dataset` and `dataset_from_arrays` make it, shapes and dtypes checked.
+    """Rows in Zarr, made by `open_dataset` or `dataset_from_arrays`, which check shapes and dtypes.
 
-    It pickles as its URL and options and is opened again where it is unpickled, so that a task carries no
-    store and no credentials.
+    It pickles as its URL and options, and unpickling opens it again. So a task carries no store and no
+    credentials.
 
     `X`: zarr.Array of shape (n_samples, n_features). Inputs.
     `y`: zarr.Array or ndarray of shape (n_samples,) or (n_samples, n_targets), or None. Targets.
     `sample_weight`: zarr.Array or ndarray of shape (n_samples,), or None. Weights; None means 1 for each row.
     `url`: where it is stored; None for arrays that were handed over open.
-    `version`: the snapshot that is read, of a versioned dataset.
-    `feature_names`, `target_names`: column names, where the group's attributes hold them.
-    `missing_chunks`: {"error", "fill"}. What a chunk that is not in the store means.
+    `version`: the snapshot of a versioned dataset.
+    `feature_names`, `target_names`: column names, if the group's attributes hold them.
+    `missing_chunks`: {"error", "fill"}. As in `open_dataset`.
     """
 
     X: zarr.Array[Any]
@@ -71,7 +72,7 @@ class ZarrDataset(ArraysDataset):
     version: str | None = None
     _headers: Mapping[str, Header] = field(default_factory=dict)
     _labels: Mapping[str, str] = field(default_factory=dict)
-    _address: Address | None = None  # of arrays that were handed over open
+    _address: Address | None = None  # None for arrays that were handed over open
     _array_names: ArrayNames = _ROLES
 
     @property
@@ -101,7 +102,7 @@ class ZarrDataset(ArraysDataset):
         return replace(self, y=None, target_names=None, _array_names=(x, None, weight))
 
     def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
-        """Read single rows, in the order asked; each stored chunk that holds one is read once.
+        """Read single rows, in the order of `indices`; each stored chunk is read at most once.
 
         `indices`: int array of shape (n_indices,). Row numbers, repeats allowed.
         Raises InvalidParameterError if a row number lies outside the dataset.
@@ -112,13 +113,12 @@ class ZarrDataset(ArraysDataset):
         return Sample(X[places], None if y is None else y[places], None if weight is None else weight[places])
 
     def fingerprint(self) -> str:
-        """Digest of what the data are, the same for a copy elsewhere.
+        """Return a digest of the data, which is the same for a copy elsewhere.
 
-        It covers shapes, dtypes, chunks and codecs; for datasets written by this package the digest of all
-        values as they were written and changed; and of plain Zarr the values of up to 8 chunks of each array,
-        the first and the last among them. It therefore notices other data, appended rows and a rewritten
-        dataset; it does not notice a change that another program makes in place to a chunk of plain Zarr
-        outside the sample.
+        It covers shapes, dtypes, chunks and codecs. For datasets that this package wrote it covers the
+        manifest's digest of all values, and for plain Zarr the values of up to 8 chunks of each array, the
+        first and the last among them. So it notices other data, appended rows and a rewritten dataset. It
+        does not notice that another program changed a chunk of plain Zarr in place, outside the sample.
         """
         digest, manifest = hashlib.sha256(), manifest_of(self.attributes)
         if self.version is not None and "sha256" in manifest:
@@ -141,7 +141,10 @@ class ZarrDataset(ArraysDataset):
         return None if address is None else address.content_key(self._array_names, self.missing_chunks)
 
     def content_key(self) -> str | None:
-        """Return what a pass over the rows is named by, see `engines.kept`; None if they may change."""
+        """Return a key of the stored rows, for the names of kept sums; None if the rows may change.
+
+        See `engines.kept`.
+        """
         return self._content_key
 
     def recorded_prefix(self, n_samples: int) -> str | None:
@@ -151,7 +154,7 @@ class ZarrDataset(ArraysDataset):
         return None if found is None else hashlib.sha256(told.encode()).hexdigest()
 
     def _identity(self) -> list[str]:
-        """Return which of the group's arrays these are."""
+        """Return the arrays' paths in the group."""
         arrays = (self.X, self.y, self.sample_weight)
         return ["" if array is None else getattr(array, "path", "") for array in arrays]
 
@@ -192,7 +195,7 @@ class ZarrDataset(ArraysDataset):
         )
 
     def _part(self, name: str, rows: slice | np.ndarray) -> np.ndarray | None:
-        """Return some rows of X, y or the weights: a stretch of them, or single ones that ascend."""
+        """Return rows of X, y or the weights: a slice, or ascending row numbers without repeats."""
         array = getattr(self, name)
         if array is None or isinstance(array, np.ndarray):
             return None if array is None else array[rows]
@@ -201,7 +204,8 @@ class ZarrDataset(ArraysDataset):
                 return read_rows(array, rows.start, rows.stop, label=self._labels[name])
             return gather_rows(array, rows, label=self._labels[name])
         except StorageError as error:
-            # Damaged bytes are named; a chunk that is whole and another one may have been written just now.
+            # Damaged bytes are reported as such. Any other failure may come from a change meanwhile, and so
+            # may a whole chunk that is not the one expected: `check_unchanged` then raises ConflictError.
             if not isinstance(error, IntegrityError) or isinstance(error.__cause__, WrongChunkError):
                 self.check_unchanged()
             raise
@@ -216,33 +220,33 @@ def open_dataset(
     missing_chunks: str = "error",
     version: str | None = None,
 ) -> ZarrDataset:
-    """Open a dataset for reading, its metadata checked, no rows read.
+    """Open a dataset for reading; metadata are checked, no rows are read.
 
     Parameters
     ----------
     url : str, Path or zarr.Group
         A local path, `memory://name`, or a URL of an object store (`s3://`, `gs://`, `az://`, `https://`).
     x, y : str, default="X", "y"
-        Names of the arrays in the group. A group without "y" is data to predict for; a `y` of another name
-        must be there. None reads no targets.
+        Names of the arrays in the group. A group without "y" has no targets, which is enough to predict for;
+        a `y` of another name must exist. None reads no targets.
     sample_weight : str, optional
-        Name of the weights' array; None weighs all rows alike, and logs a warning where there is an array of
-        the name "sample_weight".
+        Name of the weights' array. None weighs all rows alike, and logs a warning if there is an array
+        "sample_weight".
     missing_chunks : {"error", "fill"}, default="error"
-        What a chunk that is not in the store means: lost data, or (Zarr's default when writing) a chunk that
-        held only the fill value. In a shard that is there, Zarr reads left-out inner chunks as the fill value
-        always.
+        What a chunk that is not in the store means: lost data ("error"), or a chunk that held only the fill
+        value ("fill"), which Zarr does not write by default. Inside a shard that exists, Zarr always reads
+        missing chunks as the fill value.
     version : str, optional
-        Of a versioned dataset: a tag, or the name of a snapshot or how it begins. None opens the current one,
-        which the dataset then stays, whatever is committed meanwhile.
+        For versioned data: a tag, or a snapshot's name or its first characters. None opens the current
+        version; later commits do not change what the opened dataset reads.
 
     Raises
     ------
     NoSuchVersionError
         If the dataset has no such version.
     StorageError
-        If there is no such dataset, or its arrays are not 2-D X and 1-D or 2-D y of numbers with as many
-        rows.
+        If there is no such dataset, or its arrays are not numbers, X not 2-D, y not 1-D or 2-D, or their
+        numbers of rows differ.
     DataError
         If X has no column.
     MissingDependencyError
@@ -269,16 +273,16 @@ def dataset_from_arrays(
     *,
     missing_chunks: str = "error",
 ) -> ZarrDataset:
-    """Make a dataset of Zarr arrays that are open already, from one group or several.
+    """Make a dataset of open Zarr arrays, from one group or several.
 
-    It can be sent to other processes when the arrays lie in local folders.
+    It can be sent to other processes if the arrays lie in local folders.
 
     `X`: zarr.Array of shape (n_samples, n_features). Inputs.
     `y`: zarr.Array or ndarray of shape (n_samples,) or (n_samples, n_targets). Targets.
     `sample_weight`: zarr.Array or ndarray of shape (n_samples,). Weights.
     `missing_chunks`: {"error", "fill"}. As in `open_dataset`.
-    Raises StorageError if the arrays are not numbers of the expected shapes; DataError if they differ in
-      their numbers of rows, or X has no column.
+    Raises StorageError if the arrays are not numbers or have other shapes; DataError if their numbers of rows
+      differ, or X has no column.
     """
     arrays: dict[str, Any] = {"X": X, "y": y, "sample_weight": sample_weight}
     headers, labels = {}, {}
@@ -344,11 +348,11 @@ def changed_rows(
 ) -> tuple[ZarrDataset, ZarrDataset, list[tuple[int, int]]]:
     """Return another version of a dataset, and which of its rows lie in chunks that differ.
 
-    Returns `other`: with the same arrays and options; `same`: the dataset, which with `other` reads a chunk
-      once; `ranges`: row numbers of `other`, ascending: of chunks that differ, and beyond the dataset's last
-      row.
-    Raises NoSuchVersionError if the version has expired or is of another dataset, or if the dataset's arrays
-      were made anew since.
+    Returns `other`: the other version, with the same arrays and options; `same`: the dataset again, sharing
+      a cache with `other`, so that common chunks are read once; `ranges`: ascending (start, stop) rows of
+      `other` in chunks that differ or beyond the dataset's last row.
+    Raises NoSuchVersionError if the version has expired or belongs to another dataset, or if the dataset's
+      arrays were written anew since.
     """
     address, names = dataset._address, dataset._array_names
     if address is None or dataset.version is None:

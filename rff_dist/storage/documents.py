@@ -1,4 +1,4 @@
-"""Small JSON documents that say of what format they are, and whether they are as they were written."""
+"""Small JSON documents that name their format and carry a checksum of themselves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rff_dist.storage.arrays import load_json
 
 
 def sign_document(document: Mapping[str, Any], *, kind: str, version: int) -> bytes:
-    """Return a document as JSON, with its kind, the version of its format and a SHA-256 of it all."""
+    """Return a document as JSON, with its kind, its format version and a SHA-256 of the whole."""
     whole = {"format": f"rff_dist {kind}", "format_version": version, **document}
     return json.dumps({**whole, "sha256": _digest(whole)}, indent=1, allow_nan=False).encode()
 
@@ -20,10 +20,9 @@ def sign_document(document: Mapping[str, Any], *, kind: str, version: int) -> by
 def parse_document(content: bytes, *, kind: str, version: int, where: str) -> dict[str, Any]:
     """Return the document that `sign_document` wrote.
 
-    `version`: the newest version of the format that is understood.
-    `where`: what errors call the document.
-    Raises VersionError if a newer release wrote it; IntegrityError if it is not as it was written, or another
-      kind of document.
+    `version`: the newest format version that this release reads.
+    `where`: the document's name in errors.
+    Raises VersionError if a newer release wrote it; IntegrityError if it is damaged or of another kind.
     """
     try:
         document = load_json(content)

@@ -1,4 +1,4 @@
-"""A versioned dataset that is open to be changed, and the commit of what was changed."""
+"""Open a versioned dataset for changes, and commit them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from rff_dist.storage.sources import RowBatch
 from rff_dist.storage.writing import can_hold, name_parts
 
 ROLES = ("X", "y", "sample_weight", "groups", ID)
-TEXT_ROLES = ("y", "groups", ID)  # which may hold text
-_LONGEST_LINE = 1000  # versions whose rows are known to be the first ones of the current version
+TEXT_ROLES = ("y", "groups", ID)  # arrays that may hold text
+_LONGEST_LINE = 1000  # how many earlier versions of a line of appends the manifest lists
 
 
 @dataclass(frozen=True, slots=True)
 class Editing:
-    """A dataset that is being changed; `editing` makes it.
+    """A dataset that is open for changes, made by `editing`.
 
     `n_before`: rows before the change.
-    `attributes`, `headers`: of the group, and of its arrays by name.
+    `attributes`: the group's attributes.
+    `headers`: the arrays' headers by name.
     """
 
     location: Location
@@ -47,16 +48,16 @@ class Editing:
     _change: Change
 
     def names(self, key: str) -> tuple[str, ...] | None:
-        """Return the names of the columns of X or y (`feature_names`, `target_names`), if it has any."""
+        """Return the column names of X or y (`key`: "feature_names" or "target_names"), if there are any."""
         found = self.attributes.get(key)
         return tuple(map(str, found)) if isinstance(found, list) else None
 
     def loads(self) -> list[Load]:
-        """Return which rows came together before the change."""
+        """Return the loads before the change."""
         return read_loads(self.attributes, self.n_before)
 
     def check_names(self, features: Sequence[str] | None, targets: Sequence[str] | None) -> None:
-        """Refuse columns of X or y that have other names than the dataset's; raises DataError."""
+        """Raise DataError if column names of X or y differ from the dataset's."""
         for key, given in (("feature_names", features), ("target_names", targets)):
             known = self.names(key)
             if given is None or known is None or tuple(given) == known:
@@ -69,24 +70,24 @@ class Editing:
             )
 
     def array(self, name: str) -> zarr.Array[Any]:
-        """Return an array, to be written to."""
+        """Return an array for writing."""
         array: Any = self.group[name]
         return require_chunks(array).with_config({"write_empty_chunks": True})
 
     def label(self, name: str) -> str:
-        """Return what errors call an array."""
+        """Return an array's name in errors."""
         return f"array {name!r} of {self.location}"
 
     def fit_batch(self, batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
-        """Return a batch's arrays by name, as the dataset's hold them.
+        """Return a batch's arrays by name, in the dtypes of the dataset's arrays.
 
-        Raises DataError if they are others than the dataset's, or do not fit into them without rounding.
+        Raises DataError if the dataset has other arrays, or does not hold the values without rounding.
         """
         parts = name_parts(batch, first_row)
         if parts.keys() != self.headers.keys():
             raise DataError(
-                f"rows of {', '.join(parts)} for {self.location}, which has {', '.join(self.headers)}; "
-                "expected the same arrays"
+                f"the new rows have the arrays {', '.join(parts)}, and {self.location} has "
+                f"{', '.join(self.headers)}; expected the same arrays"
             )
         return {name: self._fit(name, values, len(parts["X"])) for name, values in parts.items()}
 
@@ -94,11 +95,11 @@ class Editing:
         header, label = self.headers[name], self.label(name)
         expected = (n_rows, *header.shape[1:])
         if values.shape != expected:
-            raise DataError(f"{name} has shape {values.shape}; expected {expected}, as {label} has")
+            raise DataError(f"{name} has shape {values.shape}; expected {expected}, as in {label}")
         if not can_hold(header.dtype, values.dtype):
             raise DataError(
-                f"{name} is {_kind(values.dtype)}, but {label} holds {_kind(header.dtype)}; expected values "
-                "that it holds without rounding. Convert them first"
+                f"{name} is {_kind(values.dtype)}, but {label} holds {_kind(header.dtype)}; expected a type "
+                "that converts without rounding. Convert the values first"
             )
         return values.astype(header.dtype, copy=False)
 
@@ -116,9 +117,9 @@ class Editing:
         """Make the change the current version, and return its name.
 
         `what`: the kind of change, such as "append".
-        `digest`: of what was changed.
-        `attributes`: those of the group that are others now, if any are.
-        `loads`: which rows came together; if left out, as before, and those that are new.
+        `digest`: digest of the changed rows.
+        `attributes`: attributes of the group that change.
+        `loads`: the loads after the change; None: the loads before, and one more for new rows.
         """
         manifest = manifest_of(self.attributes)
         chain = hashlib.sha256(f"{manifest.get('sha256')}|{digest}".encode()).hexdigest()
@@ -137,10 +138,9 @@ class Editing:
 
 @contextmanager
 def editing(location: Location) -> Iterator[Editing]:
-    """Open a versioned dataset to change it, once.
+    """Open a versioned dataset for one change.
 
-    Raises OutputBusyError if another run is changing it; StorageError if there is no dataset, or it keeps no
-      versions.
+    Raises OutputBusyError if another run is changing it; StorageError if there is no versioned dataset.
     """
     require_versions(location)
     with changing(location) as change:
@@ -151,7 +151,7 @@ def editing(location: Location) -> Iterator[Editing]:
 
 
 def digest_rows(*parts: np.ndarray) -> str:
-    """Return a digest of values that does not depend on how rows are cut into batches."""
+    """Return a digest of arrays."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(canonical_bytes(part))
@@ -159,13 +159,13 @@ def digest_rows(*parts: np.ndarray) -> str:
 
 
 def read_headers(group: OpenGroup) -> dict[str, Header]:
-    """Return the metadata of a dataset's arrays by their names, checked."""
+    """Return the checked headers of a dataset's arrays by name."""
     found = {name: group.read_header(name, text=name in TEXT_ROLES) for name in ROLES}
     return {name: header for name, header in found.items() if header is not None}
 
 
 def _check(dataset: OpenGroup, headers: Mapping[str, Header]) -> None:
-    """Refuse a repository that this package did not write."""
+    """Refuse a repository that this package did not write, or whose arrays disagree with the manifest."""
     if "X" not in headers or not manifest_of(dataset.attributes):
         raise StorageError(
             f"{dataset.place} is a repository that rff_dist did not write; expected a versioned dataset. "
@@ -176,14 +176,14 @@ def _check(dataset: OpenGroup, headers: Mapping[str, Header]) -> None:
     if {shape[:1] for shape in shapes.values()} != {(dataset.n_samples,)}:
         raise StorageError(
             f"the arrays of {dataset.place} have the shapes {shapes}, and its manifest says "
-            f"{dataset.n_samples:_} rows; expected as many in all. Go back to a version before "
+            f"{dataset.n_samples:_} rows; expected as many rows in all arrays. Go back to an earlier version "
             "(`rff-dist data rollback`)"
         )
     others = sorted(arrays.keys() - ROLES)
     if others:
         raise StorageError(
-            f"{dataset.place} also holds {_listed(others)}, which a change of its rows would leave behind; "
-            f"expected {', '.join(ROLES)} alone. Write such arrays to another group"
+            f"{dataset.place} also holds {_listed(others)}, whose rows a change would not follow; "
+            f"expected only {', '.join(ROLES)}. Write other arrays to another group"
         )
 
 

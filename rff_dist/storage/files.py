@@ -1,4 +1,4 @@
-"""Single files, whole or not there: here, and as objects of a store."""
+"""Write single files whole or not at all, as local files or as objects of an object store."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from rff_dist.storage.locations import Location, open_store, reaching
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, what: str) -> Path:
-    """Write a file in place of another, whole or not at all; its folder is made.
+    """Write or replace a file, whole or not at all; its folder is created.
 
+    `write`: writes the content to the path that it is given.
+    `what`: the kind of file, for the error.
     Raises StorageError if it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.partial")
@@ -25,13 +27,13 @@ def write_whole(path: Path, write: Callable[[Path], object], *, what: str) -> Pa
     except OSError as error:
         raise StorageError(f"the {what} {path} cannot be written: {error}; choose another place") from error
     finally:
-        with contextlib.suppress(OSError):  # it is gone, or never was
+        with contextlib.suppress(OSError):  # It was renamed or never written.
             temporary.unlink()
     return path
 
 
 def has_object(location: Location) -> bool:
-    """Say whether an object store holds a single object at `location`."""
+    """Return whether an object store has an object at `location`."""
     import obstore
 
     store, name = _store_above(location)
@@ -44,7 +46,7 @@ def has_object(location: Location) -> bool:
 
 
 def upload(path: Path, location: Location) -> None:
-    """Store a file as the object at `location`; readers see it when it is whole."""
+    """Store a file as the object at `location`; readers see it only when it is complete."""
     import obstore
 
     store, name = _store_above(location)

@@ -1,14 +1,14 @@
-"""How a dataset begins, appears and is found again: the same promises in stores that cannot rename.
+"""How a dataset is begun, put in place and found again, also in stores that cannot rename.
 
-On disk and in memory a dataset is written beside its place and moved there. In an object store the first one
-is written in its place: `zarr.json` is created on condition that nobody else did, says that the dataset is
-unfinished, and is replaced last. One that is overwritten must stay whole for its readers, so the next one is
-written to a folder in it, and `zarr.json` then names that folder in one request::
+On disk and in memory a dataset is written beside its place and moved there. In an object store the first
+dataset is written in its place: `zarr.json` is created on condition that nobody else did, says that the
+dataset is unfinished, and is replaced last. A dataset that is overwritten must stay whole for its readers, so
+the next generation is written to a folder in it, and `zarr.json` then names that folder in one request::
 
     data.zarr/
     ├── zarr.json                 {"rff_dist": {"generation": "generation-…", "previous": …}}
     ├── generation-<token>/       the dataset
-    └── generation-<token>/       the one before, for readers that have opened it; the next one removes it
+    └── generation-<token>/       the one before, for readers that have it open; the next write removes it
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from rff_dist.storage.locations import Location, exists, list_names, open_store,
 from rff_dist.storage.output_places import discard, stage
 
 MANIFEST = "rff_dist"
-NAME = "id"  # its member: what all versions of a dataset are known by, and no other dataset
-LOADS = "loads"  # its member: where the rows of each append end, and when they came; see `storage.loads`
-LINE = "line"  # its member: rows and digest of each version since rows were last changed, then of appends
+# Members of the manifest:
+NAME = "id"  # a name that all versions of one dataset share, and no other dataset has
+LOADS = "loads"  # where each load ends and when it came; see `storage.loads`
+LINE = "line"  # rows and digest of the last version that changed old rows, and of each append since
 _FILE = "zarr.json"
 _GENERATION = re.compile(r"generation-[0-9a-f]{32}")
-# A swap is repeated when another writer was quicker; each of them then has its turn.
-_ATTEMPTS = 8
+_ATTEMPTS = 8  # A swap is repeated if another writer was quicker.
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What a dataset's `zarr.json` says of generations; "" is the dataset in its place.
+    """The generations that a dataset's `zarr.json` names; "" is the dataset that was written in its place.
 
-    `current`, `previous`: where the dataset and the one before are; None where there is none.
-    `n_samples`: rows of the dataset in its place, for those who still read it; None where that is unknown.
+    `current`, `previous`: folders of the dataset and the one before; None if there is none.
+    `n_samples`: rows of the dataset in its place, for readers that still have it open; None if unknown.
     """
 
     current: str | None = None
@@ -55,13 +55,13 @@ class _Names:
 
 
 def manifest_of(attributes: object) -> Mapping[str, Any]:
-    """Return the manifest among a group's attributes; empty where there is none."""
+    """Return the manifest among a group's attributes; empty if there is none."""
     manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
     return manifest if isinstance(manifest, Mapping) else {}
 
 
 def name_of(attributes: Mapping[str, Any]) -> str | None:
-    """Return what all versions of a dataset are known by; None of plain Zarr."""
+    """Return the name that all versions of a dataset share; None for plain Zarr."""
     found = manifest_of(attributes).get(NAME)
     return None if found is None else str(found)
 
@@ -69,10 +69,10 @@ def name_of(attributes: Mapping[str, Any]) -> str | None:
 def begin(
     location: Location, attributes: Mapping[str, Any], *, staged: Location | None = None
 ) -> tuple[Location, zarr.Group]:
-    """Create the group of a dataset that is to appear at `location`; `check_output` has allowed it.
+    """Create the group of a dataset that is to appear at `location`, after `check_output` allowed it.
 
-    `staged`: where to write it; a place of its own if left out.
-    Returns `staged`: where it is written until `put_in_place`; `discard` removes it.
+    `staged`: where to write it; None: a new place.
+    Returns the place where it is written until `put_in_place` (`discard` removes it), and the group.
     Raises OutputExistsError if another writer began there at the same moment; StorageError if it cannot be
       written.
     """
@@ -84,7 +84,7 @@ def begin(
         try:
             return staged, _create_group(staged, location, attributes)
         except StorageError:
-            raise  # what is there may be another writer's
+            raise  # What is there may belong to another writer, so nothing is removed.
         except Exception:
             discard(staged)
             raise
@@ -96,7 +96,7 @@ def _create_group(staged: Location, location: Location, attributes: Mapping[str,
     store = open_store(staged, read_only=False)
     if not staged.is_remote:
         return zarr.create_group(store, attributes=dict(attributes))
-    # What is compared when an answer was lost must be unlike every other writer's.
+    # The token makes these bytes unlike every other writer's, as `create_bytes` needs.
     manifest = {**attributes.get(MANIFEST, {}), "writer": uuid.uuid4().hex}
     claim = _document({**attributes, MANIFEST: manifest})
     if not create_bytes(store, _FILE, claim, where=location):
@@ -108,10 +108,10 @@ def _create_group(staged: Location, location: Location, attributes: Mapping[str,
 
 
 def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
-    """Let a finished dataset appear at `location`; a reader finds the old one or this one.
+    """Put a finished dataset at `location`; readers find the old one or this one.
 
     Raises OutputExistsError if something has appeared there meanwhile and `overwrite` is False; StorageError
-      if the store does not answer; what was there before then stays.
+      if the store does not answer. After an error the old dataset stays.
     """
     if staged == location:
         return
@@ -122,7 +122,7 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
     name = staged.path.removeprefix(f"{location.path}/")
     for _ in range(_ATTEMPTS):
         found = read_tagged(store, _FILE, where=location)
-        # Nothing is known where what is overwritten was removed meanwhile, or is of Zarr format 2.
+        # There is no zarr.json if the old dataset was removed meanwhile, or is of Zarr format 2.
         before = _Names() if found is None else _names(found.content)
         manifest: dict[str, Any] = {"state": "complete", "generation": name, "previous": before.current}
         if before.n_samples is not None:
@@ -135,7 +135,7 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
 
 
 def resolve(location: Location) -> Location:
-    """Return where the arrays of the dataset at `location` are.
+    """Return the folder that holds the arrays of the dataset at `location`: its current generation.
 
     Raises StorageError if the store does not answer.
     """
@@ -147,7 +147,7 @@ def resolve(location: Location) -> Location:
 
 
 def _names(content: bytes) -> _Names:
-    """Read what `zarr.json` says; whatever else is wrong with it, who opens the group finds out."""
+    """Read the generations that `zarr.json` names; other errors in it are left to whoever opens the group."""
     try:
         manifest = manifest_of(load_json(content).get("attributes"))
     except StorageError:
@@ -160,7 +160,7 @@ def _names(content: bytes) -> _Names:
 
 
 def _remove(location: Location, name: str) -> None:
-    """Remove a generation that nobody reads any more; "" is the dataset that was written in its place."""
+    """Remove a generation; "" is the dataset that was written in its place."""
     if name:
         discard(location.child(name))
         return
@@ -170,5 +170,5 @@ def _remove(location: Location, name: str) -> None:
 
 
 def _document(attributes: Mapping[str, Any]) -> bytes:
-    """Return the metadata of a Zarr group, as the specification of format 3 has them."""
+    """Return a Zarr group's metadata, in format 3."""
     return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}).encode()

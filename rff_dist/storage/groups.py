@@ -1,4 +1,4 @@
-"""Zarr groups that are open for reading: where they are, and how another process opens them again."""
+"""Find Zarr groups, open them for reading, and open them again in another process."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from rff_dist.storage.seal import sealed_store
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """By what another process opens the same group, as it is now.
+    """What another process needs to open the same group in the same state.
 
-    `process`: the one in whose memory it is.
-    `generation`: the URL of its folder in an object store.
+    `process`: the process in whose memory it is; None elsewhere.
+    `generation`: the URL of the generation's folder, in an object store.
     `version`: the snapshot of a versioned dataset.
-    `files`: a digest of the names, sizes and times of a plain dataset's files, in a folder.
+    `files`: for plain Zarr in a local folder: a digest of the files' names, sizes and times.
     """
 
     url: str
@@ -48,23 +48,24 @@ class Address:
     files: str | None = None
 
     def check(self) -> None:
-        """Check that plain Zarr in a folder is as it was opened; a snapshot or a generation always is.
+        """Raise ConflictError if plain Zarr in a local folder has changed since it was opened.
 
-        Raises ConflictError if it was changed meanwhile.
+        Snapshots and generations never change.
         """
         if self.files is not None and digest_files(self.url) != self.files:
             raise ConflictError(
-                f"{self.url} was changed while it was read, so that a result could be of old and new rows: "
-                "nothing was published. Repeat this when nobody writes there; versioned data can be changed "
+                f"{self.url} was changed while it was read, so a result could mix old and new rows: "
+                "nothing was published. Repeat this when nobody writes there; versioned data may be changed "
                 "meanwhile (`rff-dist data convert`)"
             )
 
     def content_key(self, *options: Any) -> str | None:
-        """Return what a pass over the stored rows is named by, see `engines.kept`; None if they may change.
+        """Return a key of the stored rows, for the names of kept sums; None if the rows may change.
 
-        Of plain Zarr in an object store these are the objects' names, sizes and entity tags, as they are now.
+        See `engines.kept`. For plain Zarr in an object store the key covers the objects' names, sizes and
+        entity tags at this moment.
 
-        `options`: what they are opened with.
+        `options`: the options with which the rows are opened.
         """
         found = self.version or self.files
         if self.generation is not None:
@@ -72,9 +73,9 @@ class Address:
         return None if found is None or self.process is not None else f"{self.url} {found} {[*options]!r}"
 
     def reopen(self) -> StoredGroup:
-        """Return the group as it was when the address was made.
+        """Return the group in the state in which the address was made.
 
-        Raises StorageError if it lies in the memory of another process.
+        Raises StorageError if it is in the memory of another process; ConflictError as `check`.
         """
         location = parse_location(self.url)
         if self.process is not None and self.process != os.getpid():
@@ -93,7 +94,7 @@ class Address:
 
 
 def digest_files(folder: str) -> str:
-    """Return a digest of the names, sizes and times of all files in a folder and below."""
+    """Return a digest of the names, sizes and times of all files in a folder and its subfolders."""
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):
         folders.sort()
@@ -113,10 +114,10 @@ class StoredGroup:
     """A group in a store, whose metadata are not read yet.
 
     `root`: its path in the store.
-    `place`: what errors call it.
-    `url`: None in a store that was handed over open and is not a local folder.
-    `address`: by what it is opened elsewhere; None where no other process can open it.
-    `sha256`: what its manifest must say, where that is known.
+    `place`: its name in errors.
+    `url`: None if its store was handed over open and is not a local folder.
+    `address`: None if no other process can open it.
+    `sha256`: the digest that its manifest must have, if known.
     """
 
     store: Store
@@ -133,26 +134,27 @@ class StoredGroup:
 
     @property
     def prefix(self) -> str:
-        """What the paths of its arrays begin with."""
+        """The beginning of its arrays' paths."""
         return f"{self.root}/" if self.root else ""
 
     def open(self, *, unfinished: bool = False) -> OpenGroup:
-        """Open it, or say what is there instead, or that this package's writer did not finish it.
+        """Open the group and check its metadata.
 
-        `unfinished`: whether it may be unfinished, too.
+        `unfinished`: whether to accept a group that its writer did not finish.
+        Raises StorageError if there is no group, or an unfinished one; IntegrityError if it is damaged.
         """
         group = _open_group(self.store, self.root, self.place)
         attributes = dict(group.attrs)
         manifest = manifest_of(attributes)
-        # An empty manifest was begun too, and is not the same as none.
+        # An empty manifest means an unfinished group; no manifest at all means plain Zarr of another writer.
         begun = isinstance(attributes.get(MANIFEST), Mapping)
         if begun and manifest.get("state") != "complete" and not unfinished:
             raise StorageError(
-                f"{self.place} is unfinished: its writer did not come to the end. Write it again"
+                f"{self.place} is unfinished: its writer stopped before the end. Write it again"
             )
         if self.sha256 is not None and manifest.get("sha256") != self.sha256 and not unfinished:
             raise IntegrityError(
-                f"version {self.version} of {self.place} holds what another one was written with; restore it "
+                f"version {self.version} of {self.place} holds the manifest of another version; restore it "
                 "from a copy"
             )
         store = bound_store(self.store, self.prefix, attributes)
@@ -161,10 +163,10 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
-    """A group whose metadata are read and checked: `StoredGroup.open` makes it.
+    """A group whose metadata are read and checked, made by `StoredGroup.open`.
 
-    `place`, `prefix`: as `StoredGroup` has them.
-    `store`: which notices chunks that changed places, where the attributes tell.
+    `place`, `prefix`: as in `StoredGroup`.
+    `store`: a store that notices swapped chunks, if the manifest lists their checksums.
     """
 
     group: zarr.Group
@@ -175,9 +177,9 @@ class OpenGroup:
 
     @property
     def n_samples(self) -> int:
-        """How many rows the manifest says there are; without one, as many as the arrays have.
+        """Rows by the manifest; without a manifest a bound that no array exceeds.
 
-        What an array holds beyond them is of an append that did not finish, and does not exist for a reader.
+        Rows beyond them belong to an append that did not finish, and do not exist for readers.
         """
         n_samples = manifest_of(self.attributes).get("n_samples", MAX_ROWS)
         if type(n_samples) is not int or n_samples < 0:
@@ -188,11 +190,11 @@ class OpenGroup:
         return n_samples
 
     def label(self, name: str) -> str:
-        """Return what errors call an array."""
+        """Return an array's name in errors."""
         return f"array {name!r} of {self.place}"
 
     def read_header(self, name: str, *, text: bool = False) -> Header | None:
-        """Read and check the metadata of an array's rows; None where there is no array.
+        """Read and check an array's header, cut to the rows that exist; None if there is no array.
 
         `text`: whether it may hold text.
         """
@@ -201,7 +203,7 @@ class OpenGroup:
         return None if header is None else header.first_rows(self.n_samples)
 
     def require_header(self, name: str) -> Header:
-        """Read and check the metadata of an array that may hold text, and must be there."""
+        """Read and check the header of an array that must exist and may hold text."""
         header = self.read_header(name, text=True)
         if header is None:
             raise StorageError(f"{self.place} has no array {name!r}; it holds {self.array_names()}")
@@ -214,7 +216,7 @@ class OpenGroup:
         )
 
     def array_names(self) -> str:
-        """Return the names of the arrays in words."""
+        """Return the arrays' names, as words for an error."""
         try:
             names = sorted(self.group.array_keys())
         except Exception as error:
@@ -226,11 +228,11 @@ class OpenGroup:
 def find_group(
     url: str | os.PathLike[str] | zarr.Group, version: str | None = None, *, sealed: bool = True
 ) -> StoredGroup:
-    """Return where a group is.
+    """Find a group; its metadata are not read yet.
 
-    `version`: of a versioned dataset: a tag or a snapshot; the current one if left out.
-    `sealed`: whether files are compared with their seal, if there is one.
-    Raises StorageError if nothing, or something else, is there; NoSuchVersionError if it has no such version.
+    `version`: for versioned data: a tag or a snapshot; None: the current version.
+    `sealed`: whether to compare files with their seal, if there is one.
+    Raises StorageError if no group is there; NoSuchVersionError if there is no such version.
     """
     if not isinstance(url, zarr.Group):
         return _group_at(parse_location(url), version, sealed=sealed)
@@ -247,8 +249,8 @@ def _group_at(location: Location, version: str | None, *, sealed: bool) -> Store
         address = Address(location.url, version=found)
     elif version is not None:
         raise NoSuchVersionError(
-            f"{location} keeps no versions, and {version!r} was asked for; `rff-dist data convert` makes a "
-            "versioned dataset of it"
+            f"{location} keeps no versions, and version {version!r} was asked for; `rff-dist data convert` "
+            "makes a versioned dataset of it"
         )
     else:
         place = resolve(location)
@@ -262,7 +264,7 @@ def _group_at(location: Location, version: str | None, *, sealed: bool) -> Store
 
 
 def check_existing(location: Location) -> None:
-    """Raise a StorageError that says what is at a location, if that cannot be a dataset."""
+    """Raise a StorageError that says what is at `location`, if that cannot be a dataset."""
     if location.is_local:
         path = Path(location.path)
         begun = beside(location, "partial-")
@@ -280,19 +282,19 @@ def check_existing(location: Location) -> None:
 
 
 def require_versions(location: Location) -> None:
-    """Raise a StorageError that says what is at a location, if that is no versioned dataset."""
+    """Raise a StorageError that says what is at `location`, if that is not a versioned dataset."""
     if not is_versioned(location):
         check_existing(location)
         raise StorageError(
             f"{location} is plain Zarr, which keeps no versions and is written once; expected a versioned "
-            f"dataset. Make it one by `rff-dist data convert {location}`, and repeat this"
+            f"dataset. Convert it with `rff-dist data convert {location}`, and repeat this"
         )
 
 
 def _open_group(store: Store, root: str, place: str) -> zarr.Group:
-    """Open a Zarr group, finished or not, or say what is there instead."""
+    """Open a Zarr group, finished or not; raise a StorageError that says what is there instead."""
     prefix = f"{root}/" if root else ""
-    # Each name that is looked for is a request to an object store.
+    # Each name is a request to an object store, so the likeliest comes first.
     for name in ("zarr.json", ".zgroup", ".zarray"):
         if (content := read_bytes(store, prefix + name, where=place)) is not None:
             break
@@ -317,7 +319,7 @@ def _open_group(store: Store, root: str, place: str) -> zarr.Group:
 
 
 def is_array(store: Store, path: str) -> bool:
-    """Say whether there is a readable array at `path`."""
+    """Return whether there is a readable array at `path`."""
     try:
         return read_header(store, path, label=path) is not None
     except StorageError:
@@ -325,9 +327,9 @@ def is_array(store: Store, path: str) -> bool:
 
 
 def header_of(array: zarr.Array[Any], name: str, *, text: bool = False) -> tuple[Header, str]:
-    """Read and check the metadata of an array that was handed over open; return also what errors call it.
+    """Read and check the header of an array that was handed over open; return also its name in errors.
 
-    `name`: what it is called where it has no path.
+    `name`: the array's name in errors if it has no path.
     `text`: whether it may hold text.
     """
     label = f"array {array.path or name!r} of {local_root(array.store, '') or array.store}"
@@ -338,8 +340,8 @@ def header_of(array: zarr.Array[Any], name: str, *, text: bool = False) -> tuple
 
 
 def local_root(store: Store, path: str) -> str | None:
-    """Return the folder of a path in a store, or None where it is not a local one."""
-    while isinstance(store, WrapperStore):  # which checks what is read
+    """Return the folder of a path in a store; None if the store is not a local folder."""
+    while isinstance(store, WrapperStore):  # one of our stores that check what is read
         store = store._store
     if not isinstance(store, LocalStore):
         return None

@@ -1,12 +1,12 @@
-"""One writer at a time: a lease beside an output says who writes it, and nobody else begins meanwhile.
+"""One writer at a time: a lease beside an output says who writes it, and keeps other writers out.
 
-In a folder it is a lock of the operating system on the file `.NAME.lock` beside the output. It ends with its
-process, and no clock is asked. Who gets it removes what writers left there that were killed.
+In a folder the lease is a lock of the operating system on the file `.NAME.lock` beside the output. It ends
+with its process, so that no clock matters. Whoever gets it removes what killed writers left there.
 
-In an object store it is an object in `.NAME.lease` beside the output. It is created where there is none, or
-replaced where nobody else has replaced it, and its holder renews it every `BEAT_S` seconds. The lease of a
-holder that died is void: at once where its process was one of this machine, else `EXPIRES_S` after its last
-sign of life, when it was watched for a while longer without another (clocks of two machines may differ).
+In an object store the lease is an object in `.NAME.lease` beside the output. It is created if there is none,
+or replaced if nobody else has replaced it, and its holder renews it every `BEAT_S` seconds. A dead holder's
+lease is void: at once if its process ran on this machine, else `EXPIRES_S` after its last sign of life, once
+it has been watched for a while longer without another sign (clocks of two machines may differ).
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ logger = logging.getLogger(__name__)
 BEAT_S = 15.0
 #: Seconds after the last one until a lease may be void.
 EXPIRES_S = 90.0
-#: How often to look again where others take it at the same moment.
-_ATTEMPTS = 5
+_ATTEMPTS = 5  # to take a lease that others take at the same moment
 _KEY = "holder.json"
-# The claims of this process that it has not given back: other threads hold some of them.
+# Tokens of the claims that this process holds, some of them in other threads.
 _live: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write to a location, as long as the `with hold(...)` lasts.
+    """The right to write to a location, as long as `with hold(...)` lasts.
 
-    `check`: to be called before something is published. Raises OutputBusyError if another run has taken over;
+    `check`: call it before something is published. It raises OutputBusyError if another run has taken over;
       StorageError if the store does not answer.
     """
 
@@ -58,7 +57,7 @@ class Lease:
     check: Callable[[], None]
 
 
-# What this context holds already, so that a step of a run that holds a lease may ask for it again.
+# The leases of this context by URL, so that a step of a run that holds one may ask for it again.
 _held: ContextVar[Mapping[str, Lease]] = ContextVar("leases", default={})  # noqa: B039  # never changed
 
 
@@ -66,13 +65,13 @@ _held: ContextVar[Mapping[str, Lease]] = ContextVar("leases", default={})  # noq
 def hold(location: str | os.PathLike[str] | Location, *, holder: str) -> Iterator[Lease]:
     """Keep other runs from writing to `location` as long as the context lasts.
 
-    Where the context of the caller holds it already, that lease is given again.
+    If the caller's context holds the lease already, it gets the same lease.
 
-    `location`: what is written: a model, a registered model, a dataset.
-    `holder`: who writes it, for the message that others get.
-    Yields `lease`: its `check` tells at the last moment whether it still holds.
-    Raises OutputBusyError, at once, with holder and age, if another run holds it; StorageError if the place
-      of the lease cannot be written.
+    `location`: what is written: a model, a registered model or a dataset.
+    `holder`: who writes it, for the error that other runs get.
+    Yields the lease, whose `check` tells at the last moment whether it still holds.
+    Raises OutputBusyError, at once, with holder and age, if another run holds it; StorageError if the lease's
+      place cannot be written.
     """
     place = location if isinstance(location, Location) else parse_location(location)
     mine = _held.get().get(place.url)
@@ -88,15 +87,15 @@ def hold(location: str | os.PathLike[str] | Location, *, holder: str) -> Iterato
 
 
 def remove_unfinished(location: Location) -> None:
-    """Remove what a writer left in an object store that died, where this context holds the lease."""
+    """Remove what a dead writer left at `location`, if this context holds its lease."""
     if location.url in _held.get() and is_unfinished(location):
         discard(location)
 
 
 def _lost(location: Location, by: str = "") -> OutputBusyError:
     return OutputBusyError(
-        f"{location} is no longer this run's to write: its lease is gone{by}. Nothing was published; repeat "
-        "it when nobody else writes there"
+        f"this run may no longer write {location}: its lease is gone{by}. Nothing was published; repeat it "
+        "when nobody else writes there"
     )
 
 
@@ -114,11 +113,13 @@ def _in_folder(location: Location, holder: str) -> Iterator[Lease]:
             file = stack.enter_context(lock_file(path, holder=holder, busy=busy))
 
         for place in (*beside(location, "partial-"), *beside(location, "rows-")):
-            logger.info("removing what a writer left that did not end: %s", place)
+            logger.info("removing what a killed writer left: %s", place)
             discard(place)
 
         def check() -> None:
-            if not is_at(file, path):  # somebody has removed it
+            if not is_at(
+                file, path
+            ):  # Somebody has removed the lock's file, so another run may have a new one.
                 raise _lost(location)
 
         try:
@@ -133,12 +134,12 @@ def _in_folder(location: Location, holder: str) -> Iterator[Lease]:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """Who holds a lease.
+    """Who holds a lease in an object store.
 
-    `holder`: for people: a run's name, say.
-    `machine`: this boot of this machine and its space of process numbers (of a container); "" where unknown.
-    `pid`, `started`: the process, and when it started, in the kernel's ticks since boot.
-    `taken`, `beat`: when it was claimed and when its holder last gave a sign of life, in seconds since 1970.
+    `holder`: a name for people, a run's for example.
+    `machine`: names the boot of the machine and the process namespace (of a container); "" if unknown.
+    `pid`, `started`: the process, and its start in the kernel's ticks since boot.
+    `taken`, `beat`: the time of the claim and of the holder's last sign of life, in seconds since 1970.
     """
 
     token: str
@@ -166,7 +167,7 @@ class _Claim:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> _Claim:
-        """Read a claim; one that cannot be read has never given a sign of life."""
+        """Read a claim; an unreadable one counts as having never given a sign of life."""
         try:
             return cls(**json.loads(content))
         except (TypeError, ValueError):
@@ -177,7 +178,7 @@ class _Claim:
 
     @property
     def is_of_the_dead(self) -> bool:
-        """Whether its process is gone from this machine, or is this one, which could not give it back."""
+        """Whether its process was on this machine and ended, or is this one and could not give it back."""
         if self.machine != _this_machine() or not self.machine:
             return False
         return _start_of(self.pid) != self.started or (self.pid == os.getpid() and self.token not in _live)
@@ -229,7 +230,7 @@ def _in_store(location: Location, holder: str) -> Iterator[Lease]:
                 found = read_tagged(store, _KEY, where=location)
                 if found is not None and _Claim.from_bytes(found.content).token == claim.token:
                     delete_bytes(store, _KEY)
-            except Exception as error:  # the work is done, and the claim is void when this process has ended
+            except Exception as error:  # The work is done, and the claim is void once this process has ended.
                 logger.warning("the lease of %s was not given back: %s", location, redact(str(error)))
 
 
@@ -239,7 +240,7 @@ def _take(store: Store, location: Location, holder: str) -> _Claim:
         if found is not None and not _is_void(store, found, location):
             raise OutputBusyError(
                 f"another run is writing {location}: {_Claim.from_bytes(found.content).describe()}; expected "
-                f"nobody. Wait until it is done. If it was killed, its lease ends {EXPIRES_S:g} s after its "
+                f"nobody. Wait until it is done; if it was killed, its lease ends {EXPIRES_S:g} s after its "
                 "last sign of life"
             )
         claim = _Claim.of_this_process(holder)
@@ -252,11 +253,12 @@ def _take(store: Store, location: Location, holder: str) -> _Claim:
 
 
 def _is_void(store: Store, found: Tagged, location: Location) -> bool:
-    """Tell whether a claim's holder died; takes a while where its last sign of life is old."""
+    """Return whether a claim's holder died; takes 1.5 `BEAT_S` if its last sign of life is old."""
     claim = _Claim.from_bytes(found.content)
     if claim.is_of_the_dead:
         return True
-    # A clock that is ahead of this one would keep the claim of a dead holder for as long.
+    # A beat in the future comes from a clock that is ahead. It would keep a dead holder's claim valid for as
+    # long, so it is watched like an old one.
     if -BEAT_S < time.time() - claim.beat < EXPIRES_S:
         return False
     logger.warning("%s: looking whether another run still lives: %s", location, claim.describe())
@@ -266,12 +268,12 @@ def _is_void(store: Store, found: Tagged, location: Location) -> bool:
 
 
 def _folder(location: Location) -> Location:
-    """Return where the claim is: beside the location, which may be replaced as a whole."""
-    return location.hidden("lease") or location.child(".lease")  # of a whole bucket
+    """Return the claim's folder, beside the location, since that may be replaced as a whole."""
+    return location.hidden("lease") or location.child(".lease")  # Nothing is beside a whole bucket.
 
 
 def _this_machine() -> str:
-    """Name this boot of the machine and this container's processes; "" where the kernel does not tell."""
+    """Name this boot of the machine and this container's process namespace; "" if they are unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -285,6 +287,6 @@ def _start_of(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # proc_pid_stat(5); the name, in parentheses, may hold anything.
+    # proc_pid_stat(5): fields follow the name, which is in parentheses and may hold anything.
     state, *rest = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else int(rest[18])
+    return None if state in "ZX" else int(rest[18])  # a zombie or dead process; field 22, starttime

@@ -1,14 +1,14 @@
-"""Sums of passes in files, kept until the job that made them has published its result.
+"""Ledgers: sums of passes in files, kept until the job that made them has published its result.
 
-Each file holds the sums of consecutive blocks of one pass, and its name says which::
+Each file holds the sums of consecutive blocks of one pass, which its name gives::
 
     .model.ledger/
-    ├── holder-<token>                of the job that is at work: workers know the folder by it
-    ├── <pass>-<start>-<stop>.sums    a signed JSON document, and after it the arrays' bytes
+    ├── holder-<token>                made by the job at work: workers that see it share the folder
+    ├── <pass>-<start>-<stop>.sums    a signed JSON document, followed by the arrays' bytes
     └── output-<pass>                 an output that is written block by block
 
-A file appears whole, and is read with its checksum: what is damaged is told of and summed up again. No code
-is stored: the document names dataclasses of this package and what their members are.
+A file appears whole, and its checksum is compared when it is read; damaged sums are logged and computed
+again. No code is stored: the document names dataclasses of this package and the values of their fields.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from rff_dist.storage.output_places import discard
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 2  # 1 had the SHA-256 of the arrays
+FORMAT_VERSION = 2  # version 1 stored the arrays' SHA-256
 _KIND = "sums of a pass"
 _NAME = re.compile(r"(?P<name>[0-9a-f]{40})-(?P<start>\d{1,12})-(?P<stop>\d{1,12})\.sums")
 _OUTPUT = re.compile(r"output-[0-9a-f]{40}")
 _LENGTH = 8  # bytes, of the document's length
-#: Of the disk that is free for it, what a ledger may fill.
+#: The share of the free disk that a ledger may fill.
 _SHARE_OF_FREE = 0.25
-#: Seconds that keeping sums takes, before that was measured: of a file; of a byte in a folder, or in a store.
+#: Seconds to keep sums, before they are measured: per file; per byte in a folder, in an object store.
 _SECONDS_OF_FILE, _SECONDS_OF_BYTE, _SECONDS_OF_FAR_BYTE = 0.005, 1.5e-9, 1e-8
 _KINDS = "biuf"
 
 
 @dataclass(slots=True)
 class Ledger:
-    """The sums that jobs for one output keep: `open_ledger` makes it. It pickles.
+    """The sums that jobs for one output keep, made by `open_ledger`. It pickles.
 
-    `location`: the folder.
-    `token`: of the job that is at work.
+    `location`: the ledger's folder.
+    `token`: names the job that is at work.
     """
 
     location: Location
@@ -79,15 +79,15 @@ class Ledger:
     # -- what passes use, see `rff_dist.engines.kept.Ledger` ------------------------------------------
 
     def spans(self, name: str) -> list[range]:
-        """Return of which blocks of a pass sums are there, by position."""
+        """Return the ranges of blocks, by position, of which sums of a pass are kept."""
         try:
             return [span for found, span in self._entries() if found == name]
         except RFFDistError as error:
-            self._tell_once(f"sums that were kept are not used: {explain(error)}")
+            self._tell_once(f"kept sums are not used: {explain(error)}")
             return []
 
     def find(self, name: str, span: range) -> tuple[Any] | None:
-        """Return the sums of some blocks; None where there are none, or they are damaged, which is logged."""
+        """Return the sums of a range of blocks; None if there are none, or they are damaged (logged)."""
         key = _key(name, span)
         try:
             if self.location.is_local:
@@ -102,9 +102,9 @@ class Ledger:
             return None
 
     def put(self, name: str, span: range, total: Any) -> None:
-        """Keep sums in the place of those of fewer of these blocks, if there is room.
+        """Keep the sums of a range of blocks, if there is room; they replace sums of parts of it.
 
-        Where they cannot be kept, that is logged once, and the job goes on.
+        If they cannot be kept, that is logged once, and the job goes on.
         """
         if (packed := _pack(total)) is None or not self._is_in_reach():
             return
@@ -114,7 +114,7 @@ class Ledger:
         try:
             if not self._has_room(n_bytes):
                 return
-            # Without waiting for the disk: what a power cut damages is noticed, and summed up again.
+            # No wait for the disk: damage by a power cut is noticed, and the rows are summed again.
             write_parts(open_store(self.location, read_only=False), key, parts, durable=False)
             for found, other in self._entries():
                 if found == name and other != span and span.start <= other.start and other.stop <= span.stop:
@@ -126,7 +126,7 @@ class Ledger:
         self._rate = max(0.0, (self._rate + (taken - _SECONDS_OF_FILE) / n_bytes) / 2)
 
     def seconds(self, total: Any) -> float:
-        """Estimate the seconds that it takes to keep sums, by the last time; infinite where it cannot be."""
+        """Estimate the seconds to keep sums, from earlier times; infinite if they cannot be kept."""
         if (packed := _pack(total)) is None:
             return math.inf
         return _SECONDS_OF_FILE + self._rate * sum(array.nbytes for array in packed[1])
@@ -134,17 +134,17 @@ class Ledger:
     # -- what jobs use --------------------------------------------------------------------------------
 
     def n_bytes(self) -> int | None:
-        """Return the bytes of what is kept; None of a ledger in an object store."""
+        """Return the bytes of all that is kept; None in an object store."""
         return _size_of(self.location.path) if self.location.is_local else None
 
     def is_empty(self) -> bool:
-        """Whether nothing is kept."""
+        """Return whether nothing is kept."""
         if not may_hold(self.location):
             return True
         return not any(_NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in list_names(self.location))
 
     def output(self, name: str) -> Location | None:
-        """Return where an output is written until it is finished; None where it has no place here."""
+        """Return where to write an output until it is finished; None in an object store."""
         return self.location.child(f"output-{name}") if self.location.is_local else None
 
     def drop(self) -> None:
@@ -152,7 +152,7 @@ class Ledger:
         discard(self.location)
 
     def leave(self) -> None:
-        """End this job's use of the ledger; what is kept stays for the next one."""
+        """End this job's use of the ledger; kept sums stay for the next job."""
         if self.is_empty():
             self.drop()
         else:
@@ -168,10 +168,10 @@ class Ledger:
         return [(m["name"], range(int(m["start"]), int(m["stop"]))) for m in matches if m is not None]
 
     def _is_in_reach(self) -> bool:
-        """Return whether this process sees the folder that the job's own process made."""
+        """Return whether this process sees the folder that the job's process made."""
         if not self.location.is_local or Path(self.location.path, _holder(self.token)).exists():
             return True
-        self._tell_once(f"sums are not kept: {self.location} is no folder that this machine shares")
+        self._tell_once(f"sums are not kept: this machine does not share the folder {self.location}")
         return False
 
     def _has_room(self, n_bytes: int) -> bool:
@@ -179,24 +179,22 @@ class Ledger:
             return True
         if kept + n_bytes <= _SHARE_OF_FREE * (shutil.disk_usage(self.location.path).free + kept):
             return True
-        self._tell_once(
-            f"no more sums are kept in {self.location}: a quarter of the free disk is full of them"
-        )
+        self._tell_once(f"no more sums are kept in {self.location}: they fill a quarter of the free disk")
         return False
 
     def _tell_once(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            logger.warning("%s; a job that is stopped then has more to do again", text)
+            logger.warning("%s; if this job is stopped, more of it must be repeated", text)
 
 
 def ledger_place(output: Location) -> Location | None:
-    """Return where the ledger of an output is, beside it; None where nothing can be kept."""
-    return None if output.scheme == "memory" else output.hidden("ledger")  # memory ends with its process
+    """Return the place of an output's ledger, beside it; None if nothing can be kept."""
+    return None if output.scheme == "memory" else output.hidden("ledger")  # Memory ends with its process.
 
 
 def open_ledger(location: Location) -> Ledger:
-    """Begin to use the ledger at a location; a folder is made if it is not there.
+    """Begin to use the ledger at `location`; its folder is created if it is missing.
 
     Raises StorageError if it cannot be written.
     """
@@ -212,7 +210,7 @@ def _size_of(folder: str) -> int:
     sizes = []
     for place, _, names in os.walk(folder):
         for name in names:
-            with suppress(FileNotFoundError):  # replaced at this moment
+            with suppress(FileNotFoundError):  # The file was replaced at this moment.
                 sizes.append(os.stat(os.path.join(place, name)).st_size)
     return sum(sizes)
 
@@ -240,26 +238,23 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 
 def _checksum(arrays: Sequence[np.ndarray]) -> int:
-    """Return the CRC-32C of all bytes: SHA-256 takes four times as long, most of what keeping sums took."""
+    """Return the CRC-32C of all bytes. SHA-256 took four times as long, most of the time of keeping sums."""
     return functools.reduce(google_crc32c.extend, map(_bytes, arrays), 0)
 
 
 def _read(file: BinaryIO, size: int, key: str) -> Any:
-    """Read sums, and check every byte of them.
-
-    Raises IntegrityError if they are not as they were written.
-    """
+    """Read sums and check every byte; raises IntegrityError if they are damaged."""
     where = f"{key} of a ledger"
     length = int.from_bytes(file.read(_LENGTH), "little")
     if length > min(size, MAX_METADATA_BYTES):
         raise IntegrityError(f"{where} is damaged: its document has {length:_} bytes of {size:_}")
     document = parse_document(file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where)
-    if (other := document.get("key", key)) != key:  # which older releases did not write
-        raise IntegrityError(f"{where} holds what {other} did")
+    if (other := document.get("key", key)) != key:  # Older releases did not write it.
+        raise IntegrityError(f"{where} holds the sums of {other}")
     try:
         entries = [(np.dtype(one["dtype"]), tuple(one["shape"])) for one in document["arrays"]]
         if any(dtype.kind not in _KINDS for dtype, _ in entries):
-            raise IntegrityError(f"{where} is damaged: its arrays are no numbers")
+            raise IntegrityError(f"{where} is damaged: its arrays do not hold numbers")
         n_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in entries)
         if _LENGTH + length + n_bytes != size:
             raise IntegrityError(
@@ -279,7 +274,7 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
 
 
 def _pack(value: Any) -> tuple[Any, list[np.ndarray]] | None:
-    """Return a value as JSON and arrays that it refers to; None where it is made of other things."""
+    """Return a value as JSON and the arrays that this refers to; None if it holds anything else."""
     arrays: list[np.ndarray] = []
     try:
         return _tree(value, arrays), arrays
@@ -326,7 +321,7 @@ def _unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
 
 
 def _class_of(name: str) -> type:
-    """Return a dataclass of this package that is loaded; nothing is imported."""
+    """Return a dataclass of this package by name; only loaded modules are searched, none is imported."""
     module, _, path = name.partition(":")
     found = getattr(sys.modules.get(module), path, None)
     if not module.startswith("rff_dist.") or not isinstance(found, type) or not is_dataclass(found):

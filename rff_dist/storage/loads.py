@@ -1,8 +1,8 @@
-"""Loads: which rows of a versioned dataset came together, and when; windows and spans of them.
+"""Loads of a versioned dataset (which rows came together, and when), and windows and half-lives over them.
 
-A load is what one append brought. The manifest lists where each ends, in the order of the rows, and a window
-is the rows from the beginning of a load on. A deletion that keeps the order moves these ends up. Any other
-puts the newest rows in the places of older ones, whose loads they belong to from then on.
+A load is what one append brought. The manifest lists where each load ends, in the order of the rows, and a
+window is all rows from the beginning of a load on. A deletion that keeps the order moves the ends up. Any
+other deletion puts the newest rows in the places of older ones, and from then on they belong to those loads.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.storage.generations import LOADS, manifest_of
 from rff_dist.typing import IntArray
 
-MOST_LOADS = 4096
-_LONGEST = 100_000  # days, or loads
+MOST_LOADS = 4096  # that the manifest lists
+_LONGEST = 100_000  # days or loads of a window or half-life
 _LENGTH = re.compile(r"(?P<days>[0-9]*\.?[0-9]+)d|(?P<loads>[0-9]{1,9})")
 ALL_ROWS, NO_HALF_LIFE = "all", "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Rows that came together, behind those of the load before.
+    """Rows that came together, from the end of the load before.
 
-    `stop`: the first row behind them.
-    `written`: when; None where that was not recorded.
+    `stop`: the row after the last one.
+    `written`: when they came; None if that was not recorded.
     """
 
     stop: int
@@ -38,7 +38,7 @@ class Load:
 
 
 def read_loads(attributes: Mapping[str, Any], n_samples: int) -> list[Load]:
-    """Return the loads of a dataset by its attributes; all rows are one where none were recorded."""
+    """Return a dataset's loads from its attributes; all rows are one load if none were recorded."""
     found = manifest_of(attributes).get(LOADS)
     if found is None:
         return [Load(n_samples, None)]
@@ -46,7 +46,7 @@ def read_loads(attributes: Mapping[str, Any], n_samples: int) -> list[Load]:
 
 
 def describe_loads(loads: Sequence[Load]) -> list[list[Any]]:
-    """Return what the manifest holds of loads, the newest ones if there are too many."""
+    """Return the manifest's entry for loads, the newest `MOST_LOADS`."""
     return [
         [one.stop, None if one.written is None else one.written.isoformat(timespec="seconds")]
         for one in loads[-MOST_LOADS:]
@@ -54,15 +54,15 @@ def describe_loads(loads: Sequence[Load]) -> list[list[Any]]:
 
 
 def with_load(loads: Sequence[Load], n_after: int) -> list[Load]:
-    """Return loads with one more, which ends at a row, unless it is empty."""
+    """Return loads with one more, of the rows up to `n_after`, unless that is empty."""
     new = [Load(n_after, datetime.now(UTC))] if not loads or n_after > loads[-1].stop else []
     return [*loads, *new]
 
 
 def without_deleted(loads: Sequence[Load], gone: IntArray, *, keep_order: bool) -> list[Load]:
-    """Return loads without deleted rows, and without loads that have no row left.
+    """Return the loads after a deletion, without those that have no row left.
 
-    `gone`: numbers of the rows, ascending.
+    `gone`: numbers of the deleted rows, ascending.
     """
     left: list[Load] = []
     n_after = loads[-1].stop - len(gone)
@@ -75,10 +75,12 @@ def without_deleted(loads: Sequence[Load], gone: IntArray, *, keep_order: bool) 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The newest rows, by loads: `Window.parse` reads "12", "30d" and "all".
+    """The newest loads; `Window.parse` reads "12" (loads), "30d" (days) and "all".
 
-    `n_loads`: the last loads; None where days say which.
-    `days`: loads of so many days before the newest one; None where loads are counted. Neither is all rows.
+    With neither field the window holds all rows.
+
+    `n_loads`: how many of the newest loads it holds.
+    `days`: it holds the loads of so many days before the newest load.
     """
 
     n_loads: int | None = None
@@ -86,20 +88,21 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """Read how a window is written; raises InvalidParameterError."""
+        """Read a window's text; raises InvalidParameterError."""
         return cls() if text == ALL_ROWS else cls(*_parse_length("window", text, ALL_ROWS))
 
     def first_row(self, loads: Sequence[Load]) -> int:
         """Return the first row of the window.
 
-        Raises InvalidParameterError if it begins before the first load that the dataset still knows.
+        Raises InvalidParameterError if it begins before the first load that the manifest still lists.
         """
         newest = loads[-1].written
         if self.n_loads is not None:
             outside = len(loads) - self.n_loads
         elif self.days is not None and newest is not None:
             since = newest - timedelta(days=self.days)
-            # a clock that was set back must not cut a load in the middle of others
+            # If a clock was set back, an old load may lie between newer ones; the window starts after the
+            # last old load, since its rows must be one range.
             times = [one.written for one in loads]
             outside = max((i for i, when in enumerate(times, 1) if when is None or when < since), default=0)
         else:
@@ -111,12 +114,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class HalfLife:
-    """Spans of so many loads or days; a row of one weighs half as much as a row of the next.
+    """Spans of loads or days: a row of one span weighs half as much as a row of the next.
 
-    `HalfLife.parse` reads "12", "30d" and "none".
+    `HalfLife.parse` reads "12" (loads), "30d" (days) and "none". With neither field there are no spans.
 
-    `n_loads`: loads of a span, from the first one on; None where days cut them.
-    `days`: days of a span, from the beginning of 1970 on; None where loads are counted. Neither is no spans.
+    `n_loads`: loads of a span, counted from the first load.
+    `days`: days of a span, counted from the beginning of 1970.
     """
 
     n_loads: int | None = None
@@ -124,16 +127,16 @@ class HalfLife:
 
     @classmethod
     def parse(cls, text: str) -> HalfLife:
-        """Read how a half-life is written; raises InvalidParameterError."""
+        """Read a half-life's text; raises InvalidParameterError."""
         return cls() if text == NO_HALF_LIFE else cls(*_parse_length("half_life", text, NO_HALF_LIFE))
 
     def spans(self, loads: Sequence[Load], at_most: int) -> list[int]:
-        """Return the number of each load's span, ascending; of no spans none.
+        """Return the number of each load's span, ascending; an empty list if there are no spans.
 
-        A load without a time counts with the first that has one.
+        A load without a time gets the time of the first load that has one.
 
-        `at_most`: spans before the newest one that count.
-        Raises InvalidParameterError if one of these begins before the first load that the dataset knows.
+        `at_most`: how many spans before the newest one count.
+        Raises InvalidParameterError if one of these begins before the first load that the manifest lists.
         """
         if self.n_loads is not None:
             numbers = [i // self.n_loads for i in range(len(loads))]
@@ -151,7 +154,7 @@ class HalfLife:
 
 
 def _parse_length(option: str, text: str, nothing: str) -> tuple[int | None, float | None]:
-    """Return a number of loads, or of days."""
+    """Return a number of loads or of days, the other None."""
     found = _LENGTH.fullmatch(text)
     days = None if found is None or found["days"] is None else float(found["days"])
     n_loads = None if found is None or found["loads"] is None else int(found["loads"])
@@ -165,6 +168,6 @@ def _parse_length(option: str, text: str, nothing: str) -> tuple[int | None, flo
 
 def _beyond(option: str) -> InvalidParameterError:
     return InvalidParameterError(
-        f"`{option}` reaches beyond the last {MOST_LOADS:_} loads, which are all that the dataset "
-        "remembers; take a shorter one, or bring in more rows at a time"
+        f"`{option}` reaches beyond the last {MOST_LOADS:_} loads, and a dataset lists no earlier ones; "
+        "take a shorter one, or append more rows at a time"
     )

@@ -1,4 +1,4 @@
-"""Where things are stored: the URLs that are allowed, their stores, and the bytes of single files in them.
+"""Locations: which URLs are allowed, how their stores are opened, and how single files are read and written.
 
 A location is a folder: a local path, a store in this process's memory (`memory://name`), or a prefix of an
 object store.
@@ -37,29 +37,28 @@ from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
 
-# Read and written through obstore, the extra `s3`: against a local server it read twice as fast as s3fs.
+# Object stores are reached through obstore (the extra `s3`), which read twice as fast as s3fs locally.
 REMOTE_SCHEMES = ("s3", "gs", "az", "https")
 SCHEMES = ("file", "memory", *REMOTE_SCHEMES)
 READ_ONLY_SCHEMES = ("https",)
 NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
-# What a versioned dataset begins with: its branches, tags and snapshots.
+# Icechunk's list of a versioned dataset's branches, tags and snapshots.
 REPOSITORY_FILE = "repo"
-# By these an output may be told to be a dataset, and be replaced.
+# A folder that holds one of these is a dataset, which an output may replace.
 DATASET_FILES = (*NODE_FILES, REPOSITORY_FILE)
-# Says which version of a registered model is current; the folder that it is in holds all versions.
 RECORD_FILE = "model.json"  # of a model
+# In a registered model's folder, which holds all versions: names the current one.
 POINTER_FILE = "current.json"
-# Says what a version was made of, and that it was published.
+# In a version's folder: what it was made of. It marks the version as published.
 LINEAGE_FILE = "lineage.json"
 
-# What an object store's errors mean that do not say so themselves.
+# The meaning of errors of object stores that do not explain themselves.
 _STORE_HINTS = {
     "169.254.169.254": "the environment holds no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "builder error": "an endpoint of http:// needs AWS_ALLOW_HTTP=true in the environment",
 }
 
-# Seconds that a process waits at its end for threads of Icechunk and obstore.
-_LATE_S = 0.1
+_LATE_S = 0.1  # how long a process waits at its end for threads of Icechunk and obstore
 
 # `memory://name` promises one dataset per name and process, which needs one table per process.
 MEMORY: dict[str, MemoryStore] = {}
@@ -70,7 +69,7 @@ class Location:
     """A folder in a store.
 
     `scheme`: one of `SCHEMES`.
-    `path`: an absolute local path, a name in memory, or bucket and prefix.
+    `path`: an absolute local path, a name in memory, or a bucket and a prefix.
     """
 
     scheme: str
@@ -94,7 +93,7 @@ class Location:
         return Location(self.scheme, f"{self.path}/{name}")
 
     def hidden(self, kind: str) -> Location | None:
-        """Return the hidden `.NAME.KIND` beside this place; None where it is a whole bucket."""
+        """Return the hidden folder `.NAME.KIND` beside this place; None if this is a whole bucket."""
         parent, separator, name = self.path.rpartition("/")
         if self.is_remote and not separator:
             return None
@@ -105,9 +104,9 @@ class Location:
 
 
 def parse_location(url: str | os.PathLike[str]) -> Location:
-    """Read a local path or a URL; nothing is opened.
+    """Parse a local path or a URL; nothing is opened.
 
-    Raises StorageError if the scheme is not one of `SCHEMES`, or the URL is a chain (`::`) or carries
+    Raises StorageError if the scheme is not one of `SCHEMES`, or the URL is a chain (`::`) or holds
       credentials.
     """
     text = os.fspath(url)
@@ -145,9 +144,9 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
 
 
 def open_store(location: Location, *, read_only: bool) -> Store:
-    """Open the Zarr store at `location`; a store in memory is created when it is to be written.
+    """Open the Zarr store at `location`; a missing store in memory is created unless `read_only`.
 
-    Raises StorageError if a store in memory is to be read and this process has none of that name;
+    Raises StorageError if `read_only` and this process has no store in memory of that name;
       MissingDependencyError if the package for the scheme is not installed.
     """
     if location.scheme == "file":
@@ -186,24 +185,28 @@ def open_store(location: Location, *, read_only: bool) -> Store:
 
 @lru_cache  # once
 def wait_at_exit() -> None:
-    """Let threads of Icechunk and obstore, which this process is about to use, finish before it ends.
+    """Let the process wait at its end for threads of Icechunk and obstore; call it before they are used.
 
-    Such a thread has still to let go of Python's objects when the work is done. If Python ends before, on a
-    busy machine, the thread is unwound and frees them without Python's lock: 1 process of 20 died of it
+    When their work is done, these threads still have to release Python objects. If Python ends first, on a
+    busy machine, a thread is unwound and frees them without Python's lock: 1 process of 20 died of it
     (SIGSEGV). No package can be asked to wait for its threads (issue 40 of PyO3/pyo3-async-runtimes).
     """
     atexit.register(time.sleep, _LATE_S)
 
 
 def is_store_error(error: BaseException) -> bool:
-    """Tell whether an error says that a store refused or is away, rather than that its bytes are bad."""
-    # Errors of an object store are no OSErrors; naming their package does not import it.
+    """Return whether an error means that a store refused or is away, rather than that its bytes are bad."""
+    # Errors of object stores are not OSErrors; comparing the package's name does not import it.
     return isinstance(error, OSError) or type(error).__module__.startswith(("obstore", "icechunk"))
 
 
 @contextmanager
 def store_errors(what: str, then: str | None = None) -> Iterator[None]:
-    """Say `what` failed where a store refuses or is away, `then` what is left of it, and what to do."""
+    """Turn errors of a store that refuses or is away into StorageError.
+
+    `what`: what failed.
+    `then`: what is left after the failure; advice follows it. None: neither is said.
+    """
     try:
         yield
     except Exception as error:
@@ -214,7 +217,7 @@ def store_errors(what: str, then: str | None = None) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """One line about an error of a library, without what may not be shown."""
+    """Return one line about a library's error, without credentials."""
     # obstore adds its internal state after "Debug source", Icechunk after "context:".
     text = " ".join(re.split(r"Debug source|\n\s*context:", str(error))[0].split())
     text = re.sub(r"(://)[^/@\s]*@", r"\1***@", text)
@@ -225,7 +228,7 @@ def explain(error: BaseException) -> str:
 
 @contextmanager
 def reaching(what: str, key: str = "") -> Iterator[None]:
-    """Say that `what` cannot be done where a store does not answer; `key` is what it was about."""
+    """Turn all errors into StorageError: `what` cannot be done, and `key` is what it was about."""
     try:
         yield
     except RFFDistError:
@@ -238,7 +241,7 @@ def reaching(what: str, key: str = "") -> Iterator[None]:
 
 
 def exists(location: Location) -> bool:
-    """Say whether anything is stored at `location`."""
+    """Return whether anything is stored at `location`."""
     if location.scheme == "file":
         return os.path.lexists(location.path)
     if location.scheme == "memory":
@@ -249,12 +252,12 @@ def exists(location: Location) -> bool:
 
 
 def may_hold(location: Location) -> bool:
-    """Say whether `location` is worth reading from; an object store has no folders that could be missing."""
+    """Return whether to try reading at `location`: always in an object store, since it has no folders."""
     return location.scheme not in ("file", "memory") or exists(location)
 
 
 def list_names(location: Location) -> list[str]:
-    """Return the names of what is stored directly below `location`, sorted; nothing there is no name.
+    """Return the sorted names directly below `location`; an empty list if nothing is there.
 
     Raises StorageError if the store cannot be listed.
     """
@@ -274,9 +277,9 @@ def list_names(location: Location) -> list[str]:
 
 
 def digest_objects(location: Location) -> str | None:
-    """Return a digest of the names, sizes and entity tags of all objects below a location of an object store.
+    """Return a digest of the names, sizes, entity tags and times of all objects below a location.
 
-    None where the store cannot list them.
+    None if the object store cannot list them.
     """
     store: Any = open_store(location, read_only=True)
     told = ("path", "size", "e_tag", "last_modified")
@@ -290,20 +293,20 @@ def digest_objects(location: Location) -> str | None:
 
 
 def _names_in_memory() -> list[str]:
-    """Names that a user gave: not the parts of records, nor what is hidden or unfinished."""
+    """Return the names that users gave: no parts of records, nothing hidden or unfinished."""
     names = (name for name in MEMORY if not any(str(parent) in MEMORY for parent in Path(name).parents))
     return sorted(name for name in names if not name.startswith(".") and ".partial-" not in name)
 
 
 def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None:
-    """Return the bytes stored under `key`, or None; a store that refuses or is away is a StorageError.
+    """Return the bytes stored under `key`, or None.
 
-    `where` is what errors call the store.
+    Raises StorageError, which calls the store `where`, if the store refuses or is away.
     """
     with reaching(f"{where} cannot be read", key):
         try:
             buffer = sync(store.get(key, prototype=default_buffer_prototype()))
-        except FileNotFoundError:  # the folder that the store is in
+        except FileNotFoundError:  # the store's own folder is missing
             return None
     return None if buffer is None else buffer.to_bytes()
 
@@ -314,7 +317,7 @@ def read_file(location: Location, name: str) -> bytes | None:
 
 
 def stored_bytes(store: Store, path: str, label: str) -> int:
-    """Return how many bytes are stored below a path; a store that is away is a StorageError."""
+    """Return how many bytes are stored below a path; raises StorageError if the store is away."""
     with reaching(f"{label} cannot be measured"):
         return int(sync(store.getsize_prefix(path)))
 
@@ -322,7 +325,7 @@ def stored_bytes(store: Store, path: str, label: str) -> int:
 def write_bytes(store: Store, key: str, content: bytes) -> None:
     """Store bytes under `key`: readers see the old bytes or the new ones, also after a power cut.
 
-    In a folder they are gathered in a file beside `key`.
+    In a folder they are written to a temporary file beside `key` first.
     """
     write_parts(store, key, [content])
 
@@ -330,7 +333,7 @@ def write_bytes(store: Store, key: str, content: bytes) -> None:
 def write_parts(store: Store, key: str, parts: Sequence[bytes | memoryview], *, durable: bool = True) -> None:
     """Store bytes that come in parts under `key`, as `write_bytes` does.
 
-    `durable`: whether they must be on the disk of a folder at once; else a power cut may damage them.
+    `durable`: whether to wait until they are on the disk; if not, a power cut may damage them.
     """
     if not isinstance(store, LocalStore):
         sync(store.set(key, Buffer.from_bytes(b"".join(parts))))
@@ -356,12 +359,12 @@ def write_parts(store: Store, key: str, parts: Sequence[bytes | memoryview], *, 
 
 
 def delete_bytes(store: Store, key: str) -> None:
-    """Remove what is stored under `key`; nothing there is no error."""
+    """Remove what is stored under `key`, if anything."""
     sync(store.delete(key))
 
 
 def writing_advice(error: BaseException) -> str:
-    """Say what to do about an output that the operating system or an object store refused."""
+    """Return what to do if the operating system or an object store refused to write."""
     if not isinstance(error, OSError):
         return "Check the address, the network and the permissions"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -381,14 +384,14 @@ def sync_to_disk(location: Location) -> None:
 
 
 def sync_names(location: Location, n_names: int) -> None:
-    """Wait until the last `n_names` names of a local path are on the disk, as the folders above list them."""
+    """Wait until the last `n_names` names of a local path are on the disk, in the folders that list them."""
     if location.is_local:
         for parent in list(Path(location.path).parents)[:n_names]:
             fsync_path(parent)
 
 
 def fsync_path(path: str | os.PathLike[str]) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file's bytes, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

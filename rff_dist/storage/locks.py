@@ -1,4 +1,4 @@
-"""Locks of the operating system on files of a folder; each ends with the process that holds it."""
+"""Locks of the operating system on files. A lock ends with the process that holds it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> Iterator[TextIO]:
-    """Hold a lock on a file, which is created where there is none.
+    """Hold a lock on a file, which is created if it is missing.
 
-    `holder`: whom the file names to others.
-    `busy`: what others are told, such as "another run is changing data.zarr"; None waits for the lock.
+    `holder`: who holds the lock, written to the file for others.
+    `busy`: the error's beginning if the lock is taken, such as "another run is changing data.zarr"; None
+      waits for the lock.
     Raises OutputBusyError if another process, or another part of this one, holds it; OSError if the file
       cannot be opened.
     """
@@ -34,16 +35,16 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
                 raise OutputBusyError(
                     f"{busy}: {_holder_of(file)}; expected nobody. Wait until it is done"
                 ) from error
-            except OSError as error:  # some network file systems are mounted without locks
+            except OSError as error:  # Some network file systems are mounted without locks.
                 _log.warning(
                     "%s has no locks (%s): two writers at the same moment could overwrite one another",
                     path.parent,
                     error.strerror or error,
                 )
             if not is_at(file, path):
-                continue  # whoever held it has removed it
+                continue  # The last holder removed the file, so others would lock a new one.
             if busy is not None:
-                with suppress(OSError):  # on a disk that is full the lock holds all the same
+                with suppress(OSError):  # On a full disk the lock holds all the same.
                     os.ftruncate(file.fileno(), 0)
                     os.write(file.fileno(), f"{holder}, process {os.getpid()} on {platform.node()}".encode())
             yield file
@@ -51,7 +52,7 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
 
 
 def is_at(file: TextIO, path: Path) -> bool:
-    """Tell whether an open file is the one that a path names."""
+    """Return whether an open file is the one that a path names."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

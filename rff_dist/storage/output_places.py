@@ -1,7 +1,7 @@
-"""Where an output may be written, how it appears there all at once, and how it goes.
+"""Where an output may be written, how it appears there all at once, and how it is removed.
 
-Local outputs are written to a sibling folder and renamed, those in memory are swapped in the table of names;
-both appear complete or not at all. An object store cannot rename, so there the group's attributes say whether
+Local outputs are written to a sibling folder and renamed, and outputs in memory change their name in a table:
+both appear complete or not at all. An object store cannot rename, so there a group's attributes say whether
 it is complete; see `generations`.
 """
 
@@ -46,10 +46,9 @@ from rff_dist.storage.repositories import is_empty, is_versioned
 
 logger = logging.getLogger(__name__)
 
-# What a writer of a model leaves that was killed, or whose store was away when it failed.
+# What a writer of a model leaves if it is killed, or if it fails while the store is away.
 _PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr|\.model\.json\.[0-9a-f]{32}")
-# A request to an object store is given up after so many seconds.
-_DRAINED_S = 60.0
+_DRAINED_S = 60.0  # A request to an object store is given up after so many seconds.
 
 
 def check_output(
@@ -61,22 +60,20 @@ def check_output(
 ) -> None:
     """Refuse an output that exists, is inside another dataset, overlaps an input, or cannot be written.
 
-    Whether a local folder can be written is tried, by making and removing an empty folder: permissions do not
-    tell of a file system that is full, read-only or unlike others.
+    To learn whether a local folder can be written, an empty folder is made there and removed: permissions do
+    not tell whether a file system is full or read-only.
 
-    `location`: where the output is to be.
-    `overwrite`: whether what is there may be replaced. Only something of our own kind is: a folder that holds
-      one of the files in `marker`, or nothing.
+    `overwrite`: whether what is there may be replaced. A folder is replaced only if it is empty or holds one
+      of the files in `marker`.
     `inputs`: what is read while the output is written.
-    `marker`: names of the files that tell that a folder may be replaced.
-    Raises OutputExistsError if it exists and `overwrite` is False, or it is a registered model or a version
-      of one; StorageError in the other cases.
+    Raises OutputExistsError if the output exists and `overwrite` is False, or it is a registered model or a
+      version of one; StorageError in the other cases.
     """
     for source in inputs:
         if _overlap(location, source):
             raise StorageError(
                 f"the output {location} and the input {source} overlap; "
-                "write to another place, so that the input stays whole while it is read"
+                "write to another place, so that the input is not changed while it is read"
             )
     if location.scheme in READ_ONLY_SCHEMES:
         raise StorageError(f"{location} can only be read; write to a path or an object store")
@@ -112,21 +109,21 @@ def check_output(
         replaceable = begun or (os.path.isdir(location.path) and not os.listdir(location.path))
     if not replaceable:
         raise StorageError(
-            f"{location} is not replaced: overwriting removes what is there, and it holds none of "
-            f"{', '.join(marker)}. Remove it yourself if it is not needed"
+            f"{location} is not replaced: overwriting would remove what is there, and it holds none of "
+            f"{', '.join(marker)}. Remove it yourself if you do not need it"
         )
     if location.is_local:
-        # A model is replaced in its folder, a dataset beside it.
+        # A model is written inside its folder, a dataset beside its place.
         _try_writing(location.child("model") if RECORD_FILE in marker else location)
 
 
 def holds_versions(location: Location) -> bool:
-    """Say whether `location` is a registered model of which a version is current."""
+    """Return whether `location` is a registered model that has a current version."""
     return holds(location, POINTER_FILE)
 
 
 def holds(location: Location, name: str) -> bool:
-    """Say whether a file of a name is stored directly below `location`."""
+    """Return whether a file `name` is stored directly below `location`."""
     if location.is_local:
         return Path(location.path, name).is_file()
     if not may_hold(location):
@@ -135,19 +132,19 @@ def holds(location: Location, name: str) -> bool:
 
 
 def _refuse_others_objects(location: Location) -> None:
-    """Refuse a prefix, a whole bucket say, of what is not ours: a failed write would remove that too."""
+    """Refuse a prefix (a whole bucket, say) that holds foreign objects: a failed write would remove them."""
     if not location.is_remote:
         return
     names = [name for name in list_names(location) if not _PART_OF_MODEL.fullmatch(name)]
     if names:
         raise StorageError(
             f"{location} holds other things ({', '.join(names[:5])}{', …' if len(names) > 5 else ''}) and no "
-            "dataset or model; expected a name of its own. Write to a name below it"
+            "dataset or model; expected an unused name. Write to a name below it"
         )
 
 
 def _try_writing(location: Location) -> None:
-    """Make and remove an empty folder where the output's unfinished folder is going to be."""
+    """Make and remove an empty folder where the unfinished output will be written."""
     if not location.is_local:
         return
     path = Path(stage(location).path)
@@ -163,7 +160,7 @@ def _try_writing(location: Location) -> None:
 
 
 def stage(location: Location) -> Location:
-    """Return the place to write an output of `location` until `put_in_place`; nothing is created."""
+    """Return where to write an output for `location` until `put_in_place`; nothing is created."""
     if location.is_remote:
         return location
     folder, slash, name = location.path.rpartition("/")
@@ -174,9 +171,9 @@ def stage(location: Location) -> Location:
 def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
     """Move a finished output to its place: fsync, then rename.
 
-    With `overwrite` the two folders change names at once, and the old one is removed. Where the file system
-    cannot do that, the old one is moved aside and the new one moved in: whoever opens `location` in between
-    finds nothing there, and never a mixture.
+    With `overwrite` the two folders swap names in one step, and the old one is removed. If the file system
+    cannot do that, the old folder is moved aside and then the new one moved in: a reader in between finds
+    nothing, but never a mixture.
 
     Raises OutputExistsError if something has appeared at `location` and `overwrite` is False.
     """
@@ -209,7 +206,7 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
 
 
 def _exchange(one: str, other: str) -> bool:
-    """Let two names change places at once, and tell whether this system and this file system can."""
+    """Swap two names in one step; return False if this system or file system cannot."""
     try:
         rename: Any = ctypes.CDLL(None).renameat2  # Linux; glibc 2.28, musl 1.2
     except (AttributeError, OSError):
@@ -219,7 +216,7 @@ def _exchange(one: str, other: str) -> bool:
 
 
 def drain() -> None:
-    """Wait until this process writes nothing more: of several chunks the others go on when one has failed."""
+    """Wait until this process has ended all writes: if one of several chunks fails, the others go on."""
 
     async def wait() -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -230,7 +227,7 @@ def drain() -> None:
 
 
 def discard(location: Location) -> None:
-    """Remove what is stored at `location` and below; nothing there is no error."""
+    """Remove what is stored at `location` and below, if anything."""
     drain()
     if location.is_local and os.path.isfile(location.path):
         os.unlink(location.path)
@@ -242,7 +239,7 @@ def discard(location: Location) -> None:
     else:
         try:
             store = open_store(location, read_only=False)
-            # What tells a dataset goes last: a discard that was interrupted can be repeated.
+            # The files that identify a dataset go last, so that an interrupted discard can be repeated.
             for name in list_names(location):
                 if name not in DATASET_FILES:
                     sync(store.delete_dir(name))
@@ -252,7 +249,7 @@ def discard(location: Location) -> None:
 
 
 def parts_of_model(location: Location) -> list[str] | None:
-    """Return the names in a folder that is empty or holds parts of a model alone; None of any other."""
+    """Return the names in a local folder that holds only parts of a model, or nothing; else None."""
     if not location.is_local or not Path(location.path).is_dir():
         return None
     names = list_names(location)
@@ -260,7 +257,7 @@ def parts_of_model(location: Location) -> list[str] | None:
 
 
 def is_unfinished(location: Location) -> bool:
-    """Tell whether a writer began a model, or a dataset in an object store, and has not finished it."""
+    """Return whether a writer began a model, or a dataset in an object store, and did not finish it."""
     if location.is_local:
         return parts_of_model(location) is not None
     if not location.is_remote:
@@ -274,7 +271,7 @@ def is_unfinished(location: Location) -> bool:
 
 
 def beside(location: Location, kind: str) -> list[Location]:
-    """Hidden folders `.NAME.KIND…` beside `location`, where runs keep what they need until they end."""
+    """Return the hidden folders `.NAME.KIND…` beside `location`, which runs use until they end."""
     if (first := location.hidden(kind)) is None:
         return []
     parent, slash, start = first.path.rpartition("/")
@@ -283,7 +280,7 @@ def beside(location: Location, kind: str) -> list[Location]:
 
 
 def hidden_beside(location: Location, kind: str) -> Location:
-    """Return the place of a new hidden folder of a kind that `beside` finds."""
+    """Return the place of a new hidden folder, which `beside` finds by the same `kind`."""
     parent, separator, name = location.path.rpartition("/")
     return Location(location.scheme, f"{parent}{separator}.{name}.{kind}-{uuid.uuid4().hex[:12]}")
 

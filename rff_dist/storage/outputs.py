@@ -1,4 +1,4 @@
-"""An output that many workers write block by block, each block as often as need be: predictions, labels."""
+"""Outputs that many workers write block by block, such as predictions; a block may be written again."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What an output is going to hold.
+    """The arrays of an output.
 
     `n_columns`: columns; None makes an array of one axis (labels).
-    `dtype`: of the values; float or integer. The fields of a structured one make an array each, of one axis
-      or two, of text among others.
-    `chunk_rows`: rows of a chunk: those of the dataset that is read, so that its blocks fit.
+    `dtype`: float or integer. A structured dtype makes one array per field, of one axis or two; fields may
+      hold text.
+    `chunk_rows`: rows of a chunk. Take those of the dataset that is read, so that its blocks fit.
     `array`: name of the array in the group; `open_dataset(url, x=array)` reads it back. Several names make
-      arrays of one shape, which a block's values hold along a last axis. Fields have their own names.
+      arrays of one shape, and a block's values hold them along a last axis. A structured dtype's fields give
+      the names themselves.
     `column_names`: stored as the attribute `feature_names`.
     Raises InvalidParameterError if a size is below 1, the dtype is no number or the names do not fit.
     """
@@ -76,7 +77,7 @@ class Layout:
 
     @property
     def parts(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Of each array its dtype and the axes behind that of the rows."""
+        """Each array's dtype, and its shape without the axis of rows."""
         kind = self.kind
         if kind.names is not None:
             return {name: (kind[name].base, kind[name].shape) for name in kind.names}
@@ -86,15 +87,15 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """New arrays that are written in blocks of whole chunks and appear at `url` when they are finished.
+    """New arrays that are written in blocks of whole chunks, and appear at `url` when they are finished.
 
-    It holds names and numbers only, so it travels to workers; each opens the arrays where it writes. Writing
-    a block twice stores the same bytes twice, so a retried task does no harm.
+    An output holds only names and numbers, so it travels to workers, and each worker opens the arrays itself.
+    Writing a block twice stores the same bytes twice, so a retried task does no harm.
 
     `location`, `staged`: where the output will be, and where it is written until then.
-    `layout`: blocks begin and end on multiples of its `chunk_rows`.
+    `layout`: its arrays; blocks begin and end on multiples of its `chunk_rows`.
     `overwrite`: whether `finish` may replace a dataset.
-    `is_begun`: whether a job that was stopped may have written some of the rows.
+    `is_begun`: whether a stopped job may have written some of the rows.
     """
 
     location: Location
@@ -112,11 +113,10 @@ class Output:
         return self.layout.n_samples
 
     def write(self, block: Block, values: np.ndarray, /) -> None:
-        """Write the rows of one block; those of several arrays are along the last axis, or fields.
+        """Write the rows of one block; values of several arrays lie along the last axis, or are fields.
 
-        Raises StorageError if the block does not begin and end on chunks (two writers could then lose each
-          other's rows), or the bytes cannot be written; DataError if `values` has another shape than the
-          block.
+        Raises StorageError if the block is not whole chunks (two writers of one chunk could lose each other's
+          rows), or the bytes cannot be written; DataError if the shape of `values` does not fit the block.
         """
         chunk_rows = self.layout.chunk_rows
         whole = block.stop % chunk_rows == 0 or block.stop == self.n_samples
@@ -124,23 +124,24 @@ class Output:
             raise StorageError(
                 f"rows {block.start}:{block.stop} are not whole chunks of {self.location} "
                 f"({self.n_samples:_} rows in chunks of {chunk_rows}); cut blocks with "
-                "cut_blocks(n_samples, chunk_rows=…)"
+                "cut_blocks(n_samples, chunk_rows, rows_per_block=…)"
             )
         parts = self._parts(block, values)
         with store_errors(f"rows {block.start}:{block.stop} of {self.location} cannot be written"):
             try:
                 for name, part in zip(self.layout.parts, parts, strict=True):
                     self._open(name)[block.start : block.stop] = part
-                self._open(name)  # fails where the output was discarded meanwhile
+                self._open(name)  # fails if the output was discarded meanwhile
             except BaseException:
                 drain()
                 with suppress(StorageError):
-                    if read_file(self.staged, "zarr.json") is None:  # it was discarded meanwhile, elsewhere
+                    # If another process discarded the output meanwhile, this write has left a part of it.
+                    if read_file(self.staged, "zarr.json") is None:
                         discard(self.staged)
                 raise
 
     def has_arrays(self) -> bool:
-        """Return whether all arrays are there, to be written to."""
+        """Return whether all arrays exist, in the layout's shapes."""
         try:
             shapes = [self._open(name).shape for name in self.layout.parts]
         except Exception as error:
@@ -149,7 +150,7 @@ class Output:
         return shapes == [(self.n_samples, *more) for _, more in self.layout.parts.values()]
 
     def holds(self, block: Block) -> bool:
-        """Return whether the rows of a block are there, every byte of them as it was written."""
+        """Return whether the rows of a block were written, and all their checksums are right."""
         if not self.is_begun:
             return False
         try:
@@ -176,14 +177,14 @@ class Output:
         return [_as_stored(values[name]) for name in arrays]
 
     def add(self, name: str, column: Column) -> None:
-        """Write a column beside the rows, as an array of its own.
+        """Write a column as a further array of the output.
 
         Raises StorageError if it cannot be written.
         """
         rows = self.layout.chunk_rows
         with store_errors(f"array {name!r} of {self.location} cannot be written"):
             group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
-            if name in group:  # of a job that was stopped after this
+            if name in group:  # written by a job that was stopped later
                 del group[name]
             array = create_array(
                 group, name, shape=(self.n_samples,), dtype=column.dtype, chunk_rows=rows, marked=True
@@ -192,10 +193,10 @@ class Output:
                 array[block.start : block.stop] = _as_stored(column.read(block))
 
     def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
-        """Check that every chunk is there, write the manifest and move the output to its place.
+        """Check that every chunk was written, write the manifest and move the output to its place.
 
-        Raises StorageError if chunks were not written; the output stays unfinished, and can be completed or
-          discarded; OutputExistsError if something has appeared at `url` and `overwrite` is False.
+        Raises StorageError if chunks are missing (the output can still be completed or discarded);
+          OutputExistsError if something has appeared at `url` and `overwrite` is False.
         """
         n_samples, chunk_rows = self.n_samples, self.layout.chunk_rows
         n_chunks = -(-n_samples // chunk_rows)
@@ -213,7 +214,7 @@ class Output:
             put_in_place(self.staged, self.location, overwrite=self.overwrite)
 
     def discard(self) -> None:
-        """Remove what was written; what was at `url` before stays."""
+        """Remove what was written; an older output at `url` stays."""
         discard(self.staged)
 
     def _open(self, name: str) -> zarr.Array[Any]:
@@ -238,9 +239,9 @@ def create_output(
     """Begin an output of known size that workers fill block by block.
 
     `inputs`: what is read meanwhile; the output may not overlap it.
-    `overwrite`: whether a Zarr group that is there may be replaced, when the output is finished.
-    `staged`: a local folder to write it in until it is finished. What is there is of a job that was stopped,
-      and would write the same: it is gone on with.
+    `overwrite`: whether the finished output may replace a Zarr group at `url`.
+    `staged`: a local folder to write it in until it is finished. If a stopped job of the same output left
+      arrays there, they are continued.
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if the
       place cannot be written or lies inside another dataset.
     """
@@ -270,5 +271,5 @@ def create_output(
 
 
 def _as_stored(values: np.ndarray) -> np.ndarray:
-    """Return text with variable width, and all else as it is."""
+    """Return text with variable width, and other values as they are."""
     return values.astype(TEXT) if values.dtype.kind == "U" else values

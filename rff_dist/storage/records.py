@@ -1,9 +1,9 @@
-"""Models on disk: one JSON file and one Zarr group of checksummed arrays; no pickle is reachable.
+"""Stored models: one JSON file and one Zarr group of checksummed arrays; no pickle is ever loaded.
 
 ::
 
     model/
-    ├── model.json                    kind, versions, metadata, and of each array shape, dtype and SHA-256
+    ├── model.json                    kind, versions, metadata, and each array's shape, dtype and SHA-256
     └── arrays-<generation>.zarr/     the arrays
 
 `model.json` names its arrays and is replaced in one step, after they are on the disk: a reader sees the old
@@ -73,10 +73,10 @@ _GENERATION = re.compile(r"arrays-[0-9a-f]{32}\.zarr")
 
 @dataclass(frozen=True)
 class Record:
-    """What was stored: metadata and named arrays of one kind of thing.
+    """A stored model: metadata and named arrays.
 
-    `kind`: what it is, such as "ridge model".
-    `arrays`: arrays, each checked against its SHA-256.
+    `kind`: the kind of model, such as "ridge model".
+    `arrays`: the arrays, each checked against its SHA-256.
     """
 
     kind: str
@@ -94,16 +94,16 @@ def write_record(
     arrays: Mapping[str, np.ndarray],
     overwrite: bool = False,
 ) -> None:
-    """Write a record; a reader meanwhile sees the one before, or none.
+    """Write a record; until it is complete, readers see the one before, or none.
 
     `url`: a local path, `memory://name` or a URL of an object store.
-    `kind`: what it is; `read_record` compares it.
+    `kind`: the kind of model, which `read_record` compares.
     `metadata`: JSON values: no NaN, no arrays, keys are strings.
     `arrays`: integers, floats and booleans, of any shape. Strings belong in the metadata.
-    `overwrite`: whether a record that is there may be replaced.
+    `overwrite`: whether a record at `url` may be replaced.
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; InvalidParameterError if
-      the metadata are not JSON, or an array is not numbers; StorageError if it cannot be written; what was
-      there before stays.
+      the metadata are not JSON, or an array is not numbers; StorageError if it cannot be written. After an
+      error the record before stays.
     """
     values = {name: _checked_array(name, array) for name, array in arrays.items()}
     body = _checked_metadata(metadata)
@@ -135,7 +135,7 @@ def write_record(
                 raise OutputExistsError(f"{location} was written meanwhile; choose another name")
             write_bytes(store, RECORD_FILE, sign_document(document, kind=_KIND, version=FORMAT_VERSION))
     except BaseException:
-        # Of an object store nothing but the arrays was written: a prefix may hold what others wrote.
+        # In an object store only our arrays are removed, since the prefix may hold what others wrote.
         whole = not location.is_remote and not was_there and not holds(location, RECORD_FILE)
         discard(location if whole else location.child(generation))
         raise
@@ -147,10 +147,10 @@ def write_record(
 def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Record:
     """Read a record and check every byte of it.
 
-    `url`: where it is. Of a registered model, `models/NAME`, the current version is read.
-    Raises UnsafeModelError if there is a pickle, or arrays are encoded in a way that could run code;
-      VersionError if a newer release wrote it; IntegrityError if bytes are not those that were written; names
-      the array; StorageError if there is no record, or one of another kind.
+    `url`: the record's place, or a registered model (`models/NAME`), whose current version is then read.
+    Raises UnsafeModelError if there is a pickle, or an array's codecs could run code; VersionError if a newer
+      release wrote it; IntegrityError, with the array's name, if bytes are damaged; StorageError if there is
+      no record, or one of another kind.
     """
     location = parse_location(url)
     while True:
@@ -158,13 +158,13 @@ def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Reco
         try:
             return _read_at(place, kind)
         except StorageError:
-            # A version that was removed while we read it is current no more.
+            # The version may have been removed while we read it; then another one is current now.
             if place == location or find_record(location) == place:
                 raise
 
 
 def find_record(location: Location) -> Location:
-    """Return where the record that is meant by `location` is: of a registered model the current version."""
+    """Return the place of the record at `location`; for a registered model, of its current version."""
     _refuse_pickles(location)
     if may_hold(location):
         if read_file(location, RECORD_FILE) is not None:
@@ -178,17 +178,14 @@ def find_record(location: Location) -> Location:
 
 
 def peek_record(url: str | os.PathLike[str]) -> Record:
-    """Read a record's kind and metadata, and none of its arrays.
-
-    Raises StorageError as `read_record`.
-    """
+    """Read a record's kind and metadata, without its arrays; raises as `read_record`."""
     location = find_record(parse_location(url))
     document = _parse_document(_read_document(location), location)
     return _record_of(document, {})
 
 
 def _read_at(location: Location, kind: str | None) -> Record:
-    """Read the record at a place, and check every byte of it."""
+    """Read the record at `location`, and check every byte of it."""
     _refuse_pickles(location)
     content = _read_document(location)
     while True:
@@ -202,7 +199,7 @@ def _read_at(location: Location, kind: str | None) -> Record:
                 for name, entry in document["arrays"].items()
             }
         except StorageError:
-            # Two overwrites while we read remove the arrays under us; the new record is whole.
+            # Two overwrites while we read remove the arrays that we read; the new record is whole.
             newer = _read_document(location)
             if newer == content:
                 raise
@@ -212,7 +209,7 @@ def _read_at(location: Location, kind: str | None) -> Record:
 
 
 def _record_of(document: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Record:
-    """Return what a document and its arrays say; the members of both have the same names."""
+    """Return the record of a document and its arrays; the document's keys are the record's fields."""
     names = ("kind", "metadata", "format_version", "rff_dist_version")
     return Record(arrays=arrays, **{name: document[name] for name in names})
 
@@ -235,7 +232,7 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         copy: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidParameterError(
-            f"the metadata are not JSON: {explain(error)}; expected numbers, text, lists"
+            f"the metadata are not JSON: {explain(error)}; expected numbers, text, lists or dictionaries"
         ) from error
     if len(text) > MAX_METADATA_BYTES // 2:
         raise InvalidParameterError(f"{len(text):_} bytes of metadata; put large data into arrays")
@@ -254,11 +251,11 @@ def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
 
 
 def _generations(location: Location) -> tuple[str | None, str | None]:
-    """Name the current generation and the one before, of the record that is there."""
+    """Return the names of the stored record's current generation and of the one before."""
     try:
         document = load_json(read_file(location, RECORD_FILE) or b"{}")
     except StorageError:
-        document = {}  # A damaged record is replaced; its arrays cannot be named any more.
+        document = {}  # A damaged record is replaced; nothing names its arrays any more.
     names = [document.get("generation"), document.get("previous")]
     current, previous = (n if isinstance(n, str) and _GENERATION.fullmatch(n) else None for n in names)
     return current, previous
@@ -304,8 +301,7 @@ def _parse_document(content: bytes, location: Location) -> dict[str, Any]:
         raise StorageError(f"{where} does not have the fields of a record; restore it from a copy")
     generation = document.get("generation")
     unsafe = [name for name in document["arrays"] if not _NAME.fullmatch(name)]
-    # The digest guards against accidents, not against an author with bad intentions: names stay in the
-    # folder.
+    # The digest guards against accidents, not against malicious authors: names must not leave the folder.
     if unsafe or not isinstance(generation, str) or not _GENERATION.fullmatch(generation):
         raise UnsafeModelError(f"{where} names arrays outside the model: {generation!r} {unsafe[:3]}")
     return document

@@ -1,12 +1,12 @@
 """Versioned datasets: Icechunk repositories, their snapshots and tags, and how a change becomes a commit.
 
-A snapshot is all of a dataset at one moment, and is never changed. The branch `main` names the current one; a
-commit writes what is new and then moves the branch, if it still stands where the change began. Readers keep
-the snapshot that they opened.
+A snapshot is a whole dataset at one moment, and never changes. The branch `main` names the current one; a
+commit writes what is new and then moves the branch, if it is still where the change began. Readers keep the
+snapshot that they opened.
 
-An object store moves the branch on a condition, so that the later of two writers is refused. A folder cannot:
-there a writer holds a lock of the operating system, which a process that dies gives back, and what is new is
-on the disk before the branch is moved.
+An object store moves the branch on a condition, so that the later of two writers is refused. A folder cannot
+do that: there a writer holds a lock of the operating system, which ends with its process, and syncs all new
+files to the disk before it moves the branch.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ MAIN = "main"
 _LOCK = ".lock"
 _FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LEAST_PREFIX = 4  # characters of a snapshot's name that may stand for all of it
-# Among a snapshot's facts: a digest of the others, and what it was made of and when. Icechunk's own files say
-# the latter too, and have no checksum.
+_LEAST_PREFIX = 4  # the fewest characters that may stand for a snapshot's name
+# Keys of a snapshot's facts: a digest of the others, the snapshot that it was made of, and when. Icechunk
+# stores the last two as well, but without a checksum.
 _DIGEST, _BEFORE, _WRITTEN = "digest", "before", "written"
-_REMEMBERED_BYTES = 2**27  # of chunks that `open_together` has read
-# In an object store a writer may still be at work on what no snapshot names yet.
+_REMEMBERED_BYTES = 2**27  # the cache of chunks that `open_together` makes
+# In an object store a writer may be at work on chunks that no snapshot names yet.
 _SPARED = timedelta(days=1)
 
-#: Of each array, the chunks that are not those of another snapshot; None: all, since it was made anew.
+#: Each array's chunks that differ from another snapshot's; None: all, since the array was made anew.
 type Chunks = dict[str, set[tuple[int, ...]] | None]
 
 
@@ -69,11 +69,11 @@ type Chunks = dict[str, set[tuple[int, ...]] | None]
 class Snapshot:
     """A dataset at one moment.
 
-    `id`: its name; no other has it, in any dataset.
+    `id`: its name, unique among all datasets.
     `message`: why it was made.
-    `written`: when.
-    `facts`: JSON values: what the change was, the rows before and after it, and what they came from.
-    `tags`: names that somebody gave it.
+    `written`: when it was made.
+    `facts`: JSON values: the kind of change, the rows before and after it, and their sources.
+    `tags`: names that users gave it.
     """
 
     id: str
@@ -83,7 +83,7 @@ class Snapshot:
     tags: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return it as JSON values."""
         return {
             "version": self.id,
             "written": self.written.isoformat(timespec="seconds"),
@@ -95,11 +95,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What `expire` removed.
-
-    `versions`: snapshots that cannot be opened any more.
-    `n_bytes`: what was freed.
-    """
+    """What `expire` removed: the snapshots' names, and how many bytes were freed."""
 
     versions: tuple[str, ...]
     n_bytes: int
@@ -107,10 +103,10 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a dataset that nobody else sees before it is committed.
+    """A change of a dataset, which nobody else sees before it is committed.
 
-    `store`: what is written to, like any other.
-    `before`: the snapshot that it began with.
+    `store`: the Zarr store to write to.
+    `before`: the snapshot with which the change began.
     """
 
     location: Location
@@ -120,14 +116,14 @@ class Change:
     _begun: float = field(default_factory=time.time)
 
     def changed_chunks(self) -> dict[str, set[int]]:
-        """Return the chunks along the rows that are others than before, of each array."""
+        """Return the numbers of the changed chunks, along the rows, of each array."""
         changed = self._session.status().updated_chunks
         return {path.lstrip("/"): {place[0] for place in places} for path, places in changed.items()}
 
     def commit(self, message: str, facts: Mapping[str, Any]) -> str:
         """Make what was written the current snapshot, and return its name.
 
-        Raises ConflictError if another program committed meanwhile; the dataset is then as that left it.
+        Raises ConflictError if another program committed meanwhile; the dataset then stays as that left it.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         told = {**facts, _BEFORE: self.before, _WRITTEN: now}
@@ -135,7 +131,7 @@ class Change:
         with _errors(f"{self.location} could not be changed", "; it is as it was"):
             if not self.location.is_local:
                 return str(self._session.commit(message, metadata=told))
-            # The branch is moved when all that it leads to is on the disk.
+            # Icechunk syncs nothing. A power cut must find the branch at files that are on the disk.
             snapshot = str(self._session.flush(message, metadata=told))
             _sync_since(self.location, self._begun)
             repository = _open_repository(self.location)
@@ -148,7 +144,7 @@ class Change:
 
 
 def is_versioned(location: Location) -> bool:
-    """Tell whether a versioned dataset is at a location."""
+    """Return whether a versioned dataset is at `location`."""
     if location.is_local:
         path = Path(location.path)
         return (path / REPOSITORY_FILE).is_file() and (path / "snapshots").is_dir()
@@ -158,7 +154,7 @@ def is_versioned(location: Location) -> bool:
 
 
 def is_empty(location: Location) -> bool:
-    """Tell whether a repository was created and never committed to."""
+    """Return whether a repository was created, but nothing was ever committed to it."""
     with _errors(f"{location} cannot be read"):
         repository = _open_repository(location)
         if repository.list_branches() != {MAIN} or repository.list_tags():
@@ -167,10 +163,10 @@ def is_empty(location: Location) -> bool:
 
 
 def open_snapshot(location: Location, version: str | None = None) -> tuple[Store, str, str | None]:
-    """Return a snapshot's store, to be read, its name, and the digest that its manifest has, if known.
+    """Return a snapshot's store for reading, its name, and the digest that its manifest must have, if known.
 
-    `version`: a tag, a snapshot's name or how it begins; the current one if left out.
-    Raises NoSuchVersionError if there is none of that name; StorageError if it cannot be read.
+    `version`: a tag, a snapshot's name or its first characters; None: the current snapshot.
+    Raises NoSuchVersionError if there is no such snapshot; StorageError if it cannot be read.
     """
     snapshot = find_snapshot(location, version)
     with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
@@ -178,17 +174,17 @@ def open_snapshot(location: Location, version: str | None = None) -> tuple[Store
     return open_pinned(location, snapshot), snapshot, facts.get("sha256")
 
 
-@lru_cache(maxsize=8)  # of what is never changed; a task opens its dataset again
+@lru_cache(maxsize=8)  # Each task opens its dataset again, and a snapshot never changes.
 def open_pinned(location: Location, snapshot: str) -> Store:
-    """Return the store of a snapshot by its whole name, as `open_snapshot` returned it elsewhere."""
+    """Return the store of a snapshot, given its full name."""
     with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
         return _open_repository(location).readonly_session(snapshot_id=snapshot).store
 
 
 def open_together(location: Location, *snapshots: str) -> list[Store]:
-    """Return the stores of snapshots that are compared: what one of them has read, none reads again.
+    """Return the stores of several snapshots with a common cache, so that a shared chunk is read once.
 
-    They remember up to 128 MiB. In another process they are opened without that.
+    The cache holds up to 128 MiB. It does not travel to other processes.
     """
     icechunk = _icechunk()
     caching = icechunk.CachingConfig(num_bytes_chunks=_REMEMBERED_BYTES)
@@ -200,10 +196,10 @@ def open_together(location: Location, *snapshots: str) -> list[Store]:
 
 
 def find_snapshot(location: Location, version: str | None = None) -> str:
-    """Return the whole name of a snapshot.
+    """Return the full name of a snapshot.
 
-    `version`: as `open_snapshot` takes it.
-    Raises NoSuchVersionError if there is none, or several begin so.
+    `version`: as in `open_snapshot`.
+    Raises NoSuchVersionError if no snapshot or several match.
     """
     with _errors(f"{location} cannot be read"):
         repository = _open_repository(location)
@@ -224,7 +220,7 @@ def find_snapshot(location: Location, version: str | None = None) -> str:
 
 
 def read_history(location: Location, version: str | None = None) -> list[Snapshot]:
-    """Return a snapshot and those that it was made of, the newest first; the current one if left out."""
+    """Return a snapshot (None: the current one) and its ancestors, the newest first."""
     head = find_snapshot(location, version)
     with _errors(f"the history of {location} cannot be read"):
         repository = _open_repository(location)
@@ -232,7 +228,8 @@ def read_history(location: Location, version: str | None = None) -> list[Snapsho
         for tag in sorted(repository.list_tags()):
             tags.setdefault(repository.lookup_tag(tag), []).append(tag)
         found = []
-        for one, parent in itertools.pairwise(repository.ancestry(snapshot_id=head)):  # the first is empty
+        # `pairwise` leaves out the oldest snapshot, with which Icechunk begins each repository: it is empty.
+        for one, parent in itertools.pairwise(repository.ancestry(snapshot_id=head)):
             facts = _checked(one, location)
             _check_line(repository, parent, facts.pop(_BEFORE, None), location)
             written = facts.pop(_WRITTEN, None)
@@ -242,7 +239,7 @@ def read_history(location: Location, version: str | None = None) -> list[Snapsho
 
 
 def other_snapshots(location: Location) -> list[Snapshot]:
-    """Return all snapshots but the current one that can still be read, also those that tags lead to."""
+    """Return all snapshots that can still be read, also from tags, except the current one."""
     current = find_snapshot(location)
     with _errors(f"the history of {location} cannot be read"):
         heads = _heads(_open_repository(location))
@@ -251,19 +248,19 @@ def other_snapshots(location: Location) -> list[Snapshot]:
 
 
 def changed_chunks(location: Location, before: str, after: str) -> Chunks:
-    """Return the chunks that differ between two snapshots, wherever in the history they are.
+    """Return the chunks that differ between two snapshots, anywhere in the history.
 
-    Raises NoSuchVersionError if one of them has expired, or is of another dataset.
+    Raises NoSuchVersionError if one of them has expired, or belongs to another dataset.
     """
     found: Chunks = {}
     with _errors(f"versions of {location} cannot be compared", version=before):
         repository = _open_repository(location)
         after_line = [one.id for one in repository.ancestry(snapshot_id=after)]
         line = [one.id for one in repository.ancestry(snapshot_id=before)]
-        # Of a line that was rolled back, the way goes by the snapshot that both were made of.
+        # After a rollback neither is the other's ancestor: compare both with their last common ancestor.
         fork = next((name for name in line if name in set(after_line)), None)
         if fork is None:
-            raise NoSuchVersionError(f"{location} has no history that version {before} is part of")
+            raise NoSuchVersionError(f"version {before} is not part of the history of {location}")
         for end in (before, after):
             if end == fork:
                 continue
@@ -281,7 +278,7 @@ def changed_chunks(location: Location, before: str, after: str) -> Chunks:
 
 
 def create_repository(location: Location) -> Change:
-    """Begin a versioned dataset where nothing is, as its first change."""
+    """Create a versioned dataset where nothing is, and return its first change."""
     with _errors(f"{location} cannot be written"):
         if location.is_local:
             Path(location.path).parent.mkdir(parents=True, exist_ok=True)
@@ -291,9 +288,7 @@ def create_repository(location: Location) -> Change:
 
 @contextmanager
 def changing(location: Location) -> Iterator[Change]:
-    """Begin a change of a versioned dataset.
-
-    In a folder no other process changes it meanwhile.
+    """Begin a change of a versioned dataset; in a folder, a lock keeps other processes out meanwhile.
 
     Raises OutputBusyError if another process is changing it; StorageError if it cannot be opened.
     """
@@ -306,14 +301,14 @@ def changing(location: Location) -> Iterator[Change]:
 
 
 def tag_snapshot(location: Location, tag: str, version: str | None = None) -> str:
-    """Give a snapshot a name, for good, and return the snapshot's own.
+    """Tag a snapshot for good, and return the snapshot's name.
 
-    Raises InvalidParameterError if it cannot be a name, or is one already.
+    Raises InvalidParameterError if the tag is not valid, or was used before.
     """
     if not _TAG.fullmatch(tag) or tag == MAIN:
         raise InvalidParameterError(
-            f"{tag!r} cannot be a tag; expected letters, digits, dots, hyphens and underscores, the first "
-            f"one a letter or digit, and not {MAIN!r}"
+            f"{tag!r} cannot be a tag; expected letters, digits, dots, hyphens and underscores, beginning "
+            f"with a letter or digit, and not {MAIN!r}"
         )
     snapshot = find_snapshot(location, version)
     with _writer(location) as repository:
@@ -321,7 +316,7 @@ def tag_snapshot(location: Location, tag: str, version: str | None = None) -> st
             repository.create_tag(tag, snapshot)
         except _icechunk().IcechunkError as error:
             raise InvalidParameterError(
-                f"{location} has, or had, a tag {tag!r}, which names one version for ever; choose "
+                f"{location} has, or had, a tag {tag!r}; a tag names one version for ever. Choose "
                 "another name"
             ) from error
         _sync_branch(location)
@@ -329,9 +324,9 @@ def tag_snapshot(location: Location, tag: str, version: str | None = None) -> st
 
 
 def roll_back(location: Location, version: str) -> tuple[str, str]:
-    """Make a snapshot the current one again; return the names of the one before and of this one.
+    """Make a snapshot the current one again; return the names of the current one until now and of this one.
 
-    What was current can still be read by its name, until it expires.
+    The snapshot that was current can still be read by its name, until it expires.
 
     Raises NoSuchVersionError if there is no such snapshot.
     """
@@ -343,13 +338,13 @@ def roll_back(location: Location, version: str) -> tuple[str, str]:
 
 
 def expire(location: Location, older_than: datetime, *, tags: bool = False) -> Expired:
-    """Remove the snapshots before a time, and the bytes that only they hold.
+    """Remove all snapshots older than a time, and the bytes that only they hold.
 
-    The current one always stays. In an object store bytes that are younger than a day stay too, since a
-    writer may be at work on them; a later call removes them.
+    The current snapshot always stays. In an object store, bytes younger than a day stay too, since a writer
+    may be at work on them; a later call removes them.
 
-    `older_than`: when, with a time zone.
-    `tags`: whether tagged snapshots go too, with their tags.
+    `older_than`: a time with a time zone.
+    `tags`: whether to remove tagged snapshots too, with their tags.
     """
     with _writer(location) as repository:
         gone = repository.expire_snapshots(older_than, delete_expired_tags=tags)
@@ -360,31 +355,33 @@ def expire(location: Location, older_than: datetime, *, tags: bool = False) -> E
 
 
 def _checked(snapshot: Any, location: Location) -> dict[str, Any]:
-    """Return a snapshot's facts without their digest; raises IntegrityError if they are others."""
+    """Return a snapshot's facts without their digest; raises IntegrityError if that does not match."""
     facts = dict(snapshot.metadata)
     stored = facts.pop(_DIGEST, None)
     if stored != _digest(snapshot.message, facts) and (stored is not None or _BEFORE in facts):
-        raise _damaged(location, f"of its version {snapshot.id}")
+        raise _damaged(location, f"its version {snapshot.id}")
     return facts
 
 
 def _check_line(repository: icechunk.Repository, parent: Any, before: str | None, location: Location) -> None:
-    """Check that a snapshot's parent is what it was made of, unless that has expired.
+    """Check that a snapshot's parent is the snapshot that it was made of, unless that has expired.
 
-    `before`: what it was made of; older releases did not write that.
+    `before`: the snapshot that it was made of; None if an older release wrote it.
     """
     if before in (None, parent.id):
         return
     try:
         repository.lookup_snapshot(before)
     except _icechunk().IcechunkError:
-        if parent.parent_id is None:  # what is left of a line that has expired
+        if parent.parent_id is None:  # Once `before` has expired, the empty first snapshot is the parent.
             return
-    raise _damaged(location, "of its versions")
+    raise _damaged(location, "its versions")
 
 
-def _damaged(location: Location, whose: str) -> IntegrityError:
-    return IntegrityError(f"what {location} says {whose} is not as it was written; restore it from a copy")
+def _damaged(location: Location, what: str) -> IntegrityError:
+    return IntegrityError(
+        f"what {location} records of {what} is not as it was written; restore it from a copy"
+    )
 
 
 def _digest(message: str, facts: Mapping[str, Any]) -> str:
@@ -397,7 +394,7 @@ def _digest(message: str, facts: Mapping[str, Any]) -> str:
 def _icechunk() -> Any:
     import icechunk
 
-    # It warns of folders without locks, and this module keeps one; what fails is in our errors.
+    # Icechunk warns that folders have no locks, but this module locks them. Failures are in our errors.
     icechunk.set_logs_filter("off")
     wait_at_exit()
     return icechunk
@@ -409,7 +406,7 @@ def _open_repository(location: Location) -> icechunk.Repository:
 
 
 def _storage(location: Location) -> Any:
-    """Return where a repository is; credentials and endpoints come from the environment."""
+    """Return Icechunk's storage for a location; credentials and endpoints come from the environment."""
     icechunk = _icechunk()
     bucket, _, prefix = location.path.partition("/")
     if location.is_local:
@@ -434,7 +431,7 @@ def _storage(location: Location) -> Any:
         storage = icechunk.http_storage(location.url)
     else:
         raise StorageError(
-            f"{location} lives in this process's memory, which keeps no versions; write to a path or an "
+            f"{location} is in this process's memory, which keeps no versions; write to a path or an "
             "object store"
         )
     return storage
@@ -449,7 +446,12 @@ def _heads(repository: icechunk.Repository) -> list[str]:
 
 @contextmanager
 def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterator[None]:
-    """Say in this package's words what failed in Icechunk, and what is left of it."""
+    """Turn Icechunk's errors into this package's.
+
+    `what`: what failed.
+    `then`: what is left after the failure.
+    `version`: the version that was opened, which may have expired.
+    """
     icechunk = _icechunk()
     try:
         yield
@@ -457,8 +459,8 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
         raise
     except icechunk.ConflictError as error:
         raise ConflictError(
-            f"{what}: another program changed it meanwhile; it is as that left it. Repeat this, "
-            "and look at what the other one wrote (`rff-dist data log`)"
+            f"{what}: another program changed it meanwhile, and it stays as that left it. Look at what the "
+            "other one wrote (`rff-dist data log`), and repeat this"
         ) from error
     except icechunk.SnapshotNotFoundError as error:
         raise NoSuchVersionError(
@@ -467,11 +469,12 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
         ) from error
     except (icechunk.IcechunkError, OSError) as error:
         if version is not None and isinstance(error, icechunk.InvalidInputError | icechunk.NotFoundError):
-            raise NoSuchVersionError(f"{what}: it has expired, or is of another dataset") from error
+            raise NoSuchVersionError(f"{what}: it has expired, or belongs to another dataset") from error
         advice = f". {writing_advice(error)}" if isinstance(error, OSError) else ""
         raise StorageError(f"{what}: {explain(error)}{then}{advice}") from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # Icechunk's, of damaged files, which is no Exception
+        # Icechunk panics on some damaged files; a PanicException is not an Exception.
+        if type(error).__name__ != "PanicException":
             raise
         raise IntegrityError(
             f"{what}: its files are damaged ({explain(error)}). Restore them from a copy"
@@ -486,17 +489,17 @@ def _writer(location: Location) -> Iterator[icechunk.Repository]:
 
 
 def _locked(location: Location) -> AbstractContextManager[object]:
-    """Return what keeps other processes of this machine from writing to a folder."""
+    """Return the lock that keeps other processes of this machine from writing to a folder."""
     if not location.is_local:
         return nullcontext()
     return lock_file(Path(location.path, _LOCK), busy=f"another run is changing {location}")
 
 
 def _sync_since(location: Location, begun: float) -> None:
-    """Wait until what was written to a repository since a time is on the disk."""
+    """Wait until all that was written to a repository since `begun` is on the disk."""
     for folder in (Path(location.path, name) for name in _FOLDERS):
         for path in folder.iterdir() if folder.is_dir() else ():
-            if path.stat().st_mtime > begun - 2:  # file systems round times, some to two seconds
+            if path.stat().st_mtime > begun - 2:  # File systems round times, some to two seconds.
                 fsync_path(path)
         if folder.is_dir():
             fsync_path(folder)

@@ -1,7 +1,7 @@
 """Seals: sizes and checksums of the files of plain Zarr that others wrote, kept beside them.
 
 Zarr's default codecs have no checksum, so that damaged bytes are read as wrong numbers. A seal is one JSON
-document in the group's folder; whoever opens the group then compares each file that is read.
+document in the group's folder. Whoever opens the group then compares each file that is read with the seal.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from rff_dist.storage.locations import Location, open_store, reaching, read_byte
 
 SEAL = "rff_dist-seal.json"
 _KIND, _VERSION = "seal", 1
-_AT_ONCE = 4  # files that are read
+_AT_ONCE = 4  # files that are read at the same time
 
-type Files = Mapping[str, tuple[int, int]]  # size and crc32
+type Files = Mapping[str, tuple[int, int]]  # size and CRC-32 by the file's key
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """What a seal covers.
 
-    `problems`: what is not as it was sealed, in words; none of a new seal.
+    `problems`: in words, what differs from the seal.
     """
 
     n_files: int
@@ -41,7 +41,7 @@ class Sealed:
 
 
 def write_seal(location: Location) -> Sealed:
-    """Seal what is at a location; a seal that is there is replaced.
+    """Seal what is at `location`, and replace an older seal.
 
     Raises StorageError if it cannot be read or written.
     """
@@ -52,10 +52,7 @@ def write_seal(location: Location) -> Sealed:
 
 
 def check_seal(location: Location) -> Sealed:
-    """Compare all files with their seal.
-
-    Raises StorageError if there is none.
-    """
+    """Compare all files with their seal; raises StorageError if there is no seal."""
     store = open_store(location, read_only=True)
     sealed = read_seal(store, location)
     if sealed is None:
@@ -65,16 +62,16 @@ def check_seal(location: Location) -> Sealed:
 
 
 def read_seal(store: Store, location: Location) -> Files | None:
-    """Return what a seal says of files; None where there is no seal.
+    """Return the files that a seal lists; None if there is no seal.
 
-    Raises IntegrityError if it is not as it was written.
+    Raises IntegrityError if the seal is damaged.
     """
     content = read_bytes(store, SEAL, where=location)
     return None if content is None else _parse(content, str(location))
 
 
 def sealed_store(store: Store, location: Location) -> Store:
-    """Return a store that compares what is read with the seal; itself where there is none."""
+    """Return a store that compares what is read with the seal; `store` itself if there is no seal."""
     files = read_seal(store, location)
     return store if files is None else SealedStore(store, files)
 
@@ -82,7 +79,8 @@ def sealed_store(store: Store, location: Location) -> Store:
 class SealedStore(WrapperStore[Store]):
     """A store whose files are compared with a seal when they are read."""
 
-    _supports_sync_io = False  # so that Zarr reads by `get`
+    # Else Zarr's fused pipeline reads synchronously, past `get` and its check.
+    _supports_sync_io = False
 
     def __init__(self, store: Store, files: Files) -> None:
         super().__init__(store)
@@ -95,7 +93,7 @@ class SealedStore(WrapperStore[Store]):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return what is stored; raises IntegrityError where it is not as it was sealed."""
+        """Return what is stored; raises IntegrityError if it differs from the seal."""
         if byte_range is not None and key in self._seen:
             return await self._store.get(key, prototype, byte_range)
         found = await self._store.get(key, prototype)
@@ -104,11 +102,11 @@ class SealedStore(WrapperStore[Store]):
             raise IntegrityError(f"{key} is not as it was sealed. {_ADVICE}")
         if byte_range is None:
             return found
-        self._seen.add(key)  # of a shard many parts are read
+        self._seen.add(key)  # Many parts of one shard are read; the whole file is checked only once.
         return await self._store.get(key, prototype, byte_range)
 
     def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Give the names below a prefix, but for the seal's: it is no part of the hierarchy."""
+        """Yield the names below a prefix, except the seal's, which is not part of the Zarr hierarchy."""
         return _without_seal(self._store.list_dir(prefix))
 
 
@@ -121,7 +119,7 @@ async def _without_seal(names: AsyncIterator[str]) -> AsyncIterator[str]:
 _ADVICE = "Restore it from a copy; where the change is meant, seal anew (`rff-dist seal`)"
 
 
-@lru_cache(maxsize=4)  # a task opens its dataset again
+@lru_cache(maxsize=4)  # Each task opens its dataset again.
 def _parse(content: bytes, where: str) -> Files:
     document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{SEAL} of {where}")
     files = document.get("files")

@@ -1,4 +1,4 @@
-"""What `write_dataset` is given, as batches: arrays and frames at once, Zarr and Dask block by block."""
+"""Turn what `write_dataset` is given into batches: arrays and frames as one, Zarr and Dask block by block."""
 
 from __future__ import annotations
 
@@ -21,22 +21,20 @@ type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 def read_source(
     X: Any, y: Any, sample_weight: Any, groups: Any, ids: Any = None
 ) -> tuple[Iterator[RowBatch], int | None]:
-    """Return batches of rows, and the rows in all if known.
+    """Return batches (X, y, sample_weight, groups, ids), missing parts None, and the number of rows if known.
 
-    Batches are (X, y, sample_weight, groups, ids), None for what there is not.
-
-    Raises DataError if shapes or dtypes do not belong together; InvalidParameterError if y is given beside an
-      iterator.
+    Raises DataError if shapes or dtypes do not fit together; InvalidParameterError if X is an iterator and
+      another part is given.
     """
     if isinstance(X, Iterator):
         if any(part is not None for part in (y, sample_weight, groups, ids)):
             raise InvalidParameterError(
-                "y, sample_weight, groups or ids are given beside an iterator; yield (X, y) instead"
+                "X is an iterator, and y, sample_weight, groups or ids are given; yield (X, y) instead"
             )
         return X, None
     for name, part in (("sample_weight", sample_weight), ("groups", groups)):
         if y is None and part is not None:
-            raise DataError(f"{name} without y; expected those of training rows. Give y")
+            raise DataError(f"{name} is given without y; only training rows have it. Give y too")
     if hasattr(X, "__dask_graph__"):
         return _lazy_batches([X, y, sample_weight, groups, ids]), None
     given = {"y": y if _holds_labels(y) else None, "groups": groups, "ids": ids}
@@ -61,14 +59,14 @@ def read_source(
 
 
 def _holds_labels(y: Any) -> bool:
-    """Say whether y is a vector of text, integers or booleans, which keep their type."""
+    """Return whether y is a vector of text, integers or booleans: labels, which keep their type."""
     values = y if isinstance(y, zarr.Array) else np.asarray(y)
     return values.ndim == 1 and values.dtype.kind in "biuUTO"
 
 
 def column_names(values: Any) -> list[str] | None:
-    """Return the names of a frame's columns, or of a series; None where any is no text."""
-    # A Dask array has a name, but that of its graph.
+    """Return the column names of a frame or a series; None for other values, or if a name is not text."""
+    # A Dask array has a `name` too, but it names the array's graph.
     if not hasattr(values, "columns") and not (hasattr(values, "name") and hasattr(values, "to_frame")):
         return None
     names = list(values.columns) if hasattr(values, "columns") else [values.name]
@@ -85,7 +83,7 @@ def _stored_batches(dataset: ZarrDataset | ArrayDataset, columns: Mapping[str, C
 
 
 def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
-    """Compute a Dask collection one block of rows at a time, with the rows of y that belong to it."""
+    """Compute a Dask collection one block of rows at a time, with the matching rows of the other parts."""
     n_blocks = _row_blocks(parts[0])
     for name, part in zip(("y", "sample_weight", "groups", "ids"), parts[1:], strict=True):
         if _is_lazy(part) and _row_blocks(part) != n_blocks:

@@ -1,4 +1,4 @@
-"""The one writer of datasets: checksummed, in whole chunks of rows, complete or absent."""
+"""Write datasets: checksummed, in whole chunks of rows, complete or absent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rff_dist.storage.repositories import Change, changing, create_repository, i
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 
 MAX_CHUNK_ROWS = 2**16
-MAX_CHUNKS = 2**31  # along the rows: Icechunk counts them in 32 bits
+MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
 
 type Progress = Callable[[int, int | None], None]
 
@@ -40,12 +40,12 @@ type Progress = Callable[[int, int | None], None]
 class Writing:
     """How a dataset is written.
 
-    `chunk_rows`: rows of a chunk; None takes `choose_chunk_rows`.
-    `overwrite`: whether a Zarr group that is there may be replaced.
+    `chunk_rows`: rows of a chunk; None: by `choose_chunk_rows`.
+    `overwrite`: whether an existing Zarr group may be replaced.
     `observer`: called with (rows written, rows in all or None) after each batch.
-    `versioned`: whether a new dataset keeps versions; one that is there stays what it is.
-    `message`: why; kept with the version.
-    Raises InvalidParameterError if `chunk_rows` is no integer of at least 1.
+    `versioned`: whether a new dataset keeps versions. An existing versioned dataset stays versioned.
+    `message`: why the dataset is written; kept with the version.
+    Raises InvalidParameterError if `chunk_rows` is not an integer of at least 1.
     """
 
     chunk_rows: int | None = None
@@ -74,12 +74,13 @@ def write_dataset(
     overwrite: bool = False,
     versioned: bool = False,
 ) -> ZarrDataset:
-    """Write a dataset, from arrays, frames or batches.
+    """Write a dataset from arrays, frames or batches.
 
-    Of Zarr arrays, Dask collections and batches no more than a chunk or a block is held.
+    Zarr arrays, Dask collections and batches are written piece by piece: memory holds at most a chunk or a
+    block of them.
 
     Floats and integers keep their dtype in X. A vector y of integers, booleans or text holds labels and
-    keeps its type, all other targets and weights are float64. Every chunk has a checksum. The dataset appears
+    keeps its type; other targets and weights become float64. Every chunk has a checksum. The dataset appears
     when it is complete; a failed write leaves what was there before.
 
     Parameters
@@ -87,23 +88,23 @@ def write_dataset(
     url : str or Path
         Where to write.
     X : array, frame, Zarr array or Dask collection of shape (n_samples, n_features), or iterator
-        Inputs; or an iterator of batches X, (X, y), (X, y, sample_weight) or (X, y, sample_weight, groups),
-        their total length unknown; weights may be None there.
+        Inputs; or an iterator of batches X, (X, y), (X, y, sample_weight) or (X, y, sample_weight, groups)
+        of unknown total length, in which weights may be None. The next three are then left out.
     y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
-        Targets or labels, when X is no iterator. Text is read back with `open_column(url, "y")`.
+        Targets or labels. Text is read back with `open_column(url, "y")`.
     sample_weight : array-like of shape (n_samples,), optional
-        Weights, when X is no iterator; read back with `open_dataset(url, sample_weight="sample_weight")`.
+        Weights; read back with `open_dataset(url, sample_weight="sample_weight")`.
     groups : array-like of shape (n_samples,), optional
-        What rows are held out together by, integers, booleans or text, when X is no iterator; read back with
+        Groups, as integers, booleans or text. Rows of one group are held out together. Read back with
         `open_column(url, "groups")`.
     chunk_rows : int, optional
         Rows of a chunk. None takes `choose_chunk_rows`.
     feature_names, target_names : sequence of str, optional
-        Column names; None takes those of a frame or a series, where all are text.
+        Column names. None takes the names of a frame or a series, if all are text.
     attributes : mapping, optional
         Further attributes of the group, as JSON.
     overwrite : bool, default=False
-        Whether a Zarr group that is there may be replaced. Where it is versioned, by a commit.
+        Whether an existing Zarr group may be replaced; a versioned dataset is replaced by a commit.
     versioned : bool, default=False
         Whether the dataset keeps versions, so that rows can be appended, replaced and deleted: an Icechunk
         repository. Plain Zarr is written once, and every program that knows Zarr reads it.
@@ -111,18 +112,18 @@ def write_dataset(
     Returns
     -------
     ZarrDataset
-        The dataset, opened; without y where that is text.
+        The dataset, opened; without y if that is text.
 
     Raises
     ------
     OutputExistsError
         If there is something at `url` and `overwrite` is False.
     StorageError
-        If it cannot be written: the disk is full, say, or `url` lies inside another dataset.
+        If it cannot be written: the disk is full, for example, or `url` lies inside another dataset.
     DataError
         If shapes or dtypes do not fit together.
     InvalidParameterError
-        If `chunk_rows` is no integer of at least 1.
+        If `chunk_rows` is not an integer of at least 1.
     """
     batches, n_samples = read_source(X, y, sample_weight, groups)
     feature_names = column_names(X) if feature_names is None else feature_names
@@ -140,11 +141,11 @@ def write_dataset(
 def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
     """Choose the rows of a chunk: a power of two, at most 16 MiB and 65,536 rows.
 
-    A chunk is also the smallest piece of work, so small datasets are cut finer: about 32 chunks, but not
-    below 1024 rows (unless a row is so wide that 16 MiB hold fewer).
+    A chunk is also the smallest piece of work, so small datasets are cut finer: into about 32 chunks, but not
+    below 1,024 rows (unless a row is so wide that 16 MiB hold fewer).
 
     `row_bytes`: bytes of a row of X.
-    `n_samples`: rows in all; None when that is unknown.
+    `n_samples`: rows in all; None if unknown.
 
     >>> choose_chunk_rows(8 * 4, 10**9), choose_chunk_rows(2 * 4, 136_640), choose_chunk_rows(10**6 * 8)
     (65536, 4096, 2)
@@ -167,8 +168,8 @@ def write_batches(
 ) -> ZarrDataset:
     """Write batches as one dataset; the part of `write_dataset` that `ingest` and `generate_dataset` share.
 
-    `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read when the
-    last batch has been, so that a source can fill them in while it runs.
+    `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read after the
+    last batch, so that a source can fill them in while it runs.
     """
     with ExitStack() as stack, store_errors(f"{location} could not be written", "; nothing is left of it"):
         if location.is_remote:
@@ -195,9 +196,9 @@ def write_batches(
 
 @contextmanager
 def _new_group(location: Location, how: Writing) -> Iterator[tuple[zarr.Group, Change | None]]:
-    """Make a group to be filled, put it in its place at the end, and discard it after an error.
+    """Create a group to be filled; at the end put it in its place, or discard it after an error.
 
-    Yields it, and the change to commit where versions are kept.
+    Yields the group, and the change to commit if versions are kept.
     """
     if is_versioned(location):
         with changing(location) as change:
@@ -205,8 +206,8 @@ def _new_group(location: Location, how: Writing) -> Iterator[tuple[zarr.Group, C
         return
     if how.versioned and location.is_remote and exists(location):
         raise StorageError(
-            f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset at once; "
-            "expected another name. Write there, and remove the old one"
+            f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset in one "
+            "step; expected an unused name. Write there, and remove the old one"
         )
     committed: Change | None = None
     if how.versioned:
@@ -234,7 +235,7 @@ def _write(
     *,
     versioned: bool,
 ) -> tuple[RowBuffer, str]:
-    """Write the group's arrays; return what wrote them, and the digest of all values."""
+    """Write the group's arrays; return the buffer that wrote them, and the digest of all values."""
     buffer: RowBuffer | None = None
     for batch in batches:
         parts = name_parts(batch, 0 if buffer is None else buffer.n_samples)
@@ -244,7 +245,7 @@ def _write(
         if how.observer is not None:
             how.observer(buffer.n_samples, n_samples)
     if buffer is None:
-        raise DataError("no batch of rows came; expected at least one, which may have 0 rows")
+        raise DataError("there was no batch of rows; expected at least one, which may have 0 rows")
     digest = buffer.finish()
     found = dict(attributes)
     for key, columns, name in zip(("feature_names", "target_names"), names, "Xy", strict=True):
@@ -273,7 +274,8 @@ def _write(
 class RowBuffer:
     """Gather batches of any length and write whole chunks; the arrays are cut to length at the end.
 
-    `n_samples`, `n_written`: rows of the arrays, those that wait for their chunk among them, and without.
+    `pending`, `hashes`: each array's rows that wait for a whole chunk, and the digest of its new rows.
+    `n_samples`, `n_written`: rows of the arrays, with and without those that wait.
     """
 
     arrays: dict[str, zarr.Array[Any]]
@@ -289,7 +291,7 @@ class RowBuffer:
     ) -> RowBuffer:
         X = parts["X"]
         rows = chunk_rows or choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples)
-        # The length is known at the end only; until then the arrays claim as many rows as any may have.
+        # The length is known only at the end; until then the arrays claim as many rows as any may have.
         arrays = {
             name: create_array(
                 group,
@@ -306,7 +308,7 @@ class RowBuffer:
 
     @classmethod
     def onto(cls, arrays: dict[str, zarr.Array[Any]], n_samples: int) -> RowBuffer:
-        """Return what writes after the rows that are there."""
+        """Return a buffer that writes after the existing rows."""
         chunk_rows = arrays["X"].chunks[0]
         start = n_samples // chunk_rows * chunk_rows
         tails = {
@@ -322,7 +324,7 @@ class RowBuffer:
         if parts.keys() != self.arrays.keys():
             raise DataError(
                 f"a batch of {len(parts)} arrays after batches of {len(self.arrays)} (row {self.n_samples}: "
-                f"{', '.join(parts)} after {', '.join(self.arrays)}); expected the same in all: "
+                f"{', '.join(parts)} after {', '.join(self.arrays)}); expected the same in each batch: "
                 "X, (X, y), (X, y, sample_weight) or (X, y, sample_weight, groups)"
             )
         n_rows = len(parts["X"])
@@ -348,7 +350,7 @@ class RowBuffer:
     def finish(self) -> str:
         self._write(self.n_samples)
         for array in self.arrays.values():
-            # No chunk lies beyond the last row, so none is looked for among the 2^40 rows that were claimed.
+            # No chunk lies beyond the last row, so none need be looked for among the 2^40 claimed rows.
             sync(array.async_array.resize((self.n_samples, *array.shape[1:]), delete_outside_chunks=False))
         combined = "|".join(digest.hexdigest() for digest in self.hashes.values())
         return hashlib.sha256(combined.encode()).hexdigest()
@@ -362,20 +364,20 @@ class RowBuffer:
                 chunk = np.ascontiguousarray(rows[start : min(start + self.chunk_rows, n_rows)])
                 first = self.n_written + start
                 array[first : first + len(chunk)] = chunk
-            # A copy, or the few rows left over would keep the whole batch alive.
+            # A copy, since a view of the few rows left over would keep the whole batch in memory.
             self.pending[name] = [rows[n_rows:].copy()]
         self.n_written = stop
 
 
 def can_hold(stored: np.dtype[Any], given: np.dtype[Any]) -> bool:
-    """Say whether an array holds values of a dtype without rounding; text holds text and nothing else."""
+    """Return whether an array holds values of a dtype without rounding; text holds only text."""
     if is_text(stored) or is_text(given):
         return is_text(stored) and is_text(given)
     return np.can_cast(given, stored, "safe")
 
 
 def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
-    """Check the arrays of a batch: X of numbers, y float64 or labels, weights float64, groups, ids."""
+    """Check a batch's arrays and return them by name: y as float64 or labels, weights as float64."""
     parts = batch if isinstance(batch, tuple) else (batch,)
     if len(parts) > 5:
         raise DataError(
@@ -419,7 +421,7 @@ def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
 
 
 def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
-    """Return integers, booleans or text, the last of variable width, since later batches may be wider."""
+    """Return integers, booleans or text, text with variable width, since later batches may be wider."""
     if values.ndim != 1:
         raise DataError(f"{name} has shape {values.shape}; expected one value a row, shape (n_samples,)")
     labels = check_values(values, name, np.arange(first_row, first_row + len(values)))

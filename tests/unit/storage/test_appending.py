@@ -117,7 +117,7 @@ class TestSources:
         X, y, _ = open_dataset(tmp_path / "data").take([0, 1, 2])
         assert X[:, 0].tolist() == [7.0, 3.0, 5.0]
         assert y[:, 0].tolist() == [8.0, 4.0, 6.0]
-        with pytest.raises(DataError, match="which has X, y, id; expected the same arrays"):
+        with pytest.raises(DataError, match="has X, y, id; expected the same arrays"):
             append_dataset(tmp_path / "data", [[5.0]], [6.0])
 
     def test_rows_of_a_source_are_taken_once(self, tmp_path):
@@ -153,7 +153,7 @@ class TestRefusals:
             ((np.zeros((2, 2)), np.zeros(2)), "X is float64, but array 'X' of .*refuse holds float32"),
             ((np.zeros((2, 2), "f4"), ["a", "b"]), "y is text, but array 'y' of .*refuse holds float64"),
             ((np.zeros((2, 2), "f4"), np.zeros((2, 1))), r"y has shape \(2, 1\); expected \(2,\)"),
-            ((np.zeros((2, 2), "f4"),), "rows of X for .*refuse, which has X, y"),
+            ((np.zeros((2, 2), "f4"),), "new rows have the arrays X, and .*refuse has X, y"),
         ],
     )
     def test_other_arrays_are_named_and_nothing_changes(self, url, arrays, message):

@@ -182,7 +182,7 @@ def test_a_folder_that_a_worker_does_not_share_is_left_alone(
         elsewhere.put(NAME, range(1), 1)
         elsewhere.put(NAME, range(2), 1)
     assert not os.path.lexists(ledger.location.path)
-    assert caplog.text.count("no folder that this machine shares") == 1
+    assert caplog.text.count("this machine does not share the folder") == 1
 
 
 def test_a_full_disk_ends_keeping_and_not_the_job(
