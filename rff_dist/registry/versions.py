@@ -9,10 +9,10 @@
         └── versions/N/              a record, as `write_record` makes it
             └── lineage.json         what it was made of; written last: without it there is no version N
 
-A number is claimed first, by creating its claim where nobody else has. The record is written whole, then its
-lineage, which the claim then tells of, and then the pointer is replaced in one step, if nobody else has
-replaced it. A publisher that dies on the way leaves a claim, and perhaps a folder that no one reads; the
-version before stays current. A lineage that is lost later is missed, by the claim or by the pointer.
+A publisher first claims a number, by creating a claim that nobody else has created. It writes the record and
+then the lineage, notes in the claim that the version is published, and then replaces the pointer in one step,
+if nobody else has replaced it. A publisher that dies on the way leaves a claim, and perhaps a folder that no
+one reads; the version before stays current. If a lineage is lost later, the claim or the pointer reveals it.
 """
 
 from __future__ import annotations
@@ -65,22 +65,22 @@ logger = logging.getLogger(__name__)
 _KIND, _VERSION = "lineage", 1
 _STORED = ("kind", "digest", "created", "parent", "lineage", "reason")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_ATTEMPTS = 100
-_YOUNG = timedelta(hours=1)
-_NUMBER = re.compile(r"([1-9][0-9]*)(?:\.json)?")  # of a version's folder, or its claim
-_CLAIMED, _PUBLISHED = "claimed", "published"  # what a claim says: when
-_GIVEN_UP = timedelta(days=1)  # a record is written in seconds or minutes
+_ATTEMPTS = 100  # to change the pointer while others change it
+_YOUNG = timedelta(hours=1)  # how long a version that was never current is safe from `prune`
+_NUMBER = re.compile(r"([1-9][0-9]*)(?:\.json)?")  # the name of a version's folder or claim
+_CLAIMED, _PUBLISHED = "claimed", "published"  # keys of a claim, whose values are times
+_GIVEN_UP = timedelta(days=1)  # Writing a record takes seconds or minutes.
 
 
 @dataclass(frozen=True)
 class Version:
-    """One published state of a registered model.
+    """One published version of a registered model.
 
     `number`: counted from 1; numbers are never used twice, and some may be missing.
-    `kind`: what it is, such as "ridge model".
-    `digest`: of all that its predictions depend on.
+    `kind`: the kind of model, such as "ridge model".
+    `digest`: digest of all that its predictions depend on.
     `created`: when it was published, as ISO 8601 in UTC.
-    `parent`: the version that was current then, or that it was made from.
+    `parent`: the version that it was made from, or that was current when it was published.
     `reason`: why it was published; may be empty.
     `lineage`: JSON values: what it was made of (`data`, `data_fingerprint`, `n_samples`, `spec`) and by which
       code (`code_version`).
@@ -96,7 +96,7 @@ class Version:
     lineage: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return it as JSON values, its URL without credentials."""
         return {**asdict(self), "url": redact(self.url)}
 
 
@@ -110,19 +110,19 @@ class Registry:
         self.location = parse_location(url)
 
     def names(self) -> list[str]:
-        """Return the names of the models of which a version is current, sorted."""
+        """Return the sorted names of the models that have a current version."""
         found = (name for name in list_names(self.location) if _NAME.fullmatch(name))
         return [name for name in found if holds_versions(self.location.child(name))]
 
     def model(self, name: str) -> RegisteredModel:
-        """Return the model of a name, which need not exist yet.
+        """Return the model of that name, which need not exist yet.
 
-        Raises InvalidParameterError if it cannot be a name.
+        Raises InvalidParameterError if the name is not valid.
         """
         if not _NAME.fullmatch(name):
             raise InvalidParameterError(
-                f"{name!r} cannot name a model; expected letters, digits, dots, hyphens and underscores, the "
-                "first one a letter or digit"
+                f"{name!r} cannot name a model; expected letters, digits, dots, hyphens and underscores, "
+                "beginning with a letter or digit"
             )
         return RegisteredModel(self.location.child(name).url)
 
@@ -148,24 +148,24 @@ class RegisteredModel:
         return self.location.path.rpartition("/")[2]
 
     def check(self, *, inputs: Sequence[Location] = ()) -> None:
-        """Refuse a place where no version can be published; before hours of work, say.
+        """Refuse a place where no version can be published; for use before hours of work.
 
         `inputs`: what is read while a version is written.
-        Raises OutputExistsError if something else than a registered model is there; StorageError if it cannot
-          be written, or overlaps one of `inputs`.
+        Raises OutputExistsError if something other than a registered model is there; StorageError if it
+          cannot be written, or overlaps one of `inputs`.
         """
         if exists(self.location) and not self._is_ours():
             raise OutputExistsError(
                 f"{self.location} holds something else than versions of a registered model; choose another "
                 "name, or publish without register=True"
             )
-        # The next version goes to a place of its own below the model.
+        # Each version has its own folder below the model.
         check_output(version_place(self.location, self._last_number() + 1), overwrite=False, inputs=inputs)
 
     def versions(self, *, last: int | None = None) -> list[Version]:
-        """Return the versions that were published whole, in the order of their numbers.
+        """Return the published versions, in the order of their numbers.
 
-        `last`: how many of the newest to read; all if left out.
+        `last`: how many of the newest to read; None: all.
         """
         found = (self._read_version(number) for number in reversed(_numbers_in(self._versions)))
         whole = (version for version in found if version is not None)
@@ -174,7 +174,7 @@ class RegisteredModel:
     def version(self, number: int) -> Version:
         """Return one version.
 
-        Raises NoSuchVersionError if there is none of that number; names those that exist.
+        Raises NoSuchVersionError, which lists the existing ones, if there is no such version.
         """
         found = self._read_version(number)
         if found is None:
@@ -185,11 +185,11 @@ class RegisteredModel:
         return found
 
     def pointer(self) -> Pointer | None:
-        """Return which version is current, since when and why; None where none is."""
+        """Return which version is current, since when and why; None if there is none."""
         return read_pointer(self.location)[0]
 
     def current(self) -> Version | None:
-        """Return the version that readers get; None where none was promoted yet."""
+        """Return the version that readers get; None if no version was promoted yet."""
         pointer = self.pointer()
         return None if pointer is None else self.version(pointer.number)
 
@@ -205,11 +205,11 @@ class RegisteredModel:
 
         `write`: stores a record at the URL that it is given, as `write_record` or `write_model` does.
         `lineage`: JSON values: what the version was made of. `parent` is the version that it was made from,
-          the current one if left out; `code_version` is this release's, and `data` is a URL, which is stored
-          without anything secret.
-        `promote`: whether readers get it from now on; else it waits for `promote`.
-        Raises StorageError if it cannot be written, or something else is at this place; the current version
-          stays; InvalidParameterError if the lineage is not JSON.
+          by default the current one; `code_version` is by default this release's; `data` is a URL, which is
+          stored without credentials.
+        `promote`: whether to make it the current version now; if not, call `promote` later.
+        Raises StorageError if it cannot be written, or something else is at this place (the current version
+          then stays); InvalidParameterError if the lineage is not JSON.
         """
         facts = _checked_lineage(lineage)
         if exists(self.location) and not self._is_ours():
@@ -242,7 +242,7 @@ class RegisteredModel:
                 self.promote(number, reason=reason)
             except BaseException as error:
                 error.add_note(
-                    f"version {number} of {self.location} was published, and is not the current one"
+                    f"version {number} of {self.location} was published, but is not the current one"
                 )
                 raise
         return version
@@ -250,14 +250,14 @@ class RegisteredModel:
     def promote(self, number: int, *, reason: str = "") -> Version:
         """Make a version the current one: whoever reads the model from now on gets it.
 
-        The version before stays, for `rollback`. Of two promotions at once both are kept in the order of
-        their success, so that neither is overwritten unseen.
+        The version before stays, for `rollback`. Two promotions at the same moment are both recorded, in the
+        order of their success, so that neither is lost.
 
         Raises NoSuchVersionError if there is no such version; StorageError if the pointer cannot be written.
         """
         for _ in range(_ATTEMPTS):
             before, tagged = read_pointer(self.location)
-            # Looked for after the pointer was read: whoever removes it meanwhile changes the pointer first.
+            # Look for the version after reading the pointer: whoever removes it changes the pointer first.
             version = self.version(number)
             now = before or Pointer(number, (), "", "")
             if number in now.removing:
@@ -266,12 +266,12 @@ class RegisteredModel:
             with suppress(ConflictError), _writing(self.location):
                 swap_pointer(self.location, now.moved(number, previous, reason), expected=tagged)
                 return version
-        raise ConflictError(f"{self.location} is promoted to by others all the time; stop them and try again")
+        raise ConflictError(f"others keep promoting versions of {self.location}; stop them and try again")
 
     def rollback(self, *, reason: str | None = None) -> Version:
-        """Make the version current that was so before, and return it; again, and it is the one before that.
+        """Make the previously current version current again, and return it; repeat to go back further.
 
-        `reason`: why; says which version was left if not given.
+        `reason`: why; by default it names the version that was left.
         Raises NoSuchVersionError if there is nothing to roll back to; ConflictError if another version became
           current at the same moment.
         """
@@ -283,7 +283,7 @@ class RegisteredModel:
         why = f"rolled back from version {before.number}" if reason is None else reason
         left = None if before.left is None else tuple(sorted({*before.left, before.number}))
         for i, number in reversed([*enumerate(before.previous)]):
-            # A version that was removed since is passed over.
+            # Versions that were removed since are skipped.
             if number not in before.removing and (version := self._read_version(number)) is not None:
                 pointer = replace(before.moved(number, before.previous[:i], why), left=left)
                 with _writing(self.location):
@@ -297,7 +297,7 @@ class RegisteredModel:
     def left_versions(self) -> list[Version]:
         """Return the versions that were current once and are not now.
 
-        Of a model that was last changed by an older release, those too that never were.
+        If an older release changed the model last, also those that never were current.
         """
         pointer = self.pointer()
         if pointer is None:
@@ -308,10 +308,10 @@ class RegisteredModel:
         return [version for version in versions if version.number in (*pointer.previous, *pointer.left)]
 
     def prune(self, keep: int) -> list[int]:
-        """Remove all but the newest versions, and return the numbers of those that were removed.
+        """Remove all but the newest versions, and return the removed versions' numbers.
 
-        The current version and the one that a rollback goes back to always stay, and for an hour those that
-        were never current. What publishers that died left behind goes too, a day after they began.
+        The current version and the one that a rollback goes back to always stay. Versions that were never
+        current stay for an hour. What dead publishers left is removed a day after they began.
 
         `keep`: how many of the newest versions stay; at least 1.
         Raises InvalidParameterError if `keep` is below 1; NoSuchVersionError if no version is current.
@@ -320,7 +320,7 @@ class RegisteredModel:
             raise InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
         marked, removed = self._mark_old(keep)
         for number in marked:
-            # First what makes it a version: a half-removed one is none.
+            # The lineage goes first: without it a half-removed folder is not a version.
             delete_bytes(open_store(version_place(self.location, number), read_only=False), LINEAGE_FILE)
         whole = {version.number for version in self.versions()}
         left_behind = set(_numbers_in(self._versions)) - whole - set(marked)
@@ -330,14 +330,14 @@ class RegisteredModel:
         return removed
 
     def _mark_old(self, keep: int) -> tuple[tuple[int, ...], list[int]]:
-        """Keep old versions from becoming current; return all to be removed, and those marked now."""
+        """Mark old versions, so that none becomes current; return all marked ones, and those marked now."""
         old: list[int] = []
 
         def mark(now: Pointer) -> Pointer:
             young = datetime.now(UTC) - _YOUNG
             kept = {now.number, *now.previous[-1:]}
             candidates = [version for version in self.versions()[:-keep] if version.number not in kept]
-            # One that was published just now and never current is perhaps about to be promoted.
+            # A young version that was never current may be about to be promoted.
             old[:] = [
                 version.number
                 for version in candidates
@@ -348,7 +348,7 @@ class RegisteredModel:
         return self._swap(mark).removing, old
 
     def _swap(self, change: Callable[[Pointer], Pointer]) -> Pointer:
-        """Change the pointer, however often others change it meanwhile."""
+        """Change the pointer; repeat that if others change it meanwhile."""
         for _ in range(_ATTEMPTS):
             before, tagged = read_pointer(self.location)
             if before is None:
@@ -358,10 +358,10 @@ class RegisteredModel:
                 if after != before:
                     swap_pointer(self.location, after, expected=tagged)
                 return after
-        raise ConflictError(f"{self.location} is changed by others all the time; stop them and try again")
+        raise ConflictError(f"others keep changing {self.location}; stop them and try again")
 
     def _is_ours(self) -> bool:
-        """Tell whether what is at the model's place is this model, or the beginning of one."""
+        """Return whether the model's folder holds a registered model, or the beginning of one."""
         if holds_versions(self.location):
             return True
         names = {name for name in list_names(self.location) if not name.startswith(".")}
@@ -382,21 +382,21 @@ class RegisteredModel:
         if content is None:
             if not (self._was_published(number) and holds(place, RECORD_FILE)):
                 return None
-            content = read_file(place, LINEAGE_FILE)  # it may have been written just now
+            content = read_file(place, LINEAGE_FILE)  # It may have been written just now.
         if content is None:
             raise IntegrityError(
-                f"{LINEAGE_FILE} of {place} is lost, and the version was published; restore it from a copy, "
-                "or remove the folder if the version is not needed"
+                f"{LINEAGE_FILE} of {place} is lost, although the version was published; restore it from a "
+                "copy, or remove the folder if you do not need the version"
             )
         document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{LINEAGE_FILE} of {place}")
-        if (other := document.get("number", number)) != number:  # which older releases did not write
+        if (other := document.get("number", number)) != number:  # Older releases did not write it.
             raise IntegrityError(
-                f"{LINEAGE_FILE} of {place} is that of version {other}; restore it from a copy"
+                f"{LINEAGE_FILE} of {place} belongs to version {other}; restore it from a copy"
             )
         return Version(number, place.url, **{name: document[name] for name in _STORED})
 
     def _was_published(self, number: int) -> bool:
-        """Tell whether a version without lineage had one, and is not being removed."""
+        """Return whether a version without lineage was published, and is not being removed."""
         pointer = self.pointer()
         if pointer is not None and number in pointer.removing:
             return False
@@ -405,7 +405,7 @@ class RegisteredModel:
 
 
 def _write_lineage(version: Version) -> None:
-    """Make a version of a record that was written: its lineage is what tells that it is whole."""
+    """Write the lineage of a stored record, which makes it a version."""
     place = parse_location(version.url)
     document = {name: getattr(version, name) for name in ("number", *_STORED)}
     store = open_store(place, read_only=False)
@@ -415,7 +415,7 @@ def _write_lineage(version: Version) -> None:
 
 
 def code_version() -> dict[str, str]:
-    """Return which release of the package runs, and which commit it was installed from, where that is known.
+    """Return the package's release and, if known, the commit that it was installed from.
 
     Installers record the commit of what they fetched from version control (PEP 610, `direct_url.json`).
     """
@@ -431,7 +431,7 @@ def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(json.dumps({**code_version(), **lineage}, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidParameterError(
-            f"the lineage is not JSON: {error}; expected numbers, text, lists"
+            f"the lineage is not JSON: {error}; expected numbers, text, lists or dictionaries"
         ) from error
     if isinstance(facts.get("data"), str):
         facts["data"] = redact(facts["data"])
@@ -456,10 +456,10 @@ class Claims:
         return self.model.child("claims")
 
     def take(self, number: int) -> tuple[int, dict[str, Any]]:
-        """Take the first free number from `number` on, which nobody else gets; return it and its claim."""
+        """Take the first free number from `number` on, for this caller alone; return it and its claim."""
         by = {"host": platform.node(), "process": os.getpid(), "token": uuid.uuid4().hex}
         claim = {**by, _CLAIMED: datetime.now(UTC).isoformat(timespec="seconds")}
-        open_store(self.model, read_only=False)  # a name in memory is there from now on
+        open_store(self.model, read_only=False)  # In memory this creates the model.
         store = open_store(self.place, read_only=False)
         with _writing(self.place):
             while not create_bytes(store, f"{number}.json", json.dumps(claim).encode(), where=self.place):
@@ -467,17 +467,17 @@ class Claims:
         return number, claim
 
     def publish(self, number: int, claim: Mapping[str, Any], *, created: str) -> None:
-        """Let a claim tell when its version was published."""
+        """Note in a claim when its version was published."""
         with _writing(self.place):
             store = open_store(self.place, read_only=False)
             write_bytes(store, f"{number}.json", json.dumps({**claim, _PUBLISHED: created}).encode())
 
     def is_published(self, number: int) -> bool:
-        """Tell whether a claim says that its version was published; those of older releases do not tell."""
+        """Return whether a claim says that its version was published; older releases did not write that."""
         return _PUBLISHED in self._read(number)
 
     def is_given_up(self, number: int) -> bool:
-        """Tell whether whoever claimed a number so long ago is not going to publish it any more."""
+        """Return whether a number was claimed so long ago that nobody will publish it any more."""
         try:
             claimed = datetime.fromisoformat(self._read(number)[_CLAIMED])
         except (ValueError, KeyError, TypeError):
@@ -485,7 +485,7 @@ class Claims:
         return datetime.now(UTC) - claimed > _GIVEN_UP
 
     def _read(self, number: int) -> Mapping[str, Any]:
-        """Return what a claim says; nothing where it is lost, or whoever wrote it died meanwhile."""
+        """Return a claim; empty if it is lost, or its writer died before the end."""
         with suppress(ValueError):
             found = json.loads(read_file(self.place, f"{number}.json") or b"")
             if isinstance(found, dict):
@@ -494,11 +494,11 @@ class Claims:
 
 
 def _numbers_in(folder: Location) -> list[int]:
-    """Return the numbers that a folder of claims or of versions has, ascending."""
+    """Return the numbers in a folder of claims or of versions, ascending."""
     matches = (_NUMBER.fullmatch(name) for name in list_names(folder))
     return sorted(int(match[1]) for match in matches if match)
 
 
 def _writing(location: Location) -> AbstractContextManager[None]:
-    """Turn errors of a store into ones that say that the current version is unchanged."""
+    """Turn errors of a store into errors that say that the current version is unchanged."""
     return store_errors(f"{location} could not be written", "; the current version is unchanged")
