@@ -248,7 +248,7 @@ def _parse_header(metadata: Mapping[str, Any], *, text: bool) -> Header:
     if zarr_format == 2:
         chunks, shards = metadata["chunks"], None
         codecs = [c["id"] for c in [*(metadata.get("filters") or []), metadata.get("compressor")] if c]
-        dtype = (_v2_text(metadata["dtype"], codecs) if text else None) or _v2_dtype(metadata["dtype"])
+        dtype = _v2_dtype(metadata["dtype"], codecs, text=text)
         kept: tuple[str, ...] = ("dtype", "compressor", "filters", "order", "fill_value")
     elif zarr_format == 3:
         grid = metadata["chunk_grid"]
@@ -259,7 +259,7 @@ def _parse_header(metadata: Mapping[str, Any], *, text: bool) -> Header:
         for codec in metadata["codecs"]:
             if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
                 chunks, shards = codec["configuration"]["chunk_shape"], chunks
-        dtype = (_v3_text(metadata["data_type"]) if text else None) or _v3_dtype(metadata["data_type"])
+        dtype = _v3_dtype(metadata["data_type"], text=text)
         kept = ("data_type", "codecs", "fill_value")
     else:
         raise StorageError(f"Zarr format {zarr_format!r}; expected 2 or 3")
@@ -324,37 +324,30 @@ def walk_codecs(codecs: object, *, of_index: bool = True) -> Iterator[tuple[str,
                 yield from walk_codecs(settings.get("index_codecs"))
 
 
-def _v2_dtype(text: object) -> np.dtype[Any]:
-    return _numeric(np.dtype(text) if isinstance(text, str) else text, text)
-
-
-def _v3_dtype(data_type: object) -> np.dtype[Any]:
-    name = data_type if isinstance(data_type, str) else None
-    integers = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-    known = {"bool", "float16", "float32", "float64", *integers}
-    return _numeric(np.dtype(name) if name in known else data_type, data_type)
-
-
-def _v2_text(text: object, codecs: Sequence[str]) -> np.dtype[Any] | None:
-    if text == "|O" and "vlen-utf8" in codecs:
+def _v2_dtype(stored: object, codecs: Sequence[str], *, text: bool) -> np.dtype[Any]:
+    if text and stored == "|O" and "vlen-utf8" in codecs:
         return np.dtypes.StringDType()
-    dtype = np.dtype(text) if isinstance(text, str) else None
-    return dtype.newbyteorder("=") if dtype is not None and dtype.kind == "U" and dtype.itemsize else None
+    dtype = np.dtype(stored) if isinstance(stored, str) else None
+    if text and dtype is not None and dtype.kind == "U" and dtype.itemsize:
+        return dtype.newbyteorder("=")
+    return _numeric(dtype, stored)
 
 
-def _v3_text(data_type: object) -> np.dtype[Any] | None:
-    if data_type == "string":
+def _v3_dtype(stored: object, *, text: bool) -> np.dtype[Any]:
+    if text and stored == "string":
         return np.dtypes.StringDType()
-    if isinstance(data_type, dict) and data_type.get("name") == "fixed_length_utf32":
-        length = data_type["configuration"]["length_bytes"]
+    if text and isinstance(stored, dict) and stored.get("name") == "fixed_length_utf32":
+        length = stored["configuration"]["length_bytes"]
         if type(length) is not int or length < 4 or length % 4 or length > MAX_CHUNK_BYTES:
             raise StorageError(f"text of {str(length)[:100]} bytes; expected a multiple of 4")
         return np.dtype(f"=U{length // 4}")
-    return None
+    integers = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+    known = {"bool", "float16", "float32", "float64", *integers}
+    return _numeric(np.dtype(stored) if isinstance(stored, str) and stored in known else None, stored)
 
 
-def _numeric(dtype: object, stored: object) -> np.dtype[Any]:
-    if isinstance(dtype, np.dtype) and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8:
+def _numeric(dtype: np.dtype[Any] | None, stored: object) -> np.dtype[Any]:
+    if dtype is not None and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8:
         return dtype.newbyteorder("=")
     name = stored.get("name", stored) if isinstance(stored, dict) else stored
     raise StorageError(
@@ -378,20 +371,14 @@ def _naming_chunks(array: zarr.Array[Any], numbers: Iterable[int], label: str) -
     except MemoryError:
         raise
     except Exception as error:
-        raise _reading_failed(array, error, numbers, label) from error
-
-
-def _reading_failed(
-    array: zarr.Array[Any], error: Exception, numbers: Iterable[int], label: str
-) -> StorageError:
-    rows = stored_rows(array)
-    for i in numbers:
-        start, stop = i * rows, min((i + 1) * rows, array.shape[0])
-        try:
-            array[start:stop]
-        except Exception as found:
-            return _explain(found, f"{label}, rows {start}:{stop} (chunk {i})")
-    return _explain(error, label)
+        rows = stored_rows(array)
+        for i in numbers:
+            start, stop = i * rows, min((i + 1) * rows, array.shape[0])
+            try:
+                array[start:stop]
+            except Exception as found:
+                raise _explain(found, f"{label}, rows {start}:{stop} (chunk {i})") from error
+        raise _explain(error, label) from error
 
 
 def _explain(error: Exception, where: str) -> StorageError:

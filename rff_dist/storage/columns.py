@@ -148,7 +148,7 @@ def as_column(values: Any, *, name: str = "y") -> Column:
     if isinstance(values, MemoryColumn | StoredColumn):
         return values
     if isinstance(values, zarr.Array):
-        return _of_array(values, name, "error")
+        return _of_array(values, name)
     if hasattr(values, "__dask_graph__"):
         values = values.compute()
     array = np.asarray(values)
@@ -168,12 +168,12 @@ def _open(stored: StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
     return StoredColumn(array, stored.url, header, label, reopen)
 
 
-def _of_array(array: zarr.Array[Any], name: str, missing_chunks: str) -> StoredColumn:
+def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
     header, label = header_of(array, name, text=True)
     _check_shape(header, label)
     movable = local_root(array.store, "") is not None
-    reopen = (_of_array, (array, array.path, missing_chunks)) if movable else None
-    return StoredColumn(require_chunks(array, missing_chunks), None, header, label, reopen)
+    reopen = (_of_array, (array, array.path)) if movable else None
+    return StoredColumn(require_chunks(array), None, header, label, reopen)
 
 
 def _check_shape(header: Header, label: str) -> None:

@@ -55,7 +55,7 @@ def list_arrays(
     headers |= {name: group.read_header(name, text=True) for name in names - headers.keys()}
     seal = "seal" if isinstance(stored.store, SealedStore) else None
     return group.attributes, [
-        StoredArray(name, header, find_checksum(header) or seal)
+        StoredArray(name, header, _find_checksum(header) or seal)
         for name, header in sorted(headers.items())
         if header
     ]
@@ -77,7 +77,7 @@ def read_arrays(
         yield {name: read_rows(array, start, stop, label=f"array {name!r}") for name, array in arrays.items()}
 
 
-def find_checksum(header: Header) -> str | None:
+def _find_checksum(header: Header) -> str | None:
     """Return the codec that notices damage to an array's chunks, or None."""
     stored = json.loads(header.text)
     if header.zarr_format == 2:
