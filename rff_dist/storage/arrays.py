@@ -28,6 +28,8 @@ CHUNK_TARGET_BYTES = 16 * 2**20
 MAX_CHUNK_BYTES = 4 * 2**30
 MAX_METADATA_BYTES = 64 * 2**20
 MARK: dict[str, Any] = {"rff_dist": "bound"}  # an attribute of arrays, see `binding`
+# By default Zarr leaves out chunks of the fill value, and then reads a lost chunk as fill values.
+EVERY_CHUNK: Any = {"write_empty_chunks": True, "read_missing_chunks": False}
 _NUMBER_KINDS = "biuf"
 # The name of the second axis of arrays that have a row for each sample.
 _SECOND_AXIS = {
@@ -228,7 +230,7 @@ def create_array(
         attributes=MARK if marked else None,
         dimension_names=axes,
         fill_value=np.nan if dtype.kind in "fc" else "" if dtype.kind == "T" else 0,
-        config={"write_empty_chunks": True, "read_missing_chunks": False},
+        config=EVERY_CHUNK,
     )
 
 

@@ -53,8 +53,8 @@ def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | No
             found = obstore.get(store.store, key)
         except FileNotFoundError:
             return None
-        tag = {name: found.meta[name] for name in ("e_tag", "version")}
-        return Tagged(bytes(found.bytes()), {name: value for name, value in tag.items() if value})
+        tag = {name: value for name in ("e_tag", "version") if (value := found.meta[name])}
+        return Tagged(bytes(found.bytes()), tag)
 
 
 def create_bytes(store: Store, key: str, content: bytes, *, where: Location | str) -> bool:

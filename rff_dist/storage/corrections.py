@@ -291,10 +291,9 @@ def _move_up(array: zarr.Array[Any], gone: IntArray, label: str) -> None:
         stop = min(start + chunk_rows, n_samples)
         kept = np.setdiff1d(np.arange(start, stop), gone, assume_unique=True) - start
         waiting = np.concatenate([waiting, read_rows(array, start, stop, label=label)[kept]])
-        if len(waiting) >= chunk_rows or stop == n_samples:
-            n_rows = min(len(waiting), chunk_rows)
-            array[target : target + n_rows] = waiting[:n_rows]
-            target, waiting = target + n_rows, waiting[n_rows:]
+        if len(waiting) >= chunk_rows:
+            array[target : target + chunk_rows] = waiting[:chunk_rows]
+            target, waiting = target + chunk_rows, waiting[chunk_rows:]
     if len(waiting):
         array[target : target + len(waiting)] = waiting
 

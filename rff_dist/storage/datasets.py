@@ -371,8 +371,8 @@ def changed_rows(
         raise NoSuchVersionError(f"all rows of {location} were written anew since version {before}")
     rows = dataset.chunk_rows
     beyond = range(dataset.n_samples // rows, -(-other.n_samples // rows))
-    spans = [(i * rows, min((i + 1) * rows, other.n_samples)) for i in sorted(numbers.union(beyond))]
-    return other, same, [span for span in spans if span[0] < span[1]]
+    left = [i for i in sorted(numbers.union(beyond)) if i * rows < other.n_samples]  # `other` may be shorter
+    return other, same, [(i * rows, min((i + 1) * rows, other.n_samples)) for i in left]
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ import zarr
 from rff_dist.data.columns import is_text
 from rff_dist.data.memory import canonical_bytes
 from rff_dist.errors import DataError, StorageError
-from rff_dist.storage.arrays import Header, require_chunks
+from rff_dist.storage.arrays import EVERY_CHUNK, Header
 from rff_dist.storage.binding import complete
 from rff_dist.storage.columns import ID
 from rff_dist.storage.generations import LINE, LOADS, MANIFEST, manifest_of
@@ -71,8 +71,9 @@ class Editing:
 
     def array(self, name: str) -> zarr.Array[Any]:
         """Return an array for writing."""
-        array: Any = self.group[name]
-        return require_chunks(array).with_config({"write_empty_chunks": True})
+        found: Any = self.group[name]
+        array: zarr.Array[Any] = found.with_config(EVERY_CHUNK)
+        return array
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""

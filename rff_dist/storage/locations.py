@@ -253,7 +253,7 @@ def exists(location: Location) -> bool:
 
 def may_hold(location: Location) -> bool:
     """Return whether to try reading at `location`: always in an object store, since it has no folders."""
-    return location.scheme not in ("file", "memory") or exists(location)
+    return location.is_remote or exists(location)
 
 
 def list_names(location: Location) -> list[str]:

@@ -112,9 +112,8 @@ def check_output(
             f"{location} is not replaced: overwriting would remove what is there, and it holds none of "
             f"{', '.join(marker)}. Remove it yourself if you do not need it"
         )
-    if location.is_local:
-        # A model is written inside its folder, a dataset beside its place.
-        _try_writing(location.child("model") if RECORD_FILE in marker else location)
+    # A model is written inside its folder, a dataset beside its place.
+    _try_writing(location.child("model") if RECORD_FILE in marker else location)
 
 
 def holds_versions(location: Location) -> bool:
@@ -163,9 +162,7 @@ def stage(location: Location) -> Location:
     """Return where to write an output for `location` until `put_in_place`; nothing is created."""
     if location.is_remote:
         return location
-    folder, slash, name = location.path.rpartition("/")
-    dot = "." if location.is_local else ""
-    return Location(location.scheme, f"{folder}{slash}{dot}{name}.partial-{uuid.uuid4().hex[:12]}")
+    return hidden_beside(location, "partial")
 
 
 def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:

@@ -15,7 +15,7 @@ import zarr
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.data.columns import TEXT, Column
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import create_array, name_axes, read_rows
+from rff_dist.storage.arrays import EVERY_CHUNK, create_array, name_axes, read_rows
 from rff_dist.storage.binding import complete
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import Location, explain, open_store, parse_location, read_file, store_errors
@@ -219,11 +219,9 @@ class Output:
 
     def _open(self, name: str) -> zarr.Array[Any]:
         try:
-            store = open_store(self.staged, read_only=self.staged.scheme == "memory")
-            config = {"write_empty_chunks": True, "read_missing_chunks": False}
-            if self.staged.scheme == "memory":
-                store = store.with_read_only(False)
-            return zarr.open_array(store, path=name, mode="r+", config=config)  # type: ignore[arg-type]
+            # Opening to write would create anew a store in memory that is gone, opening to read fails.
+            store = open_store(self.staged, read_only=self.staged.scheme == "memory").with_read_only(False)
+            return zarr.open_array(store, path=name, mode="r+", config=EVERY_CHUNK)
         except FileNotFoundError as error:
             raise StorageError(f"the unfinished output {self.staged} of {self.location} is gone") from error
 

@@ -99,24 +99,20 @@ class SealedStore(WrapperStore[Store]):
         found = await self._store.get(key, prototype)
         expected = self._files.get(key)
         if expected != (None if found is None else _sums(found.to_bytes())):
-            raise IntegrityError(f"{key} is not as it was sealed. {_ADVICE}")
+            raise IntegrityError(
+                f"{key} is not as it was sealed. Restore it from a copy; if the change is meant, seal the "
+                "data anew (`rff-dist seal`)"
+            )
         if byte_range is None:
             return found
         self._seen.add(key)  # Many parts of one shard are read; the whole file is checked only once.
         return await self._store.get(key, prototype, byte_range)
 
-    def list_dir(self, prefix: str) -> AsyncIterator[str]:
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Yield the names below a prefix, except the seal's, which is not part of the Zarr hierarchy."""
-        return _without_seal(self._store.list_dir(prefix))
-
-
-async def _without_seal(names: AsyncIterator[str]) -> AsyncIterator[str]:
-    async for name in names:
-        if name != SEAL:
-            yield name
-
-
-_ADVICE = "Restore it from a copy; where the change is meant, seal anew (`rff-dist seal`)"
+        async for name in self._store.list_dir(prefix):
+            if name != SEAL:
+                yield name
 
 
 @lru_cache(maxsize=4)  # Each task opens its dataset again.

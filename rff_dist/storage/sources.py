@@ -35,7 +35,7 @@ def read_source(
     for name, part in (("sample_weight", sample_weight), ("groups", groups)):
         if y is None and part is not None:
             raise DataError(f"{name} is given without y; only training rows have it. Give y too")
-    if hasattr(X, "__dask_graph__"):
+    if _is_lazy(X):
         return _lazy_batches([X, y, sample_weight, groups, ids]), None
     given = {"y": y if _holds_labels(y) else None, "groups": groups, "ids": ids}
     columns = {name: as_column(part, name=name) for name, part in given.items() if part is not None}

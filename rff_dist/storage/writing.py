@@ -18,7 +18,7 @@ from zarr.core.sync import sync
 from rff_dist.data.columns import TEXT, check_values, is_text
 from rff_dist.data.memory import canonical_bytes, require_columns, require_numbers
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, read_rows
+from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, native, read_rows
 from rff_dist.storage.binding import complete
 from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
@@ -396,7 +396,7 @@ def _as_inputs(values: np.ndarray, _: int) -> np.ndarray:
     if values.ndim != 2:
         raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
     require_columns(values.shape, "X")
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
+    return native(values)
 
 
 def _as_targets(values: np.ndarray, first_row: int) -> np.ndarray:
