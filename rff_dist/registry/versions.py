@@ -154,11 +154,7 @@ class RegisteredModel:
         Raises OutputExistsError if something other than a registered model is there; StorageError if it
           cannot be written, or overlaps one of `inputs`.
         """
-        if exists(self.location) and not self._is_ours():
-            raise OutputExistsError(
-                f"{self.location} holds something else than versions of a registered model; choose another "
-                "name, or publish without register=True"
-            )
+        self._refuse_others()
         # Each version has its own folder below the model.
         check_output(version_place(self.location, self._last_number() + 1), overwrite=False, inputs=inputs)
 
@@ -212,8 +208,7 @@ class RegisteredModel:
           then stays); InvalidParameterError if the lineage is not JSON.
         """
         facts = _checked_lineage(lineage)
-        if exists(self.location) and not self._is_ours():
-            self.check()
+        self._refuse_others()
         number, claim = self._claims.take(self._last_number() + 1)
         place = version_place(self.location, number)
         try:
@@ -360,12 +355,15 @@ class RegisteredModel:
                 return after
         raise ConflictError(f"others keep changing {self.location}; stop them and try again")
 
-    def _is_ours(self) -> bool:
-        """Return whether the model's folder holds a registered model, or the beginning of one."""
-        if holds_versions(self.location):
-            return True
-        names = {name for name in list_names(self.location) if not name.startswith(".")}
-        return names <= {"claims", "versions"}
+    def _refuse_others(self) -> None:
+        """Raise OutputExistsError if the folder holds neither a registered model nor the beginning of one."""
+        if not exists(self.location) or holds_versions(self.location):
+            return
+        if {name for name in list_names(self.location) if not name.startswith(".")} - {"claims", "versions"}:
+            raise OutputExistsError(
+                f"{self.location} holds something else than versions of a registered model; choose another "
+                "name, or publish without register=True"
+            )
 
     def _last_number(self) -> int:
         return max((0, *_numbers_in(self._claims.place), *_numbers_in(self._versions)))
