@@ -53,7 +53,6 @@ class Lease:
       StorageError if the store does not answer.
     """
 
-    location: Location
     check: Callable[[], None]
 
 
@@ -123,7 +122,7 @@ def _in_folder(location: Location, holder: str) -> Iterator[Lease]:
                 raise _lost(location)
 
         try:
-            yield Lease(location, check)
+            yield Lease(check)
         finally:
             if is_at(file, path):
                 path.unlink(missing_ok=True)
@@ -221,7 +220,7 @@ def _in_store(location: Location, holder: str) -> Iterator[Lease]:
     _live.add(claim.token)
     threading.Thread(target=keep_alive, name=f"lease of {location}", daemon=True).start()
     try:
-        yield Lease(location, check)
+        yield Lease(check)
     finally:
         ended.set()
         _live.discard(claim.token)
