@@ -409,7 +409,7 @@ def _write_lineage(version: Version) -> None:
     store = open_store(place, read_only=False)
     with _writing(place):
         write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
-        sync_names(place, 3)
+        sync_names(place, 3)  # of the version, of `versions` and of the model
 
 
 def code_version() -> dict[str, str]:
@@ -418,7 +418,7 @@ def code_version() -> dict[str, str]:
     Installers record the commit of what they fetched from version control (PEP 610, `direct_url.json`).
     """
     found = {"code_version": own_version()}
-    with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
+    with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):  # not from version control
         recorded = json.loads(distribution("rff_dist").read_text("direct_url.json") or "")
         found["code_commit"] = str(recorded["vcs_info"]["commit_id"])
     return found

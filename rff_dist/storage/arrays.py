@@ -23,8 +23,9 @@ from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage.bounded import bounded_store
 from rff_dist.storage.locations import explain, is_store_error, read_bytes
 
-MAX_ROWS = 2**40
 CHUNK_TARGET_BYTES = 16 * 2**20
+# Limits of what metadata may claim, checked before memory is taken: Zarr opens 10^18 rows without a word.
+MAX_ROWS = 2**40
 MAX_CHUNK_BYTES = 4 * 2**30
 MAX_METADATA_BYTES = 64 * 2**20
 MARK: dict[str, Any] = {"rff_dist": "bound"}  # an attribute of arrays, see `binding`
@@ -305,6 +306,7 @@ def _check_header(header: Header, label: str) -> None:
 
 
 def _lengths(name: str, values: object, *, least: int) -> tuple[int, ...]:
+    # `type`, since JSON's `true` is an instance of int.
     if not isinstance(values, list) or any(type(v) is not int or v < least for v in values):
         raise StorageError(f"{name} {str(values)[:100]}; expected a list of integers of at least {least}")
     return tuple(values)
@@ -343,6 +345,7 @@ def _v3_dtype(stored: object, *, text: bool) -> np.dtype[Any]:
         if type(length) is not int or length < 4 or length % 4 or length > MAX_CHUNK_BYTES:
             raise StorageError(f"text of {str(length)[:100]} bytes; expected a multiple of 4")
         return np.dtype(f"=U{length // 4}")
+    # Names that Zarr has. NumPy would also take others, "object" for example.
     integers = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
     known = {"bool", "float16", "float32", "float64", *integers}
     return _numeric(np.dtype(stored) if isinstance(stored, str) and stored in known else None, stored)
@@ -370,7 +373,7 @@ def _naming_chunks(array: zarr.Array[Any], numbers: Iterable[int], label: str) -
     """Turn a failed read into an error that names the chunk, found by reading chunks `numbers` one by one."""
     try:
         yield
-    except MemoryError:
+    except MemoryError:  # which says nothing about the stored bytes
         raise
     except Exception as error:
         rows = stored_rows(array)
@@ -390,6 +393,7 @@ def _explain(error: Exception, where: str) -> StorageError:
             "or, if the writer left out chunks that hold only the fill value (Zarr's default, "
             'write_empty_chunks=False), give missing_chunks="fill"'
         )
+    # Both of these are OSErrors, and yet mean damaged bytes.
     if is_store_error(error) and not isinstance(error, gzip.BadGzipFile | IntegrityError):
         return StorageError(f"{where} cannot be read: {explain(error)}")
     return IntegrityError(

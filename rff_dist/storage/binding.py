@@ -87,6 +87,7 @@ def check_array(header: Header | None, attributes: Mapping[str, Any], name: str,
     parts = manifest.get(_PARTS, {})
     part = parts.get(name) if isinstance(parts, Mapping) else None
     expected = None if part is None else part["metadata"]
+    # Without mark and entry it is an array of another program or an older release, which nothing binds.
     found = None if header is None or (part is None and not header.marked) else header.digest
     if found != expected:
         raise IntegrityError(
@@ -118,7 +119,7 @@ def _check_place(sums_of: Mapping[str, NDArray[np.uint32]], key: str, found: Buf
     """
     array, slash, place = key.partition("/c/")
     sums = sums_of.get(array + slash)
-    if sums is None or is_part:
+    if sums is None or is_part:  # A part need not hold the checksum, which ends the chunk.
         return
     number, stored = int(place.partition("/")[0]), found[-_SUM_BYTES:].to_bytes()
     if number < len(sums) and stored != sums[number].tobytes():

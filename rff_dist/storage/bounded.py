@@ -98,12 +98,13 @@ def _told(content: bytes, at: int) -> int:
 
 def _zstd(content: bytes, limit: int) -> int:
     """Return the size in the frame's header (RFC 8878, Sec. 3.1.1.1); 0 if it has none."""
-    if len(content) < 18:
+    if len(content) < 18:  # the longest header: 4 + 1 + 1 + 4 + 8 bytes
         return 0
     descriptor = content[4]
     single, flag = descriptor >> 5 & 1, descriptor >> 6
     at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
     n_bytes = (int(single), 2, 4, 8)[flag]
+    # Sizes of two bytes are stored less 256 (ibid.).
     return int.from_bytes(content[at : at + n_bytes], "little") + (256 if n_bytes == 2 else 0)
 
 

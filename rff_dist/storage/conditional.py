@@ -158,4 +158,5 @@ def _put_unguarded(
         return False
     with reaching(f"{where} cannot be written", key):
         write_bytes(store, key, content)
+    # Another writer may have written after the comparison; the last one wins, and the others must know.
     return read_bytes(store, key, where=where) == content

@@ -158,6 +158,7 @@ def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message:
             if keep_order:
                 _move_up(array, gone, label)
             else:
+                # As many of the last rows stay as there are holes before them.
                 holes = gone[gone < n_after]
                 movers = np.setdiff1d(np.arange(n_after, n_before), gone, assume_unique=True)
                 if len(holes):

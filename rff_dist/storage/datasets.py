@@ -121,6 +121,7 @@ class ZarrDataset(ArraysDataset):
         does not notice that another program changed a chunk of plain Zarr in place, outside the sample.
         """
         digest, manifest = hashlib.sha256(), manifest_of(self.attributes)
+        # A snapshot never changes, so its manifest is enough, and no chunk is read.
         if self.version is not None and "sha256" in manifest:
             told = [self._identity(), {name: header.text for name, header in self._headers.items()}]
             return hashlib.sha256(json.dumps([manifest["sha256"], *told]).encode()).hexdigest()
@@ -135,7 +136,7 @@ class ZarrDataset(ArraysDataset):
             digest.update(str(manifest.get("sha256")).encode())
         return digest.hexdigest()
 
-    @cached_property
+    @cached_property  # For plain Zarr in an object store it lists all objects.
     def _content_key(self) -> str | None:
         address = self._address
         return None if address is None else address.content_key(self._array_names, self.missing_chunks)

@@ -124,6 +124,7 @@ class Editing:
         """
         manifest = manifest_of(self.attributes)
         chain = hashlib.sha256(f"{manifest.get('sha256')}|{digest}".encode()).hexdigest()
+        # After any other change, an earlier version's rows are not the first rows any more.
         line = manifest.get(LINE, [])[-_LONGEST_LINE:] if what == "append" else []
         state = {
             "n_samples": n_after,

@@ -284,12 +284,13 @@ def _pack(value: Any) -> tuple[Any, list[np.ndarray]] | None:
 
 
 def _tree(value: Any, arrays: list[np.ndarray]) -> Any:
+    # NumPy's str_ is a str and its float64 a float, so NumPy's scalars are told apart first.
     if value is None or (isinstance(value, bool | int | str) and not isinstance(value, np.generic)):
         return value
     if isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind in _KINDS:
-        arrays.append(np.ascontiguousarray(value).reshape(np.shape(value)))
+        arrays.append(np.ascontiguousarray(value).reshape(np.shape(value)))  # else 0-d arrays become 1-d
         return {"scalar" if isinstance(value, np.generic) else "array": len(arrays) - 1}
-    if isinstance(value, float):
+    if isinstance(value, float):  # JSON has no NaN and no infinity.
         return {"float": value.hex()}
     if isinstance(value, tuple | list):
         return {type(value).__name__: [_tree(one, arrays) for one in value]}

@@ -145,6 +145,7 @@ class HalfLife:
             times = [one.written.timestamp() for one in loads if one.written is not None]
             first = times[0] if times else 0.0
             each = [first if one.written is None else one.written.timestamp() for one in loads]
+            # `max`: if a clock was set back, a later load still belongs to no earlier span.
             numbers = list(itertools.accumulate((int(time // seconds) for time in each), max))
         else:
             return []

@@ -114,7 +114,7 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
         raise StorageError(
             f"not a location: {text!r}; expected a path or a URL such as s3://bucket/data.zarr"
         )
-    if "::" in text:
+    if "::" in text:  # as fsspec writes chains, whose inner scheme nobody would check
         raise StorageError(
             f"chained URLs are not followed: {redact(text)}; expected one location. Copy the data first"
         )
@@ -171,6 +171,7 @@ def open_store(location: Location, *, read_only: bool) -> Store:
 
     wait_at_exit()
     # Credentials and endpoints come from the environment (AWS_…, GOOGLE_…, AZURE_…), never from the URL.
+    # Passing faults are retried, but a store that is away must fail in bounded time.
     try:
         store = from_url(
             location.url, retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
@@ -220,6 +221,7 @@ def explain(error: BaseException) -> str:
     """Return one line about a library's error, without credentials."""
     # obstore adds its internal state after "Debug source", Icechunk after "context:".
     text = " ".join(re.split(r"Debug source|\n\s*context:", str(error))[0].split())
+    # A URL's user and query may hold credentials.
     text = re.sub(r"(://)[^/@\s]*@", r"\1***@", text)
     text = re.sub(r"(://[^\s?#]*)[?#]\S*", r"\1?***", text)
     hint = next((f"; {hint}" for words, hint in _STORE_HINTS.items() if words in text), "")
@@ -354,6 +356,7 @@ def write_parts(store: Store, key: str, parts: Sequence[bytes | memoryview], *, 
         temporary.unlink(missing_ok=True)
     if not durable:
         return
+    # A power cut must not lose the names either: the file's, and those of folders that were made for it.
     for folder in (path.parent, *(folder.parent for folder in missing)):
         fsync_path(folder)
 

@@ -336,16 +336,18 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
             f"{label} is {header.dtype} of shape {header.shape}; {RECORD_FILE} says {entry['dtype']} of "
             f"shape {shape}"
         )
+    # As floats, since the product of claimed lengths may overflow NumPy's integers.
     n_bytes = int(np.prod([float(length) for length in shape])) * header.dtype.itemsize
     if n_bytes > MAX_ARRAY_BYTES:
         raise StorageError(
             f"{label} claims {n_bytes / 2**30:.0f} GiB; expected at most {MAX_ARRAY_BYTES // 2**30} GiB"
         )
     array = open_array(store, path, header, label=label)
+    # Arrays are not compressed, so fewer stored bytes than claimed are damage, found before memory is taken.
     if n_bytes > (stored := stored_bytes(store, path, label)):
         raise IntegrityError(f"{label} claims {n_bytes:_} bytes, and its files have {stored:_}; restore them")
     values = read_rows(array, 0, header.shape[0], label=label) if n_bytes else np.empty(shape, header.dtype)
-    values = np.ascontiguousarray(values).reshape(shape)
+    values = np.ascontiguousarray(values).reshape(shape)  # Scalars are stored with shape (1,).
     if _sha256(values) != entry["sha256"]:
         raise IntegrityError(
             f"{label} is not as it was written: SHA-256 {_sha256(values)[:16]}…, expected "

@@ -348,6 +348,7 @@ def expire(location: Location, older_than: datetime, *, tags: bool = False) -> E
     """
     with _writer(location) as repository:
         gone = repository.expire_snapshots(older_than, delete_expired_tags=tags)
+        # In a folder the lock keeps other writers out, whose files no commit names yet.
         garbage = older_than if location.is_local else min(older_than, datetime.now(UTC) - _SPARED)
         summary = repository.garbage_collect(garbage)
     open_pinned.cache_clear()

@@ -173,6 +173,7 @@ def write_batches(
     """
     with ExitStack() as stack, store_errors(f"{location} could not be written", "; nothing is left of it"):
         if location.is_remote:
+            # The lease comes first here, since only its holder may remove what a dead writer left.
             stack.enter_context(hold(location, holder="a writer"))
         remove_unfinished(location)
         check_output(location, overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
@@ -310,6 +311,7 @@ class RowBuffer:
     def onto(cls, arrays: dict[str, zarr.Array[Any]], n_samples: int) -> RowBuffer:
         """Return a buffer that writes after the existing rows."""
         chunk_rows = arrays["X"].chunks[0]
+        # The rows of a last chunk that is not full are written again, with new rows behind them.
         start = n_samples // chunk_rows * chunk_rows
         tails = {
             name: [read_rows(array, start, n_samples, label=f"array {name!r}")]
@@ -352,6 +354,7 @@ class RowBuffer:
         for array in self.arrays.values():
             # No chunk lies beyond the last row, so none need be looked for among the 2^40 claimed rows.
             sync(array.async_array.resize((self.n_samples, *array.shape[1:]), delete_outside_chunks=False))
+        # One hash for each array, so that the digest does not depend on how rows are cut into batches.
         combined = "|".join(digest.hexdigest() for digest in self.hashes.values())
         return hashlib.sha256(combined.encode()).hexdigest()
 
