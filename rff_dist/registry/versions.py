@@ -48,7 +48,6 @@ from rff_dist.storage.locations import (
     delete_bytes,
     exists,
     list_names,
-    may_hold,
     open_store,
     parse_location,
     read_file,
@@ -374,8 +373,6 @@ class RegisteredModel:
 
     def _read_version(self, number: int) -> Version | None:
         place = version_place(self.location, number)
-        if not may_hold(place):
-            return None
         content = read_file(place, LINEAGE_FILE)
         if content is None:
             if not (self._was_published(number) and holds(place, RECORD_FILE)):

@@ -40,7 +40,6 @@ from rff_dist.storage.locations import (
     delete_bytes,
     explain,
     list_names,
-    may_hold,
     open_store,
     read_file,
     store_errors,
@@ -135,12 +134,17 @@ class Ledger:
 
     def n_bytes(self) -> int | None:
         """Return the bytes of all that is kept; None in an object store."""
-        return _size_of(self.location.path) if self.location.is_local else None
+        if not self.location.is_local:
+            return None
+        sizes = []
+        for place, _, names in os.walk(self.location.path):
+            for name in names:
+                with suppress(FileNotFoundError):  # The file was replaced at this moment.
+                    sizes.append(os.stat(os.path.join(place, name)).st_size)
+        return sum(sizes)
 
     def is_empty(self) -> bool:
         """Return whether nothing is kept."""
-        if not may_hold(self.location):
-            return True
         return not any(_NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in list_names(self.location))
 
     def output(self, name: str) -> Location | None:
@@ -162,8 +166,6 @@ class Ledger:
     # -------------------------------------------------------------------------------------------------
 
     def _entries(self) -> list[tuple[str, range]]:
-        if not may_hold(self.location):
-            return []
         matches = (_NAME.fullmatch(name) for name in list_names(self.location))
         return [(m["name"], range(int(m["start"]), int(m["stop"]))) for m in matches if m is not None]
 
@@ -204,15 +206,6 @@ def open_ledger(location: Location) -> Ledger:
         with store_errors(f"{location} cannot be written"):
             write_bytes(open_store(location, read_only=False), _holder(ledger.token), b"")
     return ledger
-
-
-def _size_of(folder: str) -> int:
-    sizes = []
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):  # The file was replaced at this moment.
-                sizes.append(os.stat(os.path.join(place, name)).st_size)
-    return sum(sizes)
 
 
 def _holder(token: str) -> str:

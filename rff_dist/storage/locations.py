@@ -315,6 +315,8 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
 
 def read_file(location: Location, name: str) -> bytes | None:
     """Return the bytes of a file directly below `location`, or None; raises as `read_bytes`."""
+    if not may_hold(location):
+        return None
     return read_bytes(open_store(location, read_only=True), name, where=location)
 
 

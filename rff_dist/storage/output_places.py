@@ -36,7 +36,6 @@ from rff_dist.storage.locations import (
     explain,
     fsync_path,
     list_names,
-    may_hold,
     open_store,
     read_file,
     sync_to_disk,
@@ -125,8 +124,6 @@ def holds(location: Location, name: str) -> bool:
     """Return whether a file `name` is stored directly below `location`."""
     if location.is_local:
         return Path(location.path, name).is_file()
-    if not may_hold(location):
-        return False
     return read_file(location, name) is not None
 
 

@@ -51,7 +51,6 @@ from rff_dist.storage.locations import (
     exists,
     explain,
     list_names,
-    may_hold,
     open_store,
     parse_location,
     read_file,
@@ -166,12 +165,11 @@ def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Reco
 def find_record(location: Location) -> Location:
     """Return the place of the record at `location`; for a registered model, of its current version."""
     _refuse_pickles(location)
-    if may_hold(location):
-        if read_file(location, RECORD_FILE) is not None:
-            return location
-        pointer, _ = read_pointer(location)
-        if pointer is not None:
-            return version_place(location, pointer.number)
+    if read_file(location, RECORD_FILE) is not None:
+        return location
+    pointer, _ = read_pointer(location)
+    if pointer is not None:
+        return version_place(location, pointer.number)
     if not exists(location):
         raise StorageError(f"no model at {location}: nothing is there; expected a folder with {RECORD_FILE}")
     return location
