@@ -232,7 +232,7 @@ def find_group(
 
     `version`: for versioned data: a tag or a snapshot; None: the current version.
     `sealed`: whether to compare files with their seal, if there is one.
-    Raises StorageError if no group is there; NoSuchVersionError if there is no such version.
+    Raises StorageError if nothing is there, or a file; NoSuchVersionError if there is no such version.
     """
     if not isinstance(url, zarr.Group):
         return _group_at(parse_location(url), version, sealed=sealed)
@@ -294,7 +294,7 @@ def require_versions(location: Location) -> None:
 def _open_group(store: Store, root: str, place: str) -> zarr.Group:
     """Open a Zarr group, finished or not; raise a StorageError that says what is there instead."""
     prefix = f"{root}/" if root else ""
-    # Each name is a request to an object store, so the likeliest comes first.
+    # Each name is a request to an object store, so the search ends with the first one that is there.
     for name in ("zarr.json", ".zgroup", ".zarray"):
         if (content := read_bytes(store, prefix + name, where=place)) is not None:
             break

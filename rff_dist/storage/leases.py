@@ -116,9 +116,7 @@ def _in_folder(location: Location, holder: str) -> Iterator[Lease]:
             discard(place)
 
         def check() -> None:
-            if not is_at(
-                file, path
-            ):  # Somebody has removed the lock's file, so another run may have a new one.
+            if not is_at(file, path):  # Somebody removed the file, so another run may hold a new one.
                 raise _lost(location)
 
         try:

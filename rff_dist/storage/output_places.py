@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 # What a writer of a model leaves if it is killed, or if it fails while the store is away.
 _PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr|\.model\.json\.[0-9a-f]{32}")
-_DRAINED_S = 60.0  # A request to an object store is given up after so many seconds.
+_DRAINED_S = 60.0  # by then a request to an object store is given up
 
 
 def check_output(

@@ -131,7 +131,7 @@ class Change:
         with _errors(f"{self.location} could not be changed", "; it is as it was"):
             if not self.location.is_local:
                 return str(self._session.commit(message, metadata=told))
-            # Icechunk syncs nothing. A power cut must find the branch at files that are on the disk.
+            # Icechunk syncs nothing. After a power cut the branch must lead to files that are on the disk.
             snapshot = str(self._session.flush(message, metadata=told))
             _sync_since(self.location, self._begun)
             repository = _open_repository(self.location)
