@@ -123,7 +123,7 @@ def test_versions_that_were_current_are_told_from_those_that_wait(url):
     model = RegisteredModel(url)
     model.rollback()
     assert [version.number for version in model.left_versions()] == [1, 4]
-    # As releases before wrote it: each one counts that is not current.
+    # As older releases wrote it: every version that is not current counts.
     location = parse_location(url)
     pointer, tagged = read_pointer(location)
     swap_pointer(location, dataclasses.replace(pointer, left=None), expected=tagged)
@@ -266,12 +266,12 @@ def test_a_version_that_is_being_removed_cannot_become_current(url):
         model.promote(2)
     with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
         model.rollback()
-    assert model.prune(9) == []  # ends what another one, who died, began
+    assert model.prune(9) == []  # finishes what a dead `prune` began
     assert (numbers(url), model.pointer().removing) == ([3], ())
 
 
 def die_before_the_lineage(url, claimed):
-    """Leave what a publisher leaves who dies when its record is written; returns the number."""
+    """Leave what a publisher leaves that dies after its record is written; return the number."""
     number, claim = Claims(parse_location(url)).take(1)
     Path(url, f"claims/{number}.json").write_text(json.dumps({**claim, "claimed": claimed.isoformat()}))
     write_record(f"{url}/versions/{number}", kind="test", metadata={}, arrays={})
@@ -428,7 +428,7 @@ import os, signal, sys
 from tests.versions import publish
 
 def kill_at(n, folder):
-    # Every file that is opened for writing, and every name that changes, is a moment to die at.
+    # The process dies when it opens a file for writing, or changes a name: each time is one moment.
     left = [n]
     def count(event, arguments):
         if event not in ("open", "os.rename", "os.mkdir") or not str(arguments[0]).startswith(folder):
@@ -440,7 +440,7 @@ def kill_at(n, folder):
             os.kill(os.getpid(), signal.SIGKILL)
     sys.addaudithook(count)
 
-# A process for each moment, whose threads start after the fork.
+# Each moment has its own process, whose threads start after the fork.
 for line in sys.stdin:
     n, folder = line.split()
     child = os.fork()
@@ -481,7 +481,7 @@ def test_a_publisher_killed_at_any_moment_leaves_the_old_version_or_the_new_one(
     killed = outcomes[:-1]
     assert outcomes[-1] == (0, (1, 2), 2)
     assert all(code == -signal.SIGKILL for code, _, _ in killed)
-    # Nothing half-written is a version. Once the lineage is there it is one, and current once the pointer is.
+    # Half-written files are no version. With its lineage it is one, and with the pointer the current one.
     stages = [(listed, current) for _, listed, current in killed]
     assert stages == sorted(stages)
     assert len(stages) > 20 / step

@@ -1,4 +1,4 @@
-"""Appending: the rows of before, or all of them, whatever happens in between."""
+"""Appending: readers see the old rows or all rows, whatever happens in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage to what we write is noticed: bytes, chunks in each other's place, and metadata."""
+"""Damage to what we write is noticed: damaged bytes, swapped chunks and changed metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests import flips
 
-N, CHUNK = 100, 40  # chunks that Icechunk keeps in files of their own
+N, CHUNK = 100, 40  # large enough that Icechunk keeps chunks in files of their own
 
 
 def draw(n, seed=0):
@@ -77,7 +77,7 @@ def replaced(snapshot, **changes):
 @pytest.mark.faults("F9")
 @pytest.mark.parametrize("damage", [name_another, leave_out, cut_off, date_back, unsign])
 def test_a_history_that_is_damaged_is_noticed(tmp_path, monkeypatch, damage):
-    """Of Icechunk's list of snapshots, which has no checksum."""
+    """The damage is in Icechunk's list of snapshots, which has no checksum."""
     url = tmp_path / "d"
     write_dataset(url, *draw(N), chunk_rows=CHUNK, versioned=True)
     for _ in range(2):
@@ -141,7 +141,7 @@ def test_changes_keep_what_binds(tmp_path):
 
 
 def _holes(rows):
-    """Rows 0, 50 and 129 of 130 deleted: the last ones that stay take the places."""
+    """Rows 0, 50 and 129 of 130 are deleted, and the last remaining rows take their places."""
     rows = rows.copy()
     rows[[0, 50]] = rows[[127, 128]]
     return rows[:127]

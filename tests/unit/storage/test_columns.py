@@ -1,4 +1,4 @@
-"""Labels and groups of every type come back as they were given, and what is no label is refused by row."""
+"""Labels and groups of every type come back as they were given; other values are refused with their row."""
 
 import json
 import pickle

@@ -16,7 +16,7 @@ def object_store():
 
 
 def folder_as_object_store(path):
-    """Return an object store that can create under a condition, and not replace."""
+    """Return an object store that can create on a condition, but not replace."""
     obstore = pytest.importorskip("obstore.store", reason="needs the extra s3")
     return ObjectStore(obstore.LocalStore(path))
 

@@ -1,4 +1,4 @@
-"""Rows replaced and deleted, versions gone back to, and plain Zarr that becomes versioned."""
+"""Rows are replaced and deleted, versions rolled back, and plain Zarr becomes versioned."""
 
 from __future__ import annotations
 

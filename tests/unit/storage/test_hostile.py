@@ -1,4 +1,4 @@
-"""Files with bad intentions: no code is run, no memory taken on their word, no name leaves its folder."""
+"""Hostile files: they run no code, claim no memory, and name nothing outside their folder."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def subjects(tmp_path_factory):
 
 
 def test_no_pickle_is_loaded(subjects):
-    """An audit hook stays for good, so that it is set in another process."""
+    """An audit hook cannot be removed, so it is set in another process."""
     code = """
 import sys
 found = []
@@ -170,7 +170,7 @@ def places(value, at=()):
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_documents_with_anything_in_them_are_read_or_refused(subjects, name, data):
-    """A value anywhere in a JSON document is replaced, as someone would who signs it again."""
+    """Any value of a JSON document is replaced, and the document signed again, as an attacker could."""
     subject = subjects[name]
     path = data.draw(st.sampled_from(sorted(subject.folder.rglob("*.json"))))
     before = path.read_bytes()

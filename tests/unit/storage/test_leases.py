@@ -1,4 +1,4 @@
-"""A lease is one writer's at a time, whoever else tries, and a dead writer's ends."""
+"""One writer holds a lease at a time, whoever else tries, and the lease of a dead writer ends."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def try_to_hold(place: str) -> Any:
 
 
 def is_free(place: str) -> bool:
-    """Tell whether nothing is left of a lease."""
+    """Return whether nothing is left of a lease."""
     location = parse_location(place)
     if location.is_local:
         return not lock_of(place).exists()
@@ -199,7 +199,7 @@ def test_the_lease_of_a_killed_process_is_free_at_once_whatever_clocks_say(tmp_p
 
 
 def test_a_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(stored, caplog):
-    put_claim(stored, started=1)  # the number was given to another process since
+    put_claim(stored, started=1)  # another process has got the number since
     with hold(stored, holder="next"):
         assert json.loads(claim_at(stored))["holder"] == "next"
     assert "is taken over from a run that died: an earlier run" in caplog.text
@@ -259,7 +259,7 @@ def test_a_holder_gives_signs_of_life(stored, monkeypatch):
 def test_a_run_that_was_stopped_too_long_learns_that_it_was_replaced(stored):
     with hold(stored, holder="sleeper") as lease:
         lease.check()
-        # As another run does that found it silent.
+        # As another run does if it found the holder silent.
         mine = put_claim(stored, holder="the next run")
         with pytest.raises(OutputBusyError, match=r"lease is gone, and taken over by the next run"):
             lease.check()
@@ -365,7 +365,7 @@ def test_exactly_one_holds_a_lease_at_a_time_whatever_the_order_of_their_steps(m
 
 
 def test_of_many_that_take_and_release_a_lock_one_holds_it_at_a_time(tmp_path):
-    """The file goes with each release, so that another may be locked at the same moment."""
+    """Each release removes the file, so another file may be locked at the same moment."""
     now, most, in_total = 0, 0, 0
 
     def run() -> None:

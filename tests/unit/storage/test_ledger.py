@@ -1,4 +1,4 @@
-"""Sums in files: as they were put, or told to be damaged; never others."""
+"""Kept sums come back as they were put, or are reported as damaged; never other sums."""
 
 import logging
 import os

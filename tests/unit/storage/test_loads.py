@@ -1,4 +1,4 @@
-"""Loads and windows: which rows came together, and which are the last ones."""
+"""Loads and windows: which rows came together, and which are the newest."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -119,7 +119,7 @@ def test_what_is_no_half_life_is_refused(bad):
 def test_a_half_life_beyond_what_is_remembered_is_refused(monkeypatch):
     monkeypatch.setattr(loads_module, "MOST_LOADS", 4)
     loads = nightly(4)
-    assert len(HalfLife.parse("1d").spans(loads, 2)) == 4  # the first one does not count any more
+    assert len(HalfLife.parse("1d").spans(loads, 2)) == 4  # the first span does not count any more
     for half_life, at_most in (("1", 2), ("1d", 3), ("30d", 2)):
         with pytest.raises(InvalidParameterError, match=r"`half_life` reaches beyond the last 4 loads"):
             HalfLife.parse(half_life).spans(loads, at_most)

@@ -55,7 +55,7 @@ def test_labels_have_one_axis(tmp_path):
     output = create_output(
         tmp_path / "l", Layout(n_samples=5, n_columns=None, dtype="int32", chunk_rows=5, array="labels")
     )
-    # Zeros are the fill value of integers; left out, they would look like rows that nobody wrote.
+    # Zeros are the fill value of integers. If they were left out, they would look like rows nobody wrote.
     output.write(Block(0, 0, 5), np.zeros(5))
     output.finish()
     labels = zarr.open_group(tmp_path / "l", mode="r")["labels"]
@@ -80,7 +80,7 @@ def test_values_of_another_shape_are_refused():
 def test_an_unfinished_output_is_not_published_and_says_so(tmp_path, scheme):
     url = tmp_path / "p" if scheme == "file" else "memory://unfinished"
     output = create_output(url, Layout(**SIZES))
-    # All zeros: a writer that leaves out empty chunks would seem unfinished.
+    # All zeros: if the writer left out empty chunks, it would seem unfinished.
     output.write(BLOCKS[0], np.zeros((16, 2)))
     with pytest.raises(StorageError, match="2 of 7 chunks of 8 rows were written"):
         output.finish()

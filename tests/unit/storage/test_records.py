@@ -39,7 +39,7 @@ def write(url, **changes):
 
 
 def edit(path, change, *, sign=True):
-    """Change model.json, as damage does (`sign=False`) or as an author with bad intentions would."""
+    """Change model.json as damage does (`sign=False`), or as an attacker would."""
     from rff_dist.storage.documents import _digest
 
     document = json.loads((path / "model.json").read_text())

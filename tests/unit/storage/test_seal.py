@@ -21,7 +21,7 @@ N = 60
 
 @pytest.fixture(params=["v2", "v3", "sharded"])
 def data(tmp_path, request):
-    """What others write: no checksums, no manifest."""
+    """Write Zarr as others do: no checksums, no manifest."""
     rng = np.random.default_rng(0)
     group = zarr.create_group(tmp_path / "d", zarr_format=2 if request.param == "v2" else 3)
     shards = {"shards": (20, 3)} if request.param == "sharded" else {}
@@ -58,7 +58,7 @@ def test_every_flipped_bit_and_cut_file_is_noticed_by_who_reads_and_by_the_check
         content = path.read_bytes()
         for other in (flipped(content, rng), content[:-1], b""):
             path.write_bytes(other)
-            if path.name != ".zattrs":  # which says nothing of the rows, and is read with others only
+            if path.name != ".zattrs":  # It does not describe the rows, and is read only with other files.
                 with pytest.raises(IntegrityError, match="sealed"):
                     read(data)
             assert str(path.relative_to(data)) in refusal(65, "seal", data, "--check")

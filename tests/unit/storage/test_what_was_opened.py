@@ -1,4 +1,4 @@
-"""A pass is over the rows that were opened, or ends with an error; and what is written opens in xarray."""
+"""A pass reads the rows that were opened, or ends with an error; and xarray opens what is written."""
 
 from __future__ import annotations
 

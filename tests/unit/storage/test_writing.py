@@ -1,4 +1,4 @@
-"""What the writer takes, and what it refuses before it works."""
+"""What the writer accepts, and what it refuses before it begins."""
 
 import errno
 import importlib
