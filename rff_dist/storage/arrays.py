@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import zarr
@@ -51,7 +51,6 @@ class Header:
     `chunks`: shape of a chunk, the smallest piece that can be decoded.
     `shards`: shape of a shard, a file that holds several chunks.
     `codecs`: names of all codecs and filters.
-    `zarr_format`: 2 or 3.
     `text`: the metadata that decide how bytes become numbers, as canonical JSON.
     `digest`: digest of all metadata.
     `marked`: whether the group must have a manifest with this digest; see `binding`.
@@ -62,7 +61,7 @@ class Header:
     chunks: tuple[int, ...]
     shards: tuple[int, ...] | None
     codecs: tuple[str, ...]
-    zarr_format: int
+    zarr_format: Literal[2, 3]
     text: str
     digest: str = ""
     marked: bool = False
@@ -142,9 +141,8 @@ def open_array(
     `missing_chunks`: as in `require_chunks`.
     """
     store = bounded_store(store, header.codecs, header.chunk_bytes)
-    zarr_format: Any = header.zarr_format
     try:
-        array = zarr.open_array(store, path=path, mode="r", zarr_format=zarr_format)
+        array = zarr.open_array(store, path=path, mode="r", zarr_format=header.zarr_format)
     except IntegrityError:
         raise
     except Exception as error:

@@ -95,15 +95,9 @@ def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
     given = [part if part is None or _is_lazy(part) else np.asarray(part) for part in parts]
     for i in range(n_blocks):
         X = np.asarray(_block(given[0], i))
-        stop = start + len(X)
-        yield (
-            X,
-            *(
-                part if part is None else np.asarray(_block(part, i)) if _is_lazy(part) else part[start:stop]
-                for part in given[1:]
-            ),
-        )
-        start = stop
+        rows = slice(start, start + len(X))
+        yield X, *(None if part is None else _rows(part, i, rows) for part in given[1:])
+        start = rows.stop
     lengths = [start if _is_lazy(part) else len(part) for part in given if part is not None]
     if len(set(lengths)) > 1:
         raise DataError(
@@ -114,6 +108,10 @@ def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
 
 def _is_lazy(part: Any) -> bool:
     return hasattr(part, "__dask_graph__")
+
+
+def _rows(part: Any, i: int, rows: slice) -> np.ndarray:
+    return np.asarray(_block(part, i)) if _is_lazy(part) else part[rows]
 
 
 def _row_blocks(collection: Any) -> int:
