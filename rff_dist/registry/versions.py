@@ -162,6 +162,7 @@ class RegisteredModel:
 
         `last`: how many of the newest to read; None: all.
         """
+        # The newest first and one by one, so that no more than the `last` ones are read.
         found = (self._read_version(number) for number in reversed(_numbers_in(self._versions)))
         whole = (version for version in found if version is not None)
         return list(islice(whole, last))[::-1]
@@ -320,6 +321,7 @@ class RegisteredModel:
         left_behind = set(_numbers_in(self._versions)) - whole - set(marked)
         for number in [*marked, *(number for number in left_behind if self._claims.is_given_up(number))]:
             discard(version_place(self.location, number))
+        # Only now, since a version must not become current while its folder is being removed.
         self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
         return removed
 

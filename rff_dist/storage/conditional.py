@@ -74,7 +74,7 @@ def create_bytes(store: Store, key: str, content: bytes, *, where: Location | st
         path = Path(store.root) / key
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(path, "xb") as file:
+            with open(path, "xb") as file:  # The system lets one caller create it.
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -97,7 +97,7 @@ def digest_files(folder: str) -> str:
     """Return a digest of the names, sizes and times of all files in a folder and its subfolders."""
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):
-        folders.sort()
+        folders.sort()  # in place: `os.walk` descends in this order
         for name in sorted(names):
             try:
                 found = os.stat(os.path.join(place, name))

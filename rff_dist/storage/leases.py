@@ -178,6 +178,7 @@ class _Claim:
         """Whether its process was on this machine and ended, or is this one and could not give it back."""
         if self.machine != _this_machine() or not self.machine:
             return False
+        # A later process may have the same number, but it started at another time.
         return _start_of(self.pid) != self.started or (self.pid == os.getpid() and self.token not in _live)
 
     def describe(self) -> str:
@@ -259,7 +260,7 @@ def _is_void(store: Store, found: Tagged, location: Location) -> bool:
     if -BEAT_S < time.time() - claim.beat < EXPIRES_S:
         return False
     logger.warning("%s: looking whether another run still lives: %s", location, claim.describe())
-    time.sleep(1.5 * BEAT_S)
+    time.sleep(1.5 * BEAT_S)  # A living holder gives a sign within this time.
     again = read_tagged(store, _KEY, where=location)
     return again is None or again.content == found.content
 

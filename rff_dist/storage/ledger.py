@@ -115,6 +115,7 @@ class Ledger:
                 return
             # No wait for the disk: damage by a power cut is noticed, and the rows are summed again.
             write_parts(open_store(self.location, read_only=False), key, parts, durable=False)
+            # The parts go after the whole is there, so that a kill in between loses nothing.
             for found, other in self._entries():
                 if found == name and other != span and span.start <= other.start and other.stop <= span.stop:
                     delete_bytes(open_store(self.location, read_only=False), _key(name, other))

@@ -189,6 +189,7 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
         if aside != staged.path:
             os.rename(staged.path, location.path)
     except OSError as error:
+        # The second rename failed, on a full disk for example: the old output goes back.
         if os.path.lexists(aside) and not os.path.lexists(location.path):
             os.rename(aside, location.path)
         if os.path.lexists(location.path) and not overwrite:

@@ -130,6 +130,7 @@ def write_record(
                     for n, v in values.items()
                 },
             }
+            # Another writer may have finished since `check_output` looked.
             if not overwrite and read_file(location, RECORD_FILE) is not None:
                 raise OutputExistsError(f"{location} was written meanwhile; choose another name")
             write_bytes(store, RECORD_FILE, sign_document(document, kind=_KIND, version=FORMAT_VERSION))
@@ -138,6 +139,7 @@ def write_record(
         whole = not location.is_remote and not was_there and not holds(location, RECORD_FILE)
         discard(location if whole else location.child(generation))
         raise
+    # The generation before stays, for readers that have it open; the one before that goes.
     for name in (*left, *before[1:]):
         if name:
             discard(location.child(name))

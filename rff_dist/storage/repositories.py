@@ -129,7 +129,7 @@ class Change:
         told = {**facts, _BEFORE: self.before, _WRITTEN: now}
         told[_DIGEST] = _digest(message, told)
         with _errors(f"{self.location} could not be changed", "; it is as it was"):
-            if not self.location.is_local:
+            if not self.location.is_local:  # Icechunk moves the branch on a condition.
                 return str(self._session.commit(message, metadata=told))
             # Icechunk syncs nothing. After a power cut the branch must lead to files that are on the disk.
             snapshot = str(self._session.flush(message, metadata=told))

@@ -202,7 +202,7 @@ def _new_group(location: Location, how: Writing) -> Iterator[tuple[zarr.Group, C
     Yields the group, and the change to commit if versions are kept.
     """
     if is_versioned(location):
-        with changing(location) as change:
+        with changing(location) as change:  # Readers keep the snapshot that they opened.
             yield zarr.create_group(change.store, overwrite=True), change
         return
     if how.versioned and location.is_remote and exists(location):
@@ -431,6 +431,7 @@ def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
     return labels.astype(TEXT) if is_text(labels.dtype) else labels
 
 
+# In the order of a batch's parts.
 _PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "X": _as_inputs,
     "y": _as_targets,
