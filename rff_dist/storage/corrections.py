@@ -16,7 +16,7 @@ from rff_dist.data.memory import check_indices
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
-from rff_dist.storage.editing import ROLES, Editing, digest_rows, editing, read_headers
+from rff_dist.storage.editing import ROLES, Editing, digest_rows, editing, read_headers, refuse_others
 from rff_dist.storage.generations import MANIFEST
 from rff_dist.storage.groups import OpenGroup, find_group
 from rff_dist.storage.loads import without_deleted
@@ -264,12 +264,7 @@ def _plain_arrays(group: OpenGroup) -> dict[str, zarr.Array[Any]]:
     headers = read_headers(group)
     if "X" not in headers:
         raise StorageError(f"{group.place} has no array 'X'; expected a dataset")
-    others = sorted(name for name in group.group.array_keys() if name not in ROLES)
-    if others:
-        raise StorageError(
-            f"{group.place} also holds {', '.join(map(repr, others[:10]))}; expected {', '.join(ROLES)} "
-            "alone. Write such arrays to another group"
-        )
+    refuse_others(group)
     return {name: group.open_array(name, header) for name, header in headers.items()}
 
 

@@ -173,19 +173,23 @@ def _check(dataset: OpenGroup, headers: Mapping[str, Header]) -> None:
             f"{dataset.place} is a repository that rff_dist did not write; expected a versioned dataset. "
             "Open its arrays with Icechunk, and write them with write_dataset"
         )
-    arrays = {name: array.shape for name, array in dataset.group.arrays()}
-    shapes = {name: arrays[name] for name in headers}
+    shapes = {name: array.shape for name, array in dataset.group.arrays() if name in headers}
     if {shape[:1] for shape in shapes.values()} != {(dataset.n_samples,)}:
         raise StorageError(
             f"the arrays of {dataset.place} have the shapes {shapes}, and its manifest says "
             f"{dataset.n_samples:_} rows; expected as many rows in all arrays. Go back to an earlier version "
             "(`rff-dist data rollback`)"
         )
-    others = sorted(arrays.keys() - ROLES)
+    refuse_others(dataset)
+
+
+def refuse_others(dataset: OpenGroup) -> None:
+    """Refuse a group with further arrays, which a change or a conversion would leave behind."""
+    others = sorted(set(dataset.group.array_keys()).difference(ROLES))
     if others:
         raise StorageError(
-            f"{dataset.place} also holds {_listed(others)}, whose rows a change would not follow; "
-            f"expected only {', '.join(ROLES)}. Write other arrays to another group"
+            f"{dataset.place} also holds {_listed(others)}; expected only {', '.join(ROLES)}. "
+            "Write other arrays to another group"
         )
 
 
