@@ -57,7 +57,7 @@ class StoredColumn:
 
         Raises StorageError if there are no such rows, a chunk is missing (unless `missing_chunks="fill"`) or
           the store does not answer; IntegrityError if a chunk's bytes are damaged; DataError, with the row's
-          number, if a value is NaN or not a whole number.
+          number, if a value is NaN or a fraction.
         """
         values = read_rows(self.array, block.start, block.stop, label=self._label)
         return check_values(values, self._label, np.arange(block.start, block.stop))
