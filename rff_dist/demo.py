@@ -33,6 +33,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.agreement import Contingency, count_agreement
+from rff_dist.numerics.machine import available_cores
 from rff_dist.report import Panel, save_comparison
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import read_model
@@ -107,7 +108,7 @@ def run_demo(
     _save_digits(output, digits, clustered, plain)
     seconds = timings.seconds("accumulate")
     flops = trained["flops_per_pass"] * len(LENGTH_SCALES)
-    n_cores = len(os.sched_getaffinity(0))
+    n_cores = available_cores()
     figures |= {
         "accumulate_seconds": seconds,
         "gflops_per_core": gflops,

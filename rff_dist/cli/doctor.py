@@ -115,8 +115,10 @@ def check_blas() -> Iterator[Finding]:
     import scipy.linalg  # noqa: F401  # loads its own BLAS
     from threadpoolctl import threadpool_info
 
+    from rff_dist.numerics.machine import available_cores
+
     assert np.ones(1)[0] == 1  # loads NumPy's
-    n_cpus = len(os.sched_getaffinity(0))
+    n_cpus = available_cores()
     for pool in (one for one in threadpool_info() if one["user_api"] == "blas"):
         threads = pool["num_threads"]
         found = f"{pool['internal_api']} {pool.get('version')}, {threads} threads on {n_cpus} processors"

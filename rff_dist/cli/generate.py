@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -61,6 +60,7 @@ def generate(
     """
     from rff_dist.ingest.generate import RandomRows, generate_dataset
     from rff_dist.kernels.base import with_length_scale
+    from rff_dist.numerics.machine import available_cores
     from rff_dist.numerics.threads import using_threads
     from rff_dist.storage.writing import Writing
 
@@ -72,7 +72,7 @@ def generate(
     function = draw_function(chosen, n_features=n_columns, n_components=features.n_components, seed=seed)
     start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
-    with using_threads(len(os.sched_getaffinity(0))):
+    with using_threads(available_cores()):
         made = RandomRows(n_samples, n_columns, noise, seed, first_row)
         writing = Writing(chunk, overwrite, display.count_rows("generate"))
         dataset = generate_dataset(output, function, made, writing)
