@@ -1,4 +1,4 @@
-"""One block of rows in, statistics out: what a worker does with a block of a fit."""
+"""Turns one block of rows into statistics: what a worker does with each block of a fit."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics, carried, with_
 from rff_dist.statistics.spec import OUTPUT_TILE, Part, Region, StatisticsSpec, tile_rows
 from rff_dist.typing import FloatArray, IntArray
 
-type _FilledTile = tuple[int, slice, Tile]  # its piece, its rows, its features
+type _FilledTile = tuple[int, slice, Tile]  # the tile's piece, rows and features
 
-PANEL_ROWS = 512  # of fixed-point features that are filled at once: 2 MiB a stripe, which the cache holds
+PANEL_ROWS = 512  # fixed-point features are filled so many rows at a time: 2 MiB a stripe, to fit the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """The state of an accumulating pass: features, and what their statistics are about.
+    """The state of an accumulating pass: the features, and what their statistics are about.
 
-    `folds`: sums are rounded tile by tile: with folds each tile holds the rows of one fold only, so that the
-      sum of all rows has the bits of the sum of the folds.
-    `sums`: "gram" makes Z'Z alone and counts no row, "moments" all but Z'Z.
+    `folds`: with folds, each tile holds rows of one fold only. Sums are rounded tile by tile, so the sum of
+      all rows then has the same bits as the sum of the folds.
+    `sums`: "gram" sums Z'Z only and counts no rows; "moments" sums everything but Z'Z.
     """
 
     feature_map: FeatureMap
@@ -56,11 +56,11 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True)
 class Accumulations:
-    """The state of a pass that accumulates several statistics of each row it reads.
+    """The state of a pass that accumulates statistics for several feature maps and each fold.
 
-    `members`: feature maps to compare.
-    `folds`: each fold of the rows is summed apart.
-    `n_samples`: rows of the dataset, which contiguous folds are cut from.
+    `members`: the feature maps to compare.
+    `folds`: each of these folds is summed separately.
+    `n_samples`: number of rows of the dataset, by which contiguous folds are cut.
     """
 
     members: tuple[Accumulation, ...]
@@ -73,9 +73,10 @@ def accumulate_fold_rows(
 ) -> tuple[FoldStatistics, ...]:
     """Return the exact statistics of each fold of a block, for each feature map; adds to `totals` in place.
 
-    O(n_samples · n_components²) as without folds, which take memory instead: one set of sums for each.
+    Takes O(n_samples · n_components²) time, as without folds, but one set of sums in memory for each fold.
 
-    Raises DataError, StatisticsError, PlanError as `accumulate_rows`, and if folds of groups find no groups.
+    Raises DataError, StatisticsError, PlanError as `accumulate_rows`, and DataError if folds need groups and
+      the rows have none.
     """
     folds = state.folds
     present, pieces = _cut_by_folds(rows, folds, state.n_samples)
@@ -90,7 +91,7 @@ def accumulate_fold_rows(
 
 
 def _cut_by_folds(rows: Rows, folds: Folds, n_samples: int) -> tuple[NDArray[np.intp], _Pieces]:
-    """Return the folds that a block has rows of, and these rows sorted by fold."""
+    """Return the folds that occur in a block, and the block's rows sorted by fold."""
     block = rows.block
     fold_of_row = folds.assign(block.start, block.stop, n_samples=n_samples, groups=rows.groups)
     order = np.argsort(fold_of_row, kind="stable")
@@ -100,21 +101,21 @@ def _cut_by_folds(rows: Rows, folds: Folds, n_samples: int) -> tuple[NDArray[np.
 
 
 def add_each[T](left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
-    """Return the sums of what stands at the same place: the `combine` of `accumulate_fold_rows`."""
+    """Add two tuples element by element: the `combine` of `accumulate_fold_rows`."""
     return tuple(map(operator.add, left, right))
 
 
 def accumulate_rows(rows: Rows, state: Accumulation, total: RidgeStatistics | None = None) -> RidgeStatistics:
     """Return the exact statistics of a block, O(n_samples · n_components²); adds to `total` in place.
 
-    Where the spec has no targets, y is not looked at.
+    y is ignored where the spec has no targets.
 
-    A tile's features are filled stripe by stripe, its products made output tile by output tile and
-    added as integers; threads share out stripes and output tiles.
+    Features of a tile are filled stripe by stripe. Products are made region by region and added to the
+    output tiles as integers. Threads share the stripes and the regions.
 
-    Raises DataError if a value is not finite, a sum overflows, y has another number of targets than the spec,
-      or a weight is outside the grid that the spec fixes; StatisticsError if the spec is of another feature
-      map's number of components; PlanError if the block has more rows than an integer sum holds.
+    Raises DataError if a value is not finite, a sum overflows, y and the spec differ in the number of
+      targets, or a weight is outside the spec's grid; StatisticsError if spec and feature map differ in the
+      number of components; PlanError if the block has more rows than an integer sum holds.
     """
     if state.folds is None:
         return _accumulate(rows, state, None, [total])[0]
@@ -125,7 +126,7 @@ def accumulate_rows(rows: Rows, state: Accumulation, total: RidgeStatistics | No
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """A block's rows in another order, and where the pieces of it that are summed apart end."""
+    """An order of a block's rows, and the ends of the pieces of it that are summed separately."""
 
     order: IntArray
     ends: tuple[int, ...]
@@ -134,9 +135,9 @@ class _Pieces:
 def _accumulate(
     rows: Rows, state: Accumulation, pieces: _Pieces | None, totals: Sequence[RidgeStatistics | None]
 ) -> list[RidgeStatistics]:
-    """Return the statistics of each piece of a block; without pieces, of all its rows as they stand.
+    """Return the statistics of each piece of a block; without pieces, of all rows in their given order.
 
-    `totals`: of each piece what its rows are added to, in place; None begins with nothing.
+    `totals`: for each piece, the statistics to which its rows are added in place; None starts from zero.
     """
     feature_map, spec = state.feature_map, state.spec
     if spec.n_targets == 0:
@@ -194,12 +195,13 @@ def _accumulate(
         products, panel_rows = products_for(len(inputs), n_components), PANEL_ROWS
     with_gram, with_moments = state.sums != "moments", state.sums != "gram"
     regions = layout.regions(products.region)
-    # tiles worked on together: enough regions for all threads, and no more memory than that
+    # Few regions would leave threads idle at the end of each tile, so several tiles are worked on together:
+    # just enough of them, since each needs memory.
     together = 1 if n_threads == 1 else min(len(pieces_of_tiles), -(-2 * n_threads // max(1, len(regions))))
     memory = [products.tile(n_components, height) for _ in range(together)]
     locks = {offset: Lock() for _, _, offset in layout.tiles()}
-    # one product per thread, made in the same place: Dask's workers give freed memory back at once, and
-    # fresh pages for each product cost 5 % there
+    # Each thread reuses one buffer for its products: Dask's workers return freed memory to the system at
+    # once, and fresh pages for each product cost 5 % there.
     sizes = [(left.stop - left.start) * (right.stop - right.start) for left, right, _ in regions]
     scratch = [np.empty(max(sizes, default=0)) for _ in range(n_threads)]
 
@@ -276,13 +278,14 @@ def _accumulate(
 
 
 def _pairs[A, B](left: Sequence[A], right: Sequence[B]) -> tuple[list[A], list[B]]:
-    """Return all pairs as two lists, the shape that `Executor.map` takes."""
+    """Return all pairs as two lists, as `Executor.map` takes them."""
     return [a for a in left for _ in right], [b for _ in left for b in right]
 
 
 def _add_rounded(product: FloatArray, total: IntArray, shift: int) -> None:
     """Round `product` to multiples of 2**-shift and add it to `total`; `product` is overwritten."""
-    for i in range(0, len(product), 32):  # 128 KiB at a time: a quarter of the time of whole-tile sweeps
+    # strips of 128 KiB stay in the cache: a quarter of the time that sweeps over whole tiles take
+    for i in range(0, len(product), 32):
         strip = product[i : i + 32]
         strip *= 2.0**shift
         np.rint(strip, out=strip)
@@ -294,20 +297,20 @@ def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:
     if not (reach <= 1).all():
         row = int(np.argmin(reach <= 1))
         raise DataError(
-            f"a feature of row {row_numbers[row]:_} is {reach[row]:.3g} times the largest that these exact "
-            "sums were laid out for by the first rows; its inputs are far outside theirs: fit anew"
+            f"a feature of row {row_numbers[row]:_} is {reach[row]:.3g} times the largest value that these "
+            "exact sums were laid out for; the row's inputs are far outside those of the first rows: fit anew"
         )
 
 
 def checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
-    """Return a block's weights if they suit the spec.
+    """Return a block's weights after checking them against the spec.
 
-    Raises DataError if a weight is beyond the grid, is no whole number where weights repeat rows, or is there
-      where the spec has none.
+    Raises DataError if a weight is beyond the grid, if weights repeat rows and one is not a whole number, or
+      if rows have weights and the spec allows none.
     """
     weights = rows.sample_weight
     if weights is not None and spec.fixed_point:
-        raise DataError("rows have weights, and these exact sums were laid out for rows without; fit anew")
+        raise DataError("rows have weights, but these exact sums were laid out for rows without; fit anew")
     if weights is not None and weights.max(initial=0.0) > 2.0**spec.weight_exponent:
         row = int(np.argmax(weights))
         raise DataError(
@@ -319,7 +322,7 @@ def checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
     if repeats is not None and spec.frequency_weights and (repeats != np.rint(repeats)).any():
         row = int(np.argmax(repeats != np.rint(repeats)))
         raise DataError(
-            f"sample_weight is {repeats[row]:g} in row {rows.block.start + row:_}, and these weights say how "
+            f"sample_weight is {repeats[row]:g} in row {rows.block.start + row:_}, but these weights say how "
             'often a row is there; give whole numbers, or sample_weight_kind="precision"'
         )
     if weights is None and spec.weight_exponent < 0:
@@ -335,7 +338,7 @@ def _own_weight(rows: Rows) -> FloatArray | None:
 
 
 def _observations(rows: Rows, spec: StatisticsSpec) -> IntArray:
-    """Return how many observations each row is: none, one, or as many as it is repeated."""
+    """Return how many observations each row counts as: 0, 1, or its number of repetitions."""
     counts = np.ones(rows.block.n_samples, np.int64)
     repeats = _own_weight(rows)
     if spec.frequency_weights and repeats is not None:

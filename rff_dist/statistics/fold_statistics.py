@@ -1,7 +1,7 @@
-"""The statistics of each fold, summed apart in one pass.
+"""The statistics of each fold, summed separately in one pass.
 
-Statistics add up and subtract exactly, so they hold every training set of a cross-validation: the sums of all
-rows less those of the fold that is held out.
+Statistics add and subtract exactly. So the sums of all rows minus those of the fold that is held out are
+those of the training rows, for every split of a cross-validation.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 class FoldStatistics:
     """Exact statistics of each fold of the rows seen so far; `+` does not round.
 
-    Takes as much memory as that many statistics; a fold without rows takes none, so that blocks of
-    contiguous folds stay small.
-
-    `folds`: how the rows were cut.
-    `parts`: None where no row of a fold was counted.
+    `folds`: how the rows are assigned to folds.
+    `parts`: the statistics of each fold. A fold without rows has None, so that a block of contiguous folds
+      takes memory for the folds in it only.
     """
 
     folds: Folds
@@ -74,13 +72,13 @@ class FoldStatistics:
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
-        """The splits of `folds`, less those that would be validated on rows without any weight.
+        """The splits of `folds`, without those whose validation rows all have weight 0.
 
-        Raises StatisticsError if a fold that is held out has no rows, or none of them any weight.
+        Raises StatisticsError if a held-out fold has no rows, or no split is left.
         """
         splits = [split for split in self.folds.splits if self._validates(split[1])]
         if not splits:
-            raise StatisticsError(f"no row that {self.folds} hold out has a weight above 0; use fewer folds")
+            raise StatisticsError(f"no row held out by {self.folds} has a weight above 0; use fewer folds")
         return splits
 
     def _validates(self, held_out: int) -> bool:
@@ -96,7 +94,7 @@ class FoldStatistics:
         return self.sum(range(len(self.parts)))
 
     def sum(self, indices: Sequence[int]) -> RidgeStatistics:
-        """Return the statistics of several folds' rows; of folds without rows only where others have some.
+        """Return the statistics of the rows of several folds; some of the folds may have no rows.
 
         Raises StatisticsError if none of them has rows.
         """

@@ -1,7 +1,7 @@
 """Products of Z'Z with a few vectors, one pass each, where Z'Z itself would be too large or too dear.
 
-The features are unnormalised, U, as in all sums. A pass adds up U'W(UV − 1o'), W the rows' weights, as
-integers on a grid that the trace of U'WU fixes: the sums have the same bits in any order and grouping.
+As in all sums the features are unnormalised: U. A pass sums U'W(UV − 1o'), where W holds the rows' weights,
+as integers on a grid that the trace of U'WU fixes. So the sums have the same bits in any order and grouping.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from rff_dist.statistics.reading import deviations_of, whitened
 from rff_dist.statistics.spec import LIMB_BITS
 from rff_dist.typing import Float32Array, FloatArray, IntArray
 
-# Of a tile's features, which are read twice: few columns want them in the cache, many want tall tiles.
+# Size of a tile's features, which are read twice. With few columns it matters that they stay in the cache;
+# with many, taller tiles are faster.
 TILE_BYTES, FEW_COLUMNS, TILE_BYTES_OF_MANY = 2**24, 16, 2**26
-MIN_TILE_ROWS, MAX_TILE_ROWS = 512, 2048  # of 256, D = 32,768 takes a sixth more CPU time
+MIN_TILE_ROWS, MAX_TILE_ROWS = 512, 2048  # tiles of 256 rows take a sixth more CPU time at D = 32,768
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which rows are trained on, and which are held out to validate on: the last split of some folds.
+    """The last split of some folds: which rows are trained on, and which are held out for validation.
 
-    `n_samples`: rows of the dataset, which contiguous folds are cut from.
+    `n_samples`: number of rows of the dataset, by which contiguous folds are cut.
     """
 
     folds: Folds
     n_samples: int
 
     def weights(self, rows: Rows, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return what a block's rows weigh in training and in validation, 0 where they are not in it."""
+        """Return the training weights and the validation weights of a block's rows; 0 excludes a row."""
         block, (trained, held_out) = rows.block, self.folds.splits[-1]
         fold = self.folds.assign(block.start, block.stop, n_samples=self.n_samples, groups=rows.groups)
         return weights * np.isin(fold, trained), weights * (fold == held_out)
@@ -54,7 +55,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetState:
-    """The state of a pass that begins a solution; of the training rows of a `split`, if there is one."""
+    """The state of a pass that begins a solution. With a `split` it sums the training rows only."""
 
     accumulation: Accumulation
     split: Split | None = None
@@ -65,7 +66,7 @@ class TargetSums:
     """Exact sums of a pass that begins a solution without Z'Z; `+` joins two sets of rows.
 
     `n_samples`: rows counted.
-    `cross`: ExactSum of shape (n_components, n_targets + 1). U'W[Y, 1], Y less the spec's offset.
+    `cross`: ExactSum of shape (n_components, n_targets + 1). U'W[Y, 1], with Y minus the spec's offset.
     `targets`: ExactSum of shape (n_targets + 1, n_targets + 1). [Y, 1]'W[Y, 1].
     `trace`: ExactSum of shape (). The trace of U'WU.
     """
@@ -81,7 +82,7 @@ class TargetSums:
 def sum_targets(rows: Rows, state: TargetState) -> TargetSums:
     """Return a block's sums of features times targets, O(n_samples · n_components · n_features).
 
-    Raises DataError if values are not finite, there are no targets, or weights do not suit the spec.
+    Raises DataError if values are not finite, targets are missing, or weights do not suit the spec.
     """
     feature_map, spec = state.accumulation.feature_map, state.accumulation.spec
     if rows.y is None:
@@ -113,16 +114,16 @@ def sum_targets(rows: Rows, state: TargetState) -> TargetSums:
         )
 
     _share_tiles(add_up, len(inputs), feature_map.n_components, right.shape[1])
-    return reduce(operator.add, sums)  # exact sums: their order is of no consequence
+    return reduce(operator.add, sums)  # exact sums: the order in which threads append them does not matter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Validation:
-    """Solutions whose errors on the held-out rows of a split a pass adds up beside its products.
+    """Solutions that a pass validates, beside its products, on the rows held out by a split.
 
-    `coefficients`: float64 array of shape (n_components, n_columns). Of unnormalised features.
+    `coefficients`: float64 array of shape (n_components, n_columns). For unnormalised features.
     `intercept`: float64 array of shape (n_columns,).
-    `targets`: int array of shape (n_columns,). Which target each column predicts.
+    `targets`: int array of shape (n_columns,). The target that each column predicts.
     """
 
     split: Split
@@ -133,12 +134,12 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GramFactor:
-    """The state of a pass that multiplies by U'WU: what from the right.
+    """The state of a pass that multiplies U'WU by some columns.
 
-    `columns`: float64 array of shape (n_components, n_columns). Of norms up to 1.
-    `offset`: float64 array of shape (n_columns,). What the columns' products with rows are centred by.
-    `grid_exponent`: of the power of two that sums are rounded to multiples of.
-    `validation`: what is validated on the way; the products are then of the split's training rows.
+    `columns`: float64 array of shape (n_components, n_columns). V, each column with a norm up to 1.
+    `offset`: float64 array of shape (n_columns,). o, subtracted from each row's products with the columns.
+    `grid_exponent`: sums are rounded to multiples of 2**grid_exponent.
+    `validation`: solutions to validate in the same pass; only training rows of its split are then multiplied.
     """
 
     feature_map: FeatureMap
@@ -150,9 +151,11 @@ class GramFactor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GramProduct:
-    """Sums of one pass, in whole multiples of the grid, shape (n_components, n_columns).
+    """Sums of one pass over rows; `+` joins two sets of rows.
 
-    `errors`: ExactSum of shape (n_columns + 1,). Weighted squared errors of a `Validation`, and the weight.
+    `sums`: int64 array of shape (n_components, n_columns). In multiples of 2**grid_exponent.
+    `errors`: ExactSum of shape (n_solutions + 1,). The weighted squared error of each solution of a
+      `Validation`, then the sum of the validation weights.
     """
 
     n_samples: int
@@ -165,9 +168,7 @@ class GramProduct:
 def multiply_rows(rows: Rows, state: GramFactor, total: GramProduct | None = None) -> GramProduct:
     """Return a block's share of U'W(UV − 1o'), O(n_samples · n_components · (n_features + n_columns)).
 
-    Adds to `total` in place.
-
-    Raises DataError if values are not finite.
+    Adds to `total` in place. Raises DataError if values are not finite.
     """
     feature_map, validation = state.feature_map, state.validation
     inputs = feature_map.prepare(rows.X)
@@ -216,7 +217,7 @@ def _share_tiles(
 ) -> None:
     """Call a function with each tile of a block, and memory of shape (n_components, n_rows) for its features.
 
-    Threads share out whole tiles: within one they would wait for each other twice.
+    Threads take whole tiles: if they shared one, they would wait for each other twice.
     """
     height = tile_height(n_components, n_columns)
     spare = SpareMemory()
@@ -233,8 +234,8 @@ def _share_tiles(
 def _filled(
     feature_map: FeatureMap, inputs: Float32Array, features: FloatArray, low: int, high: int
 ) -> FloatArray:
-    """Make some of the features of a tile's inputs, and return them."""
-    with np.errstate(over="ignore", invalid="ignore"):  # features that overflow are refused as sums
+    """Fill in the components `low:high` of a tile's features, and return them."""
+    with np.errstate(over="ignore", invalid="ignore"):  # `sum_targets` refuses features that overflow
         feature_map.fill(inputs, features[low:high], low, high)
     return features[low:high]
 
@@ -247,12 +248,12 @@ def tile_height(n_components: int, n_columns: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class GramOperator:
-    """Z'WZ of a dataset, centred or not, as what it does to columns: a pass of the engine each time.
+    """Z'WZ of a dataset, centred or not, as an operator on columns: each product is a pass of the engine.
 
     `accumulation`: the features, and what the sums are about.
-    `sums`: of the pass that began.
-    `centred`: whether the columns' weighted means are taken out of Z and Y.
-    `split`: whose training rows it is of; None for all rows.
+    `sums`: the sums of the first pass.
+    `centred`: whether the columns of Z and Y have their weighted means subtracted.
+    `split`: if given, only its training rows count.
     """
 
     dataset: Dataset
@@ -264,28 +265,28 @@ class GramOperator:
 
     @property
     def feature_map(self) -> FeatureMap:
-        """Of Z."""
+        """The map that makes Z."""
         return self.accumulation.feature_map
 
     @property
     def sum_of_weights(self) -> float:
-        """Of the rows."""
+        """Sum of the rows' weights."""
         return float(self.sums.targets.value()[-1, -1])
 
     @property
     def raw_means(self) -> FloatArray:
-        """Weighted means of the unnormalised features; zero where nothing is centred."""
+        """Weighted means of the unnormalised features; zero if not centred."""
         sums = self.sums.cross.value()[:, -1]
         return np.asarray(sums / self.sum_of_weights if self.centred else np.zeros(len(sums)))
 
     @property
     def feature_means(self) -> FloatArray:
-        """z̄, shape (n_components,); zero where nothing is centred."""
+        """z̄, shape (n_components,); zero if not centred."""
         return sums_of_z(self.raw_means[:, np.newaxis], self.feature_map)[:, 0]
 
     @property
     def target_means(self) -> FloatArray:
-        """ȳ, shape (n_targets,); zero where nothing is centred."""
+        """ȳ, shape (n_targets,); zero if not centred."""
         offsets = self.accumulation.spec.offsets
         return np.asarray(offsets - self._shift if self.centred else np.zeros(len(offsets)))
 
@@ -297,7 +298,7 @@ class GramOperator:
 
     @property
     def total_sum_of_squares(self) -> FloatArray:
-        """Of each target, shape (n_targets,)."""
+        """Total sum of squares of each target, about its mean if centred, shape (n_targets,)."""
         targets, shift = self.sums.targets.value(), self._shift
         squares, sums = np.diagonal(targets)[:-1], targets[:-1, -1]
         return np.asarray(squares + 2.0 * shift * sums + self.sum_of_weights * shift**2)
@@ -309,7 +310,7 @@ class GramOperator:
 
     @property
     def _shift(self) -> FloatArray:
-        """What is added to the targets that were summed: their offset, or what centres them."""
+        """What is added to the summed targets: minus their mean if centred, else the offset taken off."""
         if self.centred:
             return np.asarray(-self.sums.targets.value()[:-1, -1] / self.sum_of_weights)
         return self.accumulation.spec.offsets
@@ -325,10 +326,10 @@ class GramOperator:
         """Return Z'WZ times columns, and the errors of some solutions on the rows held out by the split.
 
         `coefficients`: float64 array of shape (n_components, n_solutions).
-        `targets`: int array of shape (n_solutions,). Which target each predicts.
-        Returns `product`: as `multiply`; `errors`: float64 array of shape (n_solutions,), weighted mean
-          squares.
-        Raises StatisticsError if no row is held out.
+        `targets`: int array of shape (n_solutions,). The target that each solution predicts.
+        Returns `product`: as `multiply`; `errors`: float64 array of shape (n_solutions,), the weighted mean
+          squared errors.
+        Raises StatisticsError if no row with a weight is held out.
         """
         assert self.split is not None
         raw = self.feature_map.raw_coefficients(coefficients)
@@ -346,10 +347,10 @@ class GramOperator:
         raw = self.feature_map.raw_coefficients(columns)
         norms = np.frexp(np.linalg.norm(raw, axis=0))[1]
         raw = np.ldexp(raw, -norms)
-        if validation is None and self.split is not None:  # of its training rows too
+        if validation is None and self.split is not None:  # the split restricts this product to training rows
             nothing = np.empty((len(raw), 0)), np.empty(0), np.empty(0, np.intp)
             validation = Validation(self.split, *nothing)
-        # by Cauchy and Schwarz no partial sum exceeds the trace times a column's norm
+        # By Cauchy and Schwarz no partial sum exceeds the trace times a column's norm, which is at most 1.
         exponent = int(np.frexp(float(self.sums.trace.value()))[1]) + 1 - LIMB_BITS
         found: GramProduct = self.engine.map_reduce(
             BlockTask(self.dataset, multiply_rows, adds=True),
@@ -365,9 +366,9 @@ class GramOperator:
 def gram_operator(
     dataset: Dataset, accumulation: Accumulation, *, centred: bool, engine: Engine, split: Split | None = None
 ) -> GramOperator:
-    """Begin with one pass: targets times features, and what grids and centring need.
+    """Return the operator after one pass, which sums targets times features and what centring needs.
 
-    With a `split` all of it is of the split's training rows.
+    With a `split` only its training rows count.
 
     Raises DataError if values are not finite or features overflow; StatisticsError if a row is missing.
     """
@@ -379,7 +380,7 @@ def gram_operator(
 
 
 def sums_of_z(sums: FloatArray, feature_map: FeatureMap) -> FloatArray:
-    """Return sums over unnormalised features, shape (n_components, n_columns), as sums over Z."""
+    """Turn sums over unnormalised features into sums over Z, shape (n_components, n_columns)."""
     return whitened(expand(feature_map.scales)[:, np.newaxis] * sums, feature_map.whitener)
 
 

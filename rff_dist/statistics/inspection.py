@@ -24,29 +24,31 @@ from rff_dist.typing import FloatArray
 logger = logging.getLogger(__name__)
 
 
-# With `standardize="auto"` a column whose kurtosis is above the larger number is mapped by ranks; of few
-# rows, whose kurtosis cannot be large, above an eighth of their number, but not below the smaller one.
-# Ranks of all columns against means and deviations, R² on generated problems of 5,000 rows, one seed:
-# above a kurtosis of 170 (Student t₁.₅, log-normal of sigma 2) 0.02 to 0.36 better, -0.01 to 0.02 with
-# tuned widths. Below 60 no threshold is right: skew laws (exponential, log-normal of sigma 1) are up to
-# 0.08 worse, symmetric ones (Laplace, t₃ to t₅) up to 0.16 better for one target and 0.01 worse for
-# another; tuned widths leave -0.04 to 0.01. On two real sets 100 changed no error by more than 1 %, and
-# 20 made one 22 % larger. The eighth was chosen on 100 to 1,000 generated rows: t₁.₅ columns have n/5 and
-# were 0.17 to 0.23 better, exponential n/18.
+# With `standardize="auto"` a column is mapped by ranks if its kurtosis is above the second number. Few rows
+# cannot have a large kurtosis: their limit is an eighth of their number, but at least the first number.
+# Measured: R² with ranks in all columns less R² with means and deviations, on generated problems of 5,000
+# rows, one seed. With a kurtosis above 170 (Student t₁.₅, log-normal of sigma 2) ranks gain 0.02 to 0.36, and
+# -0.01 to 0.02 with tuned widths. Below 60 no threshold is right: with skew laws (exponential, log-normal of
+# sigma 1) ranks lose up to 0.08, with symmetric ones (Laplace, t₃ to t₅) they gain up to 0.16 for one target
+# and lose 0.01 for another; with tuned widths they gain -0.04 to 0.01. On two real sets a limit of 100
+# changed no error by more than 1 %, and one of 20 made an error 22 % larger. The eighth was chosen on 100 to
+# 1,000 generated rows: t₁.₅ columns have a kurtosis of n/5 and gain 0.17 to 0.23, exponential ones n/18.
 HEAVY_KURTOSIS = (12.0, 100.0)
 
 
-# Of the sum of absolute values: two sums of the same numbers, of up to 65,536 at a time in float64, agree
+# Relative to the sum of absolute values. Two float64 sums of the same numbers, up to 65,536 at a time, agree
 # to 2 * 65,536 * 2^-53 = 1.5e-11 of it.
 REGROUPED = 1e-10
 
-MIN_RANKED_VALUES = 16  # of a column, with "auto": ranks only shift and scale columns of two values
+# With "auto", columns with fewer distinct values are not mapped by ranks: ranks of two values only shift and
+# scale them.
+MIN_RANKED_VALUES = 16
 
 
 def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int = 1) -> list[Block]:
     """Return the blocks that passes over the dataset use, of at most `max_rows` rows.
 
-    Blocks whose folds are summed apart are larger, see `block_rows`.
+    With several folds the blocks are larger, see `block_rows`.
 
     Raises DataError if the dataset has no rows.
     """
@@ -73,7 +75,7 @@ def sum_rows[S, T](
     engine: Engine,
     label: str,
 ) -> T:
-    """Return the sum of what a function makes of each block's rows, by default of those of `blocks_of`."""
+    """Call a function with the rows of each block, those of `blocks_of` by default, and sum the results."""
     task = BlockTask(dataset, function)
     given = blocks_of(dataset) if blocks is None else blocks
     return engine.map_reduce(task, given, state, combine=combine, label=label)
@@ -82,8 +84,8 @@ def sum_rows[S, T](
 def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
     """Check all values and measure means, standard deviations and weights, in one cheap pass.
 
-    Raises DataError if a value is NaN or infinite, a weight negative, or all weights are zero; names row and
-      column.
+    Raises DataError, with row and column, if a value is NaN or infinite, a weight is negative, or all weights
+      are zero.
     """
     blocks = blocks_of(dataset)
     pivot = _first_row_that_counts(dataset, blocks)
@@ -103,16 +105,17 @@ def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
 
 
 def check_same_rows(moments: Moments, targets: ExactSum, spec: StatisticsSpec) -> None:
-    """Check that a pass saw the weights and targets that were measured before it.
+    """Check that a pass read the same weights and targets as the pass that measured `moments`.
 
     `targets`: ExactSum of shape (n_targets + 1, n_targets + 1). [Y - offset, 1]'W[Y - offset, 1] of the pass.
-    `spec`: has the offset.
+    `spec`: gives the offset.
     Raises ConflictError if their sums differ: the rows were changed between the two passes.
     """
     weight, measured = float(moments.weight.value()), slice(len(moments.pivot) - spec.n_targets, None)
     offset = spec.offsets
     sums = moments.sums.value()[measured] + weight * (moments.pivot[measured] - offset)
-    # of absolute values about the pivot, by Cauchy and Schwarz; about the offset they add up to twice that
+    # Bounds the sum of absolute values about the pivot, by Cauchy and Schwarz; the 2 is for those about the
+    # offset.
     reach = 2.0 * np.sqrt(weight * moments.squares.value()[measured])
     found = targets.value()[-1]
     differing = ["weights"] if abs(found[-1] - weight) > REGROUPED * weight else []
@@ -121,13 +124,13 @@ def check_same_rows(moments: Moments, targets: ExactSum, spec: StatisticsSpec) -
     if differing:
         raise ConflictError(
             f"the {' and '.join(differing)} of the {moments.n_samples:_} rows do not add up to what they did "
-            "in the pass before: the data were changed between the two, and nothing was made of them. Repeat "
-            "this when nobody writes there; versioned data can be changed meanwhile"
+            "in the pass before: the data were changed between the two passes, and no result was made. "
+            "Repeat this when nobody writes to the data; versioned data may be changed during a job"
         )
 
 
 def _first_row_that_counts(dataset: Dataset, blocks: Sequence[Block]) -> FloatArray:
-    """Return the columns [X, y] of the first row with a weight, 0 where they are not finite."""
+    """Return the columns [X, y] of the first row with a weight above 0; 0 replaces what is not finite."""
     for block in blocks if dataset.weighted else [Block(0, 0, 1)]:
         rows = dataset.read(block)
         counts = np.flatnonzero(np.ones(1) if rows.sample_weight is None else rows.sample_weight > 0)
@@ -135,11 +138,11 @@ def _first_row_that_counts(dataset: Dataset, blocks: Sequence[Block]) -> FloatAr
             row = rows.X[counts[0]]
             row = row if rows.y is None else np.concatenate([row, rows.y[counts[0]]])
             return np.where(np.isfinite(row), row, 0.0).astype(np.float64)
-    return np.zeros(dataset.n_features + dataset.n_targets)  # the pass says what is wrong with the weights
+    return np.zeros(dataset.n_features + dataset.n_targets)  # the pass will refuse the weights
 
 
 def warn_of_lost_digits(moments: Moments) -> None:
-    """Warn where a column's mean is so large beside its spread that float32 inputs lose most of it."""
+    """Warn of a column whose mean is so large that float32 inputs lose the digits in which rows differ."""
     n_features = moments.n_features
     means, deviations = np.abs(moments.means[:n_features]), moments.standard_deviations[:n_features]
     lost = (deviations > 0) & (means * np.finfo(np.float32).eps > 0.01 * deviations)
@@ -154,13 +157,13 @@ def warn_of_lost_digits(moments: Moments) -> None:
 
 
 def standardizer_from(moments: Moments) -> Standardizer:
-    """Return what makes the input columns' means 0 and standard deviations 1; constant columns stay."""
+    """Return what gives input columns mean 0 and standard deviation 1; constant columns are not scaled."""
     deviations = moments.standard_deviations[: moments.n_features]
     return Standardizer(moments.means[: moments.n_features], np.where(deviations > 0, deviations, 1.0))
 
 
 def check_standardize(standardize: object) -> bool | str:
-    """Return what is done to the input columns: True, False, "rank" or "auto"."""
+    """Return the option if it is True, False, "rank" or "auto"."""
     if isinstance(standardize, bool | np.bool_):
         return bool(standardize)
     if isinstance(standardize, str) and standardize in ("rank", "auto"):
@@ -171,13 +174,13 @@ def check_standardize(standardize: object) -> bool | str:
 def standardizer_for(
     dataset: Dataset, moments: Moments, standardize: bool | str, *, engine: Engine
 ) -> Standardizer | None:
-    """Return what is done to the input columns before features are made of them; it never looks at y.
+    """Return what transforms the input columns before features are made of them; y is not used.
 
     `moments`: from `inspect`.
-    `standardize`: True takes means and standard deviations out, False nothing. "rank" maps each column to a
-      normal law by the ranks of its values, see `rff_dist.statistics.quantiles`: another cheap pass. "auto"
-      is True, but "rank" for columns with heavy tails, see `HEAVY_KURTOSIS`; it takes the pass only where
-      there are some.
+    `standardize`: True subtracts means and divides by standard deviations; False does nothing. "rank" maps
+      each column to a normal distribution by the ranks of its values, with another cheap pass: see
+      `rff_dist.statistics.quantiles`. "auto" does the same for columns with heavy tails only, see
+      `HEAVY_KURTOSIS`, and treats the others as True does.
     Raises InvalidParameterError if `standardize` is none of these.
     """
     standardize = check_standardize(standardize)

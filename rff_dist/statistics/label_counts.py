@@ -1,4 +1,4 @@
-"""What is learnt of labels and groups first: which there are and of how many rows, in a pass without X."""
+"""A first pass over labels or groups, without X: which ones there are, and how many rows each has."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ ROWS_PER_BLOCK = 2**20
 def count_labels(labels: Column, *, source: Dataset | None = None, engine: Engine) -> LabelCounts:
     """Count the rows and the weight of each label, in one pass over labels and weights.
 
-    Labels in memory, and those beside rows of a Dask collection, are counted in this process. The counts
-    are exact: blocks do not change them.
+    Labels in memory, or of rows of a Dask collection, are counted in this process. The counts are exact, and
+    do not depend on the blocks.
 
-    `labels`: the labels.
-    `source`: whose weights count; None weighs each row 1.
-    `engine`: who runs the pass over stored labels.
-    Raises DataError if there are no labels, or more or fewer than rows; a label is missing or no label; or a
+    `source`: the dataset that has the weights; by default each row has weight 1.
+    `engine`: runs the pass over stored labels.
+    Raises DataError if there are no labels, or not one for each row; a label is missing or not valid; or a
       weight is negative or not finite.
     """
     if not labels.n_samples:
@@ -48,8 +47,8 @@ def count_labels(labels: Column, *, source: Dataset | None = None, engine: Engin
 def count_groups(dataset: Dataset, *, at_most: int, engine: Engine) -> LabelCounts | None:
     """Count the rows and the weight of each group of a dataset's rows, as `count_labels` does.
 
-    Returns LabelCounts or None: with whole floats as integers; None where there are more than `at_most`
-      groups.
+    Returns LabelCounts, whose groups are integers where they were stored as floats, or None if there are more
+      than `at_most` groups.
     Raises DataError if a weight is negative or not finite.
     """
     groups = _groups_of(dataset)

@@ -1,4 +1,4 @@
-"""Moments of the columns of X and y, and what else inspects a dataset's rows."""
+"""Moments of the columns of X and y: exact sums of a first pass, and the central moments of models."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rff_dist.errors import DataError, StatisticsError
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.typing import FloatArray
 
-_LARGEST_BASE = 1e40  # of a fourth power that float64 can still weight and sum
+_LARGEST_BASE = 1e40  # its fourth power, 1e160, can still be weighted and summed in float64
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What a first, cheap pass learns of the data: enough to standardise and to fix the sums' grids.
+    """What a first, cheap pass measures: enough to standardise the data and to fix the grids of the sums.
 
     `n_samples`: rows counted.
-    `pivot`: float64 array of shape (n_columns,). Subtracted before anything is summed: the first row, so that
-      large means cancel nothing.
+    `pivot`: float64 array of shape (n_columns,). Subtracted before anything is summed, so that large means
+      cause no cancellation: the first row.
     `sums`, `squares`, `cubes`, `fourths`: ExactSum of shape (n_columns,). Weighted sums of the shifted
-      columns [X, y] and of their powers; for the third and the fourth values beyond 1e40 count as 1e40.
+      columns [X, y] and of their powers. Values beyond 1e40 count as 1e40 in cubes and fourths.
     `weight`: ExactSum of shape (). Sum of the weights.
-    `largest_weight`, `smallest_weight`: of the weights above 0; 1 without weights.
-    `minimum`, `maximum`: float64 arrays of shape (n_columns,). Of the columns [X, y].
-    `n_targets`: how many of the columns are targets, at the end.
+    `largest_weight`, `smallest_weight`: extremes of the weights above 0; 1 without weights.
+    `minimum`, `maximum`: float64 arrays of shape (n_columns,). Extremes of the columns [X, y].
+    `n_targets`: the last `n_targets` columns are targets.
     """
 
     n_samples: int
@@ -64,7 +64,7 @@ class Moments:
 
     @property
     def n_features(self) -> int:
-        """How many of the columns are inputs, at the beginning."""
+        """The first `n_features` columns are inputs."""
         return len(self.pivot) - self.n_targets
 
     @property
@@ -84,24 +84,23 @@ class Moments:
 def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
     """Return the moments of a block's columns [X, y].
 
-    `rows`: as read.
-    `pivot`: float64 array of shape (n_features + n_targets,). The dataset's first row.
+    `pivot`: float64 array of shape (n_features + n_targets,). The same for all blocks of a dataset.
     Raises DataError if a value is not finite, a weight is negative, or a square overflows float64.
     """
-    columns = np.ascontiguousarray(rows.X, np.float64)  # sums of other orders round otherwise
+    columns = np.ascontiguousarray(rows.X, np.float64)  # NumPy's sums round by the layout in memory
     check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
     minimum, maximum = columns.min(axis=0, initial=np.inf), columns.max(axis=0, initial=-np.inf)
     weights = np.ones(len(columns)) if rows.sample_weight is None else rows.sample_weight
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are refused below
         columns = columns - pivot
         sums, squares = weights @ columns, weights @ columns**2
     if not np.isfinite(squares).all():
         column = int(np.argmin(np.isfinite(squares)))
         raise DataError(
             f"Input {name_column(column, rows.X.shape[1])} overflows float64 when it is squared: it reaches "
-            f"{np.abs(columns[:, column]).max():.3g} in rows {rows.block.start:_} to {rows.block.stop:_}; "
+            f"{np.abs(columns[:, column]).max():.3g} in rows {rows.block.start:_}:{rows.block.stop:_}; "
             "scale it down"
         )
     cubes, fourths = _higher_powers(columns, weights)
@@ -128,7 +127,7 @@ def name_column(column: int, n_features: int) -> str:
 
 
 def _higher_powers(columns: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted sums of third and fourth powers, finite in any case."""
+    """Return the weighted sums of third and fourth powers, clipped so that they are finite."""
     bounded = np.clip(columns, -_LARGEST_BASE, _LARGEST_BASE)
     squares = bounded * bounded
     with np.errstate(over="ignore"):  # weights that large are refused later, with a reason
@@ -137,22 +136,24 @@ def _higher_powers(columns: FloatArray, weights: FloatArray) -> tuple[FloatArray
     return np.clip(sums[0], -limit, limit), np.minimum(sums[1], limit)
 
 
-_CANCELLED = 1e-13  # as `ROUNDING` where rows were taken out, which were summed up in other blocks
+# Like `ROUNDING`, for moments from which rows were taken out: those rows were summed in other blocks, and
+# rounded otherwise.
+_CANCELLED = 1e-13
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnMoments:
     """Means and central moments of the input columns over some rows; `+` joins two sets of rows.
 
-    Rows are taken out by adding them with a weight below 0.
+    Rows are taken out by adding them with a negative weight.
 
-    `n_samples`: rows that count alike: the sum of weights that repeat rows; with weights that say how precise
-      a row is the least number that they can stand for, the sum of weights in units of the largest.
+    `n_samples`: number of equivalent rows of equal weight. If weights repeat rows, this is their sum; if they
+      are precisions, it is the smallest number possible, their sum in units of the largest.
     `weight`: sum of the weights.
     `mean`, `second`, `third`, `fourth`: float64 arrays of shape (n_features,). Mean, and mean powers of the
       deviations from it.
-    `rounding`: float64 array of shape (n_features,). Means or deviations that differ by less may be the same,
-      since rounding is left where most of what varied was taken out.
+    `rounding`: float64 array of shape (n_features,). A difference of means or of deviations below it may be
+      rounding, which is left when rows with most of the variation were taken out.
     """
 
     n_samples: float
@@ -165,7 +166,7 @@ class ColumnMoments:
 
     @classmethod
     def of(cls, moments: Moments, *, frequency_weights: bool = False) -> Self:
-        """Return those of the inputs of a pass of moments, whose weights repeat rows or do not."""
+        """Return the moments of the inputs from a pass; `frequency_weights` says if weights repeat rows."""
         n_features = moments.n_features
         weight = float(moments.weight.value())
         sums = (moments.sums, moments.squares, moments.cubes, moments.fourths)
@@ -206,7 +207,7 @@ class ColumnMoments:
         return self.second, self.third, self.fourth
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that store the moments; `from_arrays` is the way back."""
+        """Return the moments as arrays to store; `from_arrays` reads them."""
         return {
             "weights": np.array([self.n_samples, self.weight]),
             "moments": np.array([self.mean, *self.central, self.rounding]),
@@ -225,7 +226,7 @@ class ColumnMoments:
 def _about(
     offset: FloatArray, first: FloatArray, second: FloatArray, third: FloatArray, fourth: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the mean second to fourth powers of x + offset, where the first four are those of x."""
+    """Return the mean second to fourth powers of x + offset, from the mean powers of x."""
     return (
         second + offset * (2 * first + offset),
         third + offset * (3 * second + offset * (3 * first + offset)),

@@ -1,4 +1,4 @@
-"""Passes that accumulate a dataset's statistics, of all rows or of each fold."""
+"""Passes that accumulate a dataset's statistics, for all rows or for each fold."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from rff_dist.statistics.spec import (
 from rff_dist.typing import FloatArray
 
 MAX_WEIGHT_EXPONENT = 400
-WEIGHT_BITS = 10  # of the smallest weight that are above the sums' grid, at least
+WEIGHT_BITS = 10  # the sums' grid should keep at least so many bits of the smallest weight: three digits
 WEIGHT_KINDS = ("precision", "frequency")
 
 
 def fraction_bits_for(n_samples: int) -> int:
-    """Return the fineness of the sums' grid: finer for few rows, whose products have finer bits.
+    """Return the fraction bits of the sums' grid: more for few rows, whose products have finer bits.
 
-    More rows may be added on the fine grid later: the sums are as exact, and take twice the memory.
+    If many rows are added on the fine grid later, the sums stay exact and take twice the memory.
     """
     return FINE_FRACTION_BITS if n_samples <= 2**13 else FRACTION_BITS
 
 
 def check_weight_kind(sample_weight_kind: object) -> None:
-    """Check that weights are said to mean "precision" or "frequency"."""
+    """Check that the option is "precision" or "frequency"."""
     if sample_weight_kind not in WEIGHT_KINDS:
         raise InvalidParameterError(
             f"`sample_weight_kind` is {sample_weight_kind!r}; expected one of {list(WEIGHT_KINDS)}"
@@ -64,7 +64,7 @@ def check_weight_kind(sample_weight_kind: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WeightGrid:
-    """What weights decide of a `StatisticsSpec`.
+    """The part of a `StatisticsSpec` that weights decide.
 
     `exponent`: no weight is above 2**exponent.
     `repeated`: whether weights are whole numbers that repeat their rows.
@@ -75,19 +75,17 @@ class WeightGrid:
 
 
 def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> WeightGrid:
-    """Return what the weights decide of sums.
+    """Return the grid for the weights of the rows that `moments` measured.
 
-    The grid's exponent is the smallest whose power of two no weight exceeds. Weights that are so far below it
-    that the sums hold fewer than three of their digits are warned of: those below 2e-12 of the largest in up
-    to 8,192 rows, below 2e-9 in more.
+    The exponent is the smallest for which no weight is above 2**exponent. Warns if the sums hold fewer than
+    three digits of some weights: those below 2e-12 of the largest in up to 8,192 rows, below 2e-9 in more.
 
-    `moments`: of the rows.
     `sample_weight_kind`: see `fit`.
     Raises DataError if the weights are so large or small that float64 would overflow or lose them.
     """
     check_weight_kind(sample_weight_kind)
     mantissa, exponent = math.frexp(moments.largest_weight)
-    exponent -= mantissa == 0.5  # a power of two itself
+    exponent -= mantissa == 0.5  # the largest weight is a power of two
     if abs(exponent) > MAX_WEIGHT_EXPONENT:
         raise DataError(
             f"sample weights are up to {moments.largest_weight:g}; scale them to lie between "
@@ -97,8 +95,8 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> Weig
     if moments.smallest_weight < resolved:
         warnings.warn(
             f"sample weights go from {moments.smallest_weight:.3g} to {moments.largest_weight:.3g}: the sums "
-            f"hold fewer than three digits of weights below {resolved:.3g}. Give rows that are not to count "
-            "the weight 0, and others weights that are nearer to each other",
+            f"hold fewer than three digits of weights below {resolved:.3g}. Give weight 0 to rows that "
+            "should not count, and bring the other weights nearer to each other",
             UserWarning,
             stacklevel=4,
         )
@@ -115,14 +113,14 @@ def statistics_spec(
     with_targets: bool = True,
     engine: Engine | None = None,
 ) -> StatisticsSpec:
-    """Return what statistics of a dataset in a feature map are about.
+    """Return the spec of statistics of a dataset in a feature map.
 
-    Features without a bound, such as linear ones, take their grid from a first pass of maxima on
-    `engine`, with head-room for twice as much; see `statistics.accumulate.measure_features`. Fixed-point
+    Features without a bound, such as linear ones, take their grid from a first pass on `engine` over their
+    maxima, with head-room for twice as much; see `statistics.accumulate.measure_features`. Fixed-point
     features of rows without weights need no grid: their sums are exact. Without targets the statistics are
-    Z'Z, Z'1 and the counts alone, and y is not looked at.
+    Z'Z, Z'1 and the counts only, and y is ignored.
 
-    Raises DataError if the dataset has no targets, unless it is to be summed without.
+    Raises DataError if targets are wanted and the dataset has none.
     """
     if with_targets and dataset.n_targets < 1:
         raise DataError("the data have no y: training needs targets")
@@ -153,7 +151,7 @@ def _feature_grid(
         combine=np.maximum,
         label="measure",
     )
-    exponents = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)  # a bit of head-room
+    exponents = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)  # + 1: head-room for rows added later
     return tuple((count, int(exponent)) for count, exponent in as_runs(exponents))
 
 
@@ -172,21 +170,21 @@ def accumulate(
     Parameters
     ----------
     dataset : Dataset
-        With targets, or without: then the statistics are Z'Z, Z'1 and the counts alone.
+        Without targets, the statistics are Z'Z, Z'1 and the counts only.
     feature_map : FeatureMap
         See `draw_feature_map`.
     engine : Engine, optional
         A `SerialEngine` with all threads by default.
     spec : StatisticsSpec, optional
-        Offsets and grids to sum with. By default targets are summed as they are, and the grid of
-        the weights, where there are any, comes from a first pass.
+        Offsets and grids to sum with. By default targets are summed as they are, and weights, if there are
+        any, take their grid from a first pass.
     n_parts : int, default=1
-        Passes that each sum up a part of Z'Z, for workers whose memory does not hold the whole of it.
+        Number of passes. Each sums a part of Z'Z, for workers whose memory cannot hold the whole.
 
     Raises
     ------
     DataError
-        If values are not finite, or the spec is of targets and there are none.
+        If values are not finite, or the spec has targets and the dataset has none.
     StatisticsError
         If a row is missing or was counted twice.
 
@@ -233,14 +231,14 @@ def accumulate(
 def accumulate_folds(
     dataset: Dataset, members: Sequence[Accumulation], *, folds: Folds, engine: Engine, n_parts: int = 1
 ) -> tuple[FoldStatistics, ...]:
-    """Accumulate each fold's exact statistics for several feature maps in one reading of a dataset.
+    """Accumulate each fold's exact statistics for several feature maps in one pass over a dataset.
 
-    O(n_samples · n_components²) for each map, whatever the number of folds; every fold and map takes memory
-    of its own.
+    Takes O(n_samples · n_components²) for each map, whatever the number of folds, and memory for the
+    statistics of every fold and map.
 
-    `dataset`: with targets, and with groups where the folds are of groups.
-    `members`: the feature maps, and what each one's statistics are about.
-    `n_parts`: readings that each sum up a part of Z'Z; see `accumulate`.
+    `dataset`: with targets, and with groups if folds need them.
+    `members`: the feature maps, and what their statistics are about.
+    `n_parts`: number of passes that each sum a part of Z'Z; see `accumulate`.
     Returns `statistics`: one for each member.
     Raises DataError if values are not finite, or targets or groups are missing.
     """
@@ -268,7 +266,7 @@ def accumulate_folds(
 
 
 def _announce(members: Sequence[Accumulation], dataset: Dataset, engine: Engine) -> None:
-    """Tell those who watch the engine what a pass will multiply."""
+    """Tell the engine's observers how much a pass will multiply."""
     for member in members:
         spec = member.spec
         operations = float(dataset.n_samples) * spec.n_components**2
@@ -277,17 +275,17 @@ def _announce(members: Sequence[Accumulation], dataset: Dataset, engine: Engine)
 
 # -- parts -----------------------------------------------------------------------------------------
 #
-# Where the memory of a worker does not hold the whole of Z'Z, a part has some of the output tiles. Each pass
-# reads all rows and makes their features again, which is a small share of the work where D is large, and
-# multiplies for its own tiles only. What is joined has the bits of the sums of one pass.
+# If a worker's memory does not hold the whole of Z'Z, each pass sums a part: some of the output tiles. Every
+# pass reads all rows and makes their features again, which is a small share of the work where D is large, and
+# multiplies for its own tiles only. The joined parts have the same bits as the sums of one pass.
 
-type Sums = tuple[RidgeStatistics | None, ...]  # None where no row was counted
+type Sums = tuple[RidgeStatistics | None, ...]  # None for a fold without rows
 
 
 def sum_in_parts(accumulate: Callable[[Part], Sums], n_parts: int, *, engine: Engine) -> Sums:
-    """Return whole statistics of passes that each sum up a part of them.
+    """Return whole statistics from passes that each sum a part of them.
 
-    `accumulate`: runs the pass of a part.
+    `accumulate`: runs the pass for one part.
     Raises StatisticsError if the rows changed between the passes.
     """
     if n_parts == 1:
@@ -301,7 +299,7 @@ def sum_in_parts(accumulate: Callable[[Part], Sums], n_parts: int, *, engine: En
 
 
 def _fill(whole: RidgeStatistics | None, part: RidgeStatistics | None, first: bool) -> RidgeStatistics | None:
-    """Put a part's numbers where they are in the whole, which the first part makes."""
+    """Copy a part's output tiles to their places in the whole, which is created for the first part."""
     if first and part is not None:
         spec = replace(part.spec, part=WHOLE)
         size = spec.layout.size
@@ -327,6 +325,6 @@ def _fill(whole: RidgeStatistics | None, part: RidgeStatistics | None, first: bo
 
 def _changed() -> StatisticsError:
     return StatisticsError(
-        "two passes over the same rows found other sums: the data changed meanwhile; run it again on data "
-        "that stay as they are"
+        "two passes over the same rows found different sums: the data changed between them; run it again on "
+        "data that do not change"
     )

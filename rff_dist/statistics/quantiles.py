@@ -1,12 +1,13 @@
-"""Quantiles of columns, from a sample of rows that any passes over parts of the data add up to.
+"""Quantiles of columns, from a sample of rows that does not depend on how the data are cut into blocks.
 
-Each row has a key, a random number that is a function of the row's number alone, and the sample is the rows
-with the least keys. So samples of two parts of the data add up to that of both, in any order and however the
-data are cut. Of as few rows as the sample holds it is all of them, and its quantiles are exact; of more rows
-the standard error of a quantile's rank is at most 1/(2√n_rows), 0.8 % for 4,096 rows.
+Each row has a key: a random number that depends on the row's number only. The sample consists of the rows
+with the smallest keys. So the samples of two sets of rows can be merged, in any order, into the sample of
+both. If the data have no more rows than the sample holds, it has all of them and quantiles are exact.
+Otherwise the standard error of a quantile's rank is at most 1/(2√n_rows), 0.8 % for 4,096 rows.
 
-A column is mapped to a normal law by its quantiles: each value to the normal score of its rank. Equal values
-share the middle of their ranks, and values beyond those of the sample get the score of its least or largest.
+A column is mapped to a normal distribution by its quantiles: each value to the normal score of its rank.
+Equal values share the middle of their ranks. Values outside the sample's range get the score of its smallest
+or largest value.
 
 References
 ----------
@@ -28,16 +29,18 @@ from rff_dist.typing import FloatArray, IntArray
 
 MAX_ROWS = 4096
 MIN_ROWS = 512
-MAX_VALUES = 2**22  # of a sample, 32 MiB: of more than 1,024 columns fewer rows are kept
-N_CELLS = 128  # of the scores' range, each with two knots: interpolation errs by a part of 0.06
+MAX_VALUES = 2**22  # numbers in a sample, 32 MiB: with more than 1,024 columns it has fewer rows
+N_CELLS = (
+    128  # of the scores' range, with two knots each: cells are 0.06 wide, and interpolation errs by less
+)
 _KEY_STREAM = np.array([0x726F7773, 0], np.uint64)  # Philox keys that no draw of features uses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSample:
-    """The rows with the least keys of those seen; `+` joins two sets of rows.
+    """The rows with the smallest keys of those seen so far; `+` joins two sets of rows.
 
-    `size`: rows that it holds at most.
+    `size`: largest number of rows kept.
     `keys`: uint64 array of shape (n_rows,). Ascending.
     `values`: float64 array of shape (n_rows, n_columns).
     """
@@ -53,15 +56,14 @@ class RowSample:
 
 
 def sample_size(n_columns: int) -> int:
-    """Return how many rows of so many columns a sample holds."""
+    """Return how many rows a sample of `n_columns` columns holds."""
     return max(MIN_ROWS, min(MAX_ROWS, MAX_VALUES // n_columns))
 
 
 def sample_columns(rows: Rows, columns: IntArray) -> RowSample:
-    """Return the sample of a block's rows; rows without weight are no part of it.
+    """Return the sample of a block's rows, without rows of weight 0.
 
-    `rows`: as read.
-    `columns`: int64 array of shape (n_columns,). Of the inputs.
+    `columns`: int64 array of shape (n_columns,). The input columns to keep.
     """
     size = sample_size(len(columns))
     keys = _keys(rows.block.start, rows.block.start + len(rows.X))
@@ -71,17 +73,17 @@ def sample_columns(rows: Rows, columns: IntArray) -> RowSample:
 
 
 def _keys(start: int, stop: int) -> NDArray[np.uint64]:
-    """Return the keys of the rows `start:stop`, each a function of its number alone."""
+    """Return the keys of the rows `start:stop`; a key depends on the row's number only."""
     generator = np.random.Philox(key=_KEY_STREAM)
     generator.advance(start // 4)  # Philox4x64 makes four words a step
     return np.asarray(generator.random_raw(stop - start + start % 4)[start % 4 :])
 
 
 def rank_map(column: int, values: FloatArray) -> RankMap:
-    """Return the map of a column to normal scores, at most 2·N_CELLS + 2 knots.
+    """Return the map of a column to normal scores, with at most 2·N_CELLS + 2 knots.
 
-    `column`: its number among the inputs.
-    `values`: float64 array of shape (n_rows,). A sample of it.
+    `column`: the column's number among the inputs.
+    `values`: float64 array of shape (n_rows,). A sample of the column.
     """
     distinct, counts = np.unique(values, return_counts=True)
     scores = scipy.special.ndtri((np.cumsum(counts) - 0.5 * counts) / len(values))

@@ -1,4 +1,4 @@
-"""What exact sums over the scaled features U, or over kernel values at centres, say of Z."""
+"""Reads exact sums over the scaled features U, or over kernel values at centres, as sums over Z."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rff_dist.typing import FloatArray
 if TYPE_CHECKING:
     from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
-_STRIP_ROWS = 64  # of an output tile: 256 KiB
+_STRIP_ROWS = 64  # rows of an output tile that are worked on at a time, 256 KiB, to fit the cache
 
 
 def gram_of(statistics: RidgeStatistics, center: FloatArray | None = None) -> FloatArray:
@@ -27,7 +27,7 @@ def gram_of(statistics: RidgeStatistics, center: FloatArray | None = None) -> Fl
     gram = np.empty((statistics.n_components, statistics.n_components))
     for row, column, offset in layout.tiles():
         height, columns = layout.width(row), slice(column, column + layout.width(column))
-        for first in range(0, height, _STRIP_ROWS):  # what is swept several times stays in the cache
+        for first in range(0, height, _STRIP_ROWS):
             strip = slice(first, min(first + _STRIP_ROWS, height))
             rows = slice(row + strip.start, row + strip.stop)
             part = _numbers(statistics, (row, column, offset), strip, out=gram[rows, columns])
@@ -42,12 +42,12 @@ def gram_of(statistics: RidgeStatistics, center: FloatArray | None = None) -> Fl
 
 
 def sums_over_z(statistics: RidgeStatistics, sums: FloatArray) -> FloatArray:
-    """Return sums over U'[…] of shape (n_components, n_columns) as sums over Z'[…]."""
+    """Turn sums U'[…] of shape (n_components, n_columns) into sums Z'[…]."""
     return whitened(statistics.spec.factors[:, np.newaxis] * sums, _whitener_of(statistics))
 
 
 def whitened(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
-    """Return sums over scaled features as sums over Z, in the same memory; `whitener` is T of Z = V·T⁻¹."""
+    """Turn sums over scaled features into sums over Z, in place; `whitener` is T of Z = V·T⁻¹."""
     if whitener is not None:
         with tile_pool():
             solve_transposed(whitener, scaled)
@@ -62,10 +62,13 @@ def deviations_of(targets: ExactSum) -> FloatArray:
 
 
 def gram_error_of(statistics: RidgeStatistics) -> float:
-    """Return the spectral norm of D x D roundings, one a tile: 2·√D/√12 of the grid, doubled to be safe.
+    """Return a bound on the spectral norm of the error of Z'Z.
 
-    T⁻ᵀET⁻¹ of independent roundings E of the size s has the norm 2·s·‖T⁻¹‖·‖T⁻¹‖_F (Chevet's inequality),
-    and there the rounding of the sums themselves to float64 counts too, and that of the products with T⁻¹:
+    Each tile rounds every entry to the grid: for D x D independent roundings the norm is 2·√D/√12 of the
+    grid, doubled to be safe.
+
+    With a whitener, independent roundings E of size s give T⁻ᵀET⁻¹ the norm 2·s·‖T⁻¹‖·‖T⁻¹‖_F (Chevet's
+    inequality). There the rounding of the sums to float64 counts too, and that of the products with T⁻¹:
     0.2 to 0.4 times ε·√(largest sum · ‖V'V‖)·‖T⁻¹‖·‖T⁻¹‖_F, measured against long doubles for 200 to 1,024
     centres of condition 1e3 to 1e4.
     """
@@ -90,7 +93,7 @@ def trace_of(statistics: RidgeStatistics) -> float:
 def _numbers(
     statistics: RidgeStatistics, tile: tuple[int, int, int], strip: slice, *, out: FloatArray
 ) -> FloatArray:
-    """Fill `out` with some lines of an output tile of U'U."""
+    """Fill `out` with some rows of an output tile of U'U."""
     layout, exponent = statistics.spec.layout, statistics.spec.grid_exponent - statistics.halvings
     np.ldexp(layout.view(statistics.low, *tile)[strip].astype(np.float64), exponent, out=out)
     if statistics.high is not None:
@@ -100,7 +103,7 @@ def _numbers(
 
 
 def _diagonals(statistics: RidgeStatistics) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield the diagonal of U'U in parts, and where they stand."""
+    """Yield the diagonal of U'U in pieces, each with the components it belongs to."""
     layout = statistics.spec.layout
     for row, column, offset in layout.tiles():
         if row == column:
@@ -112,16 +115,16 @@ def _diagonals(statistics: RidgeStatistics) -> Iterator[tuple[slice, FloatArray]
 def _whitener_of(statistics: RidgeStatistics) -> FloatArray | None:
     if statistics.spec.whitened and statistics.whitener is None:
         raise StatisticsError(
-            "these are sums of kernel values at centres, which are read with the centres' own Gram; give "
-            "it to them: statistics.with_whitener(feature_map.whitener)"
+            "these are sums of kernel values at Nyström centres: reading them needs the feature map's "
+            "whitener, which was not given; use statistics.with_whitener(feature_map.whitener)"
         )
     return statistics.whitener if statistics.spec.whitened else None
 
 
 def _inverse_norms(factor: FloatArray) -> tuple[float, float]:
-    """Estimate ‖T⁻¹‖ and ‖T⁻¹‖_F by sixteen random vectors, a few per cent too small at worst.
+    """Estimate ‖T⁻¹‖ and ‖T⁻¹‖_F from sixteen random vectors g; at worst a few per cent too small.
 
-    ‖T⁻¹‖ by three steps of a subspace iteration with (T'T)⁻¹; ‖T⁻¹‖_F by the mean square of T⁻ᵀg
+    ‖T⁻¹‖ comes from three steps of a subspace iteration with (T'T)⁻¹, ‖T⁻¹‖_F from the mean square of T⁻ᵀg
     (Hutchinson).
     """
     vectors = np.random.Generator(np.random.Philox(0)).standard_normal((len(factor), min(16, len(factor))))

@@ -1,9 +1,9 @@
 """Sufficient statistics of ridge regression and their exact `+` and `-`; no data access.
 
-The Gram U'U of unnormalised features is kept as int64 multiples of a power of two (NumPy's int64 is
-the accumulator of a fixed-point number), Z'Y, Y'Y and the plain sums as `ExactSum`. Both add
-without rounding, so the same blocks give the same bits in any order, on any number of workers, and
-`(S + T) - T` is S. Scaling, offsets and centring happen when the statistics are read, in float64.
+The Gram U'U of unnormalised features is kept as int64 multiples of a power of two, a fixed-point format.
+Z'Y, Y'Y and the plain sums are kept as `ExactSum`. Both add without rounding. So the same blocks give the
+same bits in any order and on any number of workers, and `(S + T) - T` is S. Scaling, offsets and centring
+are applied when the statistics are read, in float64.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from rff_dist.statistics.spec import LIMB_BITS, StatisticsSpec, TileLayout
 from rff_dist.typing import FloatArray, IntArray
 
 _LIMB_MASK = (1 << LIMB_BITS) - 1
-_STRIP = 2**18  # numbers that are carried at a time, a few MiB: no whole array beside the result
+_STRIP = 2**18  # numbers worked on at a time, a few MiB, so that no temporary array is as large as the result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RidgeStatistics:
     """Exact Z'Z, Z'Y, Y'Y, Z'1, sums and counts of the rows seen so far.
 
-    `s + t` are the statistics of both sets of rows, `s - t` forgets rows; neither rounds.
+    `s + t` are the statistics of both sets of rows; `s - t` removes the rows of t; neither rounds.
     Takes 8 bytes for each of about D²/2 numbers, twice that above 8 million rows.
 
     Attributes
@@ -45,22 +45,21 @@ class RidgeStatistics:
     n_samples : int
         Rows counted.
     n_observations : int
-        Rows of a weight above 0; where weights repeat rows, the sum of these weights, without what weights
-        of classes multiply them by.
-    low, high : int64 arrays, `high` None for up to 2**23 rows
-        Output tiles of U'WU in multiples of 2**grid_exponent, or finer ones: low + high · 2**62.
+        Number of rows with a weight above 0. If weights repeat rows: the sum of the weights, without class
+        weights.
+    low, high : int64 arrays, `high` None while one limb is enough
+        Output tiles of U'WU, low + high · 2**62, in multiples of 2**(grid_exponent - halvings).
     cross : ExactSum of shape (n_components, n_targets + 1)
         U'W[Y - offset, 1].
     targets : ExactSum of shape (n_targets + 1, n_targets + 1)
         [Y - offset, 1]'W[Y - offset, 1].
     n_tiles : int
-        Products that were rounded to the grid, none in fixed point; says how far the Gram may be off, and is
-        no part of equality or digest.
+        Number of products that were rounded to the grid, 0 in fixed point: says how far the Gram may be off.
+        Not part of equality or digest.
     halvings : int
-        How often the weight of a row may be halved: `low` and `high` count multiples of
-        2**(grid_exponent - halvings).
+        How often the weight of a row may be halved without rounding.
     whitener : float64 array of shape (n_components, n_components), or None
-        The upper triangular T of Z = V·T⁻¹, of the feature map; no part of equality, digest or storage.
+        The feature map's upper triangular T of Z = V·T⁻¹. Not part of equality, digest or storage.
     """
 
     spec: StatisticsSpec
@@ -97,7 +96,7 @@ class RidgeStatistics:
         return _combined(self, other, -1) if isinstance(other, RidgeStatistics) else NotImplemented
 
     def reweighted(self, exponent: int, halvings: int) -> Self:
-        """Return the sums of the same rows with weights times 2**exponent: nothing is rounded.
+        """Return the sums of the same rows with weights times 2**exponent, without rounding.
 
         Parameters
         ----------
@@ -109,7 +108,7 @@ class RidgeStatistics:
         Raises
         ------
         StatisticsError
-            If that would need fractions: a weight was halved more often than `halvings` then.
+            If a weight would have been halved more often than `halvings`, which needs fractions.
         """
         shift = exponent + halvings - self.halvings
         if not (exponent or shift):
@@ -133,9 +132,9 @@ class RidgeStatistics:
         Parameters
         ----------
         n_components : int
-            How many, at most as many as there are.
+            How many components to keep.
         feature_digest, scales
-            Of the feature map of these components; see `shortened`.
+            Those of the feature map with these components; see `shortened`.
 
         Raises
         ------
@@ -144,7 +143,7 @@ class RidgeStatistics:
         """
         if not 1 <= n_components <= self.n_components:
             raise StatisticsError(
-                f"the leading {n_components} components were asked for, and there are {self.n_components}"
+                f"the leading {n_components} components were asked for, but there are {self.n_components}"
             )
         spec = replace(
             self.spec,
@@ -183,11 +182,12 @@ class RidgeStatistics:
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers: equal for equal statistics."""
         spec = _spec_to_dict(self.spec)
+        # Later fields are hashed only if they differ from their defaults: stored digests keep their values.
         if not self.spec.fixed_point:
-            del spec["fixed_point"]  # which older digests did not know of
+            del spec["fixed_point"]
         facts = [spec, self.n_samples]
         if self.n_observations != _n_observations(self.spec, self.n_samples, self.targets):
-            facts.append(self.n_observations)  # a number that older digests did not know of
+            facts.append(self.n_observations)
         if self.halvings:
             facts.append({"halvings": self.halvings})
         hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -241,12 +241,12 @@ class RidgeStatistics:
         return deviations_of(self.targets)
 
     def normal_equations(self, *, fit_intercept: bool = True) -> NormalEquations:
-        """Return the system that the solvers take, centred where an intercept is fitted.
+        """Return the system of equations for the solvers, centred if an intercept is fitted.
 
         Raises
         ------
         StatisticsError
-            If no rows, or no weight, were counted.
+            If no rows were counted, or their weights add up to 0.
         """
         sums = self.targets.value()
         total = sums[-1, -1]
@@ -267,7 +267,7 @@ class RidgeStatistics:
                 gram_error=gram_error_of(self),
             )
         cross = self.cross.value()
-        target_means = sums[:-1, -1] / total  # of the offset targets, hence small
+        target_means = sums[:-1, -1] / total  # of targets minus their offset: small, so that little cancels
         return NormalEquations(
             gram=gram_of(self, cross[:, -1] / np.sqrt(total)),
             moments=sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], target_means)),
@@ -283,14 +283,14 @@ class RidgeStatistics:
     # -- checks -------------------------------------------------------------------------------
 
     def check_complete(self, n_samples: int, feature_map: FeatureMap) -> None:
-        """Check that every row counted once, before anything is solved.
+        """Check that every row was counted once, before anything is solved.
 
         Parameters
         ----------
         n_samples : int
-            Rows that the dataset has.
+            Number of rows of the dataset.
         feature_map : FeatureMap
-            Says what each row adds to the trace of U'U, where it knows that.
+            Its `squared_norm`, if it has one, is what each row adds to the trace of U'U.
 
         Raises
         ------
@@ -307,7 +307,8 @@ class RidgeStatistics:
             return
         expected = squared_norm * self.sum_of_weights
         trace = trace_of(self)
-        rounding = self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent  # before halving
+        # unit of the grid before halvings: rows were rounded to it
+        rounding = self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
         if abs(trace - expected) > feature_map.squared_norm_error * expected + rounding:
             raise StatisticsError(
                 f"the trace of U'U is {trace:.9g}, expected {expected:.9g} for {n_samples:_} rows; "
@@ -317,9 +318,9 @@ class RidgeStatistics:
     # -- storing ------------------------------------------------------------------------------
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return JSON-able metadata and packed arrays; `from_arrays` is the way back.
+        """Return metadata for JSON, and packed arrays; `from_arrays` reads them.
 
-        The Gram is packed as the upper triangle of each diagonal tile and the whole of the others.
+        The Gram is packed: the upper triangle of each diagonal tile, and the whole of each other tile.
         """
         arrays = {"gram_low": _packed(self.spec.layout, self.low)}
         if self.high is not None:
@@ -363,7 +364,7 @@ class RidgeStatistics:
 
 
 def _spec_to_dict(spec: StatisticsSpec) -> dict[str, Any]:
-    """Return what is stored, of whole sums."""
+    """Return the spec as JSON values, without `part`: only whole sums are stored or hashed."""
     values = asdict(spec)
     del values["part"]
     return values
@@ -375,7 +376,7 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
     if n_samples < 0:
         raise StatisticsError(
             f"cannot forget {right.n_samples:_} rows: the statistics hold {left.n_samples:_}; "
-            "subtract statistics of rows that were added"
+            "subtract only rows that were added"
         )
     low, high = _combine_limbs(left, right, sign, n_samples)
     combine = operator.add if sign > 0 else operator.sub
@@ -393,14 +394,14 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
 
 
 def with_room[S: RidgeStatistics](statistics: S, n_samples: int) -> S:
-    """Return the same sums with a second limb if so many more rows need one; shares and changes `low`."""
+    """Return the same sums, with a second limb if `n_samples` more rows need one; changes `low` in place."""
     if statistics.high is not None or statistics.n_samples + n_samples <= _limb_rows(statistics):
         return statistics
     return carried(replace(statistics, high=np.zeros_like(statistics.low)))
 
 
 def carried[S: RidgeStatistics](statistics: S) -> S:
-    """Return the same sums after rows were added to `low` in place, with `low` below 2**62 again."""
+    """Carry what exceeds 2**62 from `low` to `high`, in place, after rows were added to `low`."""
     if statistics.high is not None:
         for start in range(0, len(statistics.low), _STRIP):
             low, high = statistics.low[start : start + _STRIP], statistics.high[start : start + _STRIP]
@@ -410,12 +411,12 @@ def carried[S: RidgeStatistics](statistics: S) -> S:
 
 
 def _n_observations(spec: StatisticsSpec, n_samples: int, targets: ExactSum) -> int:
-    """Return the observations of statistics that were stored without their number."""
+    """Return the default for the number of observations, which older releases did not store."""
     return round(float(targets.value()[-1, -1])) if spec.frequency_weights else n_samples
 
 
 def _limb_rows(statistics: RidgeStatistics) -> int:
-    """Return how many rows' sums stay within one limb: fewer where these count halved weights."""
+    """Return for how many rows the sums stay within one limb: each halving takes a bit."""
     return statistics.spec.limb_rows >> statistics.halvings
 
 
@@ -436,7 +437,7 @@ def _check_same_spec(left: RidgeStatistics, right: RidgeStatistics) -> None:
 def _combine_limbs(
     left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int
 ) -> tuple[IntArray, IntArray | None]:
-    """Add or subtract Grams; one limb up to `limb_rows` rows and two above, so that the form is canonical."""
+    """Add or subtract Grams. One limb up to `limb_rows` rows, two above: equal sums then compare equal."""
     if left.high is None and right.high is None and n_samples <= _limb_rows(left):
         return (left.low + right.low if sign > 0 else left.low - right.low), None
 
@@ -454,7 +455,7 @@ def _combine_limbs(
 def _by_strips(
     limbs: Callable[[slice], tuple[IntArray, IntArray]], size: int, *, two_limbs: bool
 ) -> tuple[IntArray, IntArray | None]:
-    """Join the limbs of a Gram's strips; the second is added to the first where one is enough."""
+    """Compute the limbs of a Gram strip by strip; if one limb is enough, both are joined in it."""
     low = np.empty(size, np.int64)
     high = np.empty(size, np.int64) if two_limbs else None
     for start in range(0, size, _STRIP):
@@ -474,10 +475,7 @@ def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray
 
 
 def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> tuple[IntArray, IntArray | None]:
-    """Return a Gram's limbs times 2**bits.
-
-    Raises StatisticsError if that leaves a fraction.
-    """
+    """Return a Gram's limbs times 2**bits; raises StatisticsError if that leaves a fraction."""
 
     def shift(part: slice) -> tuple[IntArray, IntArray]:
         low, high = _split(statistics, part)
@@ -502,7 +500,7 @@ def _leading_runs(runs: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[
 
 
 def _leading_tiles(layout: TileLayout, shorter: TileLayout, buffer: IntArray) -> IntArray:
-    """Return the leading output tiles of a buffer in the layout of fewer components."""
+    """Copy the leading components' output tiles to a new buffer, laid out for fewer components."""
     leading = np.empty(shorter.size, np.int64)
     offsets = {(row, column): offset for row, column, offset in layout.tiles()}
     for row, column, offset in shorter.tiles():

@@ -14,26 +14,26 @@ from rff_dist.numerics.runs import Runs, expand
 from rff_dist.products.protocol import FIXED_POINT_BITS
 from rff_dist.typing import FloatArray
 
-type Region = tuple[slice, slice, list[tuple[int, int, int]]]  # its components, the output tiles in it
-type Part = tuple[int, int]  # which of how many parts
+type Region = tuple[slice, slice, list[tuple[int, int, int]]]  # its rows, its columns, its output tiles
+type Part = tuple[int, int]  # index, number of parts
 
 OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
-# Components of a cell, whose tiles are in the same part of a matrix: that of the largest region of products
-# where parts are likely, so that no region is multiplied in two parts.
+# All output tiles of a cell, a square of so many components, belong to the same part. Where parts are likely,
+# a cell is as large as the largest region that is multiplied, so that no region is in two parts.
 CELL, SMALL_CELL, SMALL_COMPONENTS = 2048, 512, 8192
 WHOLE: Part = (0, 1)
 
-FRACTION_BITS = 39  # a float64 product of up to 2**13 rows, entries up to 1, may be exact to 2**-39 only
-FINE_FRACTION_BITS = 49  # for few rows, whose products are small and have finer bits
-FIXED_FRACTION_BITS = 2 * FIXED_POINT_BITS  # of products of fixed-point features: sums of them are exact
-LIMB_BITS = 62  # of one int64, with a bit to spare
+FRACTION_BITS = 39  # float64 products of up to 2**13 rows, with entries up to 1, have bits down to 2**-39
+FINE_FRACTION_BITS = 49  # for few rows, whose products are smaller and have finer bits
+FIXED_FRACTION_BITS = 2 * FIXED_POINT_BITS  # products of fixed-point features are exact on this grid
+LIMB_BITS = 62  # of an int64: one bit for the sign, one to spare
 
 
 def tile_rows(n_components: int) -> int:
-    """Return the rows of a tile: fixed by D, so that sums have the same bits everywhere.
+    """Return the rows of a tile, which depend on D only, so that sums have the same bits everywhere.
 
-    4,096 rows amortise the integer sums to below 1 % of the product; wide maps take 2,048 to keep
-    the tile's float64 features at `8 * tile_rows * n_components` bytes below 128 MiB for D = 8,192.
+    With 4,096 rows, adding the integers takes below 1 % of the product's time. Wide maps take 2,048, so that
+    the tile's float64 features, `8 * tile_rows * n_components` bytes, take 128 MiB for D = 8,192.
     """
     return 4096 if n_components <= 4096 else 2048
 
@@ -42,11 +42,11 @@ def tile_rows(n_components: int) -> int:
 class TileLayout:
     """How the upper triangle of a D x D matrix is cut into output tiles, stored one after another.
 
-    Tiles of 512 columns reach the speed of one large product (measured: 1.03 of the dsyrk limit at
-    D = 4,096), keep the float64 work of a tile in the cache, share out evenly among threads, and
-    spare threaded OpenBLAS the large symmetric products that crash it (numpy issue 19685).
+    Tiles of 512 columns are as fast as one large product (measured: 1.03 of the dsyrk limit at D = 4,096).
+    They keep the float64 work of a tile in the cache, are shared evenly among threads, and avoid the large
+    symmetric products that crash threaded OpenBLAS (numpy issue 19685).
 
-    `part`: which of how many parts of the triangle is stored: about as many numbers in each.
+    `part`: (index, number of parts). Which part of the triangle is stored; parts are of about equal size.
     """
 
     n_components: int
@@ -54,11 +54,11 @@ class TileLayout:
 
     @property
     def edges(self) -> range:
-        """First component of each strip."""
+        """First component of each strip of `OUTPUT_TILE` components."""
         return range(0, self.n_components, OUTPUT_TILE)
 
     def width(self, start: int) -> int:
-        """Return the components of the strip that begins at `start`."""
+        """Return the number of components of the strip that begins at `start`."""
         return min(OUTPUT_TILE, self.n_components - start)
 
     def tiles(self) -> list[tuple[int, int, int]]:
@@ -66,10 +66,10 @@ class TileLayout:
         return _tiles(self.n_components, self.part)
 
     def regions(self, most: int) -> list[Region]:
-        """Return what products of a tile of rows are made of: whole regions before diagonal ones.
+        """Return the regions whose products a tile of rows is multiplied by: those off the diagonal first.
 
-        `most`: components of a region; it has fewer where there would be one region only, of which threads
-          have nothing to share out.
+        `most`: components of a region. If that gave a single region, which threads cannot share, regions are
+          smaller.
         """
         most = self._region_components(most)
 
@@ -85,7 +85,7 @@ class TileLayout:
         return sorted(found.values(), key=lambda region: region[0] == region[1])
 
     def count_regions(self, most: int) -> int:
-        """Return how many regions `regions` makes, without making them."""
+        """Return the number of regions that `regions` makes of a whole triangle."""
         strips = -(-self.n_components // self._region_components(most))
         return strips * (strips + 1) // 2
 
@@ -96,7 +96,7 @@ class TileLayout:
 
     @property
     def size(self) -> int:
-        """Numbers stored: the upper triangle, or a part of it, with whole diagonal tiles."""
+        """Count of stored numbers: the upper triangle or a part of it; diagonal tiles are stored whole."""
         if self.part != WHOLE:
             return sum(self.width(row) * self.width(column) for row, column, _ in self.tiles())
         whole, last = divmod(self.n_components, OUTPUT_TILE)
@@ -125,7 +125,7 @@ def _places(layout: TileLayout) -> list[tuple[int, int]]:
 
 
 def _places_of_part(layout: TileLayout, part: Part) -> list[tuple[int, int]]:
-    """Return the output tiles of the cells whose first number is in a part."""
+    """Return the output tiles of a part: those of the cells whose first number falls in it."""
     index, n_parts = part
     cell = cell_components(layout.n_components)
 
@@ -142,28 +142,28 @@ def _places_of_part(layout: TileLayout, part: Part) -> list[tuple[int, int]]:
 
 
 def cell_components(n_components: int) -> int:
-    """Return the components of a cell, of which each has all its tiles in the same part."""
+    """Return the components of a cell; see `CELL`."""
     return CELL if n_components > SMALL_COMPONENTS else SMALL_CELL
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticsSpec:
-    """What statistics are about: only statistics with equal specs add up.
+    """What statistics are about: only statistics with equal specs can be added.
 
-    `n_components`, `n_targets`: D, and the columns of Y; 0 for the sums of features alone.
+    `n_components`, `n_targets`: D, and the number of columns of Y; 0 targets for sums of features only.
     `feature_digest`: digest of the feature map.
-    `scales`: Z = scale · V, V the unnormalised features.
-    `exponents`: V = 2**exponent · U with entries of U in [-1, 1]; none where V's are so already.
+    `scales`: Z = scale · V, where V are the unnormalised features.
+    `exponents`: V = 2**exponent · U, where U lies in [-1, 1]; () if V already does.
     `weight_exponent`: sample weights are at most 2**weight_exponent.
     `fraction_bits`: the Gram is counted in multiples of 2**(weight_exponent - fraction_bits).
-    `target_offset`: subtracted from Y before anything is summed, so that large means cancel nothing.
+    `target_offset`: subtracted from Y before anything is summed, so that large means cause no cancellation.
     `one_dimensional`: whether Y was given as a vector; then `Zty` and `yty` drop the target axis.
-    `frequency_weights`: whether weights are whole numbers that repeat their rows; others say how precise a
-      row is. See `RidgeStatistics.n_observations`.
-    `whitened`: whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
-    `fixed_point`: whether features are whole multiples of 2**-14, and rows have no weights: then nothing is
+    `frequency_weights`: whether weights are whole numbers that repeat their rows, rather than precisions. See
+      `RidgeStatistics.n_observations`.
+    `whitened`: whether Z is V·T⁻¹ with the feature map's T, which is then needed to read the sums.
+    `fixed_point`: whether features are whole multiples of 2**-14 and rows have no weights. Then nothing is
       rounded.
-    `part`: which of how many parts of the Gram is summed; see `statistics.passes`.
+    `part`: (index, number of parts). The part of the Gram that is summed; see `statistics.passes`.
     """
 
     n_components: int
@@ -193,7 +193,7 @@ class StatisticsSpec:
 
     @property
     def offsets(self) -> FloatArray:
-        """`target_offset` as an array of shape (n_targets,), zero where nothing is subtracted."""
+        """`target_offset` as an array of shape (n_targets,), zeros if there is none."""
         return np.array(self.target_offset or (0.0,) * self.n_targets)
 
     @property
@@ -203,5 +203,5 @@ class StatisticsSpec:
 
     @property
     def limb_rows(self) -> int:
-        """Rows whose sums stay within one int64 limb: 2**23, 2**13 on the fine grid, 2**34 in fixed point."""
+        """Most rows whose sums fit in one limb: 2**23, 2**13 on the fine grid, 2**34 in fixed point."""
         return 1 << (LIMB_BITS - self.fraction_bits)

@@ -63,7 +63,7 @@ def test_rows_that_change_between_parts_are_noticed():
     feature_map = draw_feature_map("gaussian", n_features=3, n_components=1200)
     rows = Changing(ROWS.X, ROWS.y)
     spec = statistics_spec(rows, feature_map)
-    with pytest.raises(StatisticsError, match="changed meanwhile"):
+    with pytest.raises(StatisticsError, match="the data changed between them"):
         accumulate(rows, feature_map, spec=spec, n_parts=2)
 
 
