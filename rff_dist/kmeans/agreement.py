@@ -1,4 +1,4 @@
-"""How far two labelings of the same rows agree, from exact counts of the rows that have each pair of labels.
+"""How well two labelings of the same rows agree, from exact counts of the rows with each pair of labels.
 
 References
 ----------
@@ -20,10 +20,10 @@ from rff_dist.typing import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contingency:
-    """Rows by known label and by cluster; `+` joins two sets of rows and does not round.
+    """Counts of rows by known label and by cluster; `+` joins two sets of rows and does not round.
 
-    `labels`: array of shape (n_labels,). Known labels, sorted, each once.
-    `counts`: int64 array of shape (n_labels, n_clusters). Rows of each label in each cluster.
+    `labels`: array of shape (n_labels,). The distinct known labels, sorted.
+    `counts`: int64 array of shape (n_labels, n_clusters). Number of rows of each label in each cluster.
     """
 
     labels: NDArray[Any]
@@ -48,25 +48,25 @@ class Contingency:
 
     @property
     def adjusted_rand_index(self) -> float:
-        """Share of pairs of rows on which both agree, less chance: 1 for the same partition, 0 by chance.
+        """Share of pairs of rows on which both agree, corrected for chance.
 
-        Two labelings that both leave one cluster, or one row to each, are the same partition. The integers
-        are exact for any number of rows.
+        1 for the same partition, 0 for agreement by chance. Two labelings with one cluster each are the same
+        partition, and so are two with one row in each cluster.
         """
         both, rows, columns = (
             sum(n * (n - 1) // 2 for n in part.ravel().tolist())
             for part in (self.counts, self.counts.sum(axis=1), self.counts.sum(axis=0))
         )
         pairs = self.n_samples * (self.n_samples - 1) // 2
-        # numerator and denominator times 2 · pairs: Python's integers do not overflow
+        # numerator and denominator times 2 · pairs are whole, and Python's integers do not overflow
         above, below = 2 * (pairs * both - rows * columns), pairs * (rows + columns) - 2 * rows * columns
         return 1.0 if below == 0 else above / below
 
     @property
     def normalized_mutual_information(self) -> float:
-        """Mutual information over the mean of both entropies: 1 for the same partition.
+        """Mutual information divided by the mean of both entropies: 1 for the same partition.
 
-        1 where both leave one cluster, 0 where one of them does.
+        1 if both labelings have one cluster only, 0 if just one of them has.
         """
         shares = self.counts / max(1, self.n_samples)
         rows, columns = shares.sum(axis=1), shares.sum(axis=0)
@@ -81,7 +81,7 @@ class Contingency:
 def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: int) -> Contingency:
     """Count the rows of each known label in each cluster.
 
-    `labels`: array of shape (n_samples,). Known labels of any type that sorts.
+    `labels`: array of shape (n_samples,). Known labels, of any type that can be sorted.
     `clusters`: int array of shape (n_samples,). In [0, n_clusters).
     """
     found, codes = np.unique(labels, return_inverse=True)

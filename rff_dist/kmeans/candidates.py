@@ -1,8 +1,8 @@
-"""Rows that centres are chosen among: drawn in passes over blocks, and compared in memory.
+"""Candidates for centres: rows drawn in passes over blocks, and the choice of centres among them in memory.
 
-A pass draws rows by their squared distances to the candidates so far, as k-means|| does; what is drawn of a
-row depends on its number and the seed alone. Centres are chosen among weighted candidates by k-means++, local
-search and a few Lloyd steps: pure NumPy, no Dask and no Zarr.
+A pass draws rows by their squared distances to the candidates so far, as k-means|| does. Whether a row is
+drawn depends on the seed and the row's number, not on blocks. Centres are chosen among weighted candidates by
+k-means++, local search and a few Lloyd steps: pure NumPy, no Dask and no Zarr.
 
 References
 ----------
@@ -25,9 +25,9 @@ from rff_dist.kmeans.lloyd_pass import nearest
 from rff_dist.numerics.threads import using_threads
 from rff_dist.typing import FloatArray, IndexArray, IntArray
 
-_GAIN = 1e-9  # a change of centres gains more than rounding
-_KMEANS_STREAM = 2**34  # the first of a seed's streams of random numbers for clusters, far above those in use
-_COMPARED_ROWS = 2048  # with all centres at once
+_GAIN = 1e-9  # an exchange of centres must lower the cost by more than this share: less may be rounding
+_KMEANS_STREAM = 2**34  # first of the seed's random streams for clusters, far above those in use elsewhere
+_COMPARED_ROWS = 2048  # rows compared with all centres at a time
 
 # -- rows chosen in a pass -------------------------------------------------------------------------
 
@@ -36,10 +36,10 @@ _COMPARED_ROWS = 2048  # with all centres at once
 class SeedChoice:
     """The state of a pass that chooses rows far from their nearest points.
 
-    `size`: rows to choose; fewer where fewer are off the points.
-    `seed`: None chooses the farthest rows. Else rows are drawn without replacement with probabilities in
-      proportion to w·d², which is what Bahmani et al. (2012), Alg. 2, step 4, draw on average.
-    `turn`: of the drawings with this seed.
+    `size`: rows to choose; fewer if fewer rows differ from all points.
+    `seed`: None chooses the farthest rows. Otherwise rows are drawn without replacement, with probabilities
+      proportional to w·d², which is what Bahmani et al. (2012), Alg. 2, step 4, draw on average.
+    `turn`: number of this draw among those with the same seed.
     """
 
     points: Centres
@@ -55,7 +55,7 @@ class ChosenRows:
     `size`: rows to keep.
     `keys`: float64 array of shape (n_chosen,).
     `row_numbers`: int64 array of shape (n_chosen,). In the dataset; the lower of equal keys comes first.
-    `features`: float64 array of shape (n_chosen, n_components). Their Z.
+    `features`: float64 array of shape (n_chosen, n_components). Z of these rows.
     """
 
     size: int
@@ -72,13 +72,13 @@ class ChosenRows:
 
 
 def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
-    """Choose rows of a block: the farthest from their nearest points, or drawn by their squared distances.
+    """Choose rows of a block: those farthest from their nearest points, or a draw by squared distances.
 
-    Rows without weight, or at a point, are never chosen. A row's draw depends on the seed, the turn and its
-    number in the dataset alone.
+    Rows of weight 0 and rows at a point are never chosen. The random number of a row depends on the seed, the
+    turn and the row's number in the dataset only.
 
     Efraimidis & Spirakis (2006), Weighted random sampling with a reservoir: the rows with the smallest
-    E/(w·d²), E exponential, are such a draw, and are merged like any smallest.
+    E/(w·d²), E exponential, are such a draw, and draws of several blocks merge by keeping the smallest.
     Raises DataError if a value is not finite or a weight negative.
     """
     block, points = rows.block, state.points
@@ -102,7 +102,7 @@ def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
 
 
 def weigh_points(rows: Rows, points: Centres) -> ClusterSums:
-    """Sum the weights of a block's rows by their nearest points, without their features.
+    """Sum the weights of the rows nearest to each point in a block; features are not summed.
 
     Raises DataError if a value is not finite or a weight negative.
     """
@@ -118,11 +118,11 @@ def weigh_points(rows: Rows, points: Centres) -> ClusterSums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shifted:
-    """Points in memory about their mean, for squared distances between them.
+    """Points in memory minus their mean, for squared distances between them.
 
     `points`: float64 array of shape (n_points, n_components).
-    `norms`: float64 array of shape (n_points,). Their squares.
-    `nothing`: squared distances up to this are none.
+    `norms`: float64 array of shape (n_points,). Squared norms.
+    `nothing`: squared distances up to this count as 0.
     """
 
     points: FloatArray
@@ -136,14 +136,17 @@ class _Shifted:
         return cls(shifted, norms, EQUAL * float(norms.max()))
 
     def to(self, chosen: IndexArray) -> FloatArray:
-        """Return squared distances of all points to the chosen ones, shape (n_chosen, n_points)."""
+        """Return squared distances between the chosen points and all points, shape (n_chosen, n_points)."""
         products = self.points[chosen] @ self.points.T
         distances: FloatArray = self.norms - 2.0 * products + self.norms[chosen, np.newaxis]
         distances[distances <= self.nothing] = 0.0
         return distances
 
     def two_nearest(self, which: IndexArray, chosen: IndexArray) -> tuple[IndexArray, FloatArray]:
-        """Return the nearest and the second nearest chosen point to some, each of shape (2, n_some)."""
+        """Find the nearest and the second nearest chosen point to each point of `which`.
+
+        Returns their positions in `chosen` and squared distances, each of shape (2, len(which)).
+        """
         own, near = np.empty((2, len(which)), np.intp), np.empty((2, len(which)))
         for first in range(0, len(which), _COMPARED_ROWS):
             here = slice(first, first + _COMPARED_ROWS)
@@ -159,10 +162,11 @@ class _Shifted:
 
 
 def choose_centres(points: FloatArray, weights: FloatArray, n_clusters: int, *, seed: int) -> IndexArray:
-    """Choose centres among weighted points by greedy k-means++; fewer where fewer points are distinct.
+    """Choose centres among weighted points by greedy k-means++; fewer if there are fewer distinct points.
 
-    Each centre is the best of 2 + log(n_clusters) points that are drawn with probabilities in proportion to
-    w·d², d the distance to the nearest centre so far. O(n_points · n_clusters · log(n_clusters) · D).
+    For each centre 2 + log(n_clusters) points are drawn with probabilities proportional to w·d², where d is
+    the distance to the nearest centre so far, and the best is kept.
+    O(n_points · n_clusters · log(n_clusters) · D).
 
     `points`: float64 array of shape (n_points, n_components).
     `weights`: float64 array of shape (n_points,). Above 0.
@@ -190,15 +194,15 @@ def choose_centres(points: FloatArray, weights: FloatArray, n_clusters: int, *, 
 def exchange_centres(
     points: FloatArray, weights: FloatArray, chosen: IndexArray, *, n_steps: int, seed: int
 ) -> IndexArray:
-    """Improve centres among weighted points by local search: each step tries one point in a centre's place.
+    """Improve centres among weighted points by local search: each step tries to replace a centre by a point.
 
-    The point is drawn as in k-means++, and takes the place of the centre for which the sum of w·d² falls
-    most, if it falls for any. So a cluster with two centres gives one to two clusters with one, which Lloyd
-    steps do not do. O(n_points · D) a step; of equal places the lowest.
+    The point is drawn as in k-means++. It replaces the centre for which the sum of w·d² falls most, the first
+    of equals, if it falls for any. So one of two centres in the same cluster can move to where two clusters
+    share a centre, which Lloyd steps cannot do. O(n_points · D) a step.
 
     `points`: float64 array of shape (n_points, n_components).
     `weights`: float64 array of shape (n_points,). Above 0.
-    `chosen`: int array of shape (n_clusters,). Different points.
+    `chosen`: int array of shape (n_clusters,). The points that are centres, all different.
 
     Lattanzi & Sohler (2019), A better k-means++ algorithm via local search, Alg. 2.
     """
@@ -230,7 +234,9 @@ def exchange_centres(
 def improve_centres(
     points: FloatArray, weights: FloatArray, centres: FloatArray, *, max_iter: int = 20
 ) -> FloatArray:
-    """Return centres after some Lloyd steps on weighted points in memory; an empty one stays where it is.
+    """Return centres after up to `max_iter` Lloyd steps on weighted points in memory.
+
+    A centre without points stays where it is.
 
     `points`: float64 array of shape (n_points, n_components).
     `weights`: float64 array of shape (n_points,).
@@ -251,7 +257,7 @@ def improve_centres(
 
 
 def weighted_inertia(points: FloatArray, weights: FloatArray, centres: FloatArray) -> float:
-    """Return Σ w·‖z − c‖² of weighted points in memory and their nearest centres.
+    """Return Σ w·‖z − c‖² over weighted points in memory, where c is the nearest centre of z.
 
     `points`: float64 array of shape (n_points, n_components).
     `weights`: float64 array of shape (n_points,).
@@ -264,7 +270,7 @@ def weighted_inertia(points: FloatArray, weights: FloatArray, centres: FloatArra
 
 
 def scores_of(points: FloatArray, centres: FloatArray) -> FloatArray:
-    """Return ‖z − c‖² less ‖z − m‖², m the mean of the centres, shape (n_points, n_clusters)."""
+    """Return ‖z − c‖² − ‖z − m‖², where m is the mean of the centres, shape (n_points, n_clusters)."""
     middle = centres.mean(axis=0)
     apart = centres - middle
     return np.asarray(np.square(apart).sum(axis=1) - 2.0 * ((points - middle) @ apart.T))

@@ -1,7 +1,7 @@
-"""How many clusters: several numbers of them compared on one dataset, and the best by a stated rule.
+"""How many clusters: compares several numbers on one dataset, and takes the best by a stated rule.
 
-The numbers share all passes, from those that draw the candidates of the starts to Lloyd's. They are judged on
-seeded samples, in the features, where each sampled row counts alike.
+All numbers share the same passes, from those that draw candidates to the Lloyd passes. They are judged on
+seeded samples, in the features, where every sampled row counts the same.
 
 References
 ----------
@@ -37,8 +37,8 @@ from rff_dist.text import human_bytes
 from rff_dist.typing import AnyIntArray, FloatArray
 
 CRITERIA = ("silhouette", "gap", "stability")
-SILHOUETTE_ROWS = 5_000  # fewer where their features would fill more than _SAMPLE_BYTES
-SAMPLE_ROWS = 1_000  # of gap and stability, which cluster them many times over
+SILHOUETTE_ROWS = 5_000  # fewer if their features would take more than _SAMPLE_BYTES
+SAMPLE_ROWS = 1_000  # for gap and stability, which cluster the sample many times
 N_REFERENCES, N_RESAMPLINGS = 10, 10
 _SAMPLE_BYTES = 2**28
 _PANEL_ROWS = 512
@@ -49,11 +49,12 @@ _MAX_ITER = 50
 class JudgedNumber:
     """Clusters, and how well they and their number describe samples of the rows.
 
-    `silhouette`: mean of (b - a) / max(a, b) over a sample, a the mean distance of a row to the others of its
-      cluster, b that to the nearest other cluster, in features; NaN where the sample is in one cluster.
-    `gap`, `gap_error`: E log W of rows that are uniform in the box of the inputs, less log W of the sample's,
-      W its inertia; and the standard error of the former.
-    `stability`: mean adjusted Rand index of what pairs of bootstrap samples say of one sample.
+    `silhouette`: mean of (b - a) / max(a, b) over a sample. a is the mean distance of a row to the others of
+      its cluster, b the mean distance to the nearest other cluster, in features. NaN if the sample is in one
+      cluster.
+    `gap`, `gap_error`: E log W of uniform rows in the box of the inputs, minus log W of the sample; and the
+      standard error of E log W. W is the inertia.
+    `stability`: mean adjusted Rand index between the labelings of one sample by pairs of bootstrap samples.
     """
 
     clusters: Clusters
@@ -63,7 +64,7 @@ class JudgedNumber:
     stability: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; None for what is not a number."""
+        """Return JSON values; None for NaN and infinity."""
         figures = {name: getattr(self, name) for name in ("silhouette", "gap", "gap_error", "stability")}
         return {
             "n_clusters": self.clusters.n_clusters,
@@ -78,7 +79,7 @@ class JudgedNumber:
 class Comparison:
     """Candidates by ascending number of clusters, and which one the criterion takes.
 
-    `n_sampled`: rows that silhouettes are means over.
+    `n_sampled`: number of rows over which silhouettes are averaged.
     """
 
     candidates: tuple[JudgedNumber, ...]
@@ -88,7 +89,7 @@ class Comparison:
 
     @property
     def best(self) -> Clusters:
-        """The clusters of the number taken."""
+        """The clusters of the candidate taken."""
         return self.candidates[self.best_index].clusters
 
     @property
@@ -100,7 +101,7 @@ class Comparison:
 def check_numbers(n_clusters: Sequence[int], criterion: str) -> list[int]:
     """Return the numbers of clusters in ascending order.
 
-    Raises InvalidParameterError if there are none, one is given twice or the criterion is unknown.
+    Raises InvalidParameterError if there are none, one is below 1 or repeated, or the criterion is unknown.
     """
     check_name(criterion, CRITERIA, "criterion")
     numbers = sorted(n_clusters)
@@ -112,17 +113,17 @@ def check_numbers(n_clusters: Sequence[int], criterion: str) -> list[int]:
 
 
 def check_samples(dataset: Dataset, n_components: int) -> None:
-    """Check that the samples that numbers are judged on fit in this process.
+    """Check that the samples on which numbers of clusters are judged fit in this process.
 
-    Raises PlanError with the memory needed and the memory there is.
+    Raises PlanError, with the memory needed and available, if they do not.
     """
     n_rows = min(_silhouette_rows(n_components), dataset.n_samples)
-    # features, centred and in their panels; of the references besides
+    # features, centred features and panels; then features of the references
     needed = PROCESS_BYTES + 8 * (3 * n_rows + 4 * SAMPLE_ROWS) * n_components
     needed += 8 * n_rows * (dataset.n_features + _PANEL_ROWS)
     if needed > (limit := available_memory()):
         raise PlanError(
-            f"the samples that numbers of clusters are judged on need {human_bytes(needed)} "
+            f"the samples on which numbers of clusters are judged need {human_bytes(needed)} "
             f"(n_components={n_components:_}) but this process has {human_bytes(limit)}; ask for fewer "
             "components, or for one number of clusters"
         )
@@ -133,10 +134,10 @@ def _silhouette_rows(n_components: int) -> int:
 
 
 def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed: int) -> Comparison:
-    """Judge clusterings of a dataset in the same features, by ascending number of clusters.
+    """Judge clusterings of a dataset in the same features, ordered by number of clusters.
 
-    `criterion`: see `fit`.
-    `seed`: of the samples.
+    `criterion`: see `choose`.
+    `seed`: seed of the samples.
     """
     feature_map, numbers = found[0].feature_map, [clusters.n_clusters for clusters in found]
     X = sample_inputs(dataset, seed, n_rows=_silhouette_rows(feature_map.n_components))
@@ -152,7 +153,11 @@ def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed
 
 
 def choose(candidates: Sequence[JudgedNumber], criterion: str) -> int:
-    """Return the place of the best of candidates by ascending number of clusters; see `fit` for the rules."""
+    """Return the index of the best candidate, of candidates ordered by number of clusters.
+
+    "gap": the first number whose gap is at least the next one's less its error. "silhouette": the largest
+    value, the first of equals. "stability": the largest value, the last of equals.
+    """
     if criterion == "gap":
         for i, (one, following) in enumerate(pairwise(candidates)):
             if one.gap >= following.gap - following.gap_error:
@@ -170,12 +175,12 @@ def choose(candidates: Sequence[JudgedNumber], criterion: str) -> int:
 def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> FloatArray:
     """Return the mean silhouette of each labeling of the same points, O(n_points² · n_components) for all.
 
-    A row that is alone in its cluster counts 0; a labeling with one cluster has NaN.
+    A row alone in its cluster counts as 0; a labeling with one cluster gives NaN.
 
     `points`: float64 array of shape (n_points, n_components).
     `labelings`: sequence of int array of shape (n_points,).
     """
-    points = points - points.mean(axis=0)  # less cancels
+    points = points - points.mean(axis=0)  # smaller norms: less cancels in the distances
     norms = np.einsum("ij,ij->i", points, points)
     members = [(labels[:, np.newaxis] == np.unique(labels)).astype(np.float64) for labels in labelings]
     ends = np.cumsum([0, *(member.shape[1] for member in members)])
@@ -194,7 +199,7 @@ def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> Fl
 
 
 def _silhouettes(sums: FloatArray, own: NDArray[np.bool_], sizes: FloatArray) -> FloatArray:
-    """Return silhouettes of rows, from sums of their distances to the rows of each cluster."""
+    """Return silhouettes of rows, from the sums of their distances to the rows of each cluster."""
     own_size = own @ sizes
     inside = sums[own] / np.maximum(own_size - 1, 1)
     outside = np.where(own, np.inf, sums / sizes).min(axis=1)
@@ -209,7 +214,7 @@ def gap_statistics(
     """Return the gap statistic of each number of clusters, and its standard error.
 
     `X`: array of shape (n_samples, n_features). A sample.
-    `feature_map`: in whose features W is measured.
+    `feature_map`: W is measured in its features.
 
     Tibshirani, Walther & Hastie (2001), Sec. 3, with references from the box of the inputs (choice a).
     """
@@ -221,12 +226,12 @@ def gap_statistics(
             for rows in (X, *boxes)
         ]
     logs = np.array(references)
-    with np.errstate(invalid="ignore"):  # where there are as many clusters as rows, W is 0 in all
+    with np.errstate(invalid="ignore"):  # with as many clusters as rows, W is 0 everywhere
         return logs.mean(axis=0) - here, logs.std(axis=0) * math.sqrt(1.0 + 1.0 / N_REFERENCES)
 
 
 def _log_dispersions(points: FloatArray, n_clusters: Sequence[int], seed: int) -> FloatArray:
-    """Return log W of points in memory for each number of clusters; -inf where nothing is left over."""
+    """Return log W of points in memory for each number of clusters; -inf where W is 0."""
     ones, left = np.ones(len(points)), []
     for number in n_clusters:
         centres, labels = _cluster(points, ones, points, number, seed=seed)
@@ -238,8 +243,8 @@ def _log_dispersions(points: FloatArray, n_clusters: Sequence[int], seed: int) -
 def stabilities(points: FloatArray, n_clusters: Sequence[int], *, seed: int) -> FloatArray:
     """Return the stability of each number of clusters under resampling.
 
-    Bootstrap samples of the points are clustered, and label all points by their nearest centres; the
-    adjusted Rand index is averaged over the pairs of labelings.
+    Bootstrap samples of the points are clustered, and each clustering labels all points by their nearest
+    centres. The adjusted Rand index is averaged over the pairs of labelings.
 
     `points`: float64 array of shape (n_points, n_components).
     """
@@ -253,7 +258,7 @@ def stabilities(points: FloatArray, n_clusters: Sequence[int], *, seed: int) -> 
 
 
 def _label_by_resampling(points: FloatArray, n_clusters: int, seed: int, index: int) -> AnyIntArray:
-    """Cluster a bootstrap sample of points, and return the nearest centre of each of all points."""
+    """Cluster a bootstrap sample of points, and return the nearest centre of every point."""
     drawn = _random(seed, 1 + N_REFERENCES + index).integers(len(points), size=len(points))
     weights = np.bincount(drawn, minlength=len(points)).astype(np.float64)
     some = weights > 0
@@ -263,7 +268,7 @@ def _label_by_resampling(points: FloatArray, n_clusters: int, seed: int, index: 
 def _cluster(
     points: FloatArray, weights: FloatArray, others: FloatArray, n_clusters: int, *, seed: int
 ) -> tuple[FloatArray, AnyIntArray]:
-    """Cluster points in memory; return the centres, and the nearest one of each of the others."""
+    """Cluster points in memory; return the centres, and the nearest centre of each row of `others`."""
     chosen = choose_centres(points, weights, n_clusters, seed=seed)
     centres = improve_centres(points, weights, points[chosen], max_iter=_MAX_ITER)
     return centres, scores_of(others, centres).argmin(axis=1)

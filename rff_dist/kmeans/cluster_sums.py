@@ -1,4 +1,4 @@
-"""The sums that k-means is made of: grid, centres, exact sums of clusters, and tiles of features."""
+"""What k-means passes are made of: the grid, centres, exact sums over clusters, and tiles of features."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ from rff_dist.numerics.threads import SpareMemory, executor_of, falling_tiles, s
 from rff_dist.numerics.triangular import whiten_rows
 from rff_dist.typing import FloatArray, IntArray
 
-EQUAL = 1e-12  # of the largest squared norm: squared distances up to this are none
+EQUAL = 1e-12  # squared distances up to this share of the largest squared norm count as 0
 
 
 FINEST_FRACTION_BITS = 39  # a float64 sum of a tile's rows is exact on this grid
 
 
-_LIMB_BITS = 62
+_LIMB_BITS = 62  # of an int64: one bit for the sign, one to spare
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterGrid:
-    """What the integers of exact sums over clusters count.
+    """The unit of the integers in exact sums over clusters.
 
-    `fraction_bits`: sums count multiples of 2**-fraction_bits of the largest weight times the largest
-      feature.
+    `fraction_bits`: the unit is 2**-fraction_bits times the largest weight times the largest feature.
     `weight_exponent`: no weight is above 2**weight_exponent.
-    `exponents`: runs of (components, exponent). No tile feature is above 2**exponent; () says 0 for all.
+    `exponents`: runs of (components, exponent). No tile feature is above 2**exponent; () means 0 for all.
     """
 
     fraction_bits: int
@@ -49,21 +48,21 @@ class ClusterGrid:
         return np.exp2(expand(self.exponents)) if self.exponents else np.ones(n_components)
 
     def counts_of(self, sample_weight: FloatArray | None, n_samples: int) -> IntArray:
-        """Return what the weights of rows count, shape (n_samples,); those of rows without weight are 1."""
+        """Return the rows' weights in units of the grid, shape (n_samples,); 1 for rows without weights."""
         weights = self.scaled(sample_weight, n_samples)
         return np.rint(np.ldexp(weights, self.fraction_bits)).astype(np.int64)
 
     def scaled(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray:
-        """Return weights of at most 1; 1 for rows without."""
+        """Return the weights scaled to at most 1; ones if rows have no weights."""
         if sample_weight is None:
             return np.ones(n_samples)
         return np.ldexp(sample_weight, -self.weight_exponent)
 
 
 def fraction_bits_for(n_samples: int) -> int:
-    """Return the finest grid on which the sum of that many rows fits in an int64: 39 bits up to 2**23 rows.
+    """Return the finest grid on which a sum of `n_samples` rows fits in an int64: 39 bits up to 2**23 rows.
 
-    Rows beyond that take a bit for each doubling; a mean over so many averages more than that away.
+    Beyond that, each doubling of the rows takes one bit; averaging over so many rows gains more.
     """
     return min(FINEST_FRACTION_BITS, _LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))))
 
@@ -72,9 +71,9 @@ def fraction_bits_for(n_samples: int) -> int:
 class Centres:
     """The state of a pass that compares rows with centres.
 
-    `values`: float64 array of shape (n_init, n_clusters, n_components). Centres in Z of each start.
-    `counts`: centres of each start, where they have different numbers of them; rows of `values`
-      beyond are 0 and nearest to no row. () says that all count.
+    `values`: float64 array of shape (n_init, n_clusters, n_components). Each start's centres in Z.
+    `counts`: number of centres of each start. Entries of `values` beyond it are 0, and no row is assigned to
+      them. () means that all starts have n_clusters.
     """
 
     feature_map: FeatureMap
@@ -84,7 +83,7 @@ class Centres:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Return which centres there are, shape (n_init, n_clusters)."""
+        """Whether each entry of `values` is a centre, shape (n_init, n_clusters)."""
         n_init, n_clusters, _ = self.values.shape
         counts = np.array(self.counts or (n_clusters,) * n_init)
         return np.asarray(np.arange(n_clusters) < counts[:, np.newaxis])
@@ -98,8 +97,7 @@ class ClusterSums:
     `features`: int64 array of shape (n_init, n_clusters, n_components). Weighted sums of tile features, in
       the grid's units.
     `weights`: int64 array of shape (n_init, n_clusters). Sums of weights, in the grid's units.
-    `squared_norms`: weighted sum of ‖z‖², in the grid's units of `largest_squared_norm`; 0 where it was not
-      asked for.
+    `squared_norms`: weighted sum of ‖z‖², in units of the grid times `largest_squared_norm`; 0 if not wanted.
     """
 
     n_samples: int
@@ -129,7 +127,7 @@ class ClusterSums:
     __hash__ = None  # type: ignore[assignment]
 
     def means(self, state: Centres) -> FloatArray:
-        """Return the mean row of each cluster in Z; the former centre where a cluster is empty."""
+        """Return the mean row of each cluster in Z; an empty cluster keeps its former centre."""
         to_z = factors_of(state.feature_map) * state.grid.units(state.feature_map.n_components)
         filled = self.weights > 0
         means = state.values.copy()
@@ -147,10 +145,10 @@ class ClusterSums:
         return self.squared_norms * unit * largest_squared_norm(state.feature_map, grid)
 
     def inertias(self, state: Centres, sum_of_squared_norms: float) -> FloatArray:
-        """Return Σ w·‖z − c‖² of each start, shape (n_init,); 0 where rounding leaves less.
+        """Return Σ w·‖z − c‖² of each start, shape (n_init,); 0 if rounding makes it negative.
 
-        Of the sums alone: Σ w·‖z‖² − Σ_j w_j·(2·c_j·mean_j − ‖c_j‖²), whose error is some 1e-16 of its first
-        term.
+        Computed from sums only, as Σ w·‖z‖² − Σ_j w_j·(2·c_j·mean_j − ‖c_j‖²), with an error of about 1e-16
+        of the first term.
         """
         weights = self.cluster_weights(state.grid)
         products = np.einsum("ijk,ijk->ij", state.values, 2.0 * self.means(state) - state.values)
@@ -159,21 +157,21 @@ class ClusterSums:
 
 
 def factors_of(feature_map: FeatureMap) -> FloatArray:
-    """Return what tile features are multiplied by to give Z: 1 for a whitened map, whose tiles hold Z."""
+    """Return the factors that turn tile features into Z: ones for a whitened map, whose tiles hold Z."""
     if feature_map.whitener is not None:
         return np.ones(feature_map.n_components)
     return expand(feature_map.scales)
 
 
 def fixed_point_map(feature_map: FeatureMap) -> CosineFeatureMap | None:
-    """Return a map whose features are whole numbers of one unit as what it is; None for others."""
+    """Return the map if all its features are whole multiples of one unit, else None."""
     if isinstance(feature_map, CosineFeatureMap) and feature_map.fixed_point:
         return feature_map
-    return None  # components of a sum of kernels have units that differ
+    return None  # in the map of a sum of kernels, components have different units
 
 
 def same_squared_norm(feature_map: FeatureMap) -> float | None:
-    """Return the ‖z‖² that all rows have but for rounding; None where they differ."""
+    """Return the ‖z‖² of all rows if it is the same up to rounding, else None."""
     factors = factors_of(feature_map)
     if feature_map.squared_norm is None or np.ptp(factors) > 0:
         return None
@@ -181,27 +179,27 @@ def same_squared_norm(feature_map: FeatureMap) -> float | None:
 
 
 def largest_squared_norm(feature_map: FeatureMap, grid: ClusterGrid) -> float:
-    """Return what no ‖z‖² is above."""
+    """Return an upper bound on ‖z‖²."""
     norm = same_squared_norm(feature_map)
     if norm is not None:
         return norm * (1.0 + feature_map.squared_norm_error)
     return float(np.square(factors_of(feature_map) * grid.units(feature_map.n_components)).sum())
 
 
-_TILE_BYTES = 2**22  # of float64 features, and of scores
+_TILE_BYTES = 2**22  # limit for a tile's float64 features, and for its scores
 
 
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
 
 
-_LEAST_ROWS = 256  # of a tile, unless features are very many
+_LEAST_ROWS = 256  # rows of the smallest tiles, unless D or the number of centres is very large
 
 
-_PANEL_ROWS = 64  # tiles are multiples of
+_PANEL_ROWS = 64  # tiles have a multiple of this many rows
 
 
 def tile_rows(n_components: int, n_columns: int) -> int:
-    """Return the rows of a tile, a power of two: fixed by D and the number of centres."""
+    """Return the most rows of a tile, a power of two that depends on D and the number of centres only."""
     rows = _TILE_BYTES // (8 * max(n_components, n_columns))
     return int(min(_MAX_TILE_ROWS, max(_MIN_TILE_ROWS, 2 ** int(math.log2(max(1, rows))))))
 
@@ -215,14 +213,15 @@ def visit_tiles(
     chosen: NDArray[np.intp] | None = None,
     whole: bool = False,
 ) -> None:
-    """Call `visit(first row, features)` with each tile of a block; threads share out the tiles.
+    """Call `visit(first row, features)` with each tile of a block; threads share the tiles.
 
-    Features are of shape (n_rows, n_components), unnormalised, or Z for a whitened map: float64 numbers, or
-    with `whole` the int16 numbers of a `fixed_point_map`. They are overwritten when `visit` has returned.
-    With `chosen` they are of these rows of the block alone, and `first row` counts these. Tiles are filled up
-    to multiples of 64 rows: BLAS rounds others at their edges, and features would depend on the company.
+    Features have shape (n_rows, n_components), and are unnormalised, or Z for a whitened map. They are
+    float64, or with `whole` the int16 numbers of a `fixed_point_map`. Their memory is reused after `visit`
+    has returned. With `chosen`, only these rows of the block are visited, and `first row` counts among them.
+    Tiles are padded to multiples of 64 rows: BLAS rounds differently at the edges of other tiles, and a row's
+    features would depend on the rows beside it.
 
-    Raises DataError if X has another number of columns, or holds NaN or infinity.
+    Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
     inputs = feature_map.prepare(rows.X)
     check_finite(replace(rows, y=None), inputs)
@@ -242,7 +241,7 @@ def visit_tiles(
             tile = np.concatenate([tile, np.repeat(tile[-1:], -n_rows % _PANEL_ROWS, axis=0)])
         buffer = spare.take(len(tile) * D, dtype)
         features = buffer[: len(tile) * D].reshape(len(tile), D)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by the scores
+        with np.errstate(over="ignore", invalid="ignore"):  # scorers refuse features that are not finite
             if fixed is not None:
                 fixed.fill_whole(tile, features)
             else:
@@ -257,7 +256,7 @@ def visit_tiles(
 
 
 def members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
-    """Return which rows belong to each cluster of each start: ones, shape (n_init · n_clusters, n_rows).
+    """Return ones where a row belongs to a cluster of a start, shape (n_init · n_clusters, n_rows).
 
     `labels`: int array of shape (n_init, n_rows).
     """

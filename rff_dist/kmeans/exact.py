@@ -1,12 +1,12 @@
-"""Kernel k-means, exactly: arithmetic on one Gram matrix, for few rows and as the reference of `kmeans.fit`.
+"""Exact kernel k-means on one Gram matrix: for few rows, and as the reference for `kmeans.fit`.
 
-With weights w, a cluster C of the weight m = Σ_C w has the mean of its rows in feature space as its centre,
-and a row's squared distance to it is
+The centre of a cluster C is the weighted mean of its rows in feature space. With weights w and m = Σ_C w, a
+row's squared distance to it is
 
     k(x, x) − (2/m)·Σ_C w_l·k(x, x_l) + (1/m²)·Σ_C Σ_C w_l·w_m·k(x_l, x_m).
 
-Rows go to the nearest centre in turn until they stay. O(n_samples² · n_clusters) an iteration, and beside the
-Gram O(n_samples · n_clusters) memory.
+Each iteration assigns all rows to their nearest centres, until none changes its cluster. An iteration takes
+O(n_samples² · n_clusters), and O(n_samples · n_clusters) memory beside the Gram.
 
 Schölkopf, Smola & Müller (1998), section 5; Dhillon, Guan & Kulis (2004), Kernel k-means, Alg. 1; Arthur &
 Vassilvitskii (2007), k-means++.
@@ -23,8 +23,8 @@ from rff_dist.errors import DataError
 from rff_dist.frequencies.counter import counter_uniforms, pick
 from rff_dist.typing import FloatArray, IndexArray
 
-EQUAL = 1e-13  # of the largest k(x, x): squared distances that differ by less are one
-_STREAM = 2**36  # the first of the seed's streams of random numbers for starts, far above those in use
+EQUAL = 1e-13  # squared distances that differ by less than this share of the largest k(x, x) count as equal
+_STREAM = 2**36  # first of the seed's random streams for starts, far above the streams of other rooms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,20 +45,20 @@ class Similarities:
 
     @property
     def rounding(self) -> float:
-        """What a squared distance may be off by."""
+        """Bound on the rounding error of a squared distance."""
         return EQUAL * float(np.abs(self.diagonal).max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Centres:
-    """Centres of clusters of rows, as far as kernel values tell them.
+    """Centres of clusters, given by the rows that they are means of.
 
     `members`: float64 array of shape (n_samples, n_clusters). Share of each row in each centre: w/m in its
       own cluster, else 0.
-    `squared_norms`: float64 array of shape (n_clusters,). ‖c‖²; infinite for a cluster without rows, which no
-      row is near to.
+    `squared_norms`: float64 array of shape (n_clusters,). ‖c‖²; infinite for a cluster without rows, so that
+      no row is assigned to it.
     `weights`: float64 array of shape (n_clusters,). m.
-    `rounding`: squared distances that differ by less are one.
+    `rounding`: squared distances that differ by less count as equal.
     """
 
     members: FloatArray
@@ -67,23 +67,23 @@ class Centres:
     rounding: float
 
     def scores(self, gram: FloatArray) -> FloatArray:
-        """Return squared distances less k(x, x), shape (n_rows, n_clusters).
+        """Return squared distances minus k(x, x), shape (n_rows, n_clusters).
 
-        `gram`: float64 array of shape (n_rows, n_samples). k of the rows and those clustered.
+        `gram`: float64 array of shape (n_rows, n_samples). Kernel of these rows and the clustered rows.
         """
         return self.squared_norms - 2.0 * (gram @ self.members)
 
     def nearest(self, gram: FloatArray) -> IndexArray:
-        """Return the nearest centre of each row of a Gram, the lowest of equals."""
+        """Return the nearest centre of each row of a Gram; the first of equals."""
         return nearest(self.scores(gram), self.rounding)
 
     def distances(self, gram: FloatArray, diagonal: FloatArray) -> FloatArray:
-        """Return squared distances of shape (n_rows, n_clusters), not below 0; `diagonal` is k(x, x)."""
+        """Return squared distances, shape (n_rows, n_clusters), at least 0; `diagonal` is k(x, x)."""
         return np.asarray(np.maximum(self.scores(gram) + diagonal[:, np.newaxis], 0.0))
 
 
 def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple[Centres, FloatArray]:
-    """Return the centres of a partition, and the rows' scores for them, O(n_samples² · n_clusters)."""
+    """Return the centres of a partition and the scores of its rows, O(n_samples² · n_clusters)."""
     weights = np.bincount(labels, rows.weights, minlength=n_clusters)
     filled = weights > 0
     members = np.zeros((len(labels), n_clusters))
@@ -97,7 +97,7 @@ def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple
 
 
 def nearest(scores: FloatArray, rounding: float) -> IndexArray:
-    """Return the cluster of the least score of each row; the lowest of those that rounding leaves equal."""
+    """Return the cluster with the least score for each row; the first of those equal up to rounding."""
     least = scores.min(axis=1, keepdims=True)
     return np.asarray((scores <= least + rounding).argmax(axis=1))
 
@@ -106,13 +106,13 @@ def nearest(scores: FloatArray, rounding: float) -> IndexArray:
 
 
 def choose_rows(rows: Similarities, n_clusters: int, *, seed: int, start: int = 0) -> IndexArray:
-    """Choose rows to begin with by greedy k-means++ in feature space, O(n_samples · n_clusters · log).
+    """Choose initial rows by greedy k-means++ in feature space, O(n_samples · n_clusters · log(n_clusters)).
 
-    Each next row is drawn with the probability of its weight times its squared distance to the nearest so
-    far; of 2 + ln(n_clusters) such draws the one that leaves the least inertia is taken.
+    A row is drawn with a probability proportional to its weight times its squared distance to the nearest row
+    chosen so far. Of 2 + ln(n_clusters) such draws the one that leaves the least inertia is taken.
 
-    `start`: which of the seed's starts.
-    Returns `chosen`, int array of shape (n_chosen,): fewer than `n_clusters` where fewer rows of a weight are
+    `start`: number of the start; each has its own random numbers.
+    Returns `chosen`, int array of shape (n_chosen,): fewer than `n_clusters` if fewer rows with a weight are
       distinct.
 
     Arthur & Vassilvitskii (2007), Sec. 2.2, and Sec. 6 for the greedy draws.
@@ -134,14 +134,14 @@ def choose_rows(rows: Similarities, n_clusters: int, *, seed: int, start: int = 
 
 
 def _to_rows(rows: Similarities, chosen: IndexArray) -> FloatArray:
-    """Return squared distances to single rows, shape (n_chosen, n_samples); 0 up to rounding."""
+    """Return squared distances to the chosen rows, shape (n_chosen, n_samples); 0 if within rounding."""
     diagonal = rows.diagonal
     squared = diagonal - 2.0 * rows.gram[chosen] + diagonal[chosen][:, np.newaxis]
     return np.where(squared > 4.0 * rows.rounding, squared, 0.0)
 
 
 def labels_from_rows(rows: Similarities, chosen: IndexArray) -> IndexArray:
-    """Return the chosen row that each row is nearest to, as a position in `chosen`."""
+    """Return the position in `chosen` of the row that is nearest to each row."""
     scores = rows.diagonal[chosen] - 2.0 * rows.gram[chosen].T
     return nearest(scores, rows.rounding)
 
@@ -153,12 +153,12 @@ def labels_from_rows(rows: Similarities, chosen: IndexArray) -> IndexArray:
 class KernelClusters:
     """Clusters, and how they were found.
 
-    `labels`: int array of shape (n_samples,). Of the nearest centre.
+    `labels`: int array of shape (n_samples,). The nearest centre of each row.
     `inertia`: Σ w · squared distance to the nearest centre.
-    `objectives`: σ w · squared distance to the own cluster's mean, of each partition in turn;
-      it never rises.
-    `n_iter`: assignments made.
-    `converged`: whether rows stayed where they were.
+    `objectives`: Σ w · squared distance to the mean of the row's own cluster, for each partition in turn; it
+      never rises.
+    `n_iter`: number of assignments made.
+    `converged`: whether the assignments stopped changing before `max_iter`.
     """
 
     labels: IndexArray
@@ -170,19 +170,19 @@ class KernelClusters:
 
     @property
     def n_filled(self) -> int:
-        """Clusters that have rows of a weight."""
+        """Number of clusters that have rows with a weight."""
         return int((self.centres.weights > 0).sum())
 
 
 def improve(rows: Similarities, labels: IndexArray, *, n_clusters: int, max_iter: int) -> KernelClusters:
-    """Assign rows to the nearest centre until they stay, O(n_samples² · n_clusters) each time.
+    """Assign rows to their nearest centres until assignments stay, O(n_samples² · n_clusters) each time.
 
-    Ties go to the lowest cluster. An empty cluster takes the row that is farthest from its own centre, the
-    lowest such row; several take the farthest rows in turn. Iterations stop when assignments repeat, or when
-    the objective no longer falls, which ties within rounding may cause.
+    Ties go to the first cluster. An empty cluster takes the row that is farthest from its own centre, the
+    first such row; several empty clusters take the farthest rows in turn. Iterations stop when assignments
+    repeat, or when the objective no longer falls, which ties within rounding may cause.
 
-    `labels`: int array of shape (n_samples,). To begin with.
-    Raises DataError if no row has a weight.
+    `labels`: int array of shape (n_samples,). The initial assignment.
+    Raises DataError if no row has a weight above 0.
     """
     if not rows.weights.any():
         raise DataError("all sample weights are zero; at least one row must count")
@@ -209,7 +209,10 @@ def improve(rows: Similarities, labels: IndexArray, *, n_clusters: int, max_iter
 
 
 def _refill(labels: IndexArray, centres: Centres, scores: FloatArray, rows: Similarities) -> IndexArray:
-    """Give each empty cluster the farthest row that is not alone; as many as rows are off their centres."""
+    """Move a row to each empty cluster: the farthest from its centre that is not alone in its cluster.
+
+    Clusters stay empty if too few rows lie off their centres.
+    """
     n_clusters = len(centres.weights)
     counts = np.bincount(labels[rows.weights > 0], minlength=n_clusters)
     empty = np.flatnonzero(counts == 0)
@@ -230,12 +233,7 @@ def _refill(labels: IndexArray, centres: Centres, scores: FloatArray, rows: Simi
 
 
 def cluster(rows: Similarities, n_clusters: int, *, n_init: int, max_iter: int, seed: int) -> KernelClusters:
-    """Cluster rows from k-means++ starts, and return the clusters of least inertia, the first of equals.
-
-    `n_init`: starts.
-    `max_iter`: of each start.
-    `seed`: of the starts.
-    """
+    """Cluster rows from `n_init` k-means++ starts; return those of least inertia, the first of equals."""
     best: KernelClusters | None = None
     for start in range(n_init):
         chosen = choose_rows(rows, n_clusters, seed=seed, start=start)

@@ -1,7 +1,7 @@
 """Kernel k-means in features as plain functions: inspect → draw → start → Lloyd passes → label.
 
-All starts share each pass, features are made anew in each and never stored, and what the passes return are
-exact sums: the same bits on any engine and for any blocks.
+All starts share each pass. Each pass makes the features again and stores none. It returns exact sums: the
+same bits on any engine and for any blocks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_ROWS, BATCH_BLOCKS, BATCH_STEPS = 16_384, 8, 100
 PROGRESSIVE_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the blocks
-PROGRESSIVE_PASSES = 10  # on each share, at most
+PROGRESSIVE_PASSES = 10  # at most, on each share
 _BLOCK_STREAM, _STEP_STREAM = 2**35, 2**35 + 2**20
 
 
@@ -52,10 +52,11 @@ _BLOCK_STREAM, _STEP_STREAM = 2**35, 2**35 + 2**20
 
 
 def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: Engine) -> Clusters:
-    """Find clusters by k-means in random or Nyström features; targets are left alone.
+    """Find clusters by k-means in random or Nyström features; targets are ignored.
 
-    A pass of moments, one of norms, those of the start, and one Lloyd pass an iteration, each of
-    O(n_samples · n_components · (n_features + n_init · n_clusters)); memory does not grow with the rows.
+    Takes a pass for moments, one for norms, those of the start, and one Lloyd pass an iteration. Each takes
+    at most O(n_samples · n_components · (n_features + n_init · n_clusters)) time, and memory that does not
+    grow with the rows.
 
     Raises DataError if values are not finite, or there are fewer rows than clusters; PlanError if a pass
       needs more memory than a worker has.
@@ -70,10 +71,10 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
 
 
 def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, engine: Engine) -> FeatureMap:
-    """Draw the features to cluster in, or find their principal components.
+    """Draw the features to cluster in; if principal components are wanted, compute them.
 
-    Raises InvalidParameterError if the kernel does not suit the columns; PlanError if components need more
-      memory than there is.
+    Raises InvalidParameterError if the kernel does not suit the columns; PlanError if principal components
+      need more memory than there is.
     """
     if space.n_principal is None:
         prepared = prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
@@ -95,9 +96,9 @@ def find_clusters(
 ) -> Clusters:
     """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts.
 
-    `moments`: from `inspect`, which is run where they are not given and rows have weights.
-    Raises DataError if values are not finite, there are fewer rows than clusters, or centres have the wrong
-      shape; PlanError if a pass needs more memory than a worker has.
+    `moments`: from `inspect`. If they are not given and rows have weights, a pass measures them.
+    Raises DataError if values are not finite, there are fewer rows than clusters, or given centres have the
+      wrong shape; PlanError if a pass needs more memory than a worker has.
     """
     check_rows(dataset, lloyd.n_clusters)
     if moments is None and dataset.weighted:
@@ -108,7 +109,7 @@ def find_clusters(
 
 
 def start(job: Measured, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
-    """Return where the Lloyd passes over all rows begin, for each number of clusters."""
+    """Return the centres from which the Lloyd passes over all rows start, for each number of clusters."""
     if isinstance(lloyd.init, str):
         starts = choose_starts(find_candidates(job, lloyd), lloyd, numbers)
     else:
@@ -125,14 +126,14 @@ def start(job: Measured, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
 
 
 def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
-    """Return the starts after steps on seeded batches of rows, each with the centres of the one before.
+    """Return the starts after steps on seeded batches of rows; each step uses the centres of the one before.
 
-    A centre is the mean of the rows that were nearest to it when they were drawn, so that each moves it by
-    one over their number, the learning rate of stochastic gradient descent on the inertia. Steps 2, 4, 8, …
-    begin anew, so that rows of early centres do not weigh on late ones: what is left above the last inertia
-    then falls to between a half and a seventh. The sums are exact: the same bits on any engine. A step takes
-    up to 16,384 rows, an eighth of all at most, from up to eight blocks; the seed and the step decide which.
-    There are 100 steps, or fewer: no more rows are drawn than there are.
+    A centre is the mean of the rows that were nearest to it when they were drawn. So each row moves it by one
+    over their number, the learning rate of stochastic gradient descent on the inertia. Steps 2, 4, 8, … start
+    new means, so that rows drawn for early centres do not influence late ones: this reduces the excess over
+    the final inertia to between a half and a seventh. A step takes up to 16,384 rows, at most an eighth of
+    all, from up to eight blocks, chosen by the seed and the step. There are up to 100 steps, which together
+    draw no more rows than the dataset has. The sums are exact: the same bits on any engine.
 
     Bottou & Bengio (1995), Convergence properties of the k-means algorithms, Sec. 3; Sculley (2010),
     Web-scale k-means clustering, Alg. 1.
@@ -154,7 +155,7 @@ def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
 
 
 def converge_on_samples(job: Measured, starts: Starts, *, tol: float, seed: int) -> Starts:
-    """Return the starts after some passes on growing seeded samples of the blocks."""
+    """Return the starts after some Lloyd passes on growing, seeded samples of the blocks."""
     values = starts.values.copy()
     blocks = inspection.blocks_of(job.dataset)
     order = np.argsort(row_uniforms(seed, _BLOCK_STREAM, 0, len(blocks)), kind="stable")
@@ -181,15 +182,15 @@ def _shift(former: FloatArray, centres: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LloydPass:
-    """What a pass over all rows found out.
+    """What a Lloyd pass over all rows found.
 
-    `number`: 1 for the first.
-    `inertias`: for each number of clusters the least of its starts, of the centres before the
-      pass; of a start that had stopped its last.
-    `n_starts`: that took part.
-    `shift`: largest of their sums of squared shifts of centres; 0 for a pass that moved none.
-    `clusters`: what was found in the end for each number of clusters; () before the last
-      pass.
+    `number`: number of the pass, from 1.
+    `inertias`: the least inertia among the starts of each number of clusters, for centres before the pass.
+      A start that stopped earlier counts with its last inertia.
+    `n_starts`: number of starts that took part.
+    `shift`: a start's shift is the sum of the squared shifts of its centres; the largest of these. 0 for the
+      last pass if it only measures.
+    `clusters`: the result for each number of clusters; () before the last pass.
     """
 
     number: int
@@ -200,15 +201,15 @@ class LloydPass:
 
     @property
     def inertia(self) -> float:
-        """Least inertia of all starts."""
+        """The least inertia of all starts."""
         return min(self.inertias)
 
 
 def iterate(job: Measured, starts: Starts, lloyd: LloydOptions) -> Iterator[LloydPass]:
-    """Move centres to the means of their rows until they stay, a pass for each `next`.
+    """Move centres to the means of their rows until they stay; each `next` runs a pass.
 
-    Starts of all numbers of clusters share the passes, each of which makes a row's features once. Those that
-    have stopped leave.
+    Starts of all numbers of clusters share the passes, and each pass makes a row's features once. Starts that
+    have stopped take no part in later passes.
 
     Raises PlanError if a pass needs more memory than a worker has.
     """
@@ -247,7 +248,7 @@ def iterate(job: Measured, starts: Starts, lloyd: LloydOptions) -> Iterator[Lloy
         number += 1
         done = told(number, len(active), float(shifts.max()))
         logger.info("inertia %s, shift %s", [path[-1] for path in paths], shifts)
-    moving = np.flatnonzero(~settled)  # their labels and inertia are those of former centres
+    moving = np.flatnonzero(~settled)  # their weights and inertia are for the centres before the last move
     if len(moving):
         yield done
         step(moving, refill=False)
@@ -272,13 +273,13 @@ def iterate(job: Measured, starts: Starts, lloyd: LloydOptions) -> Iterator[Lloy
 
 
 def finish(passes: Iterator[LloydPass]) -> tuple[Clusters, ...]:
-    """Run all passes that are left, and return what they found for each number of clusters."""
+    """Run the remaining passes, and return the clusters found for each number of clusters."""
     *_, last = passes
     return last.clusters
 
 
 def _step(job: Measured, state: Centres, *, refill: bool) -> tuple[list[float], FloatArray, FloatArray]:
-    """Run a Lloyd pass of some starts; return inertias, weights and means of the clusters."""
+    """Run a Lloyd pass for some starts; return the inertias, and the weights and means of the clusters."""
     sums = job.sums(state)
     moved = sums.means(state)
     if refill:
@@ -292,9 +293,9 @@ def _step(job: Measured, state: Centres, *, refill: bool) -> tuple[list[float], 
 
 
 def _refilled(job: Measured, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
-    """Return new places of empty centres, in order: the rows farthest from their own centres.
+    """Return new places for empty centres, in order: the rows that are farthest from their own centres.
 
-    The lower row number goes first of equals. Where fewer rows are off their centres, the others stay.
+    Of rows equally far, the lowest row number is first. Centres for which no such row is left stay.
     """
     choice = SeedChoice(job.centres(centres[np.newaxis]), len(empty))
     chosen: ChosenRows = job.run(choose_rows, choice, label="refill")

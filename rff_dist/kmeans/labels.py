@@ -1,4 +1,4 @@
-"""Labels, distances and inertia of rows under clusters that were found."""
+"""Labels, distances and inertia of a dataset's rows for clusters found before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rff_dist.typing import PathLike
 
 
 def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> NDArray[np.int32]:
-    """Return each row's cluster, shape (n_samples,); ties go to the lowest.
+    """Return each row's cluster, shape (n_samples,); ties go to the lowest index.
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
@@ -32,7 +32,7 @@ def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> 
 
 
 def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float:
-    """Return Σ w·‖z − c‖² of a dataset's rows and their nearest centres, in one pass.
+    """Return Σ w·‖z − c‖² over a dataset's rows and their nearest centres, in one pass.
 
     Raises DataError as `label_in_memory`, and if a weight is negative.
     """
@@ -44,11 +44,11 @@ def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float
 
 
 def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: Engine) -> Contingency:
-    """Count the rows of each known label in each cluster, in one pass; integers, without weights.
+    """Count the rows of each known label in each cluster, in one pass; weights are ignored.
 
     `labels`: the known label of each row.
-    Raises DataError if the dataset does not fit the clusters, there are more or fewer labels than rows, or
-      values are not finite.
+    Raises DataError if the dataset does not fit the clusters, there is not one label for each row, or values
+      are not finite.
     """
     check_dataset(dataset, clusters)
     rows = GroupedDataset(dataset.without_targets(), labels)
@@ -71,8 +71,8 @@ def write_labels(
 ) -> int:
     """Write each row's cluster to a new Zarr group, as the int32 array `labels`.
 
-    With `distances` the float64 array `distances` beside it holds those to all centres, of shape
-    (n_samples, n_clusters). The pass is idempotent, and the output appears at `url` when it is complete.
+    With `distances`, the float64 array `distances` of shape (n_samples, n_clusters) holds the distances to
+    all centres. The pass is idempotent, and the output appears at `url` when it is complete.
 
     Returns `n_samples`: rows written.
     Raises DataError if the dataset does not fit the clusters, or values are not finite; StorageError if the
@@ -86,7 +86,7 @@ def write_labels(
 
 
 class StagedLabels:
-    """Labels that are all written, and appear when they are published; as a context, else thrown away.
+    """Labels that have been written but appear only when published; leaving the context discards the others.
 
     `n_samples`: rows written.
     """
@@ -96,16 +96,16 @@ class StagedLabels:
         self._output: Output | None = output
 
     def publish(self) -> None:
-        """Let the labels appear at their URL.
+        """Make the labels appear at their URL.
 
-        Raises StorageError if they cannot.
+        Raises StorageError if that fails.
         """
         if self._output is not None:
             self._output.finish(self._attributes)
             self._output = None
 
     def discard(self) -> None:
-        """Throw away labels that were not published."""
+        """Delete the labels if they were not published."""
         if self._output is not None:
             self._output.discard()
             self._output = None
@@ -126,9 +126,9 @@ def stage_labels(
     distances: bool = False,
     overwrite: bool = False,
 ) -> StagedLabels:
-    """Write labels as `write_labels` does, but let them appear only when they are published.
+    """Write labels as `write_labels` does, but do not publish them yet.
 
-    What belongs to them, such as a model, can be stored in between: a reader finds all or none.
+    The model that they belong to, say, can be stored before: a reader then finds both or neither.
     """
     check_dataset(dataset, clusters)
     dataset = dataset.without_targets()

@@ -1,8 +1,8 @@
 """K-means in features, one block of rows at a time: pure NumPy, no Dask and no Zarr.
 
 A Lloyd pass makes the features of a tile, finds each row's nearest centre by one product with the centres of
-all starts, and adds the rows up cluster by cluster as integers. So the sums have the same bits in any order,
-and labels that stay give sums that stay: centres that do not move are the same numbers, not nearly so.
+all starts, and sums the rows of each cluster as integers. So the sums have the same bits in any order. If no
+label changes, the sums do not change either, and centres that stay are equal to the bit.
 
 References
 ----------
@@ -37,8 +37,8 @@ from rff_dist.kmeans.cluster_sums import (
 from rff_dist.products.protocol import FIXED_POINT_BITS, FIXED_POINT_ONE
 from rff_dist.typing import FloatArray
 
-_PANEL_ROWS = 64  # of a product: its rounding depends on its shape
-_SCORED_ROWS = 512  # whose scores stay in the cache
+_PANEL_ROWS = 64  # all float64 products have this height, since their rounding depends on their shape
+_SCORED_ROWS = 512  # rows scored at a time, so that their scores stay in the cache
 _BATCH_STREAM = 2**35 + 2**30
 
 
@@ -46,14 +46,14 @@ _BATCH_STREAM = 2**35 + 2**30
 
 
 def pass_bytes(n_components: int, n_columns: int, *, n_threads: int) -> int:
-    """Return the bytes that a Lloyd pass takes at its peak in one process, beside the inputs of a block.
+    """Return the peak memory of a Lloyd pass in one process, in bytes, without the inputs of a block.
 
-    `n_columns`: centres of all starts.
+    `n_columns`: number of centres in all starts together.
     """
     sums = 8 * n_columns * (n_components + 1)
     tile = tile_rows(n_components, n_columns) * 8 * (3 * n_components + 2 * n_columns) + sums
-    held = 4  # a worker's total, that of a run, a block's own, and a sum of two
-    copies_of_centres = 3  # as given, as weights, and pickled
+    held = 4  # the sums of the worker, of a run and of a block, and the result of adding two of them
+    copies_of_centres = 3  # as given, as the scorer's matrix, and pickled
     return sums * (held + copies_of_centres) + n_threads * tile
 
 
@@ -62,7 +62,7 @@ class Scorer(ABC):
 
     The nearest centre is the one with the largest affinity z·c − ‖c‖²/2, since ‖z − c‖² = ‖z‖² − 2·affinity.
 
-    `whole`: whether it takes whole numbers, as `visit_tiles` gives them.
+    `whole`: whether it takes the int16 features of `visit_tiles`.
     """
 
     whole: ClassVar[bool]
@@ -71,10 +71,10 @@ class Scorer(ABC):
 
     @abstractmethod
     def labels(self, features: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the index of each row's nearest centre of each start, shape (n_init, n_rows).
+        """Return the index of each row's nearest centre in each start, shape (n_init, n_rows).
 
-        Of centres that are equally near, or that rounding cannot tell apart, the lowest is taken. A row's
-        labels are its own.
+        Of centres that are equally near, or that differ by rounding only, the first is taken. A row's labels
+        do not depend on the other rows.
 
         `features`: array of shape (n_rows, n_components). From `visit_tiles`.
         Raises DataError if features overflow.
@@ -82,17 +82,17 @@ class Scorer(ABC):
 
     @abstractmethod
     def squared_distances(self, features: NDArray[Any], labels: NDArray[np.intp]) -> FloatArray:
-        """Return ‖z − c‖² of each row and one centre of the first start, shape (n_rows,).
+        """Return ‖z − c‖² between each row and its labelled centre of the first start, shape (n_rows,).
 
-        It is 0 for a centre that is the row. A row's bits are its own.
+        It is exactly 0 if the centre is the row. A row's result does not depend on the other rows.
         """
 
 
 class WholeScorer(Scorer):
-    """Compares whole numbers exactly, with centres that are rounded to such.
+    """Compares features that are whole numbers exactly, with centres rounded to whole numbers.
 
-    Products in float32 rule out most centres, in half the time of float64; rows whose two nearest centres
-    they cannot tell apart are compared in float64, where products of whole numbers have no error.
+    Products in float32 rule out most centres, in half the time of float64. Rows whose two nearest centres
+    they cannot tell apart are compared again in float64, where products of whole numbers have no error.
     """
 
     whole = True
@@ -106,7 +106,8 @@ class WholeScorer(Scorer):
         self._halves = np.square(self._centres).sum(axis=1) / 2.0
         half = float(self._halves.max())
         largest = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) / one
-        # no sum of D products errs by more, in any order (Higham 2002, Sec. 3.1), for each of two scores
+        # Bounds the error of a sum of D products in float32, in any order (Higham 2002, Sec. 3.1); 2 for the
+        # two scores that are compared.
         self._tolerance = 2.0 * (1.01 * n_components + 4) * 2.0**-24 * (largest + half)
         self._halves[~state.present.ravel()] = np.inf
         self._narrow = self._centres.T.astype(np.float32), self._halves.astype(np.float32)
@@ -136,7 +137,7 @@ class WholeScorer(Scorer):
 
 
 class FloatScorer(Scorer):
-    """Compares float64 features with centres as they are; what rounding cannot tell apart is equal."""
+    """Compares float64 features with unrounded centres; scores count as equal if they differ by rounding."""
 
     whole = False
 
@@ -148,8 +149,8 @@ class FloatScorer(Scorer):
         self._halves = np.square(self._centres).sum(axis=1) / 2.0
         half = float(self._halves.max())
         reach = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) + half
-        # sums of D rounded products: √D roundings of the largest a sum can be, for each of two scores
-        # (Higham & Mary 2019 on why √D)
+        # Sums of D rounded products err by about √D roundings of their largest possible value (Higham & Mary
+        # 2019 on why √D); 2 for the two scores that are compared.
         self._tolerance = 2.0 * math.sqrt(n_components) * float(np.finfo(np.float64).eps) * reach
         self._halves[~state.present.ravel()] = np.inf
 
@@ -168,18 +169,18 @@ class FloatScorer(Scorer):
         return np.asarray(np.einsum("ij,ij->i", off, off))
 
     def all_squared_distances(self, features: FloatArray) -> FloatArray:
-        """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), not below 0.
+        """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), at least 0.
 
-        A row's bits are its own.
+        A row's result does not depend on the other rows.
         """
         distances = -2.0 * self._affinities(features)[:, : self.n_clusters]
         distances += np.einsum("ij,ij,j->i", features, features, np.square(self._factors))[:, np.newaxis]
         return np.maximum(distances, 0.0, out=distances)
 
     def _affinities(self, features: FloatArray) -> FloatArray:
-        """Return affinities, shape (n_rows, n_init · n_clusters); −∞ for centres there are not.
+        """Return affinities, shape (n_rows, n_init · n_clusters); −∞ for entries that are no centre.
 
-        They are made in panels of equal height, since a product's rounding depends on its shape.
+        They are computed in panels of equal height, since a product's rounding depends on its shape.
         """
         n_rows, n_components = features.shape
         missing = -n_rows % _PANEL_ROWS
@@ -188,14 +189,16 @@ class FloatScorer(Scorer):
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             products = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
         affinities: FloatArray = products.reshape(len(features), -1)[:n_rows]
-        if not np.isfinite(affinities[:, 0]).all():  # what is not finite in a row is in all its scores
+        if not np.isfinite(
+            affinities[:, 0]
+        ).all():  # a feature that is not finite spoils all scores of its row
             raise overflow()
         affinities -= self._halves
         return affinities
 
 
 def nearest(rows: Rows, points: Centres) -> tuple[NDArray[np.intp], FloatArray]:
-    """Return the nearest of some points to each row of a block, the lowest of equals, and its ‖z − c‖²."""
+    """Return the index of the point nearest to each row of a block, the first of equals, and its ‖z − c‖²."""
     scorer, n_rows = scorer_of(points), rows.block.n_samples
     labels, distances = np.empty(n_rows, np.intp), np.empty(n_rows)
 
@@ -212,7 +215,7 @@ def nearest(rows: Rows, points: Centres) -> tuple[NDArray[np.intp], FloatArray]:
 
 @lru_cache(maxsize=1)
 def scorer_of(state: Centres) -> Scorer:
-    """Return the scorer that all blocks of a pass share in a process."""
+    """Return the scorer for a state, which all blocks of a pass in this process share."""
     return FloatScorer(state) if fixed_point_map(state.feature_map) is None else WholeScorer(state)
 
 
@@ -220,12 +223,12 @@ def scorer_of(state: Centres) -> Scorer:
 
 
 def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> ClusterSums:
-    """Sum a block's rows by their nearest centres: one Lloyd pass of all starts.
+    """Sum the rows of a block that are nearest to each centre: one Lloyd pass of all starts.
 
     O(n_samples · n_components · (n_features + n_init · n_clusters)). The sums do not depend on how rows are
     cut into blocks, except for whitened maps, whose features round.
 
-    `squared_norms`: whether to add up ‖z‖² too, which does not depend on the centres.
+    `squared_norms`: whether to sum ‖z‖² too, which does not depend on the centres.
     Raises DataError if a value is not finite or a weight negative.
     """
     scorer, tally = scorer_of(state), Tally(state, squared_norms=squared_norms)
@@ -241,9 +244,9 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
 
 
 class Tally:
-    """Adds up the rows of a block by cluster, as integers; threads may share it.
+    """Sums the rows of a block by cluster, as integers; threads may share it.
 
-    `squared_norms`: whether to add up ‖z‖² too.
+    `squared_norms`: whether to sum ‖z‖² too.
     """
 
     def __init__(self, state: Centres, *, squared_norms: bool = False) -> None:
@@ -256,7 +259,7 @@ class Tally:
             squares = np.square(factors_of(state.feature_map))
             self._norm_factors = squares / largest_squared_norm(state.feature_map, state.grid)
         self._features = np.zeros((n_init * n_clusters, D), np.int64)
-        self._counted = np.zeros_like(self._features)  # sums of whole numbers, in their unit
+        self._counted = np.zeros_like(self._features)  # sums of unweighted int16 features, in their unit
         self._totals = np.zeros(n_init * n_clusters, np.int64)
         self._squared_norms = 0
         self._lock = Lock()
@@ -280,7 +283,7 @@ class Tally:
             sums = members @ np.rint(features * units * counts[:, np.newaxis]).astype(np.int64)
         if self._norm_factors is not None:
             lines = features * 2.0**-FIXED_POINT_BITS if whole else features
-            # a row's sum is its own
+            # einsum, not a product: a row's sum does not depend on the other rows
             ratios = np.einsum("ij,ij,j->i", lines, lines, self._norm_factors)
             squared_norms = int(np.rint(ratios * counts).astype(np.int64).sum())
         with self._lock:
@@ -289,7 +292,7 @@ class Tally:
             self._squared_norms += squared_norms
 
     def sums(self, n_samples: int) -> ClusterSums:
-        """Return the sums of that many rows."""
+        """Return the sums of all rows added, which are `n_samples`."""
         shape = self._shape
         features = self._features + (self._counted << self._bits - FIXED_POINT_BITS)
         return ClusterSums(
@@ -316,9 +319,9 @@ def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
 
 
 def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
-    """Return the index of each row's nearest centre of the first start, the lowest of equals.
+    """Return the index of each row's nearest centre in the first start; the first of equals.
 
-    Raises DataError if X has another number of columns, or holds NaN or infinity.
+    Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
     scorer = scorer_of(state)
     labels = np.empty(rows.block.n_samples, np.int32)
@@ -332,7 +335,7 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
 
 
 def centre_distances(rows: Rows, state: Centres) -> FloatArray:
-    """Return ‖z − c‖ for the centres of the first start, shape (n_samples, n_clusters), in float64.
+    """Return ‖z − c‖ for the centres of the first start, float64 array of shape (n_samples, n_clusters).
 
     Raises DataError as `label_rows`.
     """
@@ -349,10 +352,10 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Minibatch:
-    """The state of a step on a few rows of some blocks.
+    """The state of a mini-batch step on a few rows of some blocks.
 
-    `n_rows`: of each block; all of one that has no more.
-    `seed`, `step`: they decide which rows, with the rows' numbers.
+    `n_rows`: rows taken from each block; all of a smaller block.
+    `seed`, `step`: together with the rows' numbers these decide which rows are taken.
     """
 
     centres: Centres
@@ -362,7 +365,7 @@ class Minibatch:
 
 
 def sum_batch(rows: Rows, state: Minibatch) -> ClusterSums:
-    """Sum some seeded rows of a block by their nearest centres, as `sum_clusters` does.
+    """Sum a seeded sample of a block's rows by their nearest centres, as `sum_clusters` does.
 
     Raises DataError if a value is not finite or a weight negative.
     """

@@ -1,4 +1,4 @@
-"""Clusters on disk, as JSON and checksummed arrays: what new rows are labelled with later."""
+"""Clusters on disk, as JSON and checksummed arrays, to label new rows later."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ type AnyModel = RidgeModel | Clusters
 
 
 def write_clusters(clusters: Clusters, url: PathLike, *, overwrite: bool = False) -> None:
-    """Store clusters; a reader sees the old ones or the new ones.
+    """Store clusters; a reader sees either the old ones or the new ones.
 
-    Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if it
-      cannot be written.
+    Raises OutputExistsError if something exists at `url` and `overwrite` is False; StorageError if it cannot
+      be written.
     """
     features, arrays = record_features(clusters.feature_map)
     card = {
@@ -73,7 +73,7 @@ def read_any(url: PathLike) -> AnyModel:
 
 
 def kind_of(model: AnyModel) -> Kind:
-    """Return what there is to know of a model's kind."""
+    """Return the kind of a model."""
     return KINDS[type(model)]
 
 
@@ -99,12 +99,13 @@ def _clusters_from(record: Record, url: PathLike) -> Clusters:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of stored models.
+    """How a kind of stored models is read, written and named.
 
-    `record`: the kind of its records.
-    `read`, `write`: from a record and its URL; to a URL.
-    `name`: says "regression", "classifier" or "clusters" of a model.
-    `chosen`: what a model's lineage says of it beside its features.
+    `record`: the name of the kind in stored records.
+    `read`: makes a model from a record and its URL.
+    `write`: stores a model at a URL.
+    `name`: returns "regression", "classifier" or "clusters" for a model.
+    `chosen`: returns what the lineage records about a model beside its features.
     """
 
     record: str

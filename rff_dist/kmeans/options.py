@@ -1,4 +1,4 @@
-"""What clusters are found in, and how: the options of k-means, checked once."""
+"""The options of k-means, checked once: in which features clusters are found, and how."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ ALGORITHMS = ("lloyd", "minibatch", "progressive")
 class ClusterSpace(FeatureOptions):
     """Features to cluster in, or their leading principal components.
 
-    `n_principal`: cluster in the scores on that many leading principal components of the features, which
-      takes a pass of O(n_samples · n_components²); left out, in the features themselves.
-    `normalize`: {None, "degree"}. Whether these are components of degree-normalised features: then this is
-      spectral clustering by the random walk's leading eigenfunctions, each times the root of its eigenvalue.
+    `n_principal`: number of leading principal components in whose scores clusters are found, which takes a
+      pass of O(n_samples · n_components²). By default clusters are found in the features themselves.
+    `normalize`: {None, "degree"}. With "degree" the principal components are those of degree-normalised
+      features. This is spectral clustering by the random walk's leading eigenfunctions, each times the root
+      of its eigenvalue.
     Raises InvalidParameterError if a value is out of range.
 
     Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral clustering, Sec. 4;
@@ -41,8 +42,8 @@ class ClusterSpace(FeatureOptions):
         if self.n_principal is None:
             if self.normalize is not None:
                 raise InvalidParameterError(
-                    f"`normalize` is {self.normalize!r} without `n_principal`; it is of principal "
-                    "components: say how many, such as one less than clusters"
+                    f"`normalize` is {self.normalize!r} without `n_principal`; it applies to principal "
+                    "components only: say how many, for example one less than clusters"
                 )
         elif check_count(self.n_principal, "n_principal") > self.n_components:
             raise InvalidParameterError(
@@ -52,7 +53,7 @@ class ClusterSpace(FeatureOptions):
 
     @property
     def width(self) -> int:
-        """Number of columns that clusters are found in, at most."""
+        """Largest possible number of columns in which clusters are found."""
         return self.n_components if self.n_principal is None else self.n_principal
 
 
@@ -60,20 +61,20 @@ class ClusterSpace(FeatureOptions):
 class LloydOptions:
     """How k-means finds clusters.
 
-    `n_clusters`: of several numbers that share the passes, the largest.
+    `n_clusters`: number of clusters; the largest, if several numbers share the passes.
     `init`: "k-means||", "k-means++" or array. "k-means||" draws 4 · n_clusters candidates in each of two
       passes, weights them in another, and chooses centres among them by k-means++ and local search.
-      "k-means++" takes a seeded sample of 4,096 rows as candidates, and so do both for a dataset that small.
-      Or centres: rows of inputs, of shape (n_clusters, n_features), or centres in Z, of shape (n_clusters,
-      n_components).
-    `n_init`: starts from other choices among the same candidates; they share each pass.
-    `max_iter`: Lloyd passes, at most.
-    `tol`: a start stops when its centres' squared shifts add up to no more than this share of the mean
-      variance of Z's columns; 0 when they are exactly where they were, so that no label changed.
-    `algorithm`: {"lloyd", "minibatch", "progressive"}. What comes before the Lloyd passes over all rows, so
-      that few are left of them: nothing; steps on small samples, see `learn_from_batches`; or passes over
-      1/64, 1/16 and 1/4 of the blocks. The latter two are for very many rows, in no order that matters.
-    `seed`: of the starts, and of the rows that are looked at first.
+      "k-means++" takes a seeded sample of 4,096 rows as candidates; so does "k-means||" for a dataset no
+      larger than that. An array gives the centres: inputs, of shape (n_clusters, n_features), or centres in
+      Z, of shape (n_clusters, n_components).
+    `n_init`: number of starts, with different centres chosen among the same candidates; they share each pass.
+    `max_iter`: most Lloyd passes.
+    `tol`: a start stops when the sum of its centres' squared shifts is at most this share of the mean
+      variance of Z's columns. With 0 it stops when no centre moved at all, so that no label changed.
+    `algorithm`: {"lloyd", "minibatch", "progressive"}. What is done first to save Lloyd passes over all rows:
+      nothing; steps on small samples, see `learn_from_batches`; or passes over 1/64, 1/16 and 1/4 of the
+      blocks. The last two are for very many rows whose order does not matter.
+    `seed`: seed of the starts and of samples of rows.
     Raises InvalidParameterError if a value is out of range.
     """
 

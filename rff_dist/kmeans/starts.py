@@ -1,4 +1,4 @@
-"""What k-means starts from: checks, a pass that measures features, candidates and starts."""
+"""What precedes the Lloyd passes of k-means: checks, passes that measure features, candidates and starts."""
 
 from __future__ import annotations
 
@@ -41,30 +41,29 @@ from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
-# Bahmani et al. (2012) draw 2k in each of five rounds; two of 4k end within 1 % of the same inertias, with
-# 0.4 of the comparisons.
+# Bahmani et al. (2012) draw 2k rows in each of five rounds. Two rounds of 4k end within 1 % of the same
+# inertias, with 0.4 times the comparisons.
 OVERSAMPLING, ROUNDS = 4, 2
-LOCAL_SEARCH_STEPS = 20  # and one a cluster more
-START_STEPS = 10  # of Lloyd on the candidates
-CANDIDATE_ROWS = 4096  # all distinct rows of a dataset that small are candidates, whatever the start
+LOCAL_SEARCH_STEPS = 20  # plus one for each cluster
+START_STEPS = 10  # Lloyd steps on the candidates
+CANDIDATE_ROWS = 4096  # in a dataset of up to so many rows all distinct rows are candidates, for any `init`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clusters:
-    """Clusters of a dataset in features: all that rows are labelled with, and how they were found.
+    """Clusters of a dataset in features: all that is needed to label rows, and how they were found.
 
     `feature_map`: with the standardizer of the inputs.
     `centres`: float64 array of shape (n_clusters, n_components). In Z.
-    `weights`: float64 array of shape (n_clusters,). Sum of the weights of each cluster's rows; rows without
-      weights count 1.
-    `inertia`: Σ w·‖z − c‖² of the rows and their nearest centres, in units of the kernel.
-    `inertias`: that of the centres before each pass, and of the last.
-    `start_inertias`: that of each start in the end; the smallest is this one's.
-    `n_iter`: Lloyd passes that moved this start's centres, not counting those on samples.
-    `converged`: whether they stopped before `max_iter`.
-    `grid`: of the sums that the centres are means of.
-    `card`: facts of the dataset, its fingerprint and columns; and what the number of clusters was chosen
-      from.
+    `weights`: float64 array of shape (n_clusters,). Sum of the weights of each cluster's rows; 1 for a row
+      without weight.
+    `inertia`: Σ w·‖z − c‖² over the rows and their nearest centres, in units of the kernel.
+    `inertias`: the inertia of the centres before each pass, then that of the final centres.
+    `start_inertias`: the final inertia of each start; the smallest is `inertia`.
+    `n_iter`: Lloyd passes that moved the centres of this start, without those on samples.
+    `converged`: whether the centres stopped before `max_iter`.
+    `grid`: the grid of the sums from which the centres were computed.
+    `card`: fingerprint and columns of the dataset, and the numbers of clusters that were compared.
     """
 
     feature_map: FeatureMap
@@ -80,17 +79,17 @@ class Clusters:
 
     @property
     def n_clusters(self) -> int:
-        """Clusters that were asked for."""
+        """Number of clusters that were asked for."""
         return len(self.centres)
 
     @property
     def n_filled(self) -> int:
-        """Clusters that have rows; fewer than asked for where there are fewer distinct rows."""
+        """Number of clusters that have rows; less than asked for if there are fewer distinct rows."""
         return int((self.weights > 0).sum())
 
     @property
     def state(self) -> Centres:
-        """What passes compare rows with."""
+        """The state of passes that compare rows with these centres."""
         return Centres(self.feature_map, self.centres[np.newaxis], self.grid)
 
     def digest(self) -> str:
@@ -99,7 +98,7 @@ class Clusters:
 
 
 def check_rows(dataset: Dataset, n_clusters: int) -> None:
-    """Check that there are as many rows as clusters.
+    """Check that there are at least as many rows as clusters.
 
     Raises DataError otherwise.
     """
@@ -113,9 +112,9 @@ def check_rows(dataset: Dataset, n_clusters: int) -> None:
 def check_fits(
     dataset: Dataset, width: int, lloyd: LloydOptions, *, n_numbers: int = 1, engine: Engine
 ) -> None:
-    """Refuse passes in so many columns that do not fit in a worker's memory, before any of them.
+    """Check before any pass that all passes, in `width` columns, fit in a worker's memory.
 
-    Raises PlanError with the memory needed and the memory there is.
+    Raises PlanError, with the memory needed and available, if they do not.
     """
     check_memory(dataset, width, lloyd.n_init * n_numbers, lloyd.n_clusters, engine=engine)
     if _draws(lloyd, dataset):
@@ -127,11 +126,11 @@ def check_memory(
 ) -> None:
     """Check that the sums and centres of a pass fit in a worker's memory.
 
-    Raises PlanError with the memory needed and the memory there is.
+    Raises PlanError, with the memory needed and available, if they do not.
     """
     blocks = inspection.blocks_of(dataset)
     needed = PROCESS_BYTES + pass_bytes(n_components, n_starts * n_clusters, n_threads=engine.n_threads)
-    # as read, in float64 and in float32; and another one that is read ahead
+    # a block as read, in float64 and in float32, and the next block, which is read ahead
     needed += blocks[0].n_samples * dataset.n_features * (2 * dataset.dtype.itemsize + 12)
     limit = engine.worker_memory or available_memory()
     if needed > limit:
@@ -145,7 +144,7 @@ def check_memory(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """A dataset in features, and what all passes over it share.
+    """A dataset, the features to cluster in, and what all passes share.
 
     `sum_of_squared_norms`: Σ w·‖z‖².
     `variance`: mean variance of Z's columns.
@@ -167,7 +166,7 @@ class Measured:
         combine: Callable[[T, T], T] = operator.add,
         blocks: Sequence[Block] | None = None,
     ) -> T:
-        """Run a pass over all blocks, or some."""
+        """Run a pass over all blocks, or over the given ones."""
         return self.engine.map_reduce(
             BlockTask(self.dataset, compute),
             inspection.blocks_of(self.dataset) if blocks is None else blocks,
@@ -177,7 +176,7 @@ class Measured:
         )
 
     def expect(self, label: str, limit: int) -> None:
-        """Tell those who watch the engine how many passes there will be at most."""
+        """Tell the engine's observers how many passes there will be at most."""
         Announcer(self.engine.observers)(Rounds(label, limit))
 
     def centres(self, values: FloatArray, *, counts: tuple[int, ...] = ()) -> Centres:
@@ -185,16 +184,13 @@ class Measured:
         return Centres(self.feature_map, values, self.grid, counts)
 
     def check_memory(self, n_init: int, n_clusters: int) -> None:
-        """Check that the sums and centres of a pass fit in a worker's memory.
-
-        Raises PlanError with the memory needed and the memory there is.
-        """
+        """Check that the sums and centres of a pass fit in a worker's memory; raises PlanError."""
         check_memory(self.dataset, self.feature_map.n_components, n_init, n_clusters, engine=self.engine)
 
     def sums(
         self, state: Centres, *, blocks: Sequence[Block] | None = None, label: str = "lloyd"
     ) -> ClusterSums:
-        """Run a Lloyd pass from centres.
+        """Run a Lloyd pass with the centres of a state.
 
         Raises PlanError if it needs more memory than a worker has.
         """
@@ -213,9 +209,9 @@ def _check_counted(sums: ClusterSums, expected: int) -> None:
 def measure(
     dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, *, engine: Engine
 ) -> Measured:
-    """Fix the grid of the sums, and measure norms and variance, in a pass or two.
+    """Fix the grid of the sums, and measure norms and variance, in one or two passes.
 
-    `moments`: from `statistics.inspection.inspect`; rows with weights need them.
+    `moments`: from `statistics.inspection.inspect`; needed if rows have weights.
     Raises DataError if values are not finite, or all weights are zero.
     """
     weight_exponent = 0 if moments is None else passes.weight_grid(moments).exponent
@@ -242,9 +238,10 @@ def measure(
 def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatArray:
     """Return given centres in Z, of shape (n_clusters, n_components).
 
-    `init`: array-like of shape (n_clusters, n_features) or (n_clusters, n_components). Rows of inputs, whose
-      features are taken, or centres in Z; the former where both fit.
-    Raises DataError if it has another shape, or values that are not finite.
+    `init`: array-like of shape (n_clusters, n_features) or (n_clusters, n_components). Rows of inputs, which
+      are mapped to features, or centres in Z; if both fit, it is taken as inputs.
+    Raises InvalidParameterError if it is no array of numbers; DataError if it has the wrong shape or values
+      that are not finite.
     """
     try:
         centres = np.asarray(init, np.float64)
@@ -269,10 +266,10 @@ def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatAr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Rows that centres are chosen among.
+    """Rows among which centres are chosen.
 
     `points`: float64 array of shape (n_candidates, n_components). In Z.
-    `weights`: float64 array of shape (n_candidates,). How much of the dataset each stands for.
+    `weights`: float64 array of shape (n_candidates,). Weight of the rows that each represents.
     """
 
     points: FloatArray
@@ -281,12 +278,11 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Starts:
-    """Centres to begin with, of one number of clusters or several.
+    """Initial centres, for one number of clusters or several.
 
-    `values`: float64 array of shape (n_starts, n_clusters, n_components). In Z; 0 where a start has fewer
-      centres than the largest.
-    `counts`: centres of each start.
-    `n_candidates`: rows that they were chosen among; 0 where they were given.
+    `values`: float64 array of shape (n_starts, n_clusters, n_components). In Z; 0 beyond a start's count.
+    `counts`: number of centres of each start.
+    `n_candidates`: number of rows among which they were chosen; 0 if they were given.
     """
 
     values: FloatArray
@@ -298,7 +294,7 @@ class Starts:
 
 
 def _draws(lloyd: LloydOptions, dataset: Dataset) -> bool:
-    """Return whether candidates are drawn from all rows, in passes."""
+    """Return whether candidates are drawn from all rows in passes, rather than from a sample."""
     by_passes = isinstance(lloyd.init, str) and lloyd.init == "k-means||"
     return by_passes and dataset.n_samples > _sample_size(lloyd.n_clusters)
 
@@ -312,16 +308,16 @@ def _sample_size(n_clusters: int) -> int:
 
 
 def find_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
-    """Find the rows that up to `n_clusters` centres are chosen among."""
+    """Find the rows among which up to `n_clusters` centres are chosen."""
     return _draw_candidates(job, lloyd) if _draws(lloyd, job.dataset) else _sample_candidates(job, lloyd)
 
 
 def choose_starts(candidates: Candidates, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
     """Choose the centres of `n_init` starts for each number of clusters.
 
-    Each is the best of three solutions for the weighted candidates, which cost no pass: two by greedy
-    k-means++ and one of these by local search, all after some Lloyd steps. A lone choice by k-means++ often
-    has two centres in one cluster, and one by local search at times none in a ring.
+    Each start is the best of three solutions for the weighted candidates, found without a pass: two by greedy
+    k-means++, and one of these after local search, each improved by some Lloyd steps. A single k-means++
+    choice often has two centres in one cluster, and local search sometimes leaves a ring without a centre.
     """
     counts = tuple(number for number in numbers for _ in range(lloyd.n_init))
     values = np.zeros((len(counts), max(numbers), candidates.points.shape[1]))
@@ -345,7 +341,7 @@ def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatAr
 
 
 def _sample_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
-    """Return the distinct rows of a seeded sample, sorted."""
+    """Return the distinct rows of a seeded sample as candidates."""
     X, _, weights = sample_rows(job.dataset, lloyd.seed, n_rows=_sample_size(lloyd.n_clusters))
     inputs = job.feature_map.prepare(X)
     _, first, groups = np.unique(inputs, axis=0, return_index=True, return_inverse=True)
@@ -354,9 +350,9 @@ def _sample_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
 
 
 def _draw_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
-    """Draw candidates by k-means||, and weight them by the rows that are nearest to them.
+    """Draw candidates by k-means||, and weight each by the rows nearest to it.
 
-    Bahmani et al. (2012), Alg. 2. Each round draws 4 · n_clusters rows, not that many on average.
+    Bahmani et al. (2012), Alg. 2, but each round draws exactly 4 · n_clusters rows, not so many on average.
     """
     job.check_memory(1, _most_candidates(lloyd.n_clusters))
     X, _, _ = sample_rows(job.dataset, lloyd.seed, n_rows=1)

@@ -1,4 +1,4 @@
-"""What a picture of clusters shows: a seeded sample of rows in two kernel principal components."""
+"""The data for a picture of clusters: a seeded sample of rows in two kernel principal components."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SAMPLE_ROWS = 2_000
 class ClusterView:
     """A sample of rows and the centres in the two directions of the sample's greatest variance in Z.
 
-    `scores`: float64 array of shape (n_sampled, 2). Of the rows; a second column of zeros where there is one
-      direction.
-    `labels`: int array of shape (n_sampled,).
-    `centres`: float64 array of shape (n_clusters, 2).
-    `shares`: tuple of 2 floats. Of the sample's variance in each direction.
+    `scores`: float64 array of shape (n_sampled, 2). Coordinates of the rows; if there is one direction only,
+      the second column is 0.
+    `labels`: int array of shape (n_sampled,). Clusters of the rows.
+    `centres`: float64 array of shape (n_clusters, 2). Coordinates of the centres.
+    `shares`: tuple of 2 floats. Each direction's share of the sample's variance.
     """
 
     scores: FloatArray
@@ -43,13 +43,12 @@ def view_clusters(
 ) -> ClusterView:
     """Label a seeded sample of rows, and project it on its own first two kernel principal components.
 
-    No pass over the data: O(n_rows² · n_components) in memory. `pca.fit.fit_components` computes the
-    components of all rows.
+    Takes no pass over the data, but O(n_rows² · n_components) time in this process. `pca.fit.fit_components`
+    computes the components of all rows.
 
-    `seed`: of the sample.
-    `n_rows`: its size, at most.
-    Raises DataError if the dataset has other columns than the clusters, or a sampled row holds NaN or
-      infinity.
+    `seed`: seed of the sample.
+    `n_rows`: largest size of the sample.
+    Raises DataError if the columns do not fit the clusters, or a sampled row holds NaN or infinity.
     """
     check_dataset(dataset, clusters)
     X = sample_inputs(dataset.without_targets(), seed, n_rows=n_rows)
@@ -63,7 +62,7 @@ def view_clusters(
         total = float(np.trace(gram))
         values, vectors = scipy.linalg.eigh(gram, subset_by_index=(len(X) - n_kept, len(X) - 1))
         values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
-        # of the two signs the one whose largest score is positive
+        # eigenvectors have no sign of their own: make the score of largest size positive
         vectors *= np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[np.newaxis], 0))
         scores, centres = np.zeros((len(X), 2)), np.zeros((clusters.n_clusters, 2))
         scores[:, :n_kept] = vectors * np.sqrt(values)

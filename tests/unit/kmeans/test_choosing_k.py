@@ -190,7 +190,7 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch
         kmeans.fit(unread, ClusterSpace(Gaussian(), n_components=30_000), LloydOptions(500), engine=ENGINE)
     monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**34)
     monkeypatch.setattr(choosing_k, "available_memory", lambda: 2**28)
-    with pytest.raises(PlanError, match="the samples that numbers of clusters are judged on need"):
+    with pytest.raises(PlanError, match="the samples on which numbers of clusters are judged need"):
         compare(unread, n_clusters=[2, 3], n_components=8_192)
 
 
