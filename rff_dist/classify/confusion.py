@@ -1,4 +1,4 @@
-"""How often rows of each class are taken for each class: exact counts, which add up over blocks."""
+"""How often rows of each class are predicted as each class: exact counts, which add up over blocks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from rff_dist.typing import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Confusion:
-    """Rows of each class by the class predicted for them; `+` joins two sets of rows and does not round.
+    """Confusion matrix of a classifier; `+` joins two sets of rows and does not round.
 
-    Measures count each row by its weight.
-
-    `counts`: int64 array of shape (n_classes, n_classes). Rows of the class of the row that are predicted as
-      the class of the column.
-    `weights`: ExactSum of shape (n_classes, n_classes). Their weights.
-    `surprise`: ExactSum of shape (), or None. Sum of -weight · log p of the rows' own classes; None where
-      there are no probabilities.
+    `counts`: int64 array of shape (n_classes, n_classes). Entry (i, j): rows of class i predicted as class j.
+    `weights`: ExactSum of shape (n_classes, n_classes). Sums of the weights of these rows. Accuracy and all
+      other measures are computed from them.
+    `surprise`: ExactSum of shape (), or None. Sum of -weight · log p, where p is the probability of the row's
+      own class; None without probabilities.
     """
 
     counts: IntArray
@@ -43,7 +41,7 @@ class Confusion:
 
     @property
     def accuracy(self) -> float:
-        """Share of rows whose class is predicted.
+        """Share of rows whose class is predicted correctly.
 
         Raises DataError if all weights are zero.
         """
@@ -51,25 +49,25 @@ class Confusion:
 
     @property
     def recall(self) -> FloatArray:
-        """Share of each class that is predicted as it, shape (n_classes,); NaN for a class without rows."""
+        """Share of each class predicted correctly, shape (n_classes,); NaN for a class without rows."""
         weights = self.weights.value()
         return _shares(np.diag(weights), weights.sum(axis=1))
 
     @property
     def precision(self) -> FloatArray:
-        """Share of those predicted as a class that are of it, shape (n_classes,); NaN where none are."""
+        """Share of correct predictions of each class, shape (n_classes,); NaN for a class never predicted."""
         weights = self.weights.value()
         return _shares(np.diag(weights), weights.sum(axis=0))
 
     @property
     def balanced_accuracy(self) -> float:
         """Mean of `recall` over the classes that have rows."""
-        self._total()
+        self._total()  # refuses rows without any weight
         return float(np.nanmean(self.recall))
 
     @property
     def log_loss(self) -> float | None:
-        """Mean of -log p of the rows' own classes, in nats; None where there are no probabilities."""
+        """Mean of -log p of the rows' own classes, in nats; None without probabilities."""
         return None if self.surprise is None else float(self.surprise.value() / self._total())
 
     def _total(self) -> float:
@@ -89,9 +87,8 @@ def count_classes(
 ) -> Confusion:
     """Count one block of rows.
 
-    `codes`, `predicted`: int64 arrays of shape (n_samples,). Positions of the rows' classes, and of those
-      predicted.
-    `sample_weight`: float64 array of shape (n_samples,). Finite and not negative; 1 if left out.
+    `codes`, `predicted`: int64 arrays of shape (n_samples,). Index of each row's own and predicted class.
+    `sample_weight`: float64 array of shape (n_samples,). Finite and not negative; 1 by default.
     `log_probabilities`: float64 array of shape (n_samples, n_classes).
     """
     weights = np.ones(len(codes)) if sample_weight is None else sample_weight

@@ -1,6 +1,6 @@
 """Classifiers on the engine: ridge on targets of −1 and +1, then passes of a loss, or probabilities.
 
-Ridge comes first in any case: it chooses alpha, its solution is the start of the other losses, and its Gram
+Ridge always comes first: it chooses alpha, its solution is where the other losses start, and its Gram is
 their preconditioner. Each evaluation of a loss is one pass, which makes all features once.
 """
 
@@ -49,36 +49,36 @@ logger = logging.getLogger(__name__)
 
 
 LOSS_NAMES = (SQUARED, *LOSSES)
-CALIBRATION_ROWS = 10_000  # of the seeded sample whose leave-one-out scores are calibrated
-# mean second derivatives of the logistic loss: its bound, and less than which separable classes would give
+CALIBRATION_ROWS = 10_000  # rows of the seeded sample whose leave-one-out scores are calibrated
+# Limits for the mean second derivative of the logistic loss: its upper bound, and a lower limit, since
+# separable classes would give less.
 LARGEST_CURVATURE, SMALLEST_CURVATURE = 0.25, 1 / 64
-# of ridge's alpha, at least: with less, rare or separable classes were fitted worse than with more on 3 of 5
-# data sets (log loss of new rows 0.225 for 0.218, 0.552 for 0.548, 0.147 for 0.140; 0.074 for 0.077 on one)
+# The logistic loss takes at least this share of ridge's alpha. With less, rare or separable classes were
+# fitted worse on 3 of 5 data sets (log loss of new rows 0.225 for 0.218, 0.552 for 0.548, 0.147 for 0.140),
+# and better on one (0.074 for 0.077).
 SMALLEST_ALPHA_FACTOR = 1 / 8
-# of ridge's scores, where the logistic loss's passes start. Slopes of calibrated scores were 1.8 to 4.3 on
-# five data sets; from 32 times, which the curvature of the digits asks for, it took 72 passes for 32
+# The logistic loss starts from ridge's scores times at most this. Slopes of calibrated scores were 1.8 to 4.3
+# on five data sets. On the digits, starting from 32 times the scores, as the curvature asks, took 72 passes
+# for 32.
 LARGEST_SCALE = 4.0
-HINGE_CURVATURE = 1.0  # of the squared hinge: 2 for the rows within the margin, about half of all
+HINGE_CURVATURE = 1.0  # the squared hinge's second derivative is 2 within the margin, for about half the rows
 
 
 def check_loss(loss: object) -> None:
-    """Check that there is a loss of that name.
-
-    Raises InvalidParameterError otherwise.
-    """
+    """Check that a loss has this name; raises InvalidParameterError otherwise."""
     check_name(loss, LOSS_NAMES, "loss")
 
 
 @dataclass(frozen=True, eq=False)
 class LossOptions:
-    """What a classifier minimises, and how far.
+    """Which loss a classifier minimises, and when it stops.
 
     `loss`: "squared", "logistic" or "squared_hinge".
-    `class_weight`: "balanced", mapping of label to float, or None. What the weights of each class's rows are
-      multiplied by; see `class_weights`.
-    `tol`: see `minimize_loss`; not for "squared".
-    `max_iter`: steps, at most; there are a few more passes.
-    Raises InvalidParameterError if there is no such loss, or a number is out of range.
+    `class_weight`: "balanced", mapping of label to float, or None. Factors on the weights of each class's
+      rows; see `class_weights`.
+    `tol`: see `minimize_loss`; not used for "squared".
+    `max_iter`: most steps; there are a few more passes than steps.
+    Raises InvalidParameterError if the loss is unknown, or a number is out of range.
     """
 
     loss: str = SQUARED
@@ -97,13 +97,13 @@ class LossOptions:
 
 
 def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
-    """Return the mean of p·(1 − p) that ridge on targets expects, in [1/64, 1/4].
+    """Estimate the mean of p·(1 − p) from ridge on targets of −1 and +1, limited to [1/64, 1/4].
 
-    Ridge estimates f = 2p − 1, about which targets vary by 4·p·(1 − p): a quarter of the noise variance of
-    greatest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
+    Ridge estimates f = 2p − 1, about which targets have the variance 4·p·(1 − p). So this is a quarter of
+    the noise variance of greatest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
 
-    `solution`: on targets −1 and +1.
-    `sum_of_weights`: of the rows.
+    `solution`: ridge's solution.
+    `sum_of_weights`: sum of the rows' weights.
     """
     squared_norms = np.square(solution.coefficients).sum(axis=0)
     residual = solution.residual_sum_of_squares + solution.alpha * squared_norms
@@ -122,14 +122,14 @@ def fit_loss(
 ) -> Minimum:
     """Minimise Σ w·ℓ(f) + penalty·‖W‖² from ridge's solution, in 10 to 30 passes over the data.
 
-    The bits are the same on every engine, on one type of machine. The client holds the Gram's factor of
+    The bits are the same on every engine, on one type of machine. The client holds a factor of the Gram, of
     8 · n_components² bytes.
 
     `dataset`: with targets of −1 and +1.
     `model`: ridge on this dataset, with its statistics.
     `alpha`: the penalty is `loss.penalty_factor` · alpha.
     `curvature`: see `minimize_loss`.
-    Raises DataError if values are not finite or others than −1 and +1.
+    Raises DataError if values are not finite, or targets are not −1 and +1.
     """
     statistics, loss = model.summed, LOSSES[options.loss]
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
@@ -150,20 +150,21 @@ def fit_loss(
 
 
 def _start(model: RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray, FloatArray]:
-    """Return ridge's coefficients and intercept on the loss's scale."""
+    """Return ridge's coefficients and intercept, scaled for the loss."""
     if not isinstance(loss, Logistic):
         return model.coefficients, model.intercept
-    # f = 2p − 1 changes the log odds by 1 / (2·p·(1 − p))
+    # a change of f = 2p − 1 changes the log odds by 1 / (2·p·(1 − p)) times as much
     scale = min(1.0 / (2.0 * curvature), LARGEST_SCALE)
     coefficients, intercept = scale * model.coefficients, scale * model.intercept
     if model.n_targets == 1:
         return coefficients, intercept
-    # softmax does not see a shift of all scores: theirs adds up to 0 at the minimum, and on the way to it
+    # Softmax does not change if all scores of a row shift. They add up to 0 at the minimum, and on the way to
+    # it if they do at the start.
     return coefficients - coefficients.mean(axis=1, keepdims=True), intercept - intercept.mean()
 
 
 def _loss_of_no_scores(loss: Loss, n_columns: int) -> float:
-    """Return the loss of a row whose scores are 0, whatever its class."""
+    """Return the loss of a row with scores of 0, which is the same for each class."""
     targets = np.full((1, n_columns), -1.0)
     targets[0, 0] = 1.0
     return float(loss(np.zeros_like(targets), targets)[0][0])
@@ -178,15 +179,15 @@ def calibrate(
     """Fit probabilities to the leave-one-out scores of a seeded sample of the training rows.
 
     O(n_components³ / 3), and O(n_components²) for each of up to 10,000 rows, in this process. Rows count by
-    their full weights, those of their classes included, so that class weights move probabilities, and the
-    decisions made by them. Of rows that weights repeat one is left out.
+    their full weights, including class weights, so that class weights move probabilities and the decisions
+    based on them. If weights repeat rows, one repetition is left out.
 
-    `dataset`: with targets of −1 and +1, whose weights hold those of classes.
+    `dataset`: with targets of −1 and +1; its weights include class weights.
     `model`: ridge on this dataset, with its statistics.
-    `class_weight`: float64 array of shape (n_classes,), or None. What the weights of each class's rows were
-      multiplied by.
-    `seed`: of the sample.
-    Returns: None, with the reason in the log, where alpha is so small that Z'Z is singular.
+    `class_weight`: float64 array of shape (n_classes,), or None. Factors included in the weights of each
+      class's rows.
+    `seed`: seed of the sample.
+    Returns: None, with the reason in the log, if alpha is so small that Z'Z + alpha·I is singular.
     """
     X, targets, weights = sample_rows(dataset, seed, n_rows=CALIBRATION_ROWS)
     assert targets is not None
@@ -220,18 +221,17 @@ def fit(
     """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
 
     `dataset`: with targets of −1 and +1, see `LabelledDataset`.
-    `options`: of ridge on the targets. One alpha given is the loss's own. An alpha that is chosen is chosen
-      for ridge: it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which
-      both have as many degrees of freedom, and at least 1/8.
-    `factors`: float64 array of shape (n_classes,), or None. What the dataset multiplied the weights of each
-      class's rows by.
-    Returns `model`: its statistics are ridge's. Its card has under "classifier" the loss, its calibration
-      (None where it has no probabilities), how its minimum was reached (None for "squared") and ridge's
-      alpha.
-    Returns `solved`: of ridge.
+    `options`: options of ridge on the targets. A single given alpha is that of the loss. Otherwise alpha is
+      chosen for ridge: the squared hinge takes the same, and the logistic loss takes it times
+      `logistic_curvature`, which gives both as many degrees of freedom, or times 1/8 if that is more.
+    `factors`: float64 array of shape (n_classes,), or None. Factors by which the dataset multiplied the
+      weights of each class's rows.
+    Returns `model`: with the statistics of ridge. Under "classifier" its card has the loss, the calibration
+      (None without probabilities), how the minimum was reached (None for "squared") and ridge's alpha.
+    Returns `solved`: ridge's solution.
     """
     loss = losses.loss
-    # classes are compared by their scores, which one penalty keeps alike
+    # One alpha for all classes keeps their scores comparable: the largest decides.
     trained = automatic.fit(dataset, replace(options, alpha_per_target=False, solver="direct"), engine=engine)
     model, solved, ridge_alpha = trained.model, trained.best, trained.model.alpha
     assert isinstance(ridge_alpha, float)
@@ -257,13 +257,13 @@ def fit(
 def fit_labels(
     source: Dataset, labels: Column, options: RidgeOptions, losses: LossOptions, *, engine: Engine
 ) -> tuple[RidgeModel, Solved]:
-    """Train a classifier on labels of any type: a pass that counts them, and then `fit`.
+    """Train a classifier on labels of any type: count them in a pass, then `fit`.
 
-    `source`: the rows; targets of its own are not used.
+    `source`: the rows; its own targets are ignored.
     `labels`: the label of each row.
-    Returns `model`: with its classes on its card; see `read_classes`.
-    Returns `solved`: of ridge.
-    Raises DataError if there are not two classes with weight.
+    Returns `model`: with the classes on its card; see `read_classes`.
+    Returns `solved`: ridge's solution.
+    Raises DataError if fewer than two classes have rows with a weight above 0.
     """
     counts = count_labels(labels, source=source, engine=engine)
     factors = class_weights(losses.class_weight, counts)
@@ -314,13 +314,13 @@ def _described(
 def estimate_by_folds(
     dataset: Dataset, trained: Trained, calibration: ScoreCalibration | None, *, engine: Engine
 ) -> dict[str, Any]:
-    """Estimate accuracy and log loss on new rows: each row is judged by ridge without its fold, in one pass.
+    """Estimate accuracy and log loss on new rows in one pass: ridge trained without a fold predicts its rows.
 
-    `dataset`: with targets of −1 and +1: the rows that were trained on.
+    `dataset`: the training rows, with targets of −1 and +1.
     `trained`: with the statistics of its folds.
-    `calibration`: of the model of all rows.
-    Returns `estimate`: `by`, "cv"; `accuracy` and `log_loss`, in nats, with their `…_standard_error`, by how
-      far the splits differ. None where there is one split, or no probabilities.
+    `calibration`: the calibration of the model of all rows.
+    Returns `estimate`: `by`, "cv"; `accuracy` and `log_loss`, in nats; and their `…_standard_error`, from the
+      differences between splits. Errors are None with one split, the log loss is None without probabilities.
     """
     assert trained.parts is not None
     feature_map, solved = trained.compared[trained.best_index]
@@ -347,7 +347,7 @@ def estimate_by_folds(
 def judge_held_out(
     rows: Rows, state: FoldModels, *, calibration: ScoreCalibration | None
 ) -> tuple[Confusion, ...]:
-    """Count one block of rows, whose targets are −1 and +1, apart for each split that holds rows out."""
+    """Count a block's rows, whose targets are −1 and +1, separately for each split that holds them out."""
     scores, split, counted = predict_held_out(rows, state)
     assert rows.y is not None
     n_classes = max(2, rows.y.shape[1])
@@ -372,7 +372,7 @@ def judge_held_out(
 
 
 def with_classes(model: RidgeModel, classes: NDArray[Any], class_weight: Any, **facts: Any) -> RidgeModel:
-    """Return a classifier's model with its labels on its card, as JSON has them."""
+    """Return a classifier's model with its labels on its card, as JSON values."""
     weight = class_weight
     if isinstance(weight, Mapping):
         weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]

@@ -1,8 +1,8 @@
-"""Classification losses over blocks of rows: their sums and gradients, made in one pass each.
+"""Classification losses over blocks of rows: their sums and gradients, both from one pass.
 
-Codes are those of a labelled dataset: −1 and +1, one column for two classes, else one column per class.
-A row of weight w adds w·ℓ(f), f = z'W + b, and w·z ⊗ ∂ℓ/∂f to the gradient. Gradients add up tile by tile
-as exact sums, so that an objective has the same bits on every engine.
+Targets are those of a labelled dataset: −1 and +1, in one column for two classes, else one column per class.
+A row of weight w adds w·ℓ(f) to the loss, with f = z'W + b, and w·z ⊗ ∂ℓ/∂f to the gradient. Tiles add up as
+exact sums, so that an objective has the same bits on every engine.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.statistics.spec import tile_rows
 from rff_dist.typing import FloatArray
 
-# Rows whose features are made once, for f and for the gradient. Measured for 75,000 rows, D = 800: strips of
-# 128 to 512 rows, which the cache keeps, take 0.21 to 0.26 s on a busy core, whole tiles of 4,096 0.35 s.
+# The features of so many rows are made once, and used for f and for the gradient while they are in the cache.
+# Measured for 75,000 rows, D = 800, on a busy core: strips of 128 to 512 rows take 0.21 to 0.26 s, whole
+# tiles of 4,096 rows 0.35 s.
 STRIP_ROWS = 256
 
 
 class Loss(ABC):
-    """A convex loss of scores against targets, and what its objective weighs the penalty by.
+    """A convex loss of scores against targets, and the factor on the penalty in its objective.
 
     `name`: as in `LOSSES`.
     `penalty_factor`: the objective is Σ w·ℓ + penalty_factor · alpha · ‖W‖².
@@ -52,8 +53,8 @@ class Loss(ABC):
 class SquaredHinge(Loss):
     """max(0, 1 − y·f)² in each column: the L2 support vector machine, one class against the rest.
 
-    With alpha‖W‖² this is scikit-learn's LinearSVC at C = 1/(2·alpha), but for its penalty of the
-    intercept; it is on ridge's scale, so that ridge's alpha carries over.
+    With alpha‖W‖² this is scikit-learn's LinearSVC at C = 1/(2·alpha), except that LinearSVC penalises the
+    intercept. Loss and penalty have ridge's scale, so ridge's alpha can be used.
     """
 
     name = "squared_hinge"
@@ -66,7 +67,7 @@ class SquaredHinge(Loss):
 
 
 class Logistic(Loss):
-    """−log p of the row's class, p = σ(f) for two classes and softmax(f) for more.
+    """−log p of the row's class, with p = σ(f) for two classes and softmax(f) for more.
 
     With ½·alpha‖W‖² this is scikit-learn's LogisticRegression at C = 1/alpha.
     """
@@ -89,7 +90,7 @@ LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (Logistic(), SquaredHi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossState:
-    """The state of a pass that sums a loss: where it is evaluated."""
+    """The state of a pass that sums a loss, evaluated at a linear model."""
 
     linear: LinearModel
     loss: Loss
@@ -101,7 +102,7 @@ class LossSums:
 
     `n_samples`: rows counted.
     `loss`: ExactSum of shape (). Σ w·ℓ.
-    `gradient`: ExactSum of shape (n_components, n_columns). Σ w·u ⊗ ∂ℓ/∂f, u the unnormalised features.
+    `gradient`: ExactSum of shape (n_components, n_columns). Σ w·u ⊗ ∂ℓ/∂f, with unnormalised features u.
     `intercept_gradient`: ExactSum of shape (n_columns,). Σ w·∂ℓ/∂f.
     """
 
@@ -116,8 +117,8 @@ class LossSums:
 def sum_loss(rows: Rows, state: LossState) -> LossSums:
     """Return a block's sums of a loss and its gradient, O(n_samples · n_components · n_features).
 
-    Features are made once, 256 rows at a time: 2 KiB for each component and thread. Threads share out
-    tiles, in which strips add up in order.
+    Features are made 256 rows at a time, which takes 2 KiB for each component and thread. Threads share the
+    tiles; the strips of a tile are summed in order, so that threads do not change the rounding.
 
     Raises DataError if values are not finite, y does not hold targets of the model's classes, or a score
       overflows.
@@ -154,12 +155,12 @@ def sum_loss(rows: Rows, state: LossState) -> LossSums:
         )
 
     share_out(add_up, range(0, len(inputs), height))
-    parts = iter(sums.values())  # exact sums: their order is of no consequence
+    parts = iter(sums.values())  # exact sums: the order in which threads finish tiles does not matter
     return sum(parts, start=next(parts))
 
 
 def _checked_targets(rows: Rows, *, n_columns: int) -> FloatArray:
-    """Return y if it holds −1 and +1 alone, a single +1 in each row of several columns."""
+    """Return y after checking that it holds only −1 and +1, with one +1 in each row of several columns."""
     if rows.y is None or rows.y.shape[1] != n_columns:
         found = 0 if rows.y is None else rows.y.shape[1]
         raise DataError(f"y has {found} columns of class targets; the model has {n_columns}")
@@ -169,8 +170,8 @@ def _checked_targets(rows: Rows, *, n_columns: int) -> FloatArray:
     if not coded.all():
         row = int(np.argmin(coded))
         raise DataError(
-            f"y holds {rows.y[row].tolist()} in row {rows.block.start + row:_}; expected class targets, −1 "
-            "and +1, one +1 in a row of several columns. Read labels through a labelled dataset"
+            f"y holds {rows.y[row].tolist()} in row {rows.block.start + row:_}; expected class targets: −1 "
+            "and +1, with one +1 in each row of several columns. Read labels through a labelled dataset"
         )
     return rows.y
 

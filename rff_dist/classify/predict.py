@@ -1,4 +1,4 @@
-"""What a trained classifier says of rows: labels, probabilities, and how often it is right."""
+"""What a trained classifier predicts for rows: labels, probabilities, and how often it is right."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SQUARED = "squared"
 
 
 def calibration_of(model: RidgeModel) -> ScoreCalibration | None:
-    """Return what turns a classifier's scores into probabilities; None where it has none."""
+    """Return what turns a classifier's scores into probabilities; None if it has no probabilities."""
     facts = model.card["classifier"]["calibration"]
     return None if facts is None else ScoreCalibration(facts["slope"], tuple(facts["intercepts"]))
 
@@ -34,7 +34,7 @@ def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Confusio
     """Count which classes a classifier predicts for the rows of each class, in one pass.
 
     `dataset`: with targets of −1 and +1: a `LabelledDataset` of the model's classes.
-    `model`: of a classifier; where it has probabilities, they are judged too.
+    `model`: a classifier; if it has probabilities, they are judged too.
     Raises DataError if the dataset does not fit the model, or a label is not among the classes.
     """
     prediction.check_dataset(dataset, model)
@@ -57,24 +57,25 @@ def judge_rows(rows: Rows, model: LinearModel, *, calibration: ScoreCalibration 
 
 
 def class_of(scores: FloatArray) -> NDArray[np.intp]:
-    """Return the position of each row's class, of decisions or targets of shape (n_samples, n_columns).
+    """Return the index of each row's class, from scores or targets of shape (n_samples, n_columns).
 
-    The second of two classes where the value is above 0; else the first column with the largest.
+    With one column: the second class if the value is above 0. Else the column of the largest value, the first
+    of equals.
     """
     return (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
 
 
 def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> FloatArray:
-    """Return what a classifier decides by, of its scores of shape (n_samples, n_columns).
+    """Return the numbers by which a classifier decides, from its scores of shape (n_samples, n_columns).
 
-    Log odds for two classes, else log probabilities up to a shift of each row; the scores themselves where
-    there is no calibration.
+    Log odds for two classes, else log probabilities up to a constant for each row. Without calibration, the
+    scores themselves.
     """
     return scores if calibration is None else calibration.logits(scores)
 
 
 def decide(scores: FloatArray, calibration: ScoreCalibration | None) -> NDArray[np.intp]:
-    """Return the position of each row's predicted class, which is that of its largest probability."""
+    """Return the index of each row's predicted class, the one with the largest probability or score."""
     return class_of(decisions(scores, calibration))
 
 
@@ -89,9 +90,9 @@ def predict(
 ) -> int:
     """Write the class of every row to a new Zarr group, as the array `labels` of the labels' own type.
 
-    With `probabilities` the array of that name beside it, of shape (n_samples, n_classes), holds those of
-    each class, and the group's attribute `feature_names` the classes. The pass is idempotent, and the output
-    appears at `url` when it is complete.
+    With `probabilities`, an array of that name, of shape (n_samples, n_classes), holds the probability of
+    each class, and the group's attribute `feature_names` lists the classes. The pass is idempotent, and the
+    output appears at `url` when it is complete.
 
     Returns `n_samples`: rows written.
     Raises DataError if the dataset does not fit the model; SolveError if there are no probabilities;
@@ -129,7 +130,7 @@ def _predict_block(
     calibration: ScoreCalibration | None,
     probabilities: bool,
 ) -> NDArray[Any]:
-    """Return labels, and probabilities where they are asked for, as fields of one row for each row."""
+    """Return a structured array with the fields that were asked for: labels, and perhaps probabilities."""
     scores = predict_rows(rows, model)
     columns: dict[str, NDArray[Any]] = {"labels": classes[decide(scores, calibration)]}
     if probabilities and calibration is not None:
@@ -145,8 +146,8 @@ def no_probabilities(model: RidgeModel) -> SolveError:
     """Return an error that says why a classifier has no probabilities."""
     if model.card["classifier"]["loss"] == SQUARED:
         return SolveError(
-            f"no probabilities: with alpha={model.alpha:.3g} the scores of the training rows without their "
-            "own influence are not determined; fit with a larger alpha, or loss='logistic'"
+            f"no probabilities: with alpha={model.alpha:.3g} the leave-one-out scores of the training rows "
+            "cannot be computed; fit with a larger alpha, or loss='logistic'"
         )
     return SolveError(
         "no probabilities: the squared hinge has none; fit with loss='logistic' or loss='squared'"
@@ -154,9 +155,9 @@ def no_probabilities(model: RidgeModel) -> SolveError:
 
 
 def read_classes(model: RidgeModel) -> NDArray[Any]:
-    """Return the labels of a classifier's model in the type they were given in.
+    """Return the labels of a classifier's model, in the type in which they were given.
 
-    Raises IntegrityError if they are no labels.
+    Raises IntegrityError if their type is not one of labels.
     """
     facts = model.card["classifier"]
     dtype = np.dtype(facts["dtype"])
