@@ -1,13 +1,13 @@
-"""Kernel principal components from exact statistics, and rows projected on them; NumPy only.
+"""Kernel principal components from exact statistics, and projections of rows on them; NumPy only.
 
-Principal components of the features Z are eigenvectors of the centred Z'Z, and what they give each row are
-the scores of kernel PCA with the kernel that Z'Z stands for. With degree-normalised features they are those
-of spectral clustering: with weights w, s = Σ w z, the degree d = z's of each row (its summed similarity to
-all rows) and the volume V = Σ w d, the rows z·√V/d weighted by w·d/V have the mean s/√V and the covariance
+Principal components of the features Z are eigenvectors of the centred Z'Z. The scores of the rows on them are
+those of kernel PCA with the kernel ZZ'. With degree-normalised features they are those of spectral
+clustering. Let rows have weights w, s = Σ w z, the degree of a row d = z's (its summed similarity to all
+rows), and the volume V = Σ w d. Then the rows z·√V/d with weights w·d/V have the mean s/√V and the covariance
 
     Σ w zz'/d − ss'/V,
 
-whose eigenvalues are those of D^(−1/2) K D^(−1/2), less the greatest one, 1, which tells degrees only. The
+whose eigenvalues are those of D^(−1/2) K D^(−1/2) without the greatest, 1, which depends on degrees only. The
 scores are the random walk's eigenfunctions, nearly constant on clusters.
 
 Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel eigenvalue problem; von Luxburg
@@ -38,21 +38,21 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import tile_rows
 from rff_dist.typing import FloatArray
 
-DEGREE_FLOOR = 0.01  # of the mean degree: features of finite width give far rows degrees around 0
+DEGREE_FLOOR = 0.01  # of the mean degree; with finitely many features, far rows get degrees around 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrincipalComponents:
     """Directions of greatest variance of the features, the greatest first.
 
-    `components`: float64 array of shape (n_kept, n_components). Orthonormal rows; the coefficient of largest
-      absolute value of each is positive.
-    `eigenvalues`: float64 array of shape (n_kept,). Of the centred Z'Z.
-    `explained_variance`: float64 array of shape (n_kept,). Variance of the rows' scores with the divisor n −
-      1, as of scikit-learn's PCA of Z; of degree-normalised features the eigenvalue itself.
+    `components`: float64 array of shape (n_kept, n_components). Orthonormal rows; in each the coefficient of
+      largest absolute value is positive.
+    `eigenvalues`: float64 array of shape (n_kept,). Eigenvalues of the centred Z'Z.
+    `explained_variance`: float64 array of shape (n_kept,). Variance of the rows' scores with divisor n − 1,
+      as in scikit-learn's PCA of Z; for degree-normalised features, the eigenvalue itself.
     `explained_variance_ratio`: float64 array of shape (n_kept,). Shares of the variance of all components.
-    `means`: float64 array of shape (n_components,). What is subtracted from the features.
-    `noise_floor`: a variance up to it is rounding.
+    `means`: float64 array of shape (n_components,). Subtracted from the features.
+    `noise_floor`: a variance up to this is rounding.
     """
 
     components: FloatArray
@@ -64,15 +64,15 @@ class PrincipalComponents:
 
 
 def principal_components(statistics: RidgeStatistics, n_components: int) -> PrincipalComponents:
-    """Compute the leading principal components of the features, O(D³) for D of them.
+    """Compute the leading principal components of the features, O(D³) for D features.
 
-    Whole-number weights count as repetitions; with others the covariance is that of the weighted rows times
-    n/(n − 1), n the number of rows. Fewer components are kept, with a warning, where the rows have fewer
-    directions of a variance above rounding.
+    n is the number of observations: if weights repeat rows, these count as repetitions. Otherwise the
+    covariance is that of the weighted rows times n/(n − 1). Warns and keeps fewer components if the rows have
+    fewer directions with a variance above rounding.
 
-    `statistics`: with targets or without.
+    `statistics`: with or without targets.
     `n_components`: how many to keep, from 1 to D.
-    Raises InvalidParameterError if there are not so many features; StatisticsError if fewer than 2 rows were
+    Raises InvalidParameterError if there are fewer features; StatisticsError if fewer than 2 rows were
       counted; DataError if all rows have the same features.
 
     Schölkopf, Smola & Müller (1998).
@@ -90,10 +90,10 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
         )
     if not 1 <= n_components <= width:
         raise InvalidParameterError(
-            f"`n_components` is {n_components}; there are at most as many principal components as the "
-            f"{width} features that they are made of"
+            f"`n_components` is {n_components}; expected a number from 1 to {width}, the number of features "
+            "that principal components are made of"
         )
-    # the eigenvalue solver is ridge's, and a target of zeros asks nothing more of it
+    # `decompose` is made for ridge, so give it a target of zeros
     spectrum = decompose(
         replace(
             equations,
@@ -102,7 +102,7 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
             target_means=np.zeros(1),
         )
     )
-    # Centring took Σw·z̄z̄' away: what it leaves of that scale is rounding too.
+    # Centring subtracted Σw·z̄z̄', so rounding has the scale of the uncentred Gram.
     means = equations.feature_means
     uncentred = float(spectrum.eigenvalues[-1] + equations.sum_of_weights * np.square(means).sum())
     rounding = width * float(np.finfo(np.float64).eps) * uncentred + equations.gram_error
@@ -116,7 +116,7 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
     if n_kept < n_components:
         warnings.warn(
             f"{n_kept} principal components in the place of {n_components}: the rows have no more directions "
-            f"of a variance above rounding ({floor / divisor:.3g})",
+            f"with a variance above rounding ({floor / divisor:.3g})",
             UserWarning,
             stacklevel=3,
         )
@@ -142,7 +142,7 @@ def _with_fixed_signs(components: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureSums:
-    """Sums over the rows seen so far: what degrees are made of; `+` joins two sets of rows.
+    """Sums over the rows seen so far, from which degrees follow; `+` joins two sets of rows.
 
     `n_samples`: rows counted.
     `weight`: ExactSum of shape (). Sum of the weights.
@@ -184,10 +184,10 @@ def sum_features(rows: Rows, feature_map: FeatureMap) -> FeatureSums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Degrees:
-    """What gives each row its degree, z(x)'s, the weighted sum of its similarities to the rows summed.
+    """What gives each row its degree, z(x)'s: the weighted sum of its similarities to the dataset's rows.
 
     `sums`: float64 array of shape (n_components,). s, the weighted sums of Z's columns.
-    `floor`: smaller degrees count as this one.
+    `floor`: smaller degrees are replaced by this one.
     """
 
     sums: FloatArray
@@ -207,7 +207,7 @@ def degrees_from(sums: FeatureSums, feature_map: FeatureMap) -> Degrees:
     if not (weight > 0 and volume > 0):
         raise DataError(
             f"the rows' degrees add up to {volume:g} with a total weight of {weight:g}; expected numbers "
-            "above 0. Degrees are sums of similarities: take a kernel that is not negative"
+            "above 0. Degrees are sums of similarities: take a kernel without negative values"
         )
     return Degrees(scaled[:, 0], DEGREE_FLOOR * volume / weight)
 
@@ -216,9 +216,9 @@ def degrees_from(sums: FeatureSums, feature_map: FeatureMap) -> Degrees:
 class DegreeAccumulation:
     """The state of a pass over degree-normalised features.
 
-    `accumulation`: features, and a spec whose weights reach the largest weight over `floor`.
-    `degree`: f(x) = z(x)'s.
-    `floor`: of the degrees.
+    `accumulation`: the features, and a spec for weights up to the largest weight divided by `floor`.
+    `degree`: the model f(x) = z(x)'s, a row's degree.
+    `floor`: smaller degrees are replaced by this one.
     """
 
     accumulation: Accumulation
@@ -230,9 +230,9 @@ class DegreeAccumulation:
 class DegreeStatistics:
     """Exact sums of degree-normalised features; `+` joins two sets of rows.
 
-    `statistics`: without targets, of rows of weight w/d.
-    `volume`: ExactSum of shape (). Σ w·d, with d not below the floor.
-    `n_floored`: rows whose degree was below it.
+    `statistics`: without targets, of rows with weights w/d.
+    `volume`: ExactSum of shape (). Σ w·d, with d at least the floor.
+    `n_floored`: number of rows whose degree was below the floor.
     """
 
     statistics: RidgeStatistics
@@ -252,12 +252,12 @@ def accumulate_normalized_rows(
 ) -> DegreeStatistics:
     """Return the statistics of a block's degree-normalised features; adds to `total` in place.
 
-    At the cost of `accumulate_rows`.
+    Takes as long as `accumulate_rows`.
 
     Raises DataError if values are not finite, or a weight is negative or beyond the grid of the spec.
     """
     found = predict_rows(rows, state.degree)[:, 0]
-    check_targets(replace(rows, y=None))  # weights, before they are divided
+    check_targets(replace(rows, y=None))  # checks the weights, before they are divided by degrees
     degrees = np.maximum(found, state.floor)
     weights = np.ones(len(found)) if rows.sample_weight is None else rows.sample_weight
     weighted = replace(rows, y=None, sample_weight=weights / degrees)
@@ -271,19 +271,19 @@ def accumulate_normalized_rows(
 def spectral_components(
     sums: DegreeStatistics, degrees: Degrees, n_components: int
 ) -> tuple[PrincipalComponents, float]:
-    """Compute the leading components of degree-normalised features, O(D³); see the formula above.
+    """Compute the leading components of degree-normalised features, O(D³); see the head of this file.
 
-    Returns `principal`: its eigenvalues lie in [0, 1] and are the explained variances too.
+    Returns `principal`: eigenvalues lie in [0, 1], and are the explained variances too.
     Returns `volume`: Σ w·d.
-    Raises InvalidParameterError, DataError as `principal_components`.
+    Raises InvalidParameterError, StatisticsError, DataError as `principal_components`.
     """
     equations = sums.statistics.normal_equations(fit_intercept=False)
     volume = float(sums.volume.value())
     mean = degrees.sums / np.sqrt(volume)
     gram = equations.gram
-    for start in range(0, len(gram), 512):  # no second matrix of that size
+    for start in range(0, len(gram), 512):  # in strips: the outer product would be a second matrix of D²
         gram[start : start + 512] -= np.outer(mean[start : start + 512], mean)
-    # Σw·z̄z̄' is what centring took away, by which its rounding is measured
+    # `_decomposed` measures rounding by what centring subtracted, Σw·z̄z̄': this z̄ makes it the product above
     shift = mean / np.sqrt(equations.sum_of_weights)
     found = _decomposed(replace(equations, feature_means=shift), n_components, divisor=1.0)
     return replace(found, means=mean), volume
@@ -296,10 +296,10 @@ def spectral_components(
 class Projection:
     """The state of a pass that projects rows on components.
 
-    `linear`: the scores; for degree-normalised features before they are divided by the degree, which is the
-      last column.
+    `linear`: computes the scores. For degree-normalised features its last column is the degree, by which the
+      others are still to be divided.
     `offset`: float64 array of shape (n_kept,). Subtracted after that division.
-    `floor`: of the degrees; None where features are not normalised.
+    `floor`: smaller degrees are replaced by this one; None if features are not normalised.
     """
 
     linear: LinearModel
@@ -308,11 +308,11 @@ class Projection:
 
     @property
     def n_components(self) -> int:
-        """Columns of the scores."""
+        """Number of columns of the scores."""
         return len(self.offset)
 
     def digest(self) -> str:
-        """Return a digest of the features and all numbers that scores are made with."""
+        """Return a digest of the feature map and of all numbers on which scores depend."""
         linear = self.linear
         label = f"projection {linear.feature_map.digest()} {self.floor!r}"
         return arrays_digest(label, [linear.coefficients, linear.intercept, self.offset], None)

@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelComponents:
-    """Kernel principal components of a dataset: all that rows are projected with.
+    """Kernel principal components of a dataset: all that is needed to project rows.
 
     `feature_map`: with the standardizer of the inputs.
-    `statistics`: the exact sums, without targets; of rows of weight w/degree where features were normalised.
-    `degrees`: of degree-normalised features.
-    `volume`: sum of the degrees.
-    `n_floored`: rows whose degree was below the floor, and counts as the floor.
+    `statistics`: the exact sums, without targets; with weights w/degree if features were normalised.
+    `degrees`: the degrees, if features were normalised.
+    `volume`: weighted sum of the degrees.
+    `n_floored`: number of rows whose degree was below the floor and was replaced by it.
     """
 
     feature_map: FeatureMap
@@ -49,7 +49,7 @@ class KernelComponents:
     n_floored: int = 0
 
     def projection(self, *, whiten: bool = False) -> components.Projection:
-        """Return what gives rows, old or new, their scores; with `whiten` of variance 1."""
+        """Return what projects rows, old or new; with `whiten` the scores have variance 1."""
         principal, degrees = self.principal, self.degrees
         scale = np.sqrt(principal.explained_variance) if whiten else np.ones(len(principal.eigenvalues))
         directions = principal.components.T / scale
@@ -62,7 +62,7 @@ class KernelComponents:
         return components.Projection(linear, offset, degrees.floor)
 
     def features(self) -> PrincipalFeatureMap:
-        """Return a feature map whose features are the scores: what clusters are found in."""
+        """Return a feature map whose features are the scores, for k-means."""
         projection, feature_map = self.projection(), self.feature_map
         return PrincipalFeatureMap(
             feature_map.with_standardizer(None),
@@ -83,13 +83,13 @@ def fit_components(
     moments: Moments | None = None,
     engine: Engine,
 ) -> KernelComponents:
-    """Compute kernel principal components: a cheap pass, one of O(n_samples · D²), and O(D³).
+    """Compute kernel principal components in a cheap pass, a pass of O(n_samples · D²), and O(D³) after it.
 
-    `dataset`: targets are not looked at.
-    `n_components`: principal components to keep.
-    `normalize`: {None, "degree"}. Whether features are divided by their rows' degrees, as in spectral
-      clustering; another cheap pass.
-    `moments`: from `inspect`, which is run where they are not given.
+    `dataset`: targets are ignored.
+    `n_components`: number of principal components to keep.
+    `normalize`: {None, "degree"}. With "degree", features are divided by their rows' degrees, as in spectral
+      clustering, which takes another cheap pass.
+    `moments`: from `inspect`; if they are not given, a pass measures them.
     Raises InvalidParameterError if a parameter is out of range; DataError if values are not finite, or all
       rows have the same features; PlanError if the job needs more memory than there is.
     """
@@ -105,7 +105,8 @@ def fit_components(
     check_plan(source, features.n_components, Sums(features=features.features), engine=engine)
     prepared = prepare(source, standardize=features.standardize, moments=moments, engine=engine)
     feature_map, moments = prepared.draw(features, seed=features.seed), prepared.moments
-    kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
+    # Nyström maps have fewer features if there are fewer distinct rows
+    kept = min(n_components, feature_map.n_components)
     if normalize == "degree":
         return _fit_normalized(source, feature_map, moments, kept, engine=engine)
     spec = _spec(source, feature_map, moments, engine=engine)
@@ -115,10 +116,7 @@ def fit_components(
 
 
 def check_normalize(normalize: object) -> None:
-    """Check that it is a way of normalising features.
-
-    Raises InvalidParameterError if it is none.
-    """
+    """Check that the option is None or "degree"; raises InvalidParameterError otherwise."""
     if normalize not in (None, "degree"):
         raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
 
@@ -148,7 +146,8 @@ def _fit_normalized(
     )
     spec = _spec(dataset, feature_map, largest, engine=engine)
     bits = passes.fraction_bits_for(dataset.n_samples)
-    spec = replace(spec, fixed_point=False, fraction_bits=bits)  # each row is weighted by its degree
+    # dividing rows by their degrees gives them weights, so their sums are not exact in fixed point
+    spec = replace(spec, fixed_point=False, fraction_bits=bits)
     accumulation = Accumulation(feature_map, spec)
     degree = LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
     found: components.DegreeStatistics = engine.map_reduce(
@@ -160,19 +159,19 @@ def _fit_normalized(
     found.statistics.check_complete(dataset.n_samples, feature_map)
     if found.n_floored:
         logger.warning(
-            "%d of %d rows have a degree below %.3g, a hundredth of the mean, and count as if they had it: "
-            "they are far from all others, and more features or a larger length scale would tell them better",
+            "%d of %d rows have a degree below %.3g, a hundredth of the mean, which replaces their own: they "
+            "are far from all others, and more features or a larger length scale would describe them better",
             found.n_floored,
             dataset.n_samples,
             degrees.floor,
         )
     found = replace(found, statistics=found.statistics.with_whitener(feature_map.whitener))
     principal, volume = components.spectral_components(found, degrees, n_components)
-    if principal.eigenvalues[0] > 1.01:  # of no Markov chain
+    if principal.eigenvalues[0] > 1.01:  # a Markov chain has none above 1
         logger.warning(
-            "the greatest eigenvalue of the degree-normalised kernel is %.3g, and 1 is the most that an "
-            "exact one has: the features are too few for a kernel so narrow; take Nyström features, more of "
-            "them, or a larger length scale",
+            "the greatest eigenvalue of the degree-normalised kernel is %.3g, but an exact one has none "
+            "above 1: there are too few features for so narrow a kernel; take Nyström features, more "
+            "features, or a larger length scale",
             principal.eigenvalues[0],
         )
     return KernelComponents(feature_map, found.statistics, principal, degrees, volume, found.n_floored)
@@ -195,11 +194,9 @@ def project(
     The pass is idempotent: a block written twice holds the same numbers, and the output appears at
     `url` when it is complete.
 
-    `dataset`: of the columns that the components were computed from.
-    `projection`: `KernelComponents.projection()`.
-    `url`: where the scores are to appear.
+    `dataset`: with the columns from which the components were computed.
+    `projection`: from `KernelComponents.projection`.
     `column_names`: sequence of str. One for each component.
-    `overwrite`: whether a Zarr group that is there may be replaced.
     Returns `n_samples`: rows written.
     Raises DataError if the dataset has other columns, or values that are not finite; StorageError if the
       output exists and `overwrite` is False, or cannot be written.

@@ -185,7 +185,7 @@ def test_features_too_few_for_a_narrow_kernel_are_told(caplog):
     X = make_moons(300, noise=0.04, random_state=0)[0]
     with caplog.at_level(logging.WARNING, logger="rff_dist.pca.fit"):
         RFFPCA(1, length_scale=0.1, n_random_features=256, normalize="degree", random_state=0).fit(X)
-    assert "1 is the most that an exact one has" in caplog.text
+    assert "an exact one has none above 1" in caplog.text
 
 
 # -- engines, inputs, outputs ----------------------------------------------------------------------
