@@ -31,6 +31,7 @@ from rff_dist.statistics.spec import OUTPUT_TILE, Part, Region, StatisticsSpec, 
 from rff_dist.typing import FloatArray, IntArray
 
 type _FilledTile = tuple[int, slice, Tile]  # the tile's piece, rows and features
+type _Stripe = tuple[int, int]  # first component, end
 
 PANEL_ROWS = 512  # fixed-point features are filled so many rows at a time: 2 MiB a stripe, to fit the cache
 
@@ -117,9 +118,9 @@ def accumulate_rows(rows: Rows, state: Accumulation, total: RidgeStatistics | No
       targets, or a weight is outside the spec's grid; StatisticsError if spec and feature map differ in the
       number of components; PlanError if the block has more rows than an integer sum holds.
     """
-    if state.folds is None:
-        return _accumulate(rows, state, None, [total])[0]
-    _, pieces = _cut_by_folds(rows, state.folds, rows.block.stop)
+    pieces = _Pieces(slice(None), (len(rows.X),))
+    if state.folds is not None:
+        _, pieces = _cut_by_folds(rows, state.folds, rows.block.stop)
     parts = _accumulate(rows, state, pieces, [total] + [None] * (len(pieces.ends) - 1))
     return reduce(operator.add, parts)
 
@@ -128,36 +129,21 @@ def accumulate_rows(rows: Rows, state: Accumulation, total: RidgeStatistics | No
 class _Pieces:
     """An order of a block's rows, and the ends of the pieces of it that are summed separately."""
 
-    order: IntArray
+    order: IntArray | slice
     ends: tuple[int, ...]
 
 
 def _accumulate(
-    rows: Rows, state: Accumulation, pieces: _Pieces | None, totals: Sequence[RidgeStatistics | None]
+    rows: Rows, state: Accumulation, pieces: _Pieces, totals: Sequence[RidgeStatistics | None]
 ) -> list[RidgeStatistics]:
-    """Return the statistics of each piece of a block; without pieces, of all rows in their given order.
+    """Return the statistics of each piece of a block.
 
     `totals`: for each piece, the statistics to which its rows are added in place; None starts from zero.
     """
     feature_map, spec = state.feature_map, state.spec
     if spec.n_targets == 0:
         rows = replace(rows, y=None)
-    elif rows.y is None:
-        raise DataError("the data have no y: training needs targets")
-    if rows.block.n_samples > spec.limb_rows:
-        raise PlanError(
-            f"a block of {rows.block.n_samples:_} rows is too large; cut blocks of at most {spec.limb_rows:_}"
-        )
-    if spec.n_components != feature_map.n_components:
-        raise StatisticsError(
-            f"the statistics are laid out for {spec.n_components} components, the feature map has "
-            f"{feature_map.n_components}; draw up the spec from this feature map"
-        )
-    if rows.y is not None and rows.y.shape != (rows.block.n_samples, spec.n_targets):
-        raise DataError(
-            f"y has shape {rows.y.shape} in rows {rows.block.start:_}:{rows.block.stop:_}; "
-            f"expected ({rows.block.n_samples}, {spec.n_targets})"
-        )
+    _check_layout(rows, state)
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
     weights = checked_weights(rows, spec)
@@ -166,11 +152,9 @@ def _accumulate(
     if rows.y is not None:
         right = np.column_stack([rows.y - spec.offsets, right])
     row_numbers = np.arange(rows.block.start, rows.block.stop)
-    ends: tuple[int, ...] = (len(inputs),)
-    if pieces is not None:
-        ends, order = pieces.ends, pieces.order
-        inputs, right, row_numbers = inputs[order], right[order], row_numbers[order]
-        weights, counts = None if weights is None else weights[order], counts[order]
+    ends, order = pieces.ends, pieces.order
+    inputs, right, row_numbers = inputs[order], right[order], row_numbers[order]
+    weights, counts = None if weights is None else weights[order], counts[order]
     weighted = right if weights is None else right * weights[:, np.newaxis]
     layout, n_components = spec.layout, spec.n_components
     starts = (0, *ends[:-1])
@@ -189,25 +173,25 @@ def _accumulate(
         for piece, (start, end) in enumerate(zip(starts, ends, strict=True))
         for i in range(start, end, height)
     ]
-    products: Products = Float64Products(OUTPUT_TILE)
-    panel_rows = height
+    products: Products
     if spec.fixed_point:
         products, panel_rows = products_for(len(inputs), n_components), PANEL_ROWS
+    else:
+        products, panel_rows = Float64Products(OUTPUT_TILE), height
     with_gram, with_moments = state.sums != "moments", state.sums != "gram"
     regions = layout.regions(products.region)
     # Few regions would leave threads idle at the end of each tile, so several tiles are worked on together:
     # just enough of them, since each needs memory.
     together = 1 if n_threads == 1 else min(len(pieces_of_tiles), -(-2 * n_threads // max(1, len(regions))))
     memory = [products.tile(n_components, height) for _ in range(together)]
-    locks = {offset: Lock() for _, _, offset in layout.tiles()}
+    locks = {offset: Lock() for _, _, offset in layout.tiles()}  # those tiles add to the same output tiles
     # Each thread reuses one buffer for its products: Dask's workers return freed memory to the system at
     # once, and fresh pages for each product cost 5 % there.
     sizes = [(left.stop - left.start) * (right.stop - right.start) for left, right, _ in regions]
     scratch = [np.empty(max(sizes, default=0)) for _ in range(n_threads)]
 
-    def fill(filled: _FilledTile, stripe: tuple[int, int]) -> FloatArray:
-        _, rows_of_tile, tile = filled
-        start, stop = stripe
+    def fill(job: tuple[_FilledTile, _Stripe]) -> FloatArray:
+        (_, rows_of_tile, tile), (start, stop) = job
         moments = np.zeros((stop - start, right.shape[1]))
         with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses such moments
             for first in range(0, tile.n_rows, panel_rows):
@@ -221,14 +205,13 @@ def _accumulate(
                 if with_moments:
                     moments += panel @ weighted[these]
                 if weights is not None:
-                    panel *= np.sqrt(weights[these])
+                    panel *= np.sqrt(weights[these])  # U'WU is then the product of a tile with itself
                 if with_gram:
                     tile.put(start, within, panel)
         return moments
 
-    def multiply(region: Region, filled: _FilledTile) -> None:
-        left, right_, tiles = region
-        piece, _, tile = filled
+    def multiply(job: tuple[Region, _FilledTile]) -> None:
+        (left, right_, tiles), (piece, _, tile) = job
         buffer = scratch.pop()
         shape = left.stop - left.start, right_.stop - right_.start
         product = buffer[: math.prod(shape)].reshape(shape)
@@ -246,18 +229,16 @@ def _accumulate(
             for (piece, rows_of_tile), tile in zip(group, memory, strict=False):
                 tile.clear(rows_of_tile.stop - rows_of_tile.start)
                 work.append((piece, rows_of_tile, tile))
-            stripes = feature_map.stripes
-            filled = list(pool.map(fill, *_pairs(work, stripes)))
-            for i, (piece, rows_of_tile, _) in enumerate(work):
-                if not with_moments:
-                    continue
-                moments = np.concatenate(filled[i * len(stripes) : (i + 1) * len(stripes)])
-                cross[piece] += ExactSum.of(moments)
-                with np.errstate(over="ignore", invalid="ignore"):
-                    squares = right[rows_of_tile].T @ weighted[rows_of_tile]
-                targets[piece] += ExactSum.of(squares)
+            filled = pool.map(fill, itertools.product(work, feature_map.stripes))
+            moments_of_tiles = list(itertools.batched(filled, len(feature_map.stripes)))
+            if with_moments:
+                for (piece, rows_of_tile, _), moments in zip(work, moments_of_tiles, strict=True):
+                    cross[piece] += ExactSum.of(np.concatenate(moments))
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        squares = right[rows_of_tile].T @ weighted[rows_of_tile]
+                    targets[piece] += ExactSum.of(squares)
             if with_gram:
-                list(pool.map(multiply, *_pairs(regions, work)))
+                list(pool.map(multiply, itertools.product(regions, work)))
     rounded = [] if spec.fixed_point else [piece for piece, _ in pieces_of_tiles]
     n_tiles = np.bincount(rounded, minlength=len(ends))
     if not with_moments:
@@ -277,9 +258,25 @@ def _accumulate(
     ]
 
 
-def _pairs[A, B](left: Sequence[A], right: Sequence[B]) -> tuple[list[A], list[B]]:
-    """Return all pairs as two lists, as `Executor.map` takes them."""
-    return [a for a in left for _ in right], [b for _ in left for b in right]
+def _check_layout(rows: Rows, state: Accumulation) -> None:
+    """Check that a block and the feature map fit the layout of the sums."""
+    block, spec, n_components = rows.block, state.spec, state.feature_map.n_components
+    if rows.y is None and spec.n_targets:
+        raise DataError("the data have no y: training needs targets")
+    if block.n_samples > spec.limb_rows:
+        raise PlanError(
+            f"a block of {block.n_samples:_} rows is too large; cut blocks of at most {spec.limb_rows:_}"
+        )
+    if spec.n_components != n_components:
+        raise StatisticsError(
+            f"the statistics are laid out for {spec.n_components} components, the feature map has "
+            f"{n_components}; draw up the spec from this feature map"
+        )
+    if rows.y is not None and rows.y.shape != (block.n_samples, spec.n_targets):
+        raise DataError(
+            f"y has shape {rows.y.shape} in rows {block.start:_}:{block.stop:_}; "
+            f"expected ({block.n_samples}, {spec.n_targets})"
+        )
 
 
 def _add_rounded(product: FloatArray, total: IntArray, shift: int) -> None:
