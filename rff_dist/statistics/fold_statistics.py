@@ -23,7 +23,7 @@ from rff_dist.numerics.runs import Runs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class FoldStatistics:
     """Exact statistics of each fold of the rows seen so far; `+` does not round.
 
@@ -43,11 +43,6 @@ class FoldStatistics:
                 f"these statistics are of different folds, {self.folds} and {other.folds}; cut both alike"
             )
         return replace(self, parts=tuple(map(_plus, self.parts, other.parts)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, FoldStatistics):
-            return NotImplemented
-        return self.folds == other.folds and self.parts == other.parts
 
     __hash__ = None  # type: ignore[assignment]
 
