@@ -254,29 +254,27 @@ class RidgeStatistics:
             raise StatisticsError(
                 f"nothing to solve: {self.n_samples:_} rows of total weight {total:g} were counted"
             )
-        if not fit_intercept:
-            return NormalEquations(
-                gram=self.ZtZ(),
-                moments=np.reshape(self.Zty(), (self.n_components, self.spec.n_targets)),
-                total_sum_of_squares=np.diagonal(np.atleast_2d(self.yty())).copy(),
-                feature_means=np.zeros(self.n_components),
-                target_means=np.zeros(self.spec.n_targets),
-                n_samples=self.n_observations,
-                sum_of_weights=float(total),
-                fit_intercept=False,
-                gram_error=gram_error_of(self),
-            )
         cross = self.cross.value()
-        target_means = sums[:-1, -1] / total  # of targets minus their offset: small, so that little cancels
+        if fit_intercept:
+            center = cross[:, -1] / np.sqrt(total)
+            means = sums[:-1, -1] / total  # of targets minus their offset: small, so that little cancels
+            moments = sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], means))
+            squares = np.diagonal(sums)[:-1] - total * means**2
+            feature_means, target_means = self.Zt1() / total, self.spec.offsets + means
+        else:
+            center = None
+            moments = np.reshape(self.Zty(), (self.n_components, self.spec.n_targets))
+            squares = np.diagonal(np.atleast_2d(self.yty())).copy()
+            feature_means, target_means = np.zeros(self.n_components), np.zeros(self.spec.n_targets)
         return NormalEquations(
-            gram=gram_of(self, cross[:, -1] / np.sqrt(total)),
-            moments=sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], target_means)),
-            total_sum_of_squares=np.diagonal(sums)[:-1] - total * target_means**2,
-            feature_means=sums_over_z(self, cross[:, -1:])[:, 0] / total,
-            target_means=self.spec.offsets + target_means,
+            gram=gram_of(self, center),
+            moments=moments,
+            total_sum_of_squares=squares,
+            feature_means=feature_means,
+            target_means=target_means,
             n_samples=self.n_observations,
             sum_of_weights=float(total),
-            fit_intercept=True,
+            fit_intercept=fit_intercept,
             gram_error=gram_error_of(self),
         )
 
