@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
+from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.samples import sample_rows
 from rff_dist.engines.progress import Announcer, Rounds
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError, PlanError, StatisticsError
+from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features.feature_map import FeatureMap, arrays_digest
 from rff_dist.frequencies.counter import derived_seed
 from rff_dist.kmeans.candidates import (
@@ -167,12 +167,8 @@ class Measured:
         blocks: Sequence[Block] | None = None,
     ) -> T:
         """Run a pass over all blocks, or over the given ones."""
-        return self.engine.map_reduce(
-            BlockTask(self.dataset, compute),
-            inspection.blocks_of(self.dataset) if blocks is None else blocks,
-            state,
-            combine=combine,
-            label=label,
+        return inspection.sum_rows(
+            self.dataset, compute, state, blocks=blocks, combine=combine, engine=self.engine, label=label
         )
 
     def expect(self, label: str, limit: int) -> None:
@@ -197,13 +193,8 @@ class Measured:
         self.check_memory(*state.values.shape[:2])
         sums = self.run(sum_clusters, state, label=label, blocks=blocks)
         expected = sum(block.n_samples for block in blocks) if blocks is not None else self.dataset.n_samples
-        _check_counted(sums, expected)
+        inspection.check_counted(sums.n_samples, expected)
         return sums
-
-
-def _check_counted(sums: ClusterSums, expected: int) -> None:
-    if sums.n_samples != expected:
-        raise StatisticsError(f"a pass counted {sums.n_samples:_} of {expected:_} rows; run it again")
 
 
 def measure(
@@ -224,7 +215,7 @@ def measure(
         job = replace(job, grid=replace(job.grid, exponents=as_runs(exponents)))
     origin = job.centres(np.zeros((1, 1, feature_map.n_components)))
     sums = job.run(partial(sum_clusters, squared_norms=True), origin, label="norms")
-    _check_counted(sums, dataset.n_samples)
+    inspection.check_counted(sums.n_samples, dataset.n_samples)
     squared_norms = sums.sum_of_squared_norms(origin)
     mean = sums.means(origin)
     weight = float(sums.cluster_weights(job.grid).sum())
@@ -367,7 +358,7 @@ def _draw_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
         if len(chosen.keys) < size:
             break
     sums: ClusterSums = job.run(weigh_points, job.centres(drawn[np.newaxis]), label="weights")
-    _check_counted(sums, job.dataset.n_samples)
+    inspection.check_counted(sums.n_samples, job.dataset.n_samples)
     weights = sums.cluster_weights(job.grid)[0]
     counts = weights > 0
     return Candidates(drawn[counts], weights[counts])

@@ -25,7 +25,7 @@ from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.numerics.runs import expand
 from rff_dist.numerics.threads import SpareMemory, share_out
 from rff_dist.statistics.accumulate import Accumulation, checked_weights
-from rff_dist.statistics.inspection import blocks_of
+from rff_dist.statistics.inspection import blocks_of, check_counted, sum_rows
 from rff_dist.statistics.reading import deviations_of, whitened
 from rff_dist.statistics.spec import LIMB_BITS
 from rff_dist.typing import Float32Array, FloatArray, IntArray
@@ -352,13 +352,10 @@ class GramOperator:
             validation = Validation(self.split, *nothing)
         # By Cauchy and Schwarz no partial sum exceeds the trace times a column's norm, which is at most 1.
         exponent = int(np.frexp(float(self.sums.trace.value()))[1]) + 1 - LIMB_BITS
-        found: GramProduct = self.engine.map_reduce(
-            BlockTask(self.dataset, multiply_rows, adds=True),
-            blocks_of(self.dataset),
-            GramFactor(self.feature_map, raw, self.raw_means @ raw, exponent, validation),
-            label=label,
-        )
-        _check_complete(found.n_samples, self.dataset)
+        factor = GramFactor(self.feature_map, raw, self.raw_means @ raw, exponent, validation)
+        task = BlockTask(self.dataset, multiply_rows, adds=True)
+        found: GramProduct = self.engine.map_reduce(task, blocks_of(self.dataset), factor, label=label)
+        check_counted(found.n_samples, self.dataset.n_samples)
         product = np.ldexp(found.sums.astype(np.float64), exponent + norms)
         return sums_of_z(product, self.feature_map), found.errors.value()
 
@@ -372,20 +369,12 @@ def gram_operator(
 
     Raises DataError if values are not finite or features overflow; StatisticsError if a row is missing.
     """
-    sums: TargetSums = engine.map_reduce(
-        BlockTask(dataset, sum_targets), blocks_of(dataset), TargetState(accumulation, split), label="targets"
-    )
-    _check_complete(sums.n_samples, dataset)
+    state = TargetState(accumulation, split)
+    sums = sum_rows(dataset, sum_targets, state, engine=engine, label="targets")
+    check_counted(sums.n_samples, dataset.n_samples)
     return GramOperator(dataset, accumulation, sums, centred, engine, split)
 
 
 def sums_of_z(sums: FloatArray, feature_map: FeatureMap) -> FloatArray:
     """Turn sums over unnormalised features into sums over Z, shape (n_components, n_columns)."""
     return whitened(expand(feature_map.scales)[:, np.newaxis] * sums, feature_map.whitener)
-
-
-def _check_complete(n_samples: int, dataset: Dataset) -> None:
-    if n_samples != dataset.n_samples:
-        raise StatisticsError(
-            f"a pass counted {n_samples:_} of {dataset.n_samples:_} rows; each must count once: run it again"
-        )

@@ -17,7 +17,7 @@ from rff_dist.errors import ConflictError, DataError, InvalidParameterError, Sta
 from rff_dist.features.feature_map import Standardizer
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments, name_column
-from rff_dist.statistics.quantiles import RowSample, rank_map, sample_columns
+from rff_dist.statistics.quantiles import rank_map, sample_columns
 from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
 
@@ -81,6 +81,14 @@ def sum_rows[S, T](
     return engine.map_reduce(task, given, state, combine=combine, label=label)
 
 
+def check_counted(n_samples: int, expected: int) -> None:
+    """Check that a pass counted each of the expected rows once; raises StatisticsError otherwise."""
+    if n_samples != expected:
+        raise StatisticsError(
+            f"a pass counted {n_samples:_} of {expected:_} rows; each must count once: run it again"
+        )
+
+
 def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
     """Check all values and measure means, standard deviations and weights, in one cheap pass.
 
@@ -89,7 +97,7 @@ def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
     """
     blocks = blocks_of(dataset)
     pivot = _first_row_that_counts(dataset, blocks)
-    moments: Moments = engine.map_reduce(BlockTask(dataset, measure_moments), blocks, pivot, label="inspect")
+    moments = sum_rows(dataset, measure_moments, pivot, blocks=blocks, engine=engine, label="inspect")
     if moments.n_samples != dataset.n_samples:
         raise StatisticsError(
             f"{moments.n_samples:_} rows were measured but the data have {dataset.n_samples:_}; a block is "
@@ -196,9 +204,7 @@ def standardizer_for(
         columns = np.flatnonzero(np.sqrt(central.fourth) > np.sqrt(limit) * central.second)
     if not len(columns):
         return standardizer
-    sample: RowSample = engine.map_reduce(
-        BlockTask(dataset, sample_columns), blocks_of(dataset), columns, label="ranks"
-    )
+    sample = sum_rows(dataset, sample_columns, columns, engine=engine, label="ranks")
     ranks = tuple(rank_map(int(one), values) for one, values in zip(columns, sample.values.T, strict=True))
     if standardize == "auto":
         ranks = tuple(rank for rank in ranks if len(rank.inputs) >= MIN_RANKED_VALUES)

@@ -28,7 +28,7 @@ from rff_dist.statistics.accumulate import (
     measure_features,
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.inspection import blocks_of, inspect
+from rff_dist.statistics.inspection import blocks_of, inspect, sum_rows
 from rff_dist.statistics.moments import Moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import (
@@ -39,7 +39,6 @@ from rff_dist.statistics.spec import (
     Part,
     StatisticsSpec,
 )
-from rff_dist.typing import FloatArray
 
 MAX_WEIGHT_EXPONENT = 400
 WEIGHT_BITS = 10  # the sums' grid should keep at least so many bits of the smallest weight: three digits
@@ -144,12 +143,9 @@ def statistics_spec(
 def _feature_grid(
     dataset: Dataset, feature_map: FeatureMap, *, engine: Engine | None
 ) -> tuple[tuple[int, int], ...]:
-    largest: FloatArray = (SerialEngine() if engine is None else engine).map_reduce(
-        BlockTask(dataset, measure_features),
-        blocks_of(dataset),
-        feature_map,
-        combine=np.maximum,
-        label="measure",
+    engine = SerialEngine() if engine is None else engine
+    largest = sum_rows(
+        dataset, measure_features, feature_map, combine=np.maximum, engine=engine, label="measure"
     )
     exponents = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)  # + 1: head-room for rows added later
     return tuple((count, int(exponent)) for count, exponent in as_runs(exponents))
@@ -216,7 +212,7 @@ def accumulate(
     def accumulate_part(part: Part) -> tuple[RidgeStatistics]:
         found: RidgeStatistics = engine.map_reduce(
             BlockTask(dataset, accumulate_rows, adds=True),
-            blocks_of(dataset, max_rows=whole.spec.limb_rows),
+            blocks_of(dataset, max_rows=spec.limb_rows),
             engine.broadcast(whole.of_part(part)),
             label="accumulate",
         )
@@ -309,9 +305,8 @@ def _fill(whole: RidgeStatistics | None, part: RidgeStatistics | None, first: bo
         if whole is not part:
             raise _changed()
         return None
-    if (whole.n_samples, whole.n_observations) != (part.n_samples, part.n_observations):
-        raise _changed()
-    if whole.cross != part.cross or whole.targets != part.targets:
+    counted, again = ((one.n_samples, one.n_observations, one.cross, one.targets) for one in (whole, part))
+    if counted != again:
         raise _changed()
     places = {(row, column): offset for row, column, offset in whole.spec.layout.tiles()}
     layout = part.spec.layout
