@@ -27,13 +27,12 @@ from rff_dist.data.checks import check_finite, check_targets
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.feature_map import FeatureMap, arrays_digest
 from rff_dist.numerics.eigen import decompose
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.runs import expand
-from rff_dist.numerics.threads import share_out, tile_pool
-from rff_dist.numerics.triangular import solve_transposed
+from rff_dist.numerics.threads import share_out
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
+from rff_dist.statistics.gram_products import sums_of_z
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import tile_rows
 from rff_dist.typing import FloatArray
@@ -132,9 +131,9 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
 
 
 def _with_fixed_signs(components: FloatArray) -> FloatArray:
-    largest = np.abs(components).argmax(axis=1)
-    signs = np.sign(components[np.arange(len(components)), largest])
-    return np.ascontiguousarray(components * signs[:, np.newaxis])
+    largest = np.abs(components).argmax(axis=1, keepdims=True)
+    signs = np.sign(np.take_along_axis(components, largest, 1))
+    return np.ascontiguousarray(components * signs)
 
 
 # -- degrees ---------------------------------------------------------------------------------------
@@ -153,8 +152,7 @@ class FeatureSums:
     weight: ExactSum
     raw: ExactSum
 
-    def __add__(self, other: FeatureSums) -> FeatureSums:
-        return FeatureSums(self.n_samples + other.n_samples, self.weight + other.weight, self.raw + other.raw)
+    __add__ = add_fields
 
 
 def sum_features(rows: Rows, feature_map: FeatureMap) -> FeatureSums:
@@ -199,10 +197,7 @@ def degrees_from(sums: FeatureSums, feature_map: FeatureMap) -> Degrees:
 
     Raises DataError if the mean degree is not above 0.
     """
-    scaled = expand(feature_map.scales)[:, np.newaxis] * sums.raw.value()[:, np.newaxis]
-    if (whitener := feature_map.whitener) is not None:
-        with tile_pool():
-            solve_transposed(whitener, scaled)
+    scaled = sums_of_z(sums.raw.value()[:, np.newaxis], feature_map)
     volume, weight = float(np.square(scaled).sum()), float(sums.weight.value())
     if not (weight > 0 and volume > 0):
         raise DataError(
@@ -239,12 +234,7 @@ class DegreeStatistics:
     volume: ExactSum
     n_floored: int
 
-    def __add__(self, other: DegreeStatistics) -> DegreeStatistics:
-        return DegreeStatistics(
-            self.statistics + other.statistics,
-            self.volume + other.volume,
-            self.n_floored + other.n_floored,
-        )
+    __add__ = add_fields
 
 
 def accumulate_normalized_rows(

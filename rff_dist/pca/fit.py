@@ -152,7 +152,7 @@ def _fit_normalized(
     degree = LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
     found: components.DegreeStatistics = engine.map_reduce(
         BlockTask(dataset, components.accumulate_normalized_rows, adds=True),
-        inspection.blocks_of(dataset, max_rows=accumulation.spec.limb_rows),
+        inspection.blocks_of(dataset, max_rows=spec.limb_rows),
         engine.broadcast(components.DegreeAccumulation(accumulation, degree, degrees.floor)),
         label="accumulate",
     )
