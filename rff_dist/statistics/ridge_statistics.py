@@ -22,7 +22,7 @@ from rff_dist.errors import StatisticsError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.exact_sums import ExactSum, exact_sum_arrays, exact_sum_from_arrays
 from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.runs import Runs
+from rff_dist.numerics.runs import Runs, as_runs, expand
 from rff_dist.statistics.reading import deviations_of, gram_error_of, gram_of, sums_over_z, trace_of
 from rff_dist.statistics.spec import LIMB_BITS, StatisticsSpec, TileLayout
 from rff_dist.typing import FloatArray, IntArray
@@ -145,12 +145,13 @@ class RidgeStatistics:
             raise StatisticsError(
                 f"the leading {n_components} components were asked for, but there are {self.n_components}"
             )
+        runs = as_runs(expand(self.spec.exponents)[:n_components]) if self.spec.exponents else ()
         spec = replace(
             self.spec,
             n_components=n_components,
             feature_digest=feature_digest,
             scales=scales,
-            exponents=_leading_runs(self.spec.exponents, n_components),
+            exponents=tuple((count, int(exponent)) for count, exponent in runs),
         )
         if spec == self.spec:
             return self
@@ -486,15 +487,6 @@ def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> tupl
         return (low >> -bits) + ((high & fraction) << (LIMB_BITS + bits)), high >> -bits
 
     return _by_strips(shift, len(statistics.low), two_limbs=two_limbs)
-
-
-def _leading_runs(runs: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:
-    leading = []
-    for length, value in runs:
-        taken = min(length, count)
-        count -= taken
-        leading += [(taken, value)] if taken else []
-    return tuple(leading)
 
 
 def _leading_tiles(layout: TileLayout, shorter: TileLayout, buffer: IntArray) -> IntArray:
