@@ -16,18 +16,19 @@ from rff_dist.data.checks import check_finite
 from rff_dist.errors import StatisticsError
 from rff_dist.features.cosines import CosineFeatureMap
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.numerics.exact_sums import add_fields
 from rff_dist.numerics.runs import Runs, expand
 from rff_dist.numerics.threads import SpareMemory, executor_of, falling_tiles, share_out
 from rff_dist.numerics.triangular import whiten_rows
+from rff_dist.statistics.spec import FRACTION_BITS, LIMB_BITS
 from rff_dist.typing import FloatArray, IntArray
 
 EQUAL = 1e-12  # squared distances up to this share of the largest squared norm count as 0
 
-
-FINEST_FRACTION_BITS = 39  # a float64 sum of a tile's rows is exact on this grid
-
-
-_LIMB_BITS = 62  # of an int64: one bit for the sign, one to spare
+_TILE_BYTES = 2**22  # limit for a tile's float64 features, and for its scores
+_MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
+_LEAST_ROWS = 256  # rows of the smallest tiles, unless D or the number of centres is very large
+_PANEL_ROWS = 64  # tiles have a multiple of this many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ def fraction_bits_for(n_samples: int) -> int:
 
     Beyond that, each doubling of the rows takes one bit; averaging over so many rows gains more.
     """
-    return min(FINEST_FRACTION_BITS, _LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))))
+    # with FRACTION_BITS a float64 sum of a tile's rows is exact
+    return min(FRACTION_BITS, LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,12 +112,7 @@ class ClusterSums:
             raise StatisticsError(
                 f"cannot add sums over clusters of shape {self.features.shape} and {other.features.shape}"
             )
-        return ClusterSums(
-            self.n_samples + other.n_samples,
-            self.features + other.features,
-            self.weights + other.weights,
-            self.squared_norms + other.squared_norms,
-        )
+        return add_fields(self, other)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClusterSums):
@@ -170,32 +167,13 @@ def fixed_point_map(feature_map: FeatureMap) -> CosineFeatureMap | None:
     return None  # in the map of a sum of kernels, components have different units
 
 
-def same_squared_norm(feature_map: FeatureMap) -> float | None:
-    """Return the ‖z‖² of all rows if it is the same up to rounding, else None."""
-    factors = factors_of(feature_map)
-    if feature_map.squared_norm is None or np.ptp(factors) > 0:
-        return None
-    return float(feature_map.squared_norm * factors[0] ** 2)
-
-
 def largest_squared_norm(feature_map: FeatureMap, grid: ClusterGrid) -> float:
     """Return an upper bound on ‖z‖²."""
-    norm = same_squared_norm(feature_map)
-    if norm is not None:
+    factors = factors_of(feature_map)
+    if feature_map.squared_norm is not None and np.ptp(factors) == 0:
+        norm = float(feature_map.squared_norm * factors[0] ** 2)  # of every row, but for rounding
         return norm * (1.0 + feature_map.squared_norm_error)
-    return float(np.square(factors_of(feature_map) * grid.units(feature_map.n_components)).sum())
-
-
-_TILE_BYTES = 2**22  # limit for a tile's float64 features, and for its scores
-
-
-_MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
-
-
-_LEAST_ROWS = 256  # rows of the smallest tiles, unless D or the number of centres is very large
-
-
-_PANEL_ROWS = 64  # tiles have a multiple of this many rows
+    return float(np.square(factors * grid.units(feature_map.n_components)).sum())
 
 
 def tile_rows(n_components: int, n_columns: int) -> int:

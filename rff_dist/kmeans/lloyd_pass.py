@@ -329,7 +329,7 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
     def label(first: int, features: NDArray[Any]) -> None:
         labels[first : first + len(features)] = scorer.labels(features)[0]
 
-    rows = replace(rows, sample_weight=None)
+    rows = replace(rows, sample_weight=None)  # labels ignore weights, so bad weights are not refused
     visit_tiles(rows, state.feature_map, label, n_columns=scorer.n_clusters, whole=scorer.whole)
     return labels
 

@@ -179,10 +179,6 @@ class Measured:
         """Return the state of a pass that compares rows with centres."""
         return Centres(self.feature_map, values, self.grid, counts)
 
-    def check_memory(self, n_init: int, n_clusters: int) -> None:
-        """Check that the sums and centres of a pass fit in a worker's memory; raises PlanError."""
-        check_memory(self.dataset, self.feature_map.n_components, n_init, n_clusters, engine=self.engine)
-
     def sums(
         self, state: Centres, *, blocks: Sequence[Block] | None = None, label: str = "lloyd"
     ) -> ClusterSums:
@@ -190,7 +186,8 @@ class Measured:
 
         Raises PlanError if it needs more memory than a worker has.
         """
-        self.check_memory(*state.values.shape[:2])
+        n_init, n_clusters, n_components = state.values.shape
+        check_memory(self.dataset, n_components, n_init, n_clusters, engine=self.engine)
         sums = self.run(sum_clusters, state, label=label, blocks=blocks)
         expected = sum(block.n_samples for block in blocks) if blocks is not None else self.dataset.n_samples
         inspection.check_counted(sums.n_samples, expected)
@@ -345,7 +342,6 @@ def _draw_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
 
     Bahmani et al. (2012), Alg. 2, but each round draws exactly 4 · n_clusters rows, not so many on average.
     """
-    job.check_memory(1, _most_candidates(lloyd.n_clusters))
     X, _, _ = sample_rows(job.dataset, lloyd.seed, n_rows=1)
     drawn = job.feature_map.transform(X, dtype=np.float64)
     size = OVERSAMPLING * lloyd.n_clusters
