@@ -241,15 +241,12 @@ def fit(
         model = model.with_card(estimate={"loss": SQUARED, **estimate})
     if loss == SQUARED:
         return _described(model, loss, ridge, None, ridge_alpha=ridge_alpha), solved
-    logistic = loss == Logistic.name
-    curvature = HINGE_CURVATURE
-    alpha = ridge_alpha
-    if logistic:
+    alpha, curvature, own = ridge_alpha, HINGE_CURVATURE, None
+    if loss == Logistic.name:
         curvature = logistic_curvature(solved.solution, model.summed.sum_of_weights)
-        given = is_one_alpha(options.alpha)
-        alpha *= 1.0 if given else max(curvature, SMALLEST_ALPHA_FACTOR)
+        alpha *= 1.0 if is_one_alpha(options.alpha) else max(curvature, SMALLEST_ALPHA_FACTOR)
+        own = ScoreCalibration(1.0, (0.0,) * model.n_targets)
     minimum = fit_loss(dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
-    own = ScoreCalibration(1.0, (0.0,) * model.n_targets) if logistic else None
     model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
     return _described(model, loss, own, minimum, ridge_alpha=ridge_alpha), solved
 
@@ -329,18 +326,15 @@ def estimate_by_folds(
     judge = partial(judge_held_out, calibration=calibration)
     found = inspection.sum_rows(dataset, judge, state, combine=add_each, engine=engine, label="hold out")
     weights = np.array([one.weights.value().sum() for one in found])
-    figures: dict[str, list[Any]] = {
-        "accuracy": [one.accuracy for one in found],
-        "log_loss": [one.log_loss for one in found],
-    }
     estimate: dict[str, Any] = {"by": "cv"}
-    for name, values in figures.items():
-        known = None not in values
-        of_splits = np.array(values, np.float64) if known else np.full(len(found), np.nan)
-        mean = float(np.average(of_splits, weights=weights))
-        variance = np.average((of_splits - mean) ** 2, weights=weights) / max(1, len(found) - 1)
-        estimate[name] = mean if known else None
-        estimate[f"{name}_standard_error"] = float(np.sqrt(variance)) if known and len(found) > 1 else None
+    for name in ("accuracy", "log_loss"):
+        of_splits = [getattr(one, name) for one in found]
+        mean = error = None
+        if None not in of_splits:
+            mean = float(np.average(of_splits, weights=weights))
+            variance = np.average((np.array(of_splits) - mean) ** 2, weights=weights)
+            error = float(np.sqrt(variance / (len(found) - 1))) if len(found) > 1 else None
+        estimate |= {name: mean, f"{name}_standard_error": error}
     return estimate
 
 

@@ -7,9 +7,11 @@ exact sums, so that an objective has the same bits on every engine.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -128,7 +130,7 @@ def sum_loss(rows: Rows, state: LossState) -> LossSums:
     check_finite(rows, inputs)
     targets = _checked_targets(rows, n_columns=weights.shape[1])
     height = tile_rows(feature_map.n_components)
-    sums: dict[int, LossSums] = {}
+    sums: list[LossSums] = []
 
     def add_up(first: int) -> None:
         tile = slice(first, min(first + height, len(inputs)))
@@ -150,13 +152,11 @@ def sum_loss(rows: Rows, state: LossState) -> LossSums:
             total += float(losses.sum())
             gradient += part @ slope
             slopes += slope.sum(axis=0)
-        sums[first] = LossSums(
-            tile.stop - first, ExactSum.of(np.asarray(total)), ExactSum.of(gradient), ExactSum.of(slopes)
-        )
+        exact = ExactSum.of(np.asarray(total)), ExactSum.of(gradient), ExactSum.of(slopes)
+        sums.append(LossSums(tile.stop - first, *exact))
 
     share_out(add_up, range(0, len(inputs), height))
-    parts = iter(sums.values())  # exact sums: the order in which threads finish tiles does not matter
-    return sum(parts, start=next(parts))
+    return reduce(operator.add, sums)  # exact sums: the order in which threads append them does not matter
 
 
 def _checked_targets(rows: Rows, *, n_columns: int) -> FloatArray:

@@ -107,15 +107,16 @@ def predict(
     fields: list[tuple[Any, ...]] = [("labels", plain.dtype)]
     if probabilities:
         fields.append(("probabilities", np.float64, (len(classes),)))
+    dtype = np.dtype(fields)
     output = prediction.write_output(
         dataset,
-        partial(_predict_block, classes=plain, calibration=calibration, probabilities=probabilities),
+        partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype),
         model.linear,
         url,
         engine=engine,
         label="predict",
         attributes={"model_digest": model.digest()},
-        dtype=np.dtype(fields),
+        dtype=dtype,
         column_names=[str(label) for label in classes.tolist()] if probabilities else None,
         overwrite=overwrite,
     )
@@ -128,17 +129,14 @@ def _predict_block(
     *,
     classes: NDArray[Any],
     calibration: ScoreCalibration | None,
-    probabilities: bool,
+    dtype: np.dtype[Any],
 ) -> NDArray[Any]:
-    """Return a structured array with the fields that were asked for: labels, and perhaps probabilities."""
+    """Return a structured array of labels and, if `dtype` has that field, probabilities."""
     scores = predict_rows(rows, model)
-    columns: dict[str, NDArray[Any]] = {"labels": classes[decide(scores, calibration)]}
-    if probabilities and calibration is not None:
-        columns["probabilities"] = np.exp(calibration.log_probabilities(scores))
-    dtype = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in columns.items()])
     values = np.empty(len(scores), dtype)
-    for name, column in columns.items():
-        values[name] = column
+    values["labels"] = classes[decide(scores, calibration)]
+    if calibration is not None and "probabilities" in (dtype.names or ()):
+        values["probabilities"] = np.exp(calibration.log_probabilities(scores))
     return values
 
 
