@@ -41,10 +41,7 @@ class Confusion:
 
     @property
     def accuracy(self) -> float:
-        """Share of rows whose class is predicted correctly.
-
-        Raises DataError if all weights are zero.
-        """
+        """Share of rows whose class is predicted correctly; raises DataError if all weights are zero."""
         return float(np.diag(self.weights.value()).sum() / self._total())
 
     @property

@@ -56,16 +56,12 @@ class ScoreCalibration:
     def logits(self, scores: FloatArray) -> FloatArray:
         """Return a·f + b: log odds for two classes, else log probabilities up to a constant for each row.
 
-        `scores`: float64 array of shape (n_samples, n_columns). One column for two classes.
-        Returns float64 array of shape (n_samples, n_columns).
+        `scores`: float64 array of shape (n_samples, n_columns), as the result. One column for two classes.
         """
         return np.asarray(self.slope * scores + np.array(self.intercepts))
 
     def log_probabilities(self, scores: FloatArray) -> FloatArray:
-        """Return the log probability of each class, shape (n_samples, n_classes).
-
-        `scores`: float64 array of shape (n_samples, n_columns). One column for two classes.
-        """
+        """Return the log probability of each class, shape (n_samples, n_classes); `scores` as in `logits`."""
         return np.asarray(scipy.special.log_softmax(_two_sided(self.logits(scores)), axis=1))
 
 

@@ -153,10 +153,7 @@ def no_probabilities(model: RidgeModel) -> SolveError:
 
 
 def read_classes(model: RidgeModel) -> NDArray[Any]:
-    """Return the labels of a classifier's model, in the type in which they were given.
-
-    Raises IntegrityError if their type is not one of labels.
-    """
+    """Return the labels of a classifier's model in their own type; raises IntegrityError for other types."""
     facts = model.card["classifier"]
     dtype = np.dtype(facts["dtype"])
     if dtype.kind not in "biufUO":

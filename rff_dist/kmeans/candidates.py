@@ -257,12 +257,7 @@ def improve_centres(
 
 
 def weighted_inertia(points: FloatArray, weights: FloatArray, centres: FloatArray) -> float:
-    """Return Σ w·‖z − c‖² over weighted points in memory, where c is the nearest centre of z.
-
-    `points`: float64 array of shape (n_points, n_components).
-    `weights`: float64 array of shape (n_points,).
-    `centres`: float64 array of shape (n_clusters, n_components).
-    """
+    """Return Σ w·‖z − c‖² over weighted points and their nearest centres; shapes as in `improve_centres`."""
     with using_threads(1):
         least = scores_of(points, centres).min(axis=1)
     apart = points - centres.mean(axis=0)

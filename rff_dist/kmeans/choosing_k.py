@@ -113,10 +113,7 @@ def check_numbers(n_clusters: Sequence[int], criterion: str) -> list[int]:
 
 
 def check_samples(dataset: Dataset, n_components: int) -> None:
-    """Check that the samples on which numbers of clusters are judged fit in this process.
-
-    Raises PlanError, with the memory needed and available, if they do not.
-    """
+    """Check that the samples on which numbers are judged fit in this process; raises PlanError otherwise."""
     n_rows = min(_silhouette_rows(n_components), dataset.n_samples)
     # features, centred features and panels; then features of the references
     needed = PROCESS_BYTES + 8 * (3 * n_rows + 4 * SAMPLE_ROWS) * n_components
@@ -134,11 +131,7 @@ def _silhouette_rows(n_components: int) -> int:
 
 
 def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed: int) -> Comparison:
-    """Judge clusterings of a dataset in the same features, ordered by number of clusters.
-
-    `criterion`: see `choose`.
-    `seed`: seed of the samples.
-    """
+    """Judge clusterings of a dataset in the same features, ordered by number of clusters; see `choose`."""
     feature_map, numbers = found[0].feature_map, [clusters.n_clusters for clusters in found]
     X = sample_inputs(dataset, seed, n_rows=_silhouette_rows(feature_map.n_components))
     Z = feature_map.transform(X, dtype=np.float64)

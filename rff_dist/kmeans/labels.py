@@ -96,10 +96,7 @@ class StagedLabels:
         self._output: Output | None = output
 
     def publish(self) -> None:
-        """Make the labels appear at their URL.
-
-        Raises StorageError if that fails.
-        """
+        """Make the labels appear at their URL; raises StorageError if that fails."""
         if self._output is not None:
             self._output.finish(self._attributes)
             self._output = None

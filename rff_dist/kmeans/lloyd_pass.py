@@ -244,10 +244,7 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
 
 
 class Tally:
-    """Sums the rows of a block by cluster, as integers; threads may share it.
-
-    `squared_norms`: whether to sum ‖z‖² too.
-    """
+    """Sums a block's rows by cluster as integers, and ‖z‖² with `squared_norms`; threads may share it."""
 
     def __init__(self, state: Centres, *, squared_norms: bool = False) -> None:
         self._bits = state.grid.fraction_bits
@@ -335,10 +332,7 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
 
 
 def centre_distances(rows: Rows, state: Centres) -> FloatArray:
-    """Return ‖z − c‖ for the centres of the first start, float64 array of shape (n_samples, n_clusters).
-
-    Raises DataError as `label_rows`.
-    """
+    """Return ‖z − c‖ for the first start's centres, shape (n_samples, n_clusters); raises as `label_rows`."""
     scorer = FloatScorer(state)
     distances = np.empty((rows.block.n_samples, state.values.shape[1]))
 

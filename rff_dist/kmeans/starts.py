@@ -98,10 +98,7 @@ class Clusters:
 
 
 def check_rows(dataset: Dataset, n_clusters: int) -> None:
-    """Check that there are at least as many rows as clusters.
-
-    Raises DataError otherwise.
-    """
+    """Check that there are at least as many rows as clusters; raises DataError otherwise."""
     inspection.blocks_of(dataset)  # refuses a dataset without rows
     if dataset.n_samples < n_clusters:
         raise DataError(
@@ -112,10 +109,7 @@ def check_rows(dataset: Dataset, n_clusters: int) -> None:
 def check_fits(
     dataset: Dataset, width: int, lloyd: LloydOptions, *, n_numbers: int = 1, engine: Engine
 ) -> None:
-    """Check before any pass that all passes, in `width` columns, fit in a worker's memory.
-
-    Raises PlanError, with the memory needed and available, if they do not.
-    """
+    """Check that all passes, in `width` columns, fit in a worker's memory; raises PlanError otherwise."""
     check_memory(dataset, width, lloyd.n_init * n_numbers, lloyd.n_clusters, engine=engine)
     if _draws(lloyd, dataset):
         check_memory(dataset, width, 1, _most_candidates(lloyd.n_clusters), engine=engine)
@@ -124,10 +118,7 @@ def check_fits(
 def check_memory(
     dataset: Dataset, n_components: int, n_starts: int, n_clusters: int, *, engine: Engine
 ) -> None:
-    """Check that the sums and centres of a pass fit in a worker's memory.
-
-    Raises PlanError, with the memory needed and available, if they do not.
-    """
+    """Check that the sums and centres of a pass fit in a worker's memory; raises PlanError otherwise."""
     blocks = inspection.blocks_of(dataset)
     needed = PROCESS_BYTES + pass_bytes(n_components, n_starts * n_clusters, n_threads=engine.n_threads)
     # a block as read, in float64 and in float32, and the next block, which is read ahead
@@ -182,10 +173,7 @@ class Measured:
     def sums(
         self, state: Centres, *, blocks: Sequence[Block] | None = None, label: str = "lloyd"
     ) -> ClusterSums:
-        """Run a Lloyd pass with the centres of a state.
-
-        Raises PlanError if it needs more memory than a worker has.
-        """
+        """Run a Lloyd pass with a state's centres; raises PlanError if a worker's memory is too small."""
         n_init, n_clusters, n_components = state.values.shape
         check_memory(self.dataset, n_components, n_init, n_clusters, engine=self.engine)
         sums = self.run(sum_clusters, state, label=label, blocks=blocks)

@@ -193,10 +193,7 @@ class Degrees:
 
 
 def degrees_from(sums: FeatureSums, feature_map: FeatureMap) -> Degrees:
-    """Return the degrees of a dataset; the floor is a hundredth of the mean degree.
-
-    Raises DataError if the mean degree is not above 0.
-    """
+    """Return the degrees of a dataset; raises DataError if their mean is not above 0."""
     scaled = sums_of_z(sums.raw.value()[:, np.newaxis], feature_map)
     volume, weight = float(np.square(scaled).sum()), float(sums.weight.value())
     if not (weight > 0 and volume > 0):

@@ -52,10 +52,7 @@ class FoldStatistics:
         return sum(part.n_samples for part in self.parts if part is not None)
 
     def fold(self, index: int) -> RidgeStatistics:
-        """Return the statistics of one fold.
-
-        Raises StatisticsError if it has no rows.
-        """
+        """Return the statistics of one fold; raises StatisticsError if it has no rows."""
         part = self.parts[index]
         if part is None:
             sizes = [0 if other is None else other.n_samples for other in self.parts]
@@ -82,17 +79,11 @@ class FoldStatistics:
         return self.fold(held_out).n_observations > 0
 
     def total(self) -> RidgeStatistics:
-        """Return the statistics of all rows.
-
-        Raises StatisticsError if no rows were counted.
-        """
+        """Return the statistics of all rows; raises StatisticsError if none were counted."""
         return self.sum(range(len(self.parts)))
 
     def sum(self, indices: Sequence[int]) -> RidgeStatistics:
-        """Return the statistics of the rows of several folds; some of the folds may have no rows.
-
-        Raises StatisticsError if none of them has rows.
-        """
+        """Return the statistics of the rows of several folds; raises StatisticsError if they have none."""
         parts = [part for index in indices if (part := self.parts[index]) is not None]
         if not parts:
             return self.fold(indices[0])
@@ -109,10 +100,7 @@ class FoldStatistics:
         )
 
     def check_complete(self, n_samples: int, feature_map: FeatureMap) -> None:
-        """Check that every row counted once; see `RidgeStatistics.check_complete`.
-
-        Raises StatisticsError if rows are missing or were counted twice.
-        """
+        """Check that every row counted once; raises as `RidgeStatistics.check_complete`."""
         if self.n_samples != n_samples:
             raise StatisticsError(
                 f"the folds' statistics count {self.n_samples:_} rows but the data have {n_samples:_}; "

@@ -279,9 +279,8 @@ type Sums = tuple[RidgeStatistics | None, ...]  # None for a fold without rows
 
 
 def sum_in_parts(accumulate: Callable[[Part], Sums], n_parts: int, *, engine: Engine) -> Sums:
-    """Return whole statistics from passes that each sum a part of them.
+    """Return whole statistics from the passes for parts of Z'Z, each of which `accumulate` runs.
 
-    `accumulate`: runs the pass for one part.
     Raises StatisticsError if the rows changed between the passes.
     """
     if n_parts == 1:
