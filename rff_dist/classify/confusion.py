@@ -95,6 +95,7 @@ def count_classes(
     surprise = None
     if log_probabilities is not None:
         own = log_probabilities[np.arange(len(codes)), codes]
+        # p may be 0 in a row of weight 0, and 0 · ∞ is not a number
         surprise = ExactSum.of(np.asarray(-(weights @ np.where(weights > 0, own, 0.0))))
     return Confusion(
         np.bincount(pairs, minlength=n_classes**2).reshape(shape).astype(np.int64),

@@ -193,6 +193,7 @@ def calibrate(
     assert targets is not None
     weights = np.ones(len(targets)) if weights is None else weights
     factors = np.ones(len(targets)) if class_weight is None else class_weight[class_of(targets)]
+    # without class weights, which do not count as repetitions
     own = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
     repeated = model.summed.spec.frequency_weights
     try:
@@ -231,7 +232,8 @@ def fit(
     Returns `solved`: ridge's solution.
     """
     loss = losses.loss
-    # One alpha for all classes keeps their scores comparable: the largest decides.
+    # One alpha for all classes keeps their scores comparable: the largest decides. The direct solver leaves
+    # the Gram, which calibration and the other losses need.
     trained = automatic.fit(dataset, replace(options, alpha_per_target=False, solver="direct"), engine=engine)
     model, solved, ridge_alpha = trained.model, trained.best, trained.model.alpha
     assert isinstance(ridge_alpha, float)

@@ -89,7 +89,7 @@ def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
     if state.seed is not None:
         stream = _KMEANS_STREAM + 2 * state.turn
         waits = -np.log(row_uniforms(state.seed, stream, block.start, block.stop)[counts])
-        keys = -waits / (keys * weights[counts])
+        keys = -waits / (keys * weights[counts])  # the smallest waits are the largest keys
     best = np.lexsort((counts, -keys))[: state.size]
     chosen = counts[best]
     features = np.empty((len(chosen), points.feature_map.n_components))

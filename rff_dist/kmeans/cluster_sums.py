@@ -226,7 +226,7 @@ def visit_tiles(
                 feature_map.fill_lines(tile, features)
             if whitener is not None:
                 features *= scales
-                whiten_rows(features, whitener, executor_of(1))
+                whiten_rows(features, whitener, executor_of(1))  # threads share tiles already
         visit(here.start, features[:n_rows])
         spare.give(buffer)
 

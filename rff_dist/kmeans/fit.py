@@ -42,6 +42,8 @@ from rff_dist.typing import FloatArray
 logger = logging.getLogger(__name__)
 
 
+# After these steps full passes started 0.4 to 1.2 % above the final inertia, and 3 to 15 % above it without
+# (400,000 rows, 50 and 100 clusters).
 BATCH_ROWS, BATCH_BLOCKS, BATCH_STEPS = 16_384, 8, 100
 PROGRESSIVE_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the blocks
 PROGRESSIVE_PASSES = 10  # at most, on each share
@@ -149,7 +151,8 @@ def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
         sample = [blocks[i] for i in np.sort(order[:n_blocks])]
         state = job.centres(starts.values, counts=starts.counts)
         sums = job.run(sum_batch, Minibatch(state, n_rows, seed, step), label="mini-batch", blocks=sample)
-        seen = sums if seen is None or step & (step - 1) == 0 else seen + sums
+        starts_anew = step & (step - 1) == 0  # 0 and powers of two
+        seen = sums if seen is None or starts_anew else seen + sums
         starts = replace(starts, values=seen.means(state))
     return starts
 
@@ -236,7 +239,7 @@ def iterate(job: Measured, starts: Starts, lloyd: LloydOptions) -> Iterator[Lloy
     number, done = 0, LloydPass(0, (), len(counts), 0.0)
     job.expect("lloyd", lloyd.max_iter)
     while number < lloyd.max_iter and not stopped.all():
-        if number:
+        if number:  # each pass is told one later, since the last one carries the clusters
             yield done
         active = np.flatnonzero(~stopped)
         moved = step(active, refill=True)

@@ -51,7 +51,7 @@ def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: En
       are not finite.
     """
     check_dataset(dataset, clusters)
-    rows = GroupedDataset(dataset.without_targets(), labels)
+    rows = GroupedDataset(dataset.without_targets(), labels)  # known labels travel with rows as groups
     return inspection.sum_rows(rows, _count_rows, clusters.state, engine=engine, label="evaluate")
 
 

@@ -291,6 +291,7 @@ class Tally:
     def sums(self, n_samples: int) -> ClusterSums:
         """Return the sums of all rows added, which are `n_samples`."""
         shape = self._shape
+        # counted in 2⁻¹⁴, the grid's unit is finer
         features = self._features + (self._counted << self._bits - FIXED_POINT_BITS)
         return ClusterSums(
             n_samples, features.reshape(shape), self._totals.reshape(shape[:2]), self._squared_norms

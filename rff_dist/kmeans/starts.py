@@ -339,7 +339,7 @@ def _draw_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
         choice = SeedChoice(points, size, lloyd.seed, turn)
         chosen: ChosenRows = job.run(choose_rows, choice, label="candidates")
         drawn = np.concatenate([drawn, chosen.features])
-        if len(chosen.keys) < size:
+        if len(chosen.keys) < size:  # every other row is at a candidate
             break
     sums: ClusterSums = job.run(weigh_points, job.centres(drawn[np.newaxis]), label="weights")
     inspection.check_counted(sums.n_samples, job.dataset.n_samples)

@@ -57,6 +57,7 @@ class KernelComponents:
         if degrees is None:
             linear = LinearModel(self.feature_map, directions, -offset)
             return components.Projection(linear, np.zeros(len(offset)))
+        # normalised rows are z·√V/d: project z·√V, and let the last column give d to divide by
         both = np.column_stack([np.sqrt(self.volume) * directions, degrees.sums])
         linear = LinearModel(self.feature_map, both, np.zeros(both.shape[1]))
         return components.Projection(linear, offset, degrees.floor)
@@ -139,7 +140,7 @@ def _fit_normalized(
         dataset, components.sum_features, engine.broadcast(feature_map), engine=engine, label="degrees"
     )
     degrees = components.degrees_from(sums, feature_map)
-    largest = replace(
+    largest = replace(  # rows get weights w/d, and d is at least the floor
         moments,
         largest_weight=moments.largest_weight / degrees.floor,
         smallest_weight=moments.smallest_weight / degrees.floor,

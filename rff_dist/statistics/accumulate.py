@@ -148,7 +148,7 @@ def _accumulate(
     check_finite(rows, inputs)
     weights = checked_weights(rows, spec)
     counts = _observations(rows, spec)
-    right = np.ones((len(inputs), 1))
+    right = np.ones((len(inputs), 1))  # this column sums features and weights: Z'1 and 1'1
     if rows.y is not None:
         right = np.column_stack([rows.y - spec.offsets, right])
     row_numbers = np.arange(rows.block.start, rows.block.stop)

@@ -346,7 +346,7 @@ class GramOperator:
     ) -> tuple[FloatArray, FloatArray]:
         raw = self.feature_map.raw_coefficients(columns)
         norms = np.frexp(np.linalg.norm(raw, axis=0))[1]
-        raw = np.ldexp(raw, -norms)
+        raw = np.ldexp(raw, -norms)  # powers of two: scaling norms to at most 1 does not round
         if validation is None and self.split is not None:  # the split restricts this product to training rows
             nothing = np.empty((len(raw), 0)), np.empty(0), np.empty(0, np.intp)
             validation = Validation(self.split, *nothing)

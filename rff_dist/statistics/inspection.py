@@ -139,6 +139,7 @@ def check_same_rows(moments: Moments, targets: ExactSum, spec: StatisticsSpec) -
 
 def _first_row_that_counts(dataset: Dataset, blocks: Sequence[Block]) -> FloatArray:
     """Return the columns [X, y] of the first row with a weight above 0; 0 replaces what is not finite."""
+    # Rows of weight 0 must not change anything, so none of them gives the pivot.
     for block in blocks if dataset.weighted else [Block(0, 0, 1)]:
         rows = dataset.read(block)
         counts = np.flatnonzero(np.ones(1) if rows.sample_weight is None else rows.sample_weight > 0)

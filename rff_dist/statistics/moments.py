@@ -78,6 +78,7 @@ class Moments:
         total = self.weight.value()
         shifted = self.sums.value() / total
         variances = self.squares.value() / total - shifted**2
+        # a constant column has a variance of exactly 0, not what rounding leaves
         return np.sqrt(np.where(variances > ROUNDING * self.squares.value() / total, variances, 0.0))
 
 
@@ -195,7 +196,7 @@ class ColumnMoments:
             np.asarray(sum(share * parts[i] for share, parts in moved)) for i in range(3)
         )
         rounding = np.maximum(self.rounding, other.rounding)
-        if min(self.weight, other.weight) < 0:
+        if min(self.weight, other.weight) < 0:  # rows leave, perhaps with most of what varied
             summed = np.abs([share * parts[0] for share, parts in moved]).sum(axis=0)
             rounding = np.maximum(rounding, np.sqrt(_CANCELLED * summed))
         n_samples = self.n_samples + other.n_samples

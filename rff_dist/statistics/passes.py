@@ -212,7 +212,7 @@ def accumulate(
     def accumulate_part(part: Part) -> tuple[RidgeStatistics]:
         found: RidgeStatistics = engine.map_reduce(
             BlockTask(dataset, accumulate_rows, adds=True),
-            blocks_of(dataset, max_rows=spec.limb_rows),
+            blocks_of(dataset, max_rows=spec.limb_rows),  # a block's sums must fit in one limb
             engine.broadcast(whole.of_part(part)),
             label="accumulate",
         )

@@ -153,7 +153,7 @@ class RidgeStatistics:
             scales=scales,
             exponents=tuple((count, int(exponent)) for count, exponent in runs),
         )
-        if spec == self.spec:
+        if spec == self.spec:  # spare a default fit its copies of the sums
             return self
         return replace(
             self,
@@ -304,6 +304,7 @@ class RidgeStatistics:
         squared_norm = feature_map.squared_norm
         if squared_norm is None:
             return
+        # each row adds the same to the trace, so dropped, doubled or damaged rows show
         expected = squared_norm * self.sum_of_weights
         trace = trace_of(self)
         # unit of the grid before halvings: rows were rounded to it
