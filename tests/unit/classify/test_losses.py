@@ -68,7 +68,7 @@ def fitted(n_classes, loss, *, weighted=False, fit_intercept=True, alpha=0.3, to
 
 
 def objective(loss, Z, codes, weights, coefficients, intercept, *, alpha):
-    """Evaluate the objective by its definition, row by row in no clever way."""
+    """Evaluate the objective by its definition, row by row."""
     F = Z @ coefficients + intercept
     if loss == "squared_hinge":
         losses, factor = (np.maximum(0, 1 - codes * F) ** 2).sum(axis=1), 1.0
@@ -96,7 +96,7 @@ def test_the_logistic_minimum_is_that_of_logistic_regression(n_classes, weighted
     expected = oracle.decision_function(Z).reshape(len(Z), -1)
     got = Z @ minimum.coefficients + minimum.intercept
     # tol=1e-15 of the objective leaves scores right to its root, 3e-8; lbfgs's own 1e-10 is a gradient's
-    if n_classes > 2:  # softmax does not see a shift of all scores; ours add up to 0
+    if n_classes > 2:  # softmax does not change if all scores shift; those of this package add up to 0
         assert_allclose(got.sum(axis=1), 0.0, atol=1e-9)
         expected = expected - expected.mean(axis=1, keepdims=True)
     assert_allclose(got, expected, atol=2e-6)
@@ -170,7 +170,7 @@ def test_a_loose_tolerance_takes_few_passes_and_says_how_far_it_is(loss):
     assert loose.excess <= 1e-6 * loose.reference
     # scores of 0: ln 2 for each row, or 1
     assert loose.reference == pytest.approx(300 * (np.log(2) if loss == "logistic" else 1.0), rel=1e-15)
-    # the excess is a guess by the preconditioner's curvature: within a factor of ten
+    # the excess is estimated from the preconditioner's curvature: right within a factor of ten
     assert loose.objective - tight.objective <= 10 * max(loose.excess, 1e-12 * tight.objective)
 
 

@@ -158,7 +158,7 @@ def test_sure_scores_of_many_classes_give_sure_probabilities():
 
 
 def test_classes_of_few_rows_or_none_keep_the_rank_of_their_scores():
-    """Scores of all classes alike in law: a sample of 50 rows lacks most of 100 classes."""
+    """All classes have the same distribution of scores; 50 rows lack most of 100 classes."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 100, 3000)
     scores = codes_of(labels, 100) + 0.3 * rng.standard_normal((3000, 100))
@@ -173,7 +173,7 @@ def test_scores_that_mislead_are_not_turned_round(n_classes, caplog):
     assert found.slope == SMALLEST_SLOPE
     assert "scores say nothing of the classes" in caplog.text
     P = np.exp(found.log_probabilities(-scores))
-    # with hardly a slope the best intercepts give the classes' own frequencies
+    # with a slope near 0 the best intercepts give the frequencies of the classes
     assert_allclose(P.mean(axis=0), np.bincount(labels) / 300, atol=0.01)
 
 
@@ -236,7 +236,8 @@ def test_calibrated_ridge_is_better_calibrated_than_its_clipped_scores(n_classes
     assert error < 0.03  # 4,000 rows in 10 bins: sampling alone gives about 0.015
     assert error < expected_calibration_error(clipped, labels[test])
     own = np.arange(4000), labels[test]
-    bounded = np.clip(clipped, 1 / 2002, None)  # no row impossible: what the smoothing gives Platt's
+    # so that no row is impossible: Platt's smoothing does the same
+    bounded = np.clip(clipped, 1 / 2002, None)
     assert -np.log(got[own]).mean() < -np.log(bounded[own]).mean()
     assert np.abs(got - P[test]).mean() < 0.05
 
@@ -252,7 +253,8 @@ def test_probabilities_are_those_of_the_reweighted_rows():
     weights = class_weight[labels]
     # balanced: both classes weigh alike
     assert_allclose(np.average(np.exp(found.log_probabilities(F))[:, 1], weights=weights), 0.5, atol=0.02)
-    assert (found.logits(F)[:, 0] > 0).mean() > labels.mean() + 0.1  # more are decided for the rare class
+    # more rows are labelled with the rare class
+    assert (found.logits(F)[:, 0] > 0).mean() > labels.mean() + 0.1
 
 
 def test_a_class_of_weight_0_counts_for_nothing():

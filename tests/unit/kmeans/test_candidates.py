@@ -1,4 +1,4 @@
-"""Rows that centres are chosen among, against distances written out on an explicit Z."""
+"""Candidates for centres, compared with distances written out on an explicit Z."""
 
 import functools
 import itertools
@@ -171,4 +171,4 @@ def test_candidates_centres_improve_as_scikit_learns_do():
     improved = improve_centres(points, weights, start, max_iter=5)
     assert_allclose(improved, model.cluster_centers_, rtol=1e-12)
     alone = improve_centres(points, weights, np.concatenate([start, np.full((1, 6), 1e3)]), max_iter=5)
-    assert_array_equal(alone[8], np.full(6, 1e3))  # an empty one stays
+    assert_array_equal(alone[8], np.full(6, 1e3))  # a centre without points stays

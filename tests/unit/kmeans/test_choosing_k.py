@@ -1,4 +1,4 @@
-"""How many clusters: silhouettes as scikit-learn's, gap and stability on blobs, and the rules that choose."""
+"""How many clusters: silhouettes against scikit-learn, gap and stability on blobs, rules of choice."""
 
 import math
 from dataclasses import replace
@@ -135,7 +135,8 @@ class CountingEngine(SerialEngine):
 
 @pytest.mark.parametrize("algorithm", ["lloyd", "minibatch", "progressive"])
 def test_all_numbers_and_their_starts_share_the_passes(algorithm):
-    n_samples = 70_000 if algorithm == "progressive" else 20_000  # a quarter of the blocks is one at least
+    # enough rows that a quarter of the blocks is at least one
+    n_samples = 70_000 if algorithm == "progressive" else 20_000
     rows = np.random.default_rng(2).standard_normal((n_samples, 2)).astype(np.float32)
     feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=8, random_state=0)
 

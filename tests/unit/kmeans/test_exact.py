@@ -105,7 +105,7 @@ def test_the_objective_never_rises_and_is_the_formulas(problem):
     distances = squared_distances(rows.gram, rows.weights, found.labels, n_clusters)
     own = distances[np.arange(len(labels)), found.labels]
     counts = rows.weights > 0
-    assert (own[counts] <= distances[counts].min(axis=1) + 1e-12).all()  # nobody would rather move
+    assert (own[counts] <= distances[counts].min(axis=1) + 1e-12).all()  # no row has a nearer centre
 
 
 def test_iterations_one_by_one_lower_the_objective():
@@ -217,7 +217,7 @@ def test_all_kinds_of_input_give_the_same_labels(tmp_path):
     stored = write_dataset(tmp_path / "data.zarr", X, X[:, 0], chunk_rows=32)
     frame = pd.DataFrame(X, columns=list("abc"))
     lazy = dask.array.from_array(X, chunks=(40, 3))
-    damaged = ArrayDataset(X, np.full(100, np.nan))  # y is not looked at
+    damaged = ArrayDataset(X, np.full(100, np.nan))  # y is ignored
     for rows in (frame, scipy.sparse.csr_array(X), stored, str(tmp_path / "data.zarr"), lazy, damaged):
         model = KernelKMeans(3, random_state=0).fit(rows)
         assert_array_equal(model.labels_, expected.labels_)
@@ -237,7 +237,7 @@ def test_given_labels_and_given_rows_are_starts():
 
 
 def test_starts_are_drawn_by_squared_distance():
-    # two heaps: the second row of a start is in the other heap, whatever the seed
+    # two clusters far apart: the second row of a start is in the other one, for any seed
     X = np.concatenate([draw(50) * 1e-3, draw(50) * 1e-3 + 10])
     rows = Similarities(Linear()(X - X.mean(axis=0)), np.ones(100))
     for seed in range(20):

@@ -150,7 +150,7 @@ def test_rounded_centres_find_what_lloyds_algorithm_finds_in_float64(problem):
     first, last = (ours_from(start, X, max_iter=n, **parameters) for n in (1, 300))
     Z = first.feature_map_.transform(X)
     once = theirs_from(Z, Z[:: len(X) // 10][:10], max_iter=1)
-    # scikit-learn labels anew after its last update, as we do
+    # like this package, scikit-learn labels rows again after its last update
     distances = np.sort(pairwise_distances(Z, once.cluster_centers_, "sqeuclidean"), axis=1)
     differ = first.labels_ != once.labels_
     # a centre's rounding is 2**-15 of the largest feature, in each of D directions
@@ -362,12 +362,12 @@ def test_batches_save_full_passes_with_the_same_bits_for_any_threads(shuffled):
     ]
     assert_same_bits(*found)
     assert found[0].n_iter < plain.n_iter
-    # eight steps of an eighth of the rows leave 2 %, of the 50 % that the first rows are above
+    # the first rows start 50 % above; eight steps on an eighth of the rows leave 2 %
     assert found[0].inertias[0] < 1.03 * found[0].inertia < plain.inertias[0]
 
 
 def test_another_chunking_changes_at_most_labels_of_rows_between_centres(shuffled):
-    """Of Nyström features, which round; the sums of others are the same to the bit."""
+    """With Nyström features, which round; other features give equal sums to the bit."""
     X = shuffled[:10_000]
     datasets = [write_dataset(f"memory://ties-{rows}", X, chunk_rows=rows) for rows in (1_000, 777)]
     sample = np.unique(X[:500], axis=0)
@@ -406,7 +406,7 @@ def test_clusters_in_principal_components_are_k_means_of_the_scores(blobs, norma
 
 @pytest.mark.parametrize("make", [make_circles, make_moons])
 def test_spectral_clusters_part_rings_and_moons(make):
-    """Where neither k-means nor kernel k-means of the same width does."""
+    """Neither k-means nor kernel k-means with the same length scale finds them."""
     options = {"factor": 0.5} if make is make_circles else {}
     X, known = make(1_500, noise=0.05, random_state=0, **options)
     parameters = {"length_scale": 0.2, "features": "nystrom", "n_components": 200, "random_state": 0}

@@ -97,7 +97,7 @@ def test_sums_have_the_same_bits_with_any_number_of_threads(feature_map):
     largest=st.sampled_from([2, 16_256]),
 )
 def test_whole_numbers_are_compared_and_added_without_error(seed, n_components, largest):
-    """Few values make many ties, and the largest ones sums that float32 rounds."""
+    """Few distinct values make many ties; the largest values make sums that float32 rounds."""
     rng = np.random.default_rng(seed)
     feature_map = draw(Gaussian(), n_components=n_components, map="phases")
     one = feature_map.scale / 16_256
@@ -142,7 +142,7 @@ def test_labels_and_distances_are_those_of_an_explicit_Z(feature_map):
     compared = squared_distances(Z, rounded(feature_map, state.values[0]))
     assert_array_equal(label_rows(rows_of(), state), nearest(compared))
     expected = squared_distances(Z, state.values[0])
-    # a distance is the root of a difference: half the digits near 0, all of them far away
+    # a distance is the root of a difference: it loses half its digits near 0, none far away
     scale = np.sqrt(expected.max())
     assert_allclose(centre_distances(rows_of(), state), np.sqrt(expected), rtol=1e-9, atol=1e-7 * scale)
 
@@ -185,7 +185,7 @@ def test_bad_values_are_named_by_row(column, value, message):
 
 
 def test_features_that_overflow_are_refused():
-    rows = Rows(Block(0, 0, 1), np.full((1, 3), 3e38))  # finite in float32, its angles are not
+    rows = Rows(Block(0, 0, 1), np.full((1, 3), 3e38))  # finite in float32, but angles overflow
     state = centres_of(MAPS["pairs"])
     for compute in (label_rows, centre_distances, sum_clusters):
         with pytest.raises(DataError, match="features of some rows are not finite: their inputs overflow"):

@@ -44,7 +44,7 @@ def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_mean
 @pytest.mark.parametrize("X", [np.zeros((1, 2)), np.ones((5, 2)), np.arange(2.0)[:, np.newaxis]])
 def test_rows_without_two_directions_have_zeros_there(X):
     view = view_clusters(ArrayDataset(X), cluster(X, 1))
-    # of equal rows rounding alone is left
+    # between equal rows only rounding is left
     np.testing.assert_allclose(view.scores[:, 1], 0.0, atol=1e-7)
     assert np.isfinite(view.centres).all()
     assert np.isfinite(view.shares).all()

@@ -114,7 +114,7 @@ def test_whole_weights_score_as_repetitions_do(X, features, normalize):
     model = small(features=features, normalize=normalize)
     weighted = clone(model).fit(X, sample_weight=weights)
     repeated = clone(model).fit(np.repeat(X, weights, axis=0))
-    # of n precise rows, of which the mean takes one, and of the N rows that are repeated
+    # divisors: n − 1 for n rows with weights, N − 1 for the N repeated rows
     n, N = np.count_nonzero(weights), weights.sum()
     one_less = 1.0 if normalize else (1 - 1 / n) / (1 - 1 / N)
     assert_allclose(weighted.explained_variance_ * one_less, repeated.explained_variance_, rtol=1e-9)
@@ -152,7 +152,7 @@ def test_degree_normalised_components_are_those_of_the_normalised_kernel(X, feat
     eigenvalues, eigenvectors = np.linalg.eigh(normalised)
     assert eigenvalues[-1] == pytest.approx(1.0, abs=1e-9)
     assert_allclose(model.explained_variance_, eigenvalues[::-1][1:5], atol=1e-8)
-    share = w * degrees / (w @ degrees)  # scores vary about 0 as the eigenvalues say
+    share = w * degrees / (w @ degrees)  # the scores' mean is 0, and eigenvalues are their variances
     assert_allclose(share @ scores, 0, atol=1e-9)
     assert_allclose((scores.T * share) @ scores, np.diag(model.explained_variance_), atol=1e-8)
     functions = eigenvectors[:, ::-1][:, 1:5] * np.sqrt(eigenvalues[::-1][1:5])

@@ -32,7 +32,7 @@ from rff_dist.statistics.moments import measure_moments
 from rff_dist.statistics.spec import FIXED_FRACTION_BITS, StatisticsSpec
 
 N_FEATURES = 3
-TILE = 64  # rows of a tile where a test wants many of them
+TILE = 64  # rows of a tile, where a test needs many tiles
 
 
 def accumulation(
@@ -138,7 +138,8 @@ class TestSameBits:
         state.feature_map.fill(state.feature_map.prepare(rows.X), U, 0, n_components)
         whole = np.rint(U * 2**14)  # sums of whole numbers below 2**53
         scales = state.feature_map.scales[0][1] * 2.0**-14
-        np.testing.assert_allclose(found[0].ZtZ(), scales**2 * (whole @ whole.T), rtol=1e-14)  # float64's own
+        # float64 rounds when it scales
+        np.testing.assert_allclose(found[0].ZtZ(), scales**2 * (whole @ whole.T), rtol=1e-14)
 
     @pytest.mark.usefixtures("exact_bytes")
     def test_workers_that_multiply_in_different_ways_agree(self, monkeypatch):
@@ -487,7 +488,7 @@ class TestMoments:
         forward, backward = functools.reduce(add, parts), functools.reduce(add, reversed(parts))
         for name in ("sums", "squares", "cubes", "fourths", "weight", "n_samples", "largest_weight"):
             assert getattr(forward, name) == getattr(backward, name)
-        whole = self.measured(X)  # its float64 sums were grouped otherwise
+        whole = self.measured(X)  # here float64 sums are grouped in another way
         np.testing.assert_allclose(forward.means, whole.means, rtol=1e-13, atol=1e-15)
         np.testing.assert_allclose(forward.standard_deviations, whole.standard_deviations, rtol=1e-12)
 

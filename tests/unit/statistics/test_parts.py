@@ -1,4 +1,4 @@
-"""Sums of Z'Z in parts have the bits of one pass, and fits take them where workers have little memory."""
+"""Sums of Z'Z in parts have the bits of one pass, and fits use them if workers have little memory."""
 
 from dataclasses import replace
 from typing import Any
@@ -68,7 +68,7 @@ def test_rows_that_change_between_parts_are_noticed():
 
 
 class SmallWorkers(SerialEngine):
-    """One process that is planned for as a client and workers of little memory."""
+    """A serial engine for which plans assume a client and workers with little memory."""
 
     memory = 0
 

@@ -1,4 +1,4 @@
-"""Columns mapped to a normal law by ranks from a sample of rows, and which columns are."""
+"""Ranks from a sample of rows map columns to a normal distribution; which columns they map."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rff_dist.statistics.quantiles import N_CELLS, RowSample, rank_map, sample_c
 from tests.plain import plain_classifier, plain_ridge
 
 ENGINE = SerialEngine(1)
-CELL = 2 * 3.7 / N_CELLS  # a cell of the scores of 4,096 rows, which interpolation errs by at most
+CELL = 2 * 3.7 / N_CELLS  # width of a cell for scores of 4,096 rows: interpolation errs by less
 
 
 def tailed(n_samples, seed=0):
@@ -54,7 +54,8 @@ def test_scores_of_few_rows_are_those_of_scikit_learn():
     ours = standardizer_of(X, "rank")(X)[:, [0, 1, 3]]
     transformer = QuantileTransformer(n_quantiles=3_000, output_distribution="normal", subsample=None)
     theirs = transformer.fit_transform(X[:, [0, 1, 3]])
-    inner = np.abs(theirs) < 2.5  # beyond, the two differ in what they call the rank of the least: ½ or 0
+    # beyond, the two differ: the rank of the smallest value is ½ here and 0 there
+    inner = np.abs(theirs) < 2.5
     # ranks differ by half a row, 2e-4 over the normal density at 2.5, 0.018; and interpolation
     assert_allclose(ours[inner], theirs[inner], rtol=0, atol=0.01 + CELL)
 
@@ -142,7 +143,8 @@ def test_auto_takes_columns_with_heavy_tails_and_says_which(caplog):
     X = tailed(5_000)
     with caplog.at_level("INFO", logger="rff_dist"):
         found = standardizer_of(X, "auto")
-    assert found.ranked_columns == (0, 3)  # rare 0/1 have as large a kurtosis, but ranks only scale them
+    # the rare 0/1 column has a large kurtosis too, but ranks would only scale it
+    assert found.ranked_columns == (0, 3)
     assert "normal law by their ranks: [0, 3]" in caplog.text
     plain = standardizer_of(X, True)
     assert_array_equal(found(X)[:, 1:3], plain(X)[:, 1:3])

@@ -145,7 +145,7 @@ class TestLaws:
             part(rows, slice(cut, None)), state
         )
         assert halves.n_samples == whole.n_samples
-        # another tile may round float32 angles otherwise; only tiles that are the same give the same bits
+        # float32 angles may round differently in another tile; only equal tiles give the same bits
         assert_close(halves.ZtZ(), whole.ZtZ(), 1e-6)
         assert np.abs(halves.Zty() - whole.Zty()).max() <= 1e-6 * np.abs(rows.y).sum()
         np.testing.assert_allclose(halves.yty(), whole.yty(), rtol=1e-13)
@@ -165,7 +165,7 @@ def integers(statistics: RidgeStatistics) -> list[int]:
 
 
 def grams(n_samples: int) -> st.SearchStrategy[list[int]]:
-    """Return Grams of so many rows: each row adds at most 1, which is 2**39 on the grid."""
+    """Return Grams of these numbers of rows: a row adds at most 1, which is 2**39 on the grid."""
     most = n_samples * 2**39
     return st.lists(st.integers(-most, most), min_size=4, max_size=4)
 
@@ -515,11 +515,11 @@ class TestGrid:
         error = np.linalg.norm(equations.gram - Z.T @ Z, 2)
         float64 = 1e-14 * np.linalg.norm(Z.T @ Z, 2)
         assert error <= equations.gram_error + float64
-        if fraction_bits == 20:  # then the grid is what counts, and the figure must not be idle
+        if fraction_bits == 20:  # the grid is coarse, so the bound must not be much larger than the error
             assert error > equations.gram_error / 10
 
     def test_a_block_may_fill_one_limb(self):
-        """All entries of phases at x = 0 and b = 0 are 1: the largest sums there are."""
+        """With phases, x = 0 and b = 0 all entries are 1: the largest possible sums."""
         ones = FourierFeatureMap(np.zeros((1, 2), np.float32), np.zeros(2, np.float32))
         n = 2**13
         spec = StatisticsSpec(2, 1, ones.digest(), ((2, 1.0),), fraction_bits=FINE_FRACTION_BITS)
