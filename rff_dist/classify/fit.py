@@ -77,7 +77,7 @@ class LossOptions:
     `class_weight`: "balanced", mapping of label to float, or None. Factors on the weights of each class's
       rows; see `class_weights`.
     `tol`: see `minimize_loss`; not used for "squared".
-    `max_iter`: most steps; there are a few more passes than steps.
+    `max_iter`: largest number of steps; there are a few more passes than steps.
     Raises InvalidParameterError if the loss is unknown, or a number is out of range.
     """
 

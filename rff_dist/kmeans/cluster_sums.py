@@ -177,7 +177,7 @@ def largest_squared_norm(feature_map: FeatureMap, grid: ClusterGrid) -> float:
 
 
 def tile_rows(n_components: int, n_columns: int) -> int:
-    """Return the most rows of a tile, a power of two that depends on D and the number of centres only."""
+    """Return the largest number of rows of a tile: a power of two, fixed by D and the number of centres."""
     rows = _TILE_BYTES // (8 * max(n_components, n_columns))
     return int(min(_MAX_TILE_ROWS, max(_MIN_TILE_ROWS, 2 ** int(math.log2(max(1, rows))))))
 

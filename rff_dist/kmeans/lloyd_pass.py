@@ -189,9 +189,8 @@ class FloatScorer(Scorer):
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             products = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
         affinities: FloatArray = products.reshape(len(features), -1)[:n_rows]
-        if not np.isfinite(
-            affinities[:, 0]
-        ).all():  # a feature that is not finite spoils all scores of its row
+        # a feature that is not finite spoils all scores of its row, so one column is enough
+        if not np.isfinite(affinities[:, 0]).all():
             raise overflow()
         affinities -= self._halves
         return affinities
@@ -291,7 +290,7 @@ class Tally:
     def sums(self, n_samples: int) -> ClusterSums:
         """Return the sums of all rows added, which are `n_samples`."""
         shape = self._shape
-        # counted in 2⁻¹⁴, the grid's unit is finer
+        # the counted sums are in units of 2⁻¹⁴, the others in the grid's
         features = self._features + (self._counted << self._bits - FIXED_POINT_BITS)
         return ClusterSums(
             n_samples, features.reshape(shape), self._totals.reshape(shape[:2]), self._squared_norms

@@ -68,7 +68,7 @@ class LloydOptions:
       larger than that. An array gives the centres: inputs, of shape (n_clusters, n_features), or centres in
       Z, of shape (n_clusters, n_components).
     `n_init`: number of starts, with different centres chosen among the same candidates; they share each pass.
-    `max_iter`: most Lloyd passes.
+    `max_iter`: largest number of Lloyd passes.
     `tol`: a start stops when the sum of its centres' squared shifts is at most this share of the mean
       variance of Z's columns. With 0 it stops when no centre moved at all, so that no label changed.
     `algorithm`: {"lloyd", "minibatch", "progressive"}. What is done first to save Lloyd passes over all rows:

@@ -184,7 +184,7 @@ def _accumulate(
     # just enough of them, since each needs memory.
     together = 1 if n_threads == 1 else min(len(pieces_of_tiles), -(-2 * n_threads // max(1, len(regions))))
     memory = [products.tile(n_components, height) for _ in range(together)]
-    locks = {offset: Lock() for _, _, offset in layout.tiles()}  # those tiles add to the same output tiles
+    locks = {offset: Lock() for _, _, offset in layout.tiles()}  # tiles share output tiles
     # Each thread reuses one buffer for its products: Dask's workers return freed memory to the system at
     # once, and fresh pages for each product cost 5 % there.
     sizes = [(left.stop - left.start) * (right.stop - right.start) for left, right, _ in regions]

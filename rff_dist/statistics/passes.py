@@ -114,7 +114,7 @@ def statistics_spec(
 ) -> StatisticsSpec:
     """Return the spec of statistics of a dataset in a feature map.
 
-    Features without a bound, such as linear ones, take their grid from a first pass on `engine` over their
+    Features without a bound, such as linear ones, take their grid from a first pass on `engine` that measures
     maxima, with head-room for twice as much; see `statistics.accumulate.measure_features`. Fixed-point
     features of rows without weights need no grid: their sums are exact. Without targets the statistics are
     Z'Z, Z'1 and the counts only, and y is ignored.

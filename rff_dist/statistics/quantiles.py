@@ -30,9 +30,8 @@ from rff_dist.typing import FloatArray, IntArray
 MAX_ROWS = 4096
 MIN_ROWS = 512
 MAX_VALUES = 2**22  # numbers in a sample, 32 MiB: with more than 1,024 columns it has fewer rows
-N_CELLS = (
-    128  # of the scores' range, with two knots each: cells are 0.06 wide, and interpolation errs by less
-)
+# of the scores' range, with two knots each: a cell is 0.06 wide, and interpolation errs by less
+N_CELLS = 128
 _KEY_STREAM = np.array([0x726F7773, 0], np.uint64)  # Philox keys that no draw of features uses
 
 

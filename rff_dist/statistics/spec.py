@@ -14,7 +14,7 @@ from rff_dist.numerics.runs import Runs, expand
 from rff_dist.products.protocol import FIXED_POINT_BITS
 from rff_dist.typing import FloatArray
 
-type Region = tuple[slice, slice, list[tuple[int, int, int]]]  # its rows, its columns, its output tiles
+type Region = tuple[slice, slice, list[tuple[int, int, int]]]  # its rows and columns in Z'Z, its output tiles
 type Part = tuple[int, int]  # index, number of parts
 
 OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
@@ -66,7 +66,7 @@ class TileLayout:
         return _tiles(self.n_components, self.part)
 
     def regions(self, most: int) -> list[Region]:
-        """Return the regions whose products a tile of rows is multiplied by: those off the diagonal first.
+        """Return the regions of Z'Z that are multiplied for a tile of rows: those off the diagonal first.
 
         `most`: components of a region. If that gave a single region, which threads cannot share, regions are
           smaller.
@@ -204,5 +204,5 @@ class StatisticsSpec:
 
     @property
     def limb_rows(self) -> int:
-        """Most rows whose sums fit in one limb: 2**23, 2**13 on the fine grid, 2**34 in fixed point."""
+        """Rows whose sums fit in one limb, at most: 2**23, 2**13 on the fine grid, 2**34 in fixed point."""
         return 1 << (LIMB_BITS - self.fraction_bits)
