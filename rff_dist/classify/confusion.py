@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rff_dist.errors import DataError
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.typing import FloatArray, IntArray
 
 
@@ -27,12 +27,8 @@ class Confusion:
     surprise: ExactSum | None
 
     def __add__(self, other: Confusion) -> Confusion:
-        both = self.surprise is not None and other.surprise is not None
-        return Confusion(
-            self.counts + other.counts,
-            self.weights + other.weights,
-            self.surprise + other.surprise if both else None,  # type: ignore[operator]
-        )
+        given = {"surprise": None} if self.surprise is None or other.surprise is None else {}
+        return add_fields(self, other, **given)
 
     @property
     def n_samples(self) -> int:

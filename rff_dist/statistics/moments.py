@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import ROUNDING, Rows
 from rff_dist.data.checks import check_finite
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.typing import FloatArray
 
 _LARGEST_BASE = 1e40  # its fourth power, 1e160, can still be weighted and summed in float64
@@ -52,10 +52,11 @@ class Moments:
                 f"these moments do not belong together: pivots {self.pivot} and {other.pivot}, "
                 f"{self.n_targets} and {other.n_targets} targets; measure all blocks with the same pivot"
             )
-        added = ("n_samples", "sums", "squares", "cubes", "fourths", "weight")
-        return replace(
+        return add_fields(
             self,
-            **{name: getattr(self, name) + getattr(other, name) for name in added},
+            other,
+            pivot=self.pivot,
+            n_targets=self.n_targets,
             largest_weight=max(self.largest_weight, other.largest_weight),
             smallest_weight=min(self.smallest_weight, other.smallest_weight),
             minimum=np.minimum(self.minimum, other.minimum),
