@@ -32,7 +32,6 @@ class Confusion:
 
     @property
     def n_samples(self) -> int:
-        """Rows counted."""
         return int(self.counts.sum())
 
     @property

@@ -63,7 +63,6 @@ class SquaredHinge(Loss):
     penalty_factor = 1.0
 
     def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """See `Loss`."""
         short = np.maximum(0.0, 1.0 - targets * scores)
         return np.square(short).sum(axis=1), -2.0 * targets * short
 
@@ -78,7 +77,6 @@ class Logistic(Loss):
     penalty_factor = 0.5
 
     def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """See `Loss`."""
         if scores.shape[1] == 1:
             agreement = targets * scores
             return np.logaddexp(0.0, -agreement)[:, 0], -targets * scipy.special.expit(-agreement)

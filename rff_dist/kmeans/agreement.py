@@ -43,7 +43,6 @@ class Contingency:
 
     @property
     def n_samples(self) -> int:
-        """Rows counted."""
         return int(self.counts.sum())
 
     @property

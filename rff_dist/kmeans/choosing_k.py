@@ -89,12 +89,10 @@ class Comparison:
 
     @property
     def best(self) -> Clusters:
-        """The clusters of the candidate taken."""
         return self.candidates[self.best_index].clusters
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The candidates as JSON values."""
         return [candidate.to_dict() for candidate in self.candidates]
 
 

@@ -204,7 +204,6 @@ class LloydPass:
 
     @property
     def inertia(self) -> float:
-        """The least inertia of all starts."""
         return min(self.inertias)
 
 

@@ -79,7 +79,6 @@ class Clusters:
 
     @property
     def n_clusters(self) -> int:
-        """Number of clusters that were asked for."""
         return len(self.centres)
 
     @property

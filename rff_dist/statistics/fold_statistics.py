@@ -48,7 +48,6 @@ class FoldStatistics:
 
     @property
     def n_samples(self) -> int:
-        """Rows counted."""
         return sum(part.n_samples for part in self.parts if part is not None)
 
     def fold(self, index: int) -> RidgeStatistics:

@@ -265,12 +265,10 @@ class GramOperator:
 
     @property
     def feature_map(self) -> FeatureMap:
-        """The map that makes Z."""
         return self.accumulation.feature_map
 
     @property
     def sum_of_weights(self) -> float:
-        """Sum of the rows' weights."""
         return float(self.sums.targets.value()[-1, -1])
 
     @property
