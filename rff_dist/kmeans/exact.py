@@ -50,7 +50,7 @@ class Similarities:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Centres:
+class ExactCentres:
     """Centres of clusters, given by the rows that they are means of.
 
     `members`: float64 array of shape (n_samples, n_clusters). Share of each row in each centre: w/m in its
@@ -82,7 +82,7 @@ class Centres:
         return np.asarray(np.maximum(self.scores(gram) + diagonal[:, np.newaxis], 0.0))
 
 
-def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple[Centres, FloatArray]:
+def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple[ExactCentres, FloatArray]:
     """Return the centres of a partition and the scores of its rows, O(n_samples² · n_clusters)."""
     weights = np.bincount(labels, rows.weights, minlength=n_clusters)
     filled = weights > 0
@@ -92,7 +92,7 @@ def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple
     products = rows.gram @ members
     own = products[np.arange(len(labels)), labels]
     squared_norms = np.bincount(labels, shares * own, minlength=n_clusters)
-    centres = Centres(members, np.where(filled, squared_norms, np.inf), weights, rows.rounding)
+    centres = ExactCentres(members, np.where(filled, squared_norms, np.inf), weights, rows.rounding)
     return centres, centres.squared_norms - 2.0 * products
 
 
@@ -162,7 +162,7 @@ class KernelClusters:
     """
 
     labels: IndexArray
-    centres: Centres
+    centres: ExactCentres
     inertia: float
     objectives: tuple[float, ...]
     n_iter: int
@@ -208,7 +208,7 @@ def improve(rows: Similarities, labels: IndexArray, *, n_clusters: int, max_iter
     )
 
 
-def _refill(labels: IndexArray, centres: Centres, scores: FloatArray, rows: Similarities) -> IndexArray:
+def _refill(labels: IndexArray, centres: ExactCentres, scores: FloatArray, rows: Similarities) -> IndexArray:
     """Move a row to each empty cluster: the farthest from its centre that is not alone in its cluster.
 
     Clusters stay empty if too few rows lie off their centres.

@@ -22,8 +22,8 @@ from rff_dist.kmeans.cluster_sums import Centres, ClusterSums
 from rff_dist.kmeans.lloyd_pass import Minibatch, sum_batch
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import (
+    ClusteringJob,
     Clusters,
-    Measured,
     Starts,
     check_fits,
     check_rows,
@@ -110,7 +110,7 @@ def find_clusters(
     return finish(iterate(job, start(job, lloyd, (lloyd.n_clusters,)), lloyd))[0]
 
 
-def start(job: Measured, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
+def start(job: ClusteringJob, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
     """Return the centres from which the Lloyd passes over all rows start, for each number of clusters."""
     if isinstance(lloyd.init, str):
         starts = choose_starts(find_candidates(job, lloyd), lloyd, numbers)
@@ -127,7 +127,7 @@ def start(job: Measured, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
 # -- Lloyd passes ----------------------------------------------------------------------------------
 
 
-def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
+def learn_from_batches(job: ClusteringJob, starts: Starts, *, seed: int) -> Starts:
     """Return the starts after steps on seeded batches of rows; each step uses the centres of the one before.
 
     A centre is the mean of the rows that were nearest to it when they were drawn. So each row moves it by one
@@ -157,7 +157,7 @@ def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
     return starts
 
 
-def converge_on_samples(job: Measured, starts: Starts, *, tol: float, seed: int) -> Starts:
+def converge_on_samples(job: ClusteringJob, starts: Starts, *, tol: float, seed: int) -> Starts:
     """Return the starts after some Lloyd passes on growing, seeded samples of the blocks."""
     values = starts.values.copy()
     blocks = inspection.blocks_of(job.dataset)
@@ -207,7 +207,7 @@ class LloydPass:
         return min(self.inertias)
 
 
-def iterate(job: Measured, starts: Starts, lloyd: LloydOptions) -> Iterator[LloydPass]:
+def iterate(job: ClusteringJob, starts: Starts, lloyd: LloydOptions) -> Iterator[LloydPass]:
     """Move centres to the means of their rows until they stay; each `next` runs a pass.
 
     Starts of all numbers of clusters share the passes, and each pass makes a row's features once. Starts that
@@ -280,7 +280,7 @@ def finish(passes: Iterator[LloydPass]) -> tuple[Clusters, ...]:
     return last.clusters
 
 
-def _step(job: Measured, state: Centres, *, refill: bool) -> tuple[list[float], FloatArray, FloatArray]:
+def _step(job: ClusteringJob, state: Centres, *, refill: bool) -> tuple[list[float], FloatArray, FloatArray]:
     """Run a Lloyd pass for some starts; return the inertias, and the weights and means of the clusters."""
     sums = job.sums(state)
     moved = sums.means(state)
@@ -294,7 +294,7 @@ def _step(job: Measured, state: Centres, *, refill: bool) -> tuple[list[float], 
     return inertias, sums.cluster_weights(job.grid), moved
 
 
-def _refilled(job: Measured, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
+def _refilled(job: ClusteringJob, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
     """Return new places for empty centres, in order: the rows that are farthest from their own centres.
 
     Of rows equally far, the lowest row number is first. Centres for which no such row is left stay.

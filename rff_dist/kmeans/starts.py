@@ -133,7 +133,7 @@ def check_memory(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class ClusteringJob:
     """A dataset, the features to cluster in, and what all passes share.
 
     `sum_of_squared_norms`: Σ w·‖z‖².
@@ -183,14 +183,14 @@ class Measured:
 
 def measure(
     dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, *, engine: Engine
-) -> Measured:
+) -> ClusteringJob:
     """Fix the grid of the sums, and measure norms and variance, in one or two passes.
 
     `moments`: from `statistics.inspection.inspect`; needed if rows have weights.
     Raises DataError if values are not finite, or all weights are zero.
     """
     weight_exponent = 0 if moments is None else passes.weight_grid(moments).exponent
-    job = Measured(
+    job = ClusteringJob(
         dataset, feature_map, ClusterGrid(fraction_bits_for(dataset.n_samples), weight_exponent), engine
     )
     if not feature_map.bounded or feature_map.whitener is not None:
@@ -282,7 +282,7 @@ def _sample_size(n_clusters: int) -> int:
     return max(CANDIDATE_ROWS, 4 * n_clusters)
 
 
-def find_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
+def find_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     """Find the rows among which up to `n_clusters` centres are chosen."""
     return _draw_candidates(job, lloyd) if _draws(lloyd, job.dataset) else _sample_candidates(job, lloyd)
 
@@ -315,7 +315,7 @@ def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatAr
     return min(solutions, key=lambda centres: weighted_inertia(points, weights, centres))
 
 
-def _sample_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
+def _sample_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     """Return the distinct rows of a seeded sample as candidates."""
     X, _, weights = sample_rows(job.dataset, lloyd.seed, n_rows=_sample_size(lloyd.n_clusters))
     inputs = job.feature_map.prepare(X)
@@ -324,7 +324,7 @@ def _sample_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
     return Candidates(job.feature_map.transform(X[first], dtype=np.float64), counts)
 
 
-def _draw_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
+def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     """Draw candidates by k-means||, and weight each by the rows nearest to it.
 
     Bahmani et al. (2012), Alg. 2, but each round draws exactly 4 · n_clusters rows, not so many on average.
