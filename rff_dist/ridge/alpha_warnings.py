@@ -1,4 +1,4 @@
-"""Warnings where alpha was chosen by something that hardly tells of new rows."""
+"""Warnings if alpha was chosen by errors that hardly hold for new rows."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
 
-MAX_LEVERAGE = 0.95  # mean of the rows', above which they are as good as interpolated
-# Below it rows are too many for the features to follow them, so that no penalty is needed.
-SMALL_LEVERAGE = 0.1
-MAX_UNCERTAINTY = 0.6  # standard error of the error by folds, as a share of it
-NEGLIGIBLE = 1e-3  # share of the targets' variance: without noise, nothing is left but rounding
-# Share of the error that another alpha may save, by the errors of rows. Draws above it are half of those that
-# err by more than 1.1 times the best alpha: of 349 nasty ones of up to 500 rows 53 with 18 of 37, of 280 of
-# 50 to 400 rows of nine real tables 37 with 19 of 39, of 240 smooth ones 34 with 17 of 36.
+MAX_LEVERAGE = 0.95  # mean over rows; above it rows are as good as interpolated
+SMALL_LEVERAGE = 0.1  # below it rows are too many for features to follow: no penalty is needed
+MAX_UNCERTAINTY = 0.6  # standard error of the folds' error, as a share of that error
+NEGLIGIBLE = 1e-3  # share of the targets' variance: below it there is no noise, and rounding decides
+# Share of the error that another alpha may save, by the errors of rows. Above it are half of the draws that
+# err by more than 1.1 times the best alpha: 18 of 37, among 53 of 349 nasty draws of up to 500 rows; 19 of
+# 39, among 37 of 280 draws of 50 to 400 rows of nine real tables; 17 of 36, among 34 of 240 smooth ones.
 MAX_SAVING = 0.25
-# Of one row in the error. Of 16 nasty draws above it that nothing else is said of all have outliers.
+# Share of one row in the error. Of 16 nasty draws above it without another warning, all have outliers.
 MAX_SHARE = 0.9
-MATERIAL_ERROR = 0.05  # share of the targets' variance: without noise a row at the edge makes a small error
-MAX_CANCELLING = 20.0  # coefficients' norm per row in deviations of the targets
-# What rounding features moves predictions by, as a share of the error that folds or GCV know, or else of the
+MATERIAL_ERROR = 0.05  # share of the targets' variance; without noise a row at the edge errs little
+MAX_CANCELLING = 20.0  # norm of the coefficients per row, in deviations of the targets
+# How far rounding features may move predictions, as a share of the error by folds or GCV, or else of the
 # error at the training rows. Above it errors with 15 bits and with float32 differ by more than half a
 # percent: five real sets, alphas from 1e-9 to 0.01, tests/benchmarks/fifteen_bits_lose_nothing.py. Rows that
-# are not interpolated stand more.
+# are not interpolated tolerate more.
 MAX_ROUNDING_OF_TRAINING = 0.02
 MAX_ROUNDING_OF_ERROR = 0.01
 MAX_ROUNDING_OF_MANY_ROWS = 0.1
@@ -39,12 +38,12 @@ NEGLIGIBLE_ROUNDING = 5e-4  # deviations of the targets
 
 
 def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
-    """Warn where alpha was chosen but what it was chosen by hardly tells of new rows.
+    """Warn if alpha was chosen by errors that hardly hold for new rows.
 
-    At the lower end of its range a better one may lie below, and near the rounding error of Z'Z rounding has
-    a say in the coefficients. Where the mean leverage is near 1 the rows are interpolated. Coefficients that
-    cancel one another at the rows, see `how_cancelling`, need not do so elsewhere. Few features of many rows
-    want no penalty: folds that found the smallest alpha best have measured that.
+    At the lower end of the range a better alpha may lie below, and near the rounding error of Z'Z the
+    coefficients depend on rounding. With a mean leverage near 1 the rows are interpolated. Coefficients that
+    cancel one another at the rows, see `how_cancelling`, need not do so elsewhere. There is no warning if
+    folds found the smallest alpha best for few features of many rows: those need no penalty.
     """
     if solved.chosen_by == "given":
         return
@@ -78,7 +77,7 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
 
 
 def _doubts(solved: Solved) -> dict[str, bool]:
-    """Return in words what speaks against an alpha that rows chose, and whether it does."""
+    """Return possible doubts about an alpha that was chosen by rows left out, and which of them hold."""
     doubts, table, choice = solved.doubts, solved.cross_validation, solved.choice
     if doubts is None or table is None or choice is None:
         return {}
@@ -93,13 +92,13 @@ def _doubts(solved: Solved) -> dict[str, bool]:
 
 
 def rounding_seen(solved: Solved, spec: StatisticsSpec, deviations: FloatArray) -> float | None:
-    """Return what rounding features to 15 bits moves predictions by, where that shows.
+    """Return how far rounding features to 15 bits moves predictions, in the targets' standard deviations.
 
-    Rounding moves a feature by up to half of 1/16,256, all alike, so that predictions move by the root of its
-    variance, (1/16,256)²/12 times the feature's scale, times the norm of the coefficients.
+    None if the error of the model hides it. Rounding moves a feature by up to half of 1/16,256, uniformly, so
+    that its standard deviation is the feature's scale times 1/16,256/√12; predictions move by that times the
+    norm of the coefficients.
 
     `deviations`: of the targets.
-    Returns `moved`: in standard deviations of the targets; None where the error of the model hides it.
     """
     if not spec.fixed_point:
         return None
@@ -120,7 +119,7 @@ def rounding_seen(solved: Solved, spec: StatisticsSpec, deviations: FloatArray) 
 
 
 def warn_of_rounding(solved: Solved, moved: float) -> None:
-    """Warn of what `rounding_seen` found."""
+    """Warn that rounding moves predictions; see `rounding_seen`."""
     warnings.warn(
         f"alpha={_least_alpha(solved):.3g} is so small that rounding features to 15 bits moves predictions "
         f"by about {moved:.2g} standard deviations of y; fit with precision='high', or give a larger alpha",
@@ -130,9 +129,9 @@ def warn_of_rounding(solved: Solved, moved: float) -> None:
 
 
 def _uncertainty(solved: Solved) -> float:
-    """Return the standard error of the error by folds as a share of it.
+    """Return the standard error of the folds' error as a share of it.
 
-    0 where either is next to nothing, or rows left out one by one have chosen.
+    0 if the error is negligible, or alpha was chosen by leaving out rows one by one.
     """
     choice = solved.choice
     if choice is None or choice.score < NEGLIGIBLE or solved.doubts is not None:
@@ -143,9 +142,9 @@ def _uncertainty(solved: Solved) -> float:
 def how_cancelling(solved: Solved, statistics: RidgeStatistics) -> float:
     """Return the norm of the coefficients per row, in standard deviations of the targets.
 
-    Features of a shift-invariant kernel have the norm 1, so that no prediction is further from the mean than
-    the coefficients' norm. Where that is more than rows times deviations, terms of opposite signs make up the
-    predictions.
+    Features of a shift-invariant kernel have norm 1, so that no prediction is further from the mean than the
+    norm of the coefficients. If that norm is much more than the deviations times the number of rows, terms of
+    opposite signs cancel in the predictions.
     """
     norms = np.linalg.norm(solved.solution.coefficients, axis=0)
     deviations = statistics.target_deviations()
@@ -154,14 +153,14 @@ def how_cancelling(solved: Solved, statistics: RidgeStatistics) -> float:
 
 
 def _least_alpha(solved: Solved) -> float:
-    """Return the least alpha of the targets that vary: a constant one is predicted as well by any."""
+    """Return the least alpha of the targets that vary: for a constant one any alpha is as good."""
     found, alphas = solved.cross_validation or solved.leave_one_out, solved.solution.alpha
     varying = alphas if found is None else alphas[found.target_variance > 0.0]
     return float((varying if len(varying) else alphas).min())
 
 
 def _mean_leverage(solved: Solved, alpha: float) -> tuple[float, str | None]:
-    """Return degrees of freedom over rows, and which end of its range alpha is at."""
+    """Return degrees of freedom over rows, and the end of its range that alpha is at, if any."""
     table, choice, selection = solved.cross_validation, solved.choice, solved.selection
     if table is not None and choice is not None:
         mean = table.mean_leverage(choice.n_components, alpha)

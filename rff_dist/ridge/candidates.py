@@ -58,12 +58,12 @@ DEFAULT_LENGTH_SCALES: tuple[Width, ...] = tuple(TimesMedian(factor) for factor 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel, its length scale and the kind of its features.
+    """A kernel, its length scale and its kind of features.
 
-    `length_scale`: in the place of a kernel's own. Of a sum or product, `TimesMedian` and numbers are those
-      of its parts without one, a multiple of the median in each part's own columns. None keeps the kernel's
-      own; parts without one get the median.
-    `features`: None is what the search is told.
+    `length_scale`: replaces a kernel's own. In a sum or product, `TimesMedian` and numbers go to the parts
+      that have none; the median is that of each part's own columns. None keeps the kernel's own, and parts
+      without one get the median.
+    `features`: None takes the kind of the options.
     """
 
     kernel: Kernel
@@ -85,10 +85,10 @@ class Candidate:
 
 
 def read_length_scale(value: Any) -> Width:
-    """Return what a length scale among several is, as one types it.
+    """Read one of several length scales as a user gives it.
 
-    `value`: a multiple of the median distance as text: "0.5x"; "median" is "1x". "evidence" tunes one length
-      scale per column; None keeps the kernel's own.
+    `value`: numbers, or text: "0.5x" is a multiple of the median distance, "median" is "1x", and "evidence"
+      tunes one length scale per column. None keeps the kernel's own.
     """
     if value is None or isinstance(value, TimesMedian):
         return value
@@ -109,15 +109,15 @@ def read_length_scale(value: Any) -> Width:
 def make_candidates(
     kernels: Sequence[str | Kernel], length_scales: Sequence[Any] | None = None
 ) -> list[Candidate]:
-    """Return every kernel with every length scale; a kernel that can take none as it is.
+    """Combine every kernel with every length scale; a kernel that takes none stays as it is.
 
     `kernels`: see `find_kernel`. A kernel's own length scale is replaced; in sums and products, parts keep
       theirs.
-    `length_scales`: see `read_length_scale`. By default ¼, ½, 1, 2 and 4 times the median distance: of six
-      sets of the UCI repository with Gaussian, Matérn-3/2 and Matérn-1/2 kernels (6,000 rows, D = 384) the
-      best of a grid of factors √2 lay from 0.35 to 4 medians, and the best of these five was within about one
-      standard error of it, but for one set, pol, where up to 8 % are left to a finer grid.
-    Raises InvalidParameterError if there is none, a kernel is unknown, or a length scale none for it.
+    `length_scales`: see `read_length_scale`. By default ¼, ½, 1, 2 and 4 times the median distance. On six
+      UCI data sets with Gaussian, Matérn-3/2 and Matérn-1/2 kernels (6,000 rows, D = 384) the best of a grid
+      of factors √2 lay between 0.35 and 4 medians. The best of these five was within about one standard error
+      of it, except on pol, where a finer grid gains up to 8 %.
+    Raises InvalidParameterError if there is none, a kernel is unknown, or does not take a length scale.
     """
     widths = DEFAULT_LENGTH_SCALES if length_scales is None else [read_length_scale(w) for w in length_scales]
     found = [find_kernel(kernel) for kernel in kernels]
@@ -138,7 +138,7 @@ def make_candidates(
 def check_candidates(candidates: Sequence[Candidate], dataset: Dataset, options: RidgeOptions) -> None:
     """Check that there are candidates, and that each suits the columns and the design.
 
-    Raises InvalidParameterError if one does not.
+    Raises InvalidParameterError if there is none, or one does not.
     """
     if not candidates:
         raise InvalidParameterError("there is no candidate to compare; expected at least 1")
@@ -155,10 +155,11 @@ def check_candidates(candidates: Sequence[Candidate], dataset: Dataset, options:
 
 
 class Draws:
-    """Draws candidates' feature maps for one dataset; what several of them need is found once.
+    """Draws candidates' feature maps for one dataset, and computes only once what several of them need.
 
-    The options say design, map and seed, and the kind of features of candidates that leave it open. Length
-    scales are tuned by rows that the folds never validate on; `tuning` are options of `for_dataset.tune`.
+    `options`: give design, map and seed, and the kind of features of candidates that leave it open.
+    `folds`: length scales are tuned on rows that these never validate on.
+    `tuning`: members of `EvidenceSearch`.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class Draws:
         return self._prepared.draw(recipe, seed=options.seed)
 
     def kernel(self, candidate: Candidate) -> Kernel:
-        """Return a candidate's kernel with its length scales in numbers."""
+        """Return a candidate's kernel with numbers as length scales."""
         kernel, given = candidate.kernel, candidate.length_scale
         if isinstance(given, TimesMedian):
             if isinstance(kernel, Stationary):
@@ -217,5 +218,5 @@ def draw_candidates(draws: Draws, candidates: Sequence[Candidate], widths: Seque
     for one in maps:
         for width in widths:
             if width < one.n_components:
-                shortened(one, width)  # refuses what has no smaller draws before the data are read
+                shortened(one, width)  # fails here, before the data are read, if it has no smaller draws
     return maps

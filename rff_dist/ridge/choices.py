@@ -1,4 +1,4 @@
-"""Which folds, penalty and numbers of components a fit begins with, as far as memory allows."""
+"""Which folds, penalty and numbers of components a fit begins with, given the memory there is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rff_dist.statistics.label_counts import count_groups
 
 logger = logging.getLogger(__name__)
 
-# plans a fit of so many components with so many folds, or raises a PlanError where memory would not do
+# plans a fit with these numbers of components and folds; raises PlanError if memory is too small
 type PlanFit = Callable[[int, int], object]
 
 DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
@@ -44,16 +44,18 @@ MIN_AUTO_COMPONENTS = 256
 
 
 def default_folds(n_samples: int) -> HashFolds:
-    """Return 5 folds by hash; 10 for fewer than 200 rows, and of fewer than 10 rows one for each."""
+    """Return 5 folds by hash; 10 for fewer than 200 rows, but no more than rows."""
     return HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else max(2, min(n_samples, FOLDS_OF_FEW)))
 
 
 def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> Folds | None:
-    """Return the folds that a fit sums apart; None where nothing is chosen by cross-validation.
+    """Return the folds that a fit sums separately; None if nothing is chosen by cross-validation.
 
-    Several numbers of components, several alphas, "auto" and "cv" and conformal intervals ask for folds.
+    Several numbers of components, several alphas, "auto", "cv" and "cv-1se", and conformal intervals need
+    folds.
 
-    Raises InvalidParameterError if `cv` is no number of folds, or `alpha` is chosen by something else, or 0.
+    Raises InvalidParameterError if `cv` is no number of folds, or folds are needed but `alpha` is 0 or chosen
+      without them.
     """
     alpha, cv, named = options.alpha, options.cv, isinstance(options.alpha, str)
     several = are_several(options.n_components)
@@ -78,11 +80,11 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> Folds | No
 
 
 def prepare_folds(dataset: Dataset, folds: Folds, *, engine: Engine) -> Folds:
-    """Return the folds that passes over a dataset cut its rows by: of groups, those balanced by their sizes.
+    """Return the folds that passes over a dataset use: folds of groups are balanced by the groups' sizes.
 
-    Groups are counted in a pass that reads no X. Above `MAX_BALANCED_GROUPS` their hashes cut the folds.
+    Groups are counted in a pass that reads no X. More than `MAX_BALANCED_GROUPS` are assigned by hash.
 
-    Raises DataError if the folds are of groups and there are none, or fewer than folds.
+    Raises DataError if the folds are of groups, and the dataset has none or fewer than folds.
     """
     if isinstance(folds, HeldInFolds):
         return replace(folds, base=prepare_folds(dataset, folds.base, engine=engine))
@@ -92,14 +94,14 @@ def prepare_folds(dataset: Dataset, folds: Folds, *, engine: Engine) -> Folds:
     folds = replace(folds, table=None)
     counts = count_groups(dataset, at_most=MAX_BALANCED_GROUPS, engine=engine)
     if counts is None:
-        logger.info("more than %d groups: their hashes say which folds they are in", MAX_BALANCED_GROUPS)
+        logger.info("more than %d groups: folds are assigned by their hashes", MAX_BALANCED_GROUPS)
         return folds
     counted = counts.weight.value() > 0
     return folds.balanced(counts.labels[counted], counts.n_samples[counted])
 
 
 def check_folds(dataset: Dataset, folds: Folds) -> None:
-    """Check that a dataset's rows know what the folds go by, before a pass over them.
+    """Check, before a pass, that a dataset has what its folds are made of.
 
     Raises DataError if the folds are of groups and there are none.
     """
@@ -110,13 +112,12 @@ def check_folds(dataset: Dataset, folds: Folds) -> None:
 def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
     """Return how many components a fit takes by default: 2,048, or fewer for few rows or little memory.
 
-    More components than rows seldom help: below 1,024 rows as many are taken as there are rows, rounded up
-    to a power of two, and at least 256. A pass takes time in proportion to rows and the square of this, so
-    that 2,048 components of 200,000 rows take some ten seconds of two cores.
+    More components than rows seldom help: up to 1,024 rows, the number of rows is rounded up to a power of
+    two, and to at least 256. A pass takes time in proportion to the rows and the square of this number: some
+    ten seconds on two cores for 2,048 components of 200,000 rows.
 
-    `n_samples`: rows.
-    `fits`: callable. Plans a fit of so many components, and raises a PlanError where memory would not do.
-    Raises PlanError if memory does not do for 256 components either.
+    `fits`: plans a fit with so many components, and raises PlanError if memory is too small.
+    Raises PlanError if memory is too small for 256 components.
     """
     wanted = min(AUTO_COMPONENTS, max(MIN_AUTO_COMPONENTS, 1 << (n_samples - 1).bit_length()))
     while True:
@@ -143,10 +144,10 @@ def plan_choices(
 ) -> tuple[Penalty, Folds | None, list[int]]:
     """Return the penalty, folds and numbers of components of a fit that memory allows.
 
-    Where `cv` is left out and memory does not hold the sums of five folds, three or two take their place.
-    Where it does not hold those either, "auto" alpha is chosen by leave-one-out errors in another pass. What
-    was asked for by name is kept. Where `n_tuned_on` rows are to tune length scales by the evidence, the
-    folds are never validated on these.
+    If memory does not hold the sums of the default folds, three or two replace them; if it does not hold
+    those either, "auto" alpha is chosen by leave-one-out errors in another pass. Folds, alpha or widths that
+    were given are kept. If `n_tuned_on` rows tune length scales by the evidence, the folds never validate on
+    these.
 
     Raises InvalidParameterError if parameters do not go together.
     """

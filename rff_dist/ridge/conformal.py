@@ -1,24 +1,24 @@
-"""Prediction intervals that assume no law of the noise: quantiles of residuals on held-out folds.
+"""Prediction intervals that assume no noise distribution: quantiles of residuals on held-out folds.
 
-Each row's score is |y − f₋(x)|, f₋ the model of a cross-validation that was trained without the row's
-fold. The interval of coverage c about the model f of all rows is f(x) ± q, q the ⌈(n + 1)·c⌉-th smallest of
-n scores: the K-fold form of the jackknife interval, with the rank of split conformal prediction.
+Each row's score is |y − f₋(x)|, where f₋ is the model that cross-validation trained without the row's fold.
+The interval with coverage c around the model f of all rows is f(x) ± q, where q is the ⌈(n + 1)·c⌉-th
+smallest of n scores: the K-fold form of the jackknife interval, with the rank of split conformal prediction.
 
-What it promises: were each f₋ equal to f, a new row that is exchangeable with these would be inside with
-probability c or more, whatever the noise. As fits of fewer rows are worse, q errs on the wide side; but the
-jackknife has no guarantee for unstable models, where CV+, which keeps all fold models, has one of about
-2c − 1. Coverage is an average over rows: where the noise differs from row to row, an interval of one width
-is too narrow for some and too wide for others; see below. Folds of groups or of time carry their meaning
-over: the interval is then one for a new group, or for the time to come.
+If each f₋ were equal to f, a new row that is exchangeable with these would be inside with probability c or
+more, whatever the noise. Fits of fewer rows are worse, so that q errs on the wide side. But the jackknife has
+no guarantee for unstable models; CV+, which keeps all fold models, has one of about 2c − 1. Coverage is an
+average over rows: if the noise differs from row to row, an interval of one width is too narrow for some and
+too wide for others; see below. With folds of groups or of time, the interval is one for a new group, or for
+the time to come.
 
-**Intervals whose width follows the row.** Where the noise differs from row to row, the scores can be
-|y − f₋(x)| / s₋(x) instead, and the interval f(x) ± q·s(x). √s is a ridge regression of the square roots of
-the held-out residuals |y − f₋| on the same features, and √s₋ that regression without the row's fold: only
-its right-hand side is new, since Z'Z is there. A factor in s is of no consequence, and √s stays within a
-tenth and ten times its mean, so that no row has an absurd width. Roots have a variance where residuals have
-a mean, so that a few outliers do not decide them; logarithms lose more, and say more of small residuals
-than of large ones. The promise is as above, for s too: residuals of other folds, which s₋ is made of, are of
-models that saw the row, but it moves them by its leverage alone.
+**Intervals whose width follows the row.** If the noise differs from row to row, the scores can be
+|y − f₋(x)| / s₋(x), and the interval f(x) ± q·s(x). √s is a ridge regression of the square roots of the
+held-out residuals |y − f₋| on the same features, and √s₋ is that regression without the row's fold: only its
+right-hand side is new, since Z'Z is known. A constant factor in s does not matter, and √s is kept between a
+tenth and ten times its mean, so that no row has an absurd width. Square roots have a variance wherever
+residuals have a mean, so that a few outliers do not decide them; logarithms lose more, and weigh small
+residuals more than large ones. The guarantee is as above, for s too: s₋ is made of residuals of other folds,
+whose models saw the row, but the row moves them by its leverage alone.
 
 Scores are counted in bins a factor 2^(1/64) wide, and a quantile is its bin's upper edge: at most 1.1 % too
 large, never too small. Counts are integers, so that they add up to the same bits in any order.
@@ -59,20 +59,20 @@ from rff_dist.typing import FloatArray, IntArray
 
 BINS_PER_OCTAVE = 64  # a width of 2^(1/64) = 1.011
 OCTAVES = 32  # on either side of the target's standard deviation
-SMALLEST = 2.0**-32  # a residual, in units: smaller ones count as this when deviations are fitted
-REACH = 10.0  # how many times its mean √s may be, or that part of it
+SMALLEST = 2.0**-32  # residual, in units; smaller ones count as this when deviations are fitted
+REACH = 10.0  # √s is at most so many times its mean, and at least its mean divided by this
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldModels:
     """The state of a scoring pass: the models of a cross-validation at one alpha.
 
-    `linear`: of n_splits · n_targets columns, the targets of a split side by side.
+    `linear`: with n_splits · n_targets columns, the targets of a split side by side.
     `folds`: how rows were cut.
     `validated`: int64 array of shape (n_splits,). The fold that each split holds out.
-    `n_samples`: rows that were cut.
+    `n_samples`: rows that were cut into folds.
     `units`: float64 array of shape (n_targets,). See `HeldOutScores`.
-    `root_deviations`: √s₋ of scores that are normalised, with columns as `linear` has them.
+    `root_deviations`: √s₋ for normalised scores, in the same columns as `linear`.
     `repeated`: whether weights are whole numbers that repeat their rows.
     """
 
@@ -90,10 +90,9 @@ def fold_models(
 ) -> FoldModels:
     """Solve for the coefficients of each split, n_splits Cholesky factorisations one after another.
 
-    `statistics`: with the whitener where the feature map has one.
-    `feature_map`: they were accumulated with.
-    `alpha`: float or array of shape (n_targets,). The penalty, that of the model of all rows.
-    `fit_intercept`: whether an intercept is fitted.
+    `statistics`: with the whitener if the feature map has one.
+    `feature_map`: the one that `statistics` were accumulated with.
+    `alpha`: float or array of shape (n_targets,). The penalty of the model of all rows.
     Raises StatisticsError if no fold has rows, or those that a split trains on have none;
       InvalidParameterError, SolveError as `solve_cholesky`.
     """
@@ -102,13 +101,13 @@ def fold_models(
     for trained_on, held_out in statistics.folds.splits:
         part = statistics.parts[held_out]
         if part is None or not part.n_observations:
-            continue  # no row asks for this model
+            continue  # no row would use this model
         training = _training(statistics, total, trained_on, held_out)
         equations = training.normal_equations(fit_intercept=fit_intercept)
         solutions.append(solve_cholesky(equations, alpha, overwrite_gram=True))
         validated.append(held_out)
     if not validated:
-        raise StatisticsError(f"none of {statistics.folds} that is held out has rows; use fewer folds")
+        raise StatisticsError(f"no fold of {statistics.folds} that is held out has rows; use fewer folds")
     return FoldModels(
         linear=LinearModel(
             feature_map,
@@ -140,10 +139,10 @@ def _units(deviations: FloatArray) -> FloatArray:
 class Deviations:
     """How far off the model of all rows is at x, up to a factor: s(x), by a regression of its root.
 
-    `coefficients`: float64 array of shape (n_components, n_targets). Of √s, s in the targets' units.
-    `intercept`: float64 array of shape (n_targets,). Likewise.
-    `bounds`: float64 array of shape (2, n_targets). The least and the largest √s; what the regression says
-      beyond is replaced by them.
+    `coefficients`: float64 array of shape (n_components, n_targets). Of √s, with s in the targets' units.
+    `intercept`: float64 array of shape (n_targets,). Of √s.
+    `bounds`: float64 array of shape (2, n_targets). The least and the largest √s, to which predictions are
+      clipped.
     """
 
     coefficients: FloatArray
@@ -165,9 +164,9 @@ class Deviations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RootDeviations:
-    """What predicts √s.
+    """Predicts √s.
 
-    `linear`: before it is bounded; where it is of several models, their targets lie side by side.
+    `linear`: √s before clipping; the targets of several models stand side by side.
     `bounds`: float64 array of shape (2, n_targets). See `Deviations`.
     """
 
@@ -196,12 +195,13 @@ def _edges() -> FloatArray:
 class HeldOutScores:
     """How many rows have which score, exactly; `+` joins two sets of rows.
 
-    `counts`: int64 array of shape (n_bins, n_targets). Scores are |y − f₋(x)|, or |y − f₋(x)| / s₋(x) with
-      `deviations`. Rows with a score of 0, then those of each bin of a geometric grid from 2^-32 to 2^32
-      units, and last those above it. A score below the grid counts as 2^-32 units, one above it as infinite.
-    `units`: float64 array of shape (n_targets,). Powers of two near each target's standard deviation; 1 where
-      scores are normalised.
-    `deviations`: s of the model of all rows, where scores are normalised.
+    `counts`: int64 array of shape (n_bins, n_targets). Rows with a score of 0, then those in each bin of a
+      geometric grid from 2^-32 to 2^32 units, and last those above it. Scores are |y − f₋(x)|, or
+      |y − f₋(x)| / s₋(x) with `deviations`. A score below the grid counts as 2^-32 units, one above it as
+      infinite.
+    `units`: float64 array of shape (n_targets,). Powers of two near each target's standard deviation; 1 for
+      normalised scores.
+    `deviations`: s of the model of all rows, for normalised scores.
     """
 
     counts: IntArray
@@ -230,12 +230,10 @@ class HeldOutScores:
         return int(self.counts[:, 0].sum())
 
     def quantile(self, coverage: float) -> FloatArray:
-        """Return the half width of intervals of a coverage, in the targets' units: shape (n_targets,).
+        """Return the half width of intervals with a coverage, in the targets' units: shape (n_targets,).
 
-        Of normalised scores it is that over s(x), a number without units.
-
-        The ⌈(n + 1)·coverage⌉-th smallest score, at most 1.1 % too large; infinite where there are too few
-        rows for such a coverage.
+        It is the ⌈(n + 1)·coverage⌉-th smallest score, at most 1.1 % too large, and infinite if there are too
+        few rows for such a coverage. With normalised scores it is the half width over s(x), without units.
 
         `coverage`: in (0, 1).
         Raises InvalidParameterError if `coverage` is not in (0, 1).
@@ -277,8 +275,8 @@ def check_coverage(coverage: float) -> None:
 def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
     """Count the held-out scores of a block, at the cost of predictions with n_splits · n_targets columns.
 
-    A row of weight 0 does not count, any other counts once, or as often as its weight repeats it. Rows of
-    folds that are never held out, such as the first of `TimeFolds`, do not count either.
+    A row counts once, or as often as its weight repeats it. Rows of weight 0 do not count, and neither do
+    those of folds that are never held out, such as the first of `TimeFolds`.
 
     Raises DataError if the block has no targets, values that are not finite, or lacks the groups that its
       folds are of.
@@ -299,7 +297,7 @@ def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
 
 
 def _residuals(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
-    """Return |y − f₋| of the rows that count, (n_counted, n_targets), each row's split, and which count."""
+    """Return |y − f₋| of shape (n_counted, n_targets), each row's split, and which rows count."""
     held_out, split, counted = predict_held_out(rows, state)
     assert rows.y is not None
     with np.errstate(over="ignore"):
@@ -309,9 +307,9 @@ def _residuals(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDA
 def predict_held_out(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
     """Predict each row of a block by the model that was trained without its fold.
 
-    Returns `predictions`, float64 array of shape (n_counted, n_targets): f₋ of the rows that count: those of
-      weight above 0 whose fold is held out; `split`, int64 array of shape (n_samples,): the split that holds
-      out each row, -1 for none; `counted`, bool array of shape (n_samples,).
+    Returns `predictions`, float64 array of shape (n_counted, n_targets): f₋ of the rows that count, those
+      with a weight above 0 whose fold is held out; `split`, int64 array of shape (n_samples,): the split that
+      holds out each row, -1 for none; `counted`, bool array of shape (n_samples,).
     Raises DataError as `score_rows`.
     """
     _, weights = evaluated_targets(rows)
@@ -334,14 +332,14 @@ def sum_root_residuals(
 ) -> tuple[ExactSum, ...]:
     """Return a block's sums of the roots of held-out residuals: U'W[g, 1] and [g, 1]'W[g, 1].
 
-    g is √(|y − f₋| / unit). O(n_samples · n_components · n_features), as predictions; the sums are those
-    of `RidgeStatistics.cross` and `targets` with g in the place of y.
+    g is √(|y − f₋| / unit). Takes O(n_samples · n_components · n_features), as predictions do. The sums are
+    `RidgeStatistics.cross` and `targets` with g in place of y.
 
     `rows`: with targets.
     `state`: without deviations.
-    `exponents`: of the statistics, see `StatisticsSpec`.
-    Returns `cross`, `targets`, ExactSum of shape (n_components, n_targets + 1), and (n_targets + 1, n_targets
-      + 1): those of each split one after the other.
+    `exponents`: those of the statistics, see `StatisticsSpec`.
+    Returns for one split after the other `cross`, ExactSum of shape (n_components, n_targets + 1), and
+      `targets`, ExactSum of shape (n_targets + 1, n_targets + 1).
     Raises DataError as `score_rows`.
     """
     residuals, split, counted = _residuals(rows, state)
@@ -374,16 +372,16 @@ def sum_root_residuals(
         )
 
     share_out(add_up, range(0, len(inputs), height))
-    return functools.reduce(add_each, sums.values())  # exact: their order is of no consequence
+    return functools.reduce(add_each, sums.values())  # exact, so that their order does not matter
 
 
 def root_residual_statistics(
     statistics: FoldStatistics, models: FoldModels, sums: tuple[ExactSum, ...]
 ) -> FoldStatistics:
-    """Return the statistics of each fold with g in the place of y; Grams are shared, not copied.
+    """Return the statistics of each fold with g in place of y; Grams are shared, not copied.
 
-    `statistics`: that `models` were solved from.
-    `sums`: of all rows; see `sum_root_residuals`.
+    `statistics`: the ones that `models` were solved from.
+    `sums`: over all rows; see `sum_root_residuals`.
     """
     parts: list[RidgeStatistics | None] = [None] * len(statistics.parts)
     for fold, cross, targets in zip(models.validated, sums[::2], sums[1::2], strict=True):
@@ -395,13 +393,11 @@ def root_residual_statistics(
 def with_deviations(
     models: FoldModels, statistics: FoldStatistics, *, alpha: float
 ) -> tuple[FoldModels, Deviations]:
-    """Fit √s by ridge regression: of each split for the scores, and of all rows for predictions.
+    """Fit √s by ridge regression, for each split and for all rows: n_splits + 1 Cholesky factorisations.
 
-    n_splits + 1 Cholesky factorisations.
-
-    `statistics`: of g; see `root_residual_statistics`.
+    `statistics`: with g in place of y; see `root_residual_statistics`.
     `alpha`: the penalty of this regression.
-    Returns `models`: with deviations; `deviations`: of the model of all rows.
+    Returns `models`: with deviations, for the scores; `deviations`: of all rows, for predictions.
     """
     feature_map = models.linear.feature_map
     total = statistics.total()

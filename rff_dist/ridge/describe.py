@@ -1,4 +1,4 @@
-"""What a model's card keeps: of the data, the choices, and the error to expect on new rows."""
+"""Facts for a model's card: about the data, the choices, and the error to expect on new rows."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     n_samples = dataset.n_samples
     prefix = dataset.recorded_prefix(n_samples) or dataset.prefix_fingerprint(n_samples)
     if prefix is not None:
-        # Of all rows now, of the first ones when more were appended: what an update compares.
+        # an update compares it with the fingerprint of the first rows of data that have grown since
         facts["prefix_fingerprint"] = prefix
     attributes = attributes_of(dataset)
     if (recipe := attributes.get("recipe")) is not None:
-        facts["recipe"] = recipe  # by which tables become inputs of the model
+        facts["recipe"] = recipe  # makes inputs of the model from tables
         if "target_names" in attributes:
-            facts["target_columns"] = attributes["target_names"]  # of the table, those of labels too
+            facts["target_columns"] = attributes["target_names"]  # in the table, labels included
     for name, names in {"feature_names": dataset.feature_names, "target_names": dataset.target_names}.items():
         if names is not None:
             facts[name] = list(names)
@@ -47,7 +47,7 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
 
 
 def attributes_of(dataset: Dataset) -> Mapping[str, Any]:
-    """Return what is stored of a dataset beside its arrays; of one in memory nothing."""
+    """Return the attributes stored beside a dataset's arrays; none for a dataset in memory."""
     while isinstance(dataset, ExtendedDataset):
         dataset = dataset.source
     found: Mapping[str, Any] = getattr(dataset, "attributes", {})
@@ -57,18 +57,18 @@ def attributes_of(dataset: Dataset) -> Mapping[str, Any]:
 def describe_cut(
     dataset: Dataset, statistics: RidgeStatistics, folds: Folds | None = None
 ) -> Mapping[str, Any]:
-    """Return what a model's card keeps of the blocks that were summed: only the last one is shorter."""
+    """Return the facts about the blocks that were summed; only the last one has fewer rows."""
     blocks = summed_blocks(dataset, statistics.spec, folds)
     return {"rows_per_block": blocks[0].n_samples, "summed_by_folds": folds is not None}
 
 
 def summed_blocks(dataset: Dataset, spec: StatisticsSpec, folds: Folds | None) -> list[Block]:
-    """Return the blocks that statistics of a dataset are summed by, each of its folds apart."""
+    """Return the blocks that a dataset's statistics are summed by, for all rows or for folds."""
     return blocks_of(dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds)
 
 
 def describe_choices(penalty: Penalty) -> Mapping[str, Any]:
-    """Return the facts of a model's card by which later fits choose as this one did."""
+    """Return the facts that let later fits choose alpha as this one did."""
     alpha, per_target = penalty.alpha, penalty.per_target
     return {
         "alpha_given": alpha if isinstance(alpha, str) else np.asarray(alpha, np.float64).tolist(),
@@ -78,10 +78,10 @@ def describe_choices(penalty: Penalty) -> Mapping[str, Any]:
 
 
 def describe_estimate(solved: Solved) -> dict[str, Any] | None:
-    """Return what errors on new rows are estimated to be, by rows that were held out; None without any.
+    """Estimate the errors on new rows by held-out ones; None if no rows were held out.
 
     Returns `estimate`: `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error`
-      and `r2`, None where they are not determined: one split has no standard error, a constant target no R².
+      (None for one split) and `r2` (None for a constant target).
     """
     table, path, alphas = solved.cross_validation, solved.leave_one_out, solved.solution.alpha
     if table is not None and solved.choice is not None:
@@ -97,7 +97,7 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         figures = {
             "rmse": rmse,
-            "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # by the derivative
+            "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # d√m = dm / (2√m)
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
     found = {

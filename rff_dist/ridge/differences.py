@@ -1,4 +1,4 @@
-"""What differs between the version of the data that a model was made of, and the one that it is to follow."""
+"""The rows that differ between the version of the data that a model was made of, and a later one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MAX_COMPARED_ROWS = 2**22
 class Differences:
     """Two versions of the data, compared where their chunks differ.
 
-    `before`, `after`: the rows that the model was made of, and those that it is to follow. A chunk that both
-      have, or that is read again, is read from the store once.
-    `was`, `became`: the rows that differ, under the numbers that they have in either version.
-    `came`: rows that replaced others; None where none did. Appended ones are not among them.
-    `gone`: rows that the model holds and the data do not any more, likewise. Rows that only moved are in
-      neither.
-    `moved`: int64 array of shape (n_moved, 2). Where such rows are now, ascending, and where they were.
+    `before`, `after`: the version that the model was made of, and the one that it is to follow. A chunk that
+      both share, or that is read again, is read from the store only once.
+    `was`, `became`: the rows that differ, as they are in either version.
+    `came`: rows that replaced others, without appended ones; None if there are none.
+    `gone`: rows that the model holds and the data no longer have; None if there are none. Rows that only
+      moved are in neither.
+    `moved`: int64 array of shape (n_moved, 2). Numbers of moved rows now, ascending, and before.
     """
 
     before: Dataset
@@ -44,7 +44,7 @@ class Differences:
 
     @property
     def changed(self) -> tuple[Range, ...]:
-        """Numbers of rows of `before` that are others now, or are not there."""
+        """Numbers of the rows of `before` that are now different or gone."""
         return _as_ranges(self.was)
 
 
@@ -58,11 +58,11 @@ def find_differences(
 ) -> Differences | None:
     """Compare a versioned dataset with the version of it that a model was made of.
 
-    `version`: what the model's card says.
-    `left_out`: rows of that version that the model does without.
+    `version`: the version on the model's card.
+    `left_out`: rows of that version that the model does not hold.
     `start`: the first row that the model is to hold.
-    `only_appended`: whether all rows of that version are known to be as they were, so that none is read.
-    Returns None where one of the two keeps no versions, or that version has expired.
+    `only_appended`: whether all rows of that version are known to be unchanged, so that none need be read.
+    Returns None if either keeps no versions, or that version has expired.
     Raises StatisticsError if more rows differ than can be compared.
     """
     if version is None or not isinstance(dataset, ZarrDataset) or dataset.version is None:
@@ -80,7 +80,7 @@ def find_differences(
             f"the model holds; expected at most {MAX_COMPARED_ROWS:_}. Fit anew"
         )
     old, new = _read(before, spans), _read(after, spans)
-    n_both = len(new.numbers)  # the same rows as of `old`, which may have more at their end
+    n_both = len(new.numbers)  # `old` has the same rows, and perhaps more at its end
     differs = np.ones(len(old.numbers), bool)
     differs[:n_both] = (old.as_bytes[:n_both] != new.as_bytes).any(axis=1)
     out = are_in(old.numbers, left_out)
@@ -109,9 +109,9 @@ def find_differences(
 
 
 def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) -> bool:
-    """Tell whether the rows `start:stop` are those of another version of the dataset.
+    """Return whether the rows `start:stop` are the same as in another version of the dataset.
 
-    False where that is not known: one of the two keeps no versions, or that version has expired.
+    False if that is not known: either keeps no versions, or that version has expired.
     """
     if version is None or not isinstance(dataset, ZarrDataset) or dataset.version is None:
         return False
@@ -127,7 +127,7 @@ def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """Rows of chunks that differ: their numbers, values, and all values of a row as bytes."""
+    """Rows of chunks that differ: their numbers, their values, and all values of a row as bytes."""
 
     numbers: np.ndarray
     X: np.ndarray
@@ -136,7 +136,7 @@ class Compared:
     as_bytes: np.ndarray
 
     def only(self, which: np.ndarray) -> Compared:
-        """Return some of the rows, by a mask."""
+        """Return the rows that a mask selects."""
         y, weight = self.y, self.sample_weight
         return Compared(
             self.numbers[which],
@@ -151,7 +151,7 @@ class Compared:
         return self.only(are_in(self.numbers, ranges))
 
     def as_dataset(self) -> ArrayDataset | None:
-        """Return the rows; None where there are none."""
+        """Return the rows, or None if there are none."""
         return ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
 
 

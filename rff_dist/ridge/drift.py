@@ -1,17 +1,17 @@
-"""Do new rows follow the law of the rows that a model holds? Inputs and errors, from sums alone.
+"""Do new rows follow the distribution of the rows that a model holds? Tested from sums alone.
 
-Three tests, each with its own p-value; the parts share the level by Bonferroni's inequality:
+There are three tests, each with its own p-value; they share the level by Bonferroni's inequality:
 
 - the inputs as a whole: the squared distance of the mean embeddings Z'1/n of both sets of rows (MMD²).
-  Without drift it is distributed as a sum of chi-squares of one degree of freedom, weighted by the
-  eigenvalues of the covariance of z times (1/n₁ + 1/n₂); its tail is taken from the three first cumulants,
-  which need no eigenvalues.
-- each column: its mean, and its spread about the old mean, both judged by the larger of the two sets'
-  deviations, so that a column with rare values raises no alarm where the new rows happen to have none. Of
-  many columns the least p-value counts, corrected by Šidák.
+  Without drift it is distributed as a weighted sum of chi-squares with one degree of freedom. The weights are
+  the eigenvalues of the covariance of z, times (1/n₁ + 1/n₂). The tail is computed from the first three
+  cumulants, which need no eigenvalues.
+- each column: its mean, and its spread about the old mean. Both are judged by the larger of the two sets'
+  deviations, so that a column with rare values raises no alarm if the new rows happen to have none. The least
+  p-value of all columns counts, with Šidák's correction.
 - the errors: are the squared errors of the champion larger than on rows that were held out?
 
-The tests are asymptotic: of fewer than some 50 rows the levels are rough.
+The tests are asymptotic: with fewer than some 50 rows the levels are rough.
 
 References
 ----------
@@ -48,7 +48,7 @@ _ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the vari
 _LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
 
 
-# -- what is known of the errors ---------------------------------------------------------------------
+# -- errors of a model ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class ErrorSums:
     """Errors of a model on some rows, and how far their mean square may be off; `+` joins sets of rows.
 
     `weight_squares`: ExactSum of shape (). Sum of the squares of the weights w.
-    `squares`, `fourths`: ExactSum of shape (n_targets,). Sums of w²e² and w²e⁴, e the error; an e² above 1e70
+    `squares`, `fourths`: ExactSum of shape (n_targets,). Sums of w²e² and w²e⁴ of errors e; an e² above 1e70
       counts as 1e70.
     """
 
@@ -99,9 +99,9 @@ def measure_errors(rows: Rows, model: LinearModel) -> ErrorSums:
 class BatchState:
     """The state of a pass over new rows.
 
-    `model`: the current one.
-    `sums`: its features and grids, without Z'Z.
-    `pivot`: float64 array of shape (n_features + n_targets,). What moments are summed about, see `Moments`.
+    `model`: the current model.
+    `sums`: sums in its features and on its grids, without Z'Z.
+    `pivot`: float64 array of shape (n_features + n_targets,). Moments are summed about it, see `Moments`.
     """
 
     model: LinearModel
@@ -111,11 +111,11 @@ class BatchState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """What one pass over new rows finds out before they are added; `+` joins two sets of rows.
+    """What one pass over new rows measures before they are added; `+` joins two sets of rows.
 
-    `errors`: of the champion, which has not seen them.
-    `statistics`: their sums, without Z'Z.
-    `moments`: of their columns.
+    `errors`: those of the champion, which has not seen the rows.
+    `statistics`: sums of the rows, without Z'Z.
+    `moments`: moments of their columns.
     """
 
     errors: ErrorSums
@@ -145,9 +145,9 @@ def embedding_drift(
 ) -> tuple[float, float]:
     """Return MMD² between two sets of rows, and its p-value without drift: O(n_components³).
 
-    `held`, `new`: of the rows that the model holds, and of those to be added; Z'Z is not looked at.
-    `together`: of both, less those that go: what the covariance is of.
-    Returns `squared_distance`: ‖Z₁'1/n₁ − Z₂'1/n₂‖², the biased estimate of MMD².
+    `held`, `new`: statistics of the rows that the model holds and of those to be added; Z'Z is not used.
+    `together`: statistics of both, less those that go, for the covariance.
+    Returns `squared_distance`: ‖Z₁'1/n₁ − Z₂'1/n₂‖², the biased estimate of MMD²; and the p-value.
     Raises StatisticsError if they are of different features, or one counts no rows.
     """
     for which, statistics in (("held", held), ("new", new)):
@@ -162,7 +162,7 @@ def embedding_drift(
 
 
 def _n_alike(statistics: RidgeStatistics) -> float:
-    """Return how many rows count alike; of precision weights the least number, see `ColumnMoments`."""
+    """Return the effective number of rows; with precision weights a lower bound, see `ColumnMoments`."""
     spec = statistics.spec
     return statistics.sum_of_weights / (1.0 if spec.frequency_weights else 2.0**spec.weight_exponent)
 
@@ -178,9 +178,9 @@ def _traces(matrix: FloatArray) -> tuple[float, float, float]:
 
 
 def _tail(value: float, traces: tuple[float, float, float]) -> float:
-    """Return P(Σ λᵢχ²₁ > value) of eigenvalues λ with these power sums (Buckley & Eagleson 1988).
+    """Return P(Σ λᵢχ²₁ > value) for eigenvalues λ with these power sums (Buckley & Eagleson 1988).
 
-    A chi-square with the same mean, variance and third cumulant, shifted and scaled.
+    The sum is replaced by a shifted and scaled chi-square with the same first three cumulants.
     """
     mean, variance, third = traces[0], 2 * traces[1], 8 * traces[2]
     if not third > 0:  # features that are all constant
@@ -195,12 +195,12 @@ def _tail(value: float, traces: tuple[float, float, float]) -> float:
 class ColumnShifts:
     """How far each column moved.
 
-    `mean`: float64 array of shape (n_features,). Of the new rows less that of the old, in the old rows'
-      standard deviations; infinite where a constant changed.
+    `mean`: float64 array of shape (n_features,). Mean of the new rows less that of the old ones, in the old
+      rows' standard deviations; infinite if a constant changed.
     `spread`: float64 array of shape (n_features,). Root mean square deviation of the new rows from the old
-      mean, in the old standard deviations.
-    `p_values`: float64 array of shape (n_features, 2). Of the mean and of the spread, each on its own.
-    `p_value`: of the least of them, corrected for their number by Šidák.
+      mean, in the old rows' standard deviations.
+    `p_values`: float64 array of shape (n_features, 2). Those of the mean and of the spread, uncorrected.
+    `p_value`: the least of them, with Šidák's correction for their number.
     """
 
     mean: FloatArray
@@ -217,7 +217,7 @@ class ColumnShifts:
 def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     """Test each column's mean and spread, O(n_features).
 
-    The spread is that about the old mean, so that a shifted mean shows in it too.
+    The spread is taken about the old mean, so that a shifted mean shows in it too.
     """
     shift = new.mean - held.mean
     rounding = np.maximum(4 * np.finfo(np.float64).eps * np.abs(held.mean), held.rounding)
@@ -242,7 +242,7 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
 def _score(
     difference: FloatArray, old: FloatArray, new: FloatArray, n_old: float, n_new: float
 ) -> FloatArray:
-    """Return a difference of means in its standard errors, by the larger of the two variances for the new."""
+    """Return differences of means in standard errors; the new variance counts as at least the old."""
     old, new = np.maximum(old, 0.0), np.maximum(new, 0.0)
     error = np.sqrt(old / n_old + np.maximum(old, new) / n_new)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -253,7 +253,7 @@ def error_drift(held: ErrorSums, new: ErrorSums) -> tuple[FloatArray, float]:
     """Test whether errors are larger on new rows than on held-out ones (Welch, one-sided).
 
     Returns `ratios`, float64 array of shape (n_targets,): mean squared error on the new rows over that on the
-      held-out ones; `p_value`: of the worst target, corrected for their number by Šidák.
+      held-out ones; `p_value`: that of the worst target, with Šidák's correction for their number.
     """
     old, now = held.errors.mean_squared_error, new.errors.mean_squared_error
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -272,11 +272,11 @@ def _sidak(p_value: float, n_tests: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drift:
-    """What the tests say of new rows.
+    """The results of the tests.
 
     `level`: probability of an alarm without drift.
     `squared_distance`: MMD² between the mean embeddings.
-    `p_values`: of the parts that were tested: "embedding", "columns" (where the model knows its columns'
+    `p_values`: those of the parts that were tested: "embedding", "columns" (if the model knows its columns'
       moments) and "errors".
     `error_ratios`: float64 array of shape (n_targets,). See `error_drift`.
     """
@@ -289,7 +289,7 @@ class Drift:
 
     @property
     def parts(self) -> list[str]:
-        """The parts that raise the alarm: each is tested at its share of the level."""
+        """The parts that raise the alarm, each tested at its share of the level."""
         return [name for name, p in self.p_values.items() if p <= self.level / len(self.p_values)]
 
     @property
@@ -299,7 +299,7 @@ class Drift:
 
     @property
     def p_value(self) -> float:
-        """Of all parts together (Bonferroni)."""
+        """The p-value of all parts together (Bonferroni)."""
         return min(1.0, len(self.p_values) * min(self.p_values.values()))
 
     def columns(self, n_columns: int = 20) -> list[dict[str, Any]]:
@@ -318,7 +318,7 @@ class Drift:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON values, the 20 columns that moved most among them."""
+        """Return the results as JSON values, with the 20 columns that moved most."""
         return {
             "drifted": self.drifted,
             "parts": self.parts,
@@ -336,21 +336,18 @@ def _finite(value: float) -> float | None:
 
 
 def check_level(level: float) -> None:
-    """Check that a level is a probability that can be tested at.
-
-    Raises InvalidParameterError if it is not in (0, 1).
-    """
+    """Raise InvalidParameterError unless a level is in (0, 1)."""
     if not 0.0 < level < 1.0:
         raise InvalidParameterError(f"`level` is {level!r}; expected a number in (0, 1), such as {LEVEL}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """What is known of some rows, to be compared with others.
+    """Sums of some rows, to be compared with others.
 
-    `statistics`: of all of them.
-    `columns`: moments of their inputs; None where they were not stored with a model.
-    `errors`: of a model that none of the rows counted here was trained on.
+    `statistics`: those of all rows.
+    `columns`: moments of their inputs; None if a model was stored without them.
+    `errors`: errors of a model that was not trained on the rows counted there.
     """
 
     statistics: RidgeStatistics
@@ -359,7 +356,7 @@ class Observed:
 
 
 def judge_drift(held: Observed, new: Observed, together: RidgeStatistics, *, level: float = LEVEL) -> Drift:
-    """Test the inputs as a whole, each column where both sides know theirs, and the errors.
+    """Test the inputs as a whole, each column if both sides know their moments, and the errors.
 
     `held`: the rows that the model holds.
     `together`: see `embedding_drift`.

@@ -23,7 +23,7 @@ class Errors:
     `weight`: ExactSum of shape (). Sum of the weights.
     `squared`, `absolute`, `residual`: ExactSum of shape (n_targets,). Weighted sums of (y - f)², |y - f| and
       y - f.
-    `target`, `target_squared`: ExactSum of shape (n_targets,). Weighted sums of y and y², y counted from the
+    `target`, `target_squared`: ExactSum of shape (n_targets,). Weighted sums of y − b and (y − b)², b the
       model's intercept.
     `largest`: float64 array of shape (n_targets,). Largest |y - f|.
     """
@@ -92,7 +92,7 @@ def evaluate_rows(rows: Rows, model: LinearModel) -> Errors:
 
 
 def evaluated_targets(rows: Rows) -> tuple[FloatArray, FloatArray]:
-    """Return a block's targets and weights, 1 where it has none.
+    """Return a block's targets and weights; weights are 1 by default.
 
     Raises DataError if it has no targets, or these or the weights cannot be used.
     """
@@ -103,11 +103,11 @@ def evaluated_targets(rows: Rows) -> tuple[FloatArray, FloatArray]:
 
 
 def errors_of(y: FloatArray, weights: FloatArray, predictions: FloatArray, intercept: FloatArray) -> Errors:
-    """Return the errors of predictions that were made of a checked block.
+    """Return the errors of predictions for a block.
 
-    `y`, `weights`: see `evaluated_targets`.
+    `y`, `weights`: from `evaluated_targets`.
     `predictions`: float64 array of shape (n_samples, n_targets).
-    `intercept`: float64 array of shape (n_targets,). The model's, which the targets' sums are counted from.
+    `intercept`: float64 array of shape (n_targets,). The model's; see `Errors`.
     """
     residual, target = y - predictions, y - intercept
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite

@@ -1,6 +1,6 @@
-"""From a dataset that was prepared to a model: accumulate → choose alpha → solve → describe.
+"""From a prepared dataset to a model: accumulate → choose alpha → solve → describe.
 
-`ridge.automatic.fit` is the whole job, `ridge.predict` goes on with the trained model. Each pass goes through
+`ridge.automatic.fit` is the whole job, `ridge.predict` uses the trained model. Each pass goes through
 an engine; the rest is arithmetic on what the passes return.
 """
 
@@ -39,10 +39,10 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 class Trained:
     """The best of the models that were compared.
 
-    `compared`: every feature map that was trained, in the width that was chosen for it.
-    `best_index`: which of them the model is.
-    `parts`: the model's statistics fold by fold; None where no folds were summed apart.
-    `rounding_seen`: what rounding features to 15 bits moves predictions by, where that shows; see
+    `compared`: every feature map that was trained, at the number of components chosen for it.
+    `best_index`: which of them belongs to the model.
+    `parts`: the model's statistics fold by fold; None if folds were not summed separately.
+    `rounding_seen`: how far rounding features to 15 bits moves predictions; None if that does not show. See
       `alpha_warnings`.
     """
 
@@ -58,7 +58,7 @@ class Trained:
         return self.compared[self.best_index][1]
 
     def warn(self) -> None:
-        """Warn where alpha was chosen by what hardly tells of new rows, or rounding shows."""
+        """Warn if alpha was chosen by errors that hardly hold for new rows, or if rounding shows."""
         statistics = self.model.statistics
         bounded = isinstance(kernel_of(self.model.feature_map), Stationary)
         cancelling = how_cancelling(self.best, statistics) if bounded and statistics is not None else 0.0
@@ -70,7 +70,7 @@ class Trained:
 def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty, n_parts: int = 1) -> Trained:
     """Accumulate the statistics of all rows, and solve; see `solve` and `leave_one_out`.
 
-    `n_parts`: passes that each sum up a part of Z'Z.
+    `n_parts`: passes, each of which sums up a part of Z'Z.
     """
     dataset, engine = prepared.dataset, prepared.engine
     member = prepared.accumulation(feature_map)
@@ -102,7 +102,7 @@ def train_without_sums(
 ) -> Trained:
     """Solve by conjugate gradients; the model has no statistics. See `solve_pcg` and `validate_alphas`.
 
-    `folds`: by the last split of which alpha is chosen, where it is not one number.
+    `folds`: their last split chooses alpha; None if alpha is one number.
     """
     dataset, fit_intercept = prepared.dataset, penalty.fit_intercept
     chosen = choice = None
@@ -130,10 +130,10 @@ def train_without_sums(
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Feature maps to compare, and the passes over the data that sum them up.
+    """Feature maps to compare, and how they share readings of the data.
 
-    `maps`: those of one reading share a pass.
-    `n_parts`: passes of a reading that each sum up a part of Z'Z.
+    `maps`: the maps of each reading.
+    `n_parts`: passes of a reading, each of which sums up a part of Z'Z.
     """
 
     maps: Sequence[Sequence[FeatureMap]]
@@ -150,12 +150,11 @@ def train_folds(
     by_rows: bool = False,
     table: CrossValidation | None = None,
 ) -> Trained:
-    """Accumulate each fold's statistics, cross-validate, and return the model of the least error.
+    """Accumulate each fold's statistics, cross-validate, and return the model with the least error.
 
     `widths`: numbers of components that each map chooses from; see `solve_folds`.
-    `by_rows`: whether the rows are so few that alpha is chosen by the leave-one-out error of each; see
-      `solve_folds`.
-    `table`: of the errors on the folds, where it is known and there is one map of one width.
+    `by_rows`: whether rows are so few that alpha is chosen by leaving out each; see `solve_folds`.
+    `table`: the errors on the folds, if they are known already and there is one map of one width.
     """
     dataset, engine = prepared.dataset, prepared.engine
     rows = dataset.read(Block(0, 0, dataset.n_samples)) if by_rows else None
@@ -167,8 +166,8 @@ def train_folds(
         summed = deque(
             accumulate_folds(dataset, members, folds=folds, engine=engine, n_parts=readings.n_parts)
         )
-        check_same_rows(prepared.moments, summed[0].targets(), members[0].spec)  # of all: it is one pass
-        for feature_map in reading:  # folds' sums are let go before the next table is made
+        check_same_rows(prepared.moments, summed[0].targets(), members[0].spec)  # all share the pass
+        for feature_map in reading:  # frees a map's sums before the next table is made
             parts = summed.popleft()
             prepared.say("solve", _words_of_a_table(feature_map, folds, widths))
             chosen, statistics, solved = solve_folds(
@@ -197,7 +196,7 @@ def with_held_out_scores(
 ) -> Trained:
     """Count in one more pass how far off held-out rows are, for conformal intervals; see `hold_out_scores`.
 
-    `trained`: by `train_folds`, with the same penalty.
+    `trained`: from `train_folds` with the same penalty.
     """
     assert trained.parts is not None
     held_out = hold_out_scores(
@@ -261,12 +260,12 @@ def refit(
 ) -> RidgeModel:
     """Solve a model again from changed statistics of the same features; see `solve`.
 
-    None keeps the model's own alpha, or alphas. Held-out scores stay: they are of fits of fewer rows, and so
-    err on the wide side.
+    None keeps the model's own alpha, or alphas. Held-out scores are kept: they come from fits of fewer rows,
+    so that intervals err on the wide side.
     """
     per_target: PerTarget = model.card.get("alpha_per_target", False)
     if alpha is None:
-        # several would read as values to choose from
+        # a list of alphas, one for each target, would be taken for values to choose from
         given = model.alpha if isinstance(model.alpha, float) else model.card.get("alpha_given", "cv")
         penalty = Penalty(given, None, fit_intercept, per_target)
         solved = solve_with(statistics, model.alpha, fit_intercept=fit_intercept)

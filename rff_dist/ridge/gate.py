@@ -1,11 +1,10 @@
 """The gate: two models, compared on rows that neither has seen.
 
-The champion is the current model; the challenger is what the new rows make of it, and is to replace it.
+The champion is the current model; the challenger is the model with the new rows, which may replace it.
 
-**What is held out** to compare them: test data if there are any, else the newest fifth of the rows that the
-champion holds, at most 10,000. These were accepted before, so that a batch with wrong targets cannot vouch
-for itself. Both models are solved without them, from exact differences, and compared on them; the model that
-is published holds all rows, those too.
+They are compared on test data if there are any, else on the newest fifth of the rows that the champion holds,
+at most 10,000. These rows were accepted before, so that a batch with wrong targets cannot vouch for itself.
+Both models are solved without them, from exact differences. The published model holds all rows, these too.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
 
 TOLERANCE = 0.05
-HELD_OUT_SHARE = 5  # one row of so many
+HELD_OUT_SHARE = 5  # one row in so many
 HELD_OUT_ROWS = 10_000
-_DOUBT = 0.01  # probability of a failure by chance alone
-_LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
-_FAR = 1e4  # of alpha, times the floor: what lies below that counts by a ten-thousandth
-_NEGLIGIBLE = 1e-6  # of a target's variance: errors below it are not told apart
+_DOUBT = 0.01  # probability that the gate fails by chance alone
+_LARGEST_SQUARE = 1e70  # of a squared error: its square can still be weighted and summed
+_FAR = 1e4  # alpha over the floor, above which directions below the floor count by a ten-thousandth
+_NEGLIGIBLE = 1e-6  # of a target's variance: smaller errors are treated as equal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOut:
-    """Rows that two models are compared on, neither of which has seen them; see above.
+    """Rows that two models are compared on, which neither has seen; see above.
 
-    `sums`: of these rows, to be subtracted, by how often their weights are halved in the champion and in the
-      challenger; none of test data.
-    `champion`: solved without them.
-    `errors`: its errors.
+    `sums`: statistics of these rows, to be subtracted, by how often their weights are halved in the champion
+      and in the challenger; empty for test data.
+    `champion`: solved without these rows.
+    `errors`: the champion's errors on them.
     """
 
     dataset: Dataset
@@ -62,7 +61,7 @@ class HeldOut:
 
     @property
     def words(self) -> str:
-        """What they are, for people."""
+        """A description of the rows, for messages."""
         n_samples = f"{self.errors.errors.n_samples:,}"
         if not self.sums:
             return f"{n_samples} rows of test data"
@@ -72,11 +71,12 @@ class HeldOut:
 def hold_out(
     champion: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine, test: Dataset | None = None
 ) -> HeldOut:
-    """Choose the rows to hold out, and measure the champion's errors on them, solved without them.
+    """Choose the rows to hold out, solve the champion without them, and measure its errors on them.
 
-    `rows`: what the challenger is to hold: of rows that both do, the newest are held out.
-    Raises DataError if test data do not fit the model, or have no targets; StatisticsError if no row is
-      shared.
+    `rows`: what the challenger is to hold. Of the rows that both models hold, the newest are held out.
+    `test`: data to compare the models on instead.
+    Raises DataError if test data do not fit the model, or have no targets; StatisticsError if the models
+      share no row.
     """
     if test is not None:
         check_columns(champion, test)
@@ -116,20 +116,20 @@ def _newest(ranges: Sequence[Range]) -> list[Range]:
 
 
 def _linear_without(model: RidgeModel, parts: Sequence[tuple[int, RidgeStatistics]]) -> LinearModel:
-    """Return a model solved without some of its rows, with the same alpha.
+    """Solve a model without some of its rows, with the same alpha.
 
-    `parts`: sums of these rows, and how often their weights are halved in the model.
+    `parts`: how often these rows' weights are halved in the model, and their statistics.
     """
     if not parts:
         return model.linear
     rest, halvings = model.summed, Fading.from_card(model.card).halvings
     for age, part in parts:
-        # The part was cut into other tiles than in the whole: their roundings add up, and none cancels.
+        # The part was cut into other tiles than the whole, so that rounding errors add up and none cancel.
         rest = replace(rest - part.reweighted(-age, halvings), n_tiles=rest.n_tiles + part.n_tiles)
     equations = rest.normal_equations(fit_intercept=model.card["fit_intercept"])
-    # As `ridge.solve` does: directions below the floor count by Cholesky and not by eigenvalues, and
-    # where alpha is near the floor the errors of the two are far apart (0.244 and 0.273 for D = 512 in 3
-    # columns). Far above it they are the same, and eigenvalues take twenty times as long.
+    # The same method as `ridge.solve` takes: Cholesky counts directions below the floor and eigenvalues do
+    # not, so that their errors differ much if alpha is near the floor (0.244 and 0.273 for D = 512 in 3
+    # columns). Far above it they agree, and eigenvalues take twenty times as long.
     alpha, by_eigenvalues = np.asarray(model.alpha), model.card.get("chosen_by") in ("gcv", "evidence")
     if by_eigenvalues and alpha.min() < _FAR * rounding_floor(equations.gram):
         solution = decompose(equations).solve(model.alpha)
@@ -142,11 +142,11 @@ def _linear_without(model: RidgeModel, parts: Sequence[tuple[int, RidgeStatistic
 class Gate:
     """Whether the challenger is good enough to replace the champion.
 
-    `reason`: in a sentence.
-    `held_out`: what the two were compared on.
-    `ratio`: mean squared error of the challenger over that of the champion, of the worst target.
-    `at_least`: the same, less what chance may have added: a few rows with large errors decide a mean.
-    `tolerance`: that may be above 1 by this much.
+    `reason`: a sentence that says why.
+    `held_out`: the rows that the two were compared on, in words.
+    `ratio`: mean squared error of the challenger over that of the champion, for the worst target.
+    `at_least`: the same, less what chance may have added: a few rows with large errors can decide a mean.
+    `tolerance`: how far `at_least` may be above 1.
     `champion`, `challenger`: root mean squared errors per target, in the target's units.
     """
 
@@ -162,13 +162,13 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairedErrors:
-    """Squared errors of both models on the same rows, and of their differences; `+` joins two sets of rows.
+    """Squared errors of both models on the same rows, and their differences; `+` joins two sets of rows.
 
     `weight`, `weight_squares`: ExactSum of shape (). Sums of the weights w and of w².
-    `champion`, `challenger`: ExactSum of shape (n_targets,). Sums of w·e² of either model; an e² above 1e70
+    `champion`, `challenger`: ExactSum of shape (n_targets,). Each model's sum of w·e²; an e² above 1e70
       counts as 1e70.
-    `differences`, `squares`: ExactSum of shape (n_targets,). Sums of w²·d and w²·d², d what e² of the
-      challenger is above that of the champion.
+    `differences`, `squares`: ExactSum of shape (n_targets,). Sums of w²·d and w²·d², where d is the
+      challenger's e² less the champion's.
     """
 
     weight: ExactSum
@@ -197,7 +197,9 @@ class PairedErrors:
 
 
 def measure_pair(rows: Rows, models: LinearModel) -> PairedErrors:
-    """Return the squared errors on a block of two models whose coefficients stand side by side.
+    """Return both models' squared errors on a block.
+
+    `models`: the coefficients of the champion and the challenger side by side.
 
     Raises DataError if the block has no targets, or values that are not finite.
     """
@@ -220,12 +222,12 @@ def measure_pair(rows: Rows, models: LinearModel) -> PairedErrors:
 def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERANCE, engine: Engine) -> Gate:
     """Compare the challenger with the champion on held-out rows.
 
-    It fails where the mean squared error of a target has risen by more than tolerated, with a confidence of
-    99 % by the differences row by row: on few rows, or where a few of them decide, no rise is certain.
+    The challenger fails if the mean squared error of a target has risen by more than tolerated, with 99 %
+    confidence by the differences of each row. With few rows, or if a few rows decide, no rise is certain.
 
-    `challenger`: of all rows; it is solved without the held-out ones here.
-    `tolerance`: by how much the mean squared error of a target may rise, as a share of it; what is below 1e-6
-      of the target's variance does not count.
+    `challenger`: the model of all rows; it is solved again here without the held-out ones.
+    `tolerance`: by what share of it the mean squared error of a target may rise. Errors below 1e-6 of the
+      target's variance do not count.
     Raises InvalidParameterError if `tolerance` is negative or not finite.
     """
     check_tolerance(tolerance)

@@ -1,4 +1,4 @@
-"""Passes over the training rows that measure errors of rows as if these had been held out."""
+"""Passes over the training rows that measure the errors of each row as if it had been held out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.inspection import sum_rows
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
-MAX_DEFAULT_ALPHAS = 54  # three a decade, over the sixteen of float64 and two above
+MAX_DEFAULT_ALPHAS = 54  # three per decade, over the 16 decades of float64 and two above
 
 
 def leave_one_out(
@@ -44,17 +44,16 @@ def leave_one_out(
 ) -> LeaveOneOut:
     """Measure the leave-one-out errors (PRESS) of every alpha in one more pass over the training rows.
 
-    2 · n_samples · n_components² operations, twice those of the statistics, and O(n_components³) before
-    them. Each worker holds 8 · n_components² bytes; see `rff_dist.selection.leave_one_out` for the formula,
-    and `select_by_press` for the best alpha.
+    2 · n_samples · n_components² operations, twice those of the statistics, after O(n_components³). Each
+    worker holds 8 · n_components² bytes. See `rff_dist.selection.leave_one_out` for the formula, and
+    `select_by_press` for the best alpha.
 
-    `dataset`: the rows that `statistics` count, no others.
-    `feature_map`: they were accumulated with.
-    `alphas`: float64 array of shape (n_alphas,). Penalties above 0; three a decade by default, see
-      `default_alphas`.
-    `fit_intercept`: whether an intercept is fitted.
+    `dataset`: exactly the rows that `statistics` count.
+    `feature_map`: the one that `statistics` were accumulated with.
+    `alphas`: float64 array of shape (n_alphas,). Penalties above 0; by default `default_alphas`, three per
+      decade.
     Raises InvalidParameterError if an alpha is not positive and finite, or there is none; StatisticsError if
-      the statistics are of other rows; PlanError if the matrix does not fit into the memory there is.
+      the statistics are of other rows; PlanError if memory does not hold the matrix.
     """
     if statistics.n_samples != dataset.n_samples or statistics.spec.n_targets != dataset.n_targets:
         raise StatisticsError(
@@ -74,7 +73,7 @@ def leave_one_out(
     state = hat_matrix(statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept)
     found = sum_rows(dataset, leave_out_rows, state, engine=engine, label="leave one out")
     trained_on, seen = statistics.sum_of_weights, float(found.weight.value())
-    if not math.isclose(seen, trained_on, rel_tol=1e-9):  # the same weights, added in other groups
+    if not math.isclose(seen, trained_on, rel_tol=1e-9):  # the same weights, added in another order
         raise StatisticsError(
             f"the statistics' weights add up to {trained_on:g}, those of the data to {seen:g}; rows are left "
             "out of those that were trained on: give the same data"
@@ -92,22 +91,21 @@ def hold_out_scores(
     normalized: bool = False,
     engine: Engine,
 ) -> HeldOutScores:
-    """Count how far off each row is from the model that was trained without its fold, in one more pass.
+    """Count in one more pass how far each row is from the model that was trained without its fold.
 
     A pass of predictions, after n_splits Cholesky factorisations; see `rff_dist.ridge.conformal` for the
     intervals that `quantile` of the scores gives. With `normalized` another such pass and a cross-validation,
-    of O(n_splits · n_components³), come before it.
+    of O(n_splits · n_components³), come first.
 
     `dataset`: the rows that `statistics` count, in the same order.
-    `feature_map`: they were accumulated with.
+    `feature_map`: the one that `statistics` were accumulated with.
     `alpha`: float or array of shape (n_targets,). The penalty of the model of all rows.
-    `fit_intercept`: whether it has an intercept.
-    `normalized`: whether scores are counted in predicted deviations of their rows, so that intervals are
-      wider where rows are farther off.
-    Raises InvalidParameterError if `normalized` is asked for with folds that are not each held out, such as
-      `TimeFolds`; DataError if values are not finite, or targets or groups are missing; StatisticsError if
-      the statistics are of other rows, or no fold that is held out has any; with `normalized` also where any
-      has none.
+    `fit_intercept`: whether that model has an intercept.
+    `normalized`: whether a row's error is divided by its predicted deviation, so that intervals are wider
+      where errors are larger.
+    Raises InvalidParameterError if `normalized` meets folds that are not each held out, such as `TimeFolds`;
+      DataError if values are not finite, or targets or groups are missing; StatisticsError if the statistics
+      are of other rows, or all folds that are held out (with `normalized`: any of them) have no rows.
     """
     if normalized:
         check_conformal("normalized", statistics.folds)

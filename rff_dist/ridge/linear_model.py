@@ -22,8 +22,8 @@ class LinearModel:
     `feature_map`: z.
     `coefficients`: float64 array of shape (n_components, n_targets). Weights of Z's columns.
     `intercept`: float64 array of shape (n_targets,). Added to all rows.
-    `raw_coefficients`: float64 array of shape (n_components, n_targets). Weights of the unnormalised
-      features, made of the others.
+    `raw_coefficients`: float64 array of shape (n_components, n_targets). The same weights for unnormalised
+      features.
     """
 
     feature_map: FeatureMap
@@ -32,7 +32,7 @@ class LinearModel:
     raw_coefficients: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        # once, not for each block, and it travels: a whitened map's would take D³ operations on each worker
+        # once, and sent to workers: a whitened map takes D³ operations, which each of them would repeat
         object.__setattr__(self, "raw_coefficients", self.feature_map.raw_coefficients(self.coefficients))
 
 

@@ -1,8 +1,7 @@
-"""Models that were trained apart, made one: their sums add up exactly, and the data need not meet.
+"""Merge models that were trained separately: their sums add up exactly, and their data need not meet.
 
-Sums add up where all are about the same: the same features of inputs that are standardised alike, the same
-offsets of the targets, the same grids. `refit_on` trains on other rows with all of that from a model, so that
-`merge` makes one of the two.
+Sums can be added if features, standardisation of the inputs, offsets of the targets and grids are the same.
+`refit_on` trains on other rows with all of these from a model, so that `merge` can join the two.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from rff_dist.statistics.inspection import inspect
 from rff_dist.statistics.moments import ColumnMoments
 from rff_dist.statistics.passes import accumulate
 
-# What a card says of rows, by which the same ones are known again.
+# Entries of a card that tell whether two models have the same rows.
 _ROWS = ("data_fingerprint", "data_version", "data_id", "prefix_fingerprint", "n_samples")
 _WORDS = {
     "data_id": "versions of one dataset",
@@ -40,10 +39,10 @@ _WORDS = {
 def refit_on(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> RidgeModel:
     """Train on other rows with a model's features, standardisation, offsets, grids and choice of alpha.
 
-    Two passes, one of them cheap. Alpha is chosen as for `update_model`: where folds chose it, it stays.
+    Two passes, one of them cheap. Alpha is chosen as in `update_model`; if folds chose it, it stays.
 
-    Raises StatisticsError if the model has no statistics; DataError if columns are others, values cannot be
-      used, or lie beyond what the sums were laid out for.
+    Raises StatisticsError if the model has no statistics; DataError if the columns differ, or values cannot
+      be used or are too large for the grids of the sums.
     """
     statistics = _summed(model).spec
     check_columns(model, dataset)
@@ -59,11 +58,10 @@ def refit_on(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> RidgeMod
 def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
     """Return the model of the rows of all models, from their sums alone.
 
-    Its sums are those of the blocks of all data: of one pass over all rows, where the rows of all but the
-    last model end with a whole block. Alpha is chosen as the first model's was; where that took folds, it
-    stays.
+    Its sums are those of one pass over all rows if the rows of all models but the last end with a whole
+    block. Alpha is chosen as the first model's was; if that took folds, it stays.
 
-    `names`: what errors call the models.
+    `names`: names of the models in errors.
     Raises InvalidParameterError if there are fewer than two; StatisticsError if one has no statistics, they
       are not of one spec (names the first field that differs), or two were trained on the same data.
     """
@@ -84,7 +82,7 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
 
 
 def rows_of(model: RidgeModel) -> list[Mapping[str, Any]]:
-    """Return what a model's card says of the rows that it holds: an entry for each dataset."""
+    """Return what a model's card says about its rows: an entry for each dataset."""
     found: list[Mapping[str, Any]] = model.card.get("merged") or [
         {name: model.card[name] for name in _ROWS if name in model.card}
     ]
@@ -94,7 +92,7 @@ def rows_of(model: RidgeModel) -> list[Mapping[str, Any]]:
 def _summed(model: RidgeModel) -> Any:
     if model.statistics is None or "classifier" in model.card or "fit_intercept" not in model.card:
         raise StatisticsError(
-            "this model has no sums that others could be added to; expected a regression that was stored "
+            "this model has no sums that others can be added to; expected a regression that was stored "
             "with its statistics. Train it again without `--no-statistics`, and without conjugate gradients"
         )
     return model.statistics
@@ -111,7 +109,7 @@ def _check_alike(first: RidgeModel, other: RidgeModel, name: str, other_name: st
 
 
 def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
-    """Give what must be the same, by its names, what people set first."""
+    """Yield the names and values that must agree, those that users set first."""
     feature_map, card = model.feature_map, model.card
     kernel, drawn = kernel_of(feature_map), feature_map.spec
     yield "features", feature_map.kind

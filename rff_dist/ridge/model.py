@@ -1,4 +1,4 @@
-"""A trained ridge model: what predicts, what it was trained on, and how it is stored without pickle."""
+"""A trained ridge model: its predictions, the record of its training, and its storage without pickle."""
 
 from __future__ import annotations
 
@@ -46,13 +46,12 @@ class RidgeModel:
     `coefficients`: float64 array of shape (n_components, n_targets). Weights of Z's columns.
     `intercept`: float64 array of shape (n_targets,). Added to all predictions.
     `alpha`: float, or float64 array of shape (n_targets,). Ridge penalty of ‖y − Zw‖² + alpha‖w‖²; an array
-      where targets have different ones.
+      if targets have different ones.
     `one_dimensional`: whether predictions drop the target axis, as the training targets did.
-    `statistics`: the exact sums it was solved from; None where they were left out.
-    `selection`: what alpha was chosen from: `Selection.to_arrays` or `CrossValidation.to_arrays`; empty for a
-      given alpha.
+    `statistics`: the exact sums that it was solved from; None if it was stored without them.
+    `selection`: the errors that alpha was chosen by, see `Solved.path`; empty for a given alpha.
     `held_out`: how far off held-out rows were, for conformal intervals.
-    `columns`: of the inputs that it was trained on, for drift checks.
+    `columns`: moments of the inputs that it was trained on, for drift checks.
     `card`: JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
     """
 
@@ -76,7 +75,7 @@ class RidgeModel:
         selection: Mapping[str, NDArray[Any]],
         card: Mapping[str, Any],
     ) -> Self:
-        """Join what a fit from statistics produced."""
+        """Build a model from the results of a fit by statistics."""
         facts = {"n_samples": statistics.n_samples, "statistics_digest": statistics.digest()}
         model = cls.without_sums(
             feature_map, solution, {**facts, **card}, one_dimensional=statistics.spec.one_dimensional
@@ -93,7 +92,7 @@ class RidgeModel:
         one_dimensional: bool,
         solver: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Join what a fit without statistics produced; `solver` is what the card says of how it went."""
+        """Build a model from the results of a fit without statistics; `solver` goes to the card."""
         status = {
             "status": str(solution.status),
             "causes": list(solution.status.causes),
@@ -121,7 +120,7 @@ class RidgeModel:
 
     @property
     def plain_alpha(self) -> float | list[float]:
-        """The penalty as JSON has it: a number, or a list with one for each target."""
+        """The penalty for JSON: a number, or a list with one for each target."""
         return self.alpha if isinstance(self.alpha, float) else np.asarray(self.alpha).tolist()
 
     @property
@@ -136,26 +135,24 @@ class RidgeModel:
 
     @cached_property
     def linear(self) -> LinearModel:
-        """What a predicting pass needs."""
+        """The state of a predicting pass."""
         return LinearModel(self.feature_map, self.coefficients, self.intercept)
 
     @cached_property
     def predictive(self) -> PredictiveModel:
-        """What a pass with standard deviations needs, see `predictive_model`.
+        """The state of a pass with standard deviations, see `predictive_model`; made once and kept in memory.
 
-        It is made at the first use, and stays in memory with the model.
-
-        Raises StatisticsError if the model has no statistics, or does not say whether an intercept was
-          fitted; or if it is a classifier, whose scores are no observations; SolveError if the statistics do
-          not determine a variance.
+        Raises StatisticsError if the model has no statistics, does not say whether an intercept was fitted,
+          or is a classifier, whose scores are no observations; SolveError if the statistics do not determine
+          a variance.
         """
         self.refuse_classifier("standard deviations")
         if self.statistics is None:
             raise StatisticsError(f"no standard deviations: {self.why_no_statistics}")
         if "fit_intercept" not in self.card:
             raise StatisticsError(
-                "no standard deviations: this model's card does not hold `fit_intercept`, whether an "
-                "intercept was fitted; fit anew"
+                "no standard deviations: this model's card does not say whether an intercept was fitted "
+                "(`fit_intercept`); fit anew"
             )
         return predictive_model(
             self.linear, self.statistics, alpha=self.alpha, fit_intercept=self.card["fit_intercept"]
@@ -163,27 +160,24 @@ class RidgeModel:
 
     @cached_property
     def root_deviations(self) -> RootDeviations | None:
-        """What predicts √s where conformal intervals follow the row; None where they do not."""
+        """Predicts √s for conformal intervals that follow the row; None if they have one width."""
         deviations = None if self.held_out is None else self.held_out.deviations
         return None if deviations is None else deviations.root_deviations(self.feature_map)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is made of the rest when it is asked for."""
+        """Leave out cached properties, which can be made again."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @property
     def summed(self) -> RidgeStatistics:
-        """The statistics, of a model that has them.
-
-        Raises StatisticsError if it has none.
-        """
+        """The statistics; raises StatisticsError if there are none."""
         if self.statistics is None:
             raise StatisticsError(self.why_no_statistics)
         return self.statistics
 
     @property
     def why_no_statistics(self) -> str:
-        """Say why there are no statistics, and what to do."""
+        """The message that says why there are no statistics, and what to do."""
         if self.card.get("solver", {}).get("method") == "pcg":
             return (
                 "this model was solved by conjugate gradients, which make no statistics; "
@@ -192,10 +186,7 @@ class RidgeModel:
         return "this model was stored without its statistics; store it with `statistics=True`, or fit anew"
 
     def refuse_classifier(self, what: str) -> None:
-        """Refuse what is made of ridge's statistics or residuals: a classifier's scores are no observations.
-
-        Raises StatisticsError if the model is a classifier.
-        """
+        """Raise StatisticsError if the model is a classifier: `what` has no meaning for its scores."""
         if "classifier" in self.card:
             raise StatisticsError(
                 f"no {what}: this model is a classifier (loss={self.card['classifier']['loss']!r}), whose "
@@ -208,7 +199,7 @@ class RidgeModel:
         return replace(self, card={**self.card, **facts})
 
     def without_statistics(self) -> Self:
-        """Return the same model without the sums: smaller, but it cannot be updated."""
+        """Return the same model without its sums: smaller, but it cannot be updated."""
         return replace(self, statistics=None)
 
     def digest(self) -> str:
@@ -220,7 +211,7 @@ class RidgeModel:
 
 
 def one_or_several(alpha: ArrayLike) -> float | FloatArray:
-    """Return one number where all are the same, else an array with one for each target."""
+    """Return one number if all are the same, else an array with one for each target."""
     values = np.atleast_1d(np.asarray(alpha, np.float64))
     return float(values[0]) if (values == values[0]).all() else values
 
@@ -238,11 +229,11 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-_version = cache(version)  # which reads a file
+_version = cache(version)  # `version` reads a file
 
 
 def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Store a model as JSON and checksummed arrays; a reader sees the old one or the new one.
+    """Store a model as JSON and checksummed arrays; a reader sees the old model or the new one.
 
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if it
       cannot be written.
@@ -322,19 +313,19 @@ def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
     if spec is None or DESIGNS.get(spec.design.name) != spec.design:
         return {}
     names = {"design": spec.design.name, "map": spec.map, "seed": spec.seed, "precision": spec.precision}
-    # exact features may be fewer than were asked for
+    # a map of exact features may have fewer than were asked for
     return {"spec": {"kernel": spec.kernel.to_dict(), "n_components": spec.n_components, **names}}
 
 
 def describe_ranks(feature_map: FeatureMap) -> dict[str, Any]:
-    """Return what a card says of the columns that are mapped to a normal law, if there are any."""
+    """Return a card's entry about the columns that are mapped by ranks to a normal law, if there are any."""
     standardizer = feature_map.standardizer
     columns = () if standardizer is None else standardizer.ranked_columns
     return {"ranked_columns": list(columns)} if columns else {}
 
 
 def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return what a record keeps of a feature map: JSON values, and arrays by their names in the record."""
+    """Return the record of a feature map: JSON values, and arrays by their names in the record."""
     facts, stored = feature_map.record()
     arrays = {f"features_{name}": array for name, array in stored.items()}
     if feature_map.standardizer is not None:
@@ -350,7 +341,7 @@ def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, 
 
 
 def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FeatureMap:
-    """Rebuild the features from what `record_features` kept, with the spec where it still draws the same."""
+    """Rebuild the map that `record_features` kept, from its spec if that still draws the same features."""
     standardizer = Standardizer.from_arrays(arrays)
     stored = feature_map_class(values["kind"]).from_record(
         values, _with_prefix(arrays, "features_"), standardizer

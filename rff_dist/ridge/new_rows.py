@@ -1,7 +1,7 @@
-"""Which rows came and went since a model was trained: what an update is to add and to subtract.
+"""Which rows came and went since a model was trained: those that an update adds and subtracts.
 
-Data that keep versions say which of their chunks differ; of others the first rows must be the same, by their
-fingerprint, and what lies behind them is new.
+Versioned data say which of their chunks differ. Other data must begin with the same rows, by their
+fingerprint; the rows behind these are new.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from rff_dist.typing import IntArray
 class Refusal:
     """Rows that were kept out of a model, or a change of rows that it holds.
 
-    `start`, `stop`: which rows of the data; of a change, the first and the last one that changed.
-    `n_samples`: rows that the fingerprint covers, from the first on.
-    `fingerprint`: where it is another now, the rows may be others, and count as new.
-    `refused`: when, as ISO 8601 in UTC.
-    `data_version`: the version of the data that they were read from, where it keeps some.
-    `n_changed`: of a change, how many rows were replaced or deleted; else 0.
+    `start`, `stop`: the rows; a change lies between these two.
+    `n_samples`: how many rows, from the first on, the fingerprint covers.
+    `fingerprint`: if it is different now, the rows may be others, and count as new.
+    `refused`: time of the refusal, as ISO 8601 in UTC.
+    `data_version`: the version that the rows were read from; None for data without versions.
+    `n_changed`: how many rows a change replaced or deleted; 0 if this is no change.
     """
 
     start: int
@@ -49,24 +49,24 @@ class Refusal:
 
     @property
     def is_change(self) -> bool:
-        """Whether the model holds these rows as they were before; each update judges such a change again."""
+        """Whether the model holds these rows as they were before. Each update judges such a change again."""
         return self.n_changed > 0
 
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """Which rows of a dataset a model does not hold yet, and which it is to do without.
+    """The rows of a dataset that an update adds to a model, and those that it takes out.
 
-    `n_before`: rows of the data when the model was made, those that it does not hold among them.
+    `n_before`: rows of the data when the model was made, including those that it does not hold.
     `n_after`: rows of the data now.
     `ranges`: rows to add.
     `left_out`: rows that stay out.
-    `differences`: how versioned data differ from those that the model was made of; None of others.
-    `window`: which rows the model is to hold, as `Window.parse` reads it.
+    `differences`: how versioned data differ from those that the model was made of; None for other data.
+    `window`: which rows the model is to hold, as text for `Window.parse`.
     `fading`: how often the weights of rows are halved.
     `is_other_choice`: whether the model had another window or half-life.
     `start`: the first row that the model is to hold.
-    `left`: rows that the model holds and that are before it.
+    `left`: rows that the model holds and that lie before `start`.
     """
 
     n_before: int
@@ -82,21 +82,21 @@ class NewRows:
 
     @property
     def out(self) -> list[Range]:
-        """All rows of the data that the model is to do without."""
+        """All rows of the data that the model is not to hold."""
         return merge_ranges([(0, self.start), *self.left_out])
 
     @property
     def changed(self) -> tuple[Range, ...]:
-        """Rows that the model was made of and that are others now, or gone."""
+        """Rows that the model was made of and that are now different or gone."""
         return () if self.differences is None else self.differences.changed
 
     def shared(self, model: RidgeModel) -> list[Range]:
-        """Return the rows, by their numbers now, that a model holds and is to hold."""
+        """Return the rows, by their present numbers, that a model holds and is to keep."""
         stay = without_rows(held_ranges(model), [*self.changed, *self.left])
         return merge_ranges([*stay, *((row, row + 1) for row in self._moved[:, 0].tolist())])
 
     def by_ages(self, model: RidgeModel, shared: Sequence[Range]) -> dict[tuple[int, int], list[Range]]:
-        """Return such rows by how often their weights are halved in the model, and by how often now."""
+        """Group such rows by how often their weights are halved in the model, and how often now."""
         faded = Fading.from_card(model.card)
         moved = self._moved[are_in(self._moved[:, 0], shared)].tolist()
         here = [(row, row + 1) for row, _ in moved]
@@ -115,21 +115,21 @@ class NewRows:
 
     @property
     def came(self) -> ArrayDataset | None:
-        """Rows that replaced others; None where none did."""
+        """Rows that replaced others; None if none did."""
         return None if self.differences is None else self.differences.came
 
     @property
     def gone(self) -> ArrayDataset | None:
-        """Rows that the data do not have any more; None where all are there."""
+        """Rows that the data no longer have; None if all are there."""
         return None if self.differences is None else self.differences.gone
 
     def read_once(self, dataset: Dataset) -> Dataset:
-        """Return the dataset, of which what was read to compare versions is not read again."""
+        """Return the dataset, but chunks that were read to compare versions are not read again."""
         return dataset if self.differences is None else self.differences.after
 
     @property
     def n_samples(self) -> int:
-        """How many rows there are to add, those that replace others among them."""
+        """How many rows there are to add, including those that replace others."""
         return count_rows(self.ranges) + (0 if self.came is None else self.came.n_samples)
 
     @property
@@ -139,7 +139,7 @@ class NewRows:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the model holds the data as they are."""
+        """Whether the model holds the data as they are now."""
         return not (self.n_samples or self.changed or self.left or self.is_other_choice)
 
 
@@ -154,18 +154,16 @@ def find_new_rows(
 ) -> NewRows:
     """Find the rows that came, and those that went, since a model was trained on the data.
 
-    Data that keep versions say which of their chunks differ; of others the first rows must be the same.
-
     `model`: with its statistics.
-    `dataset`: the data that it was trained on, perhaps with more rows at their end.
+    `dataset`: the data that it was trained on: versioned data, or others with more rows at their end.
     `refusals`: rows to pass over.
     `backfill`: from this row on, rows that were left out or refused before are new again.
-    `window`: which rows the model is to hold, see `Window.parse`; if left out, as before.
-    `half_life`: after how many loads or days a row weighs half as much, see `HalfLife.parse`; likewise.
-    Returns `rows`: of no ranges where there is nothing new.
+    `window`: which rows the model is to hold, see `Window.parse`; as before by default.
+    `half_life`: after how many loads or days a row weighs half as much, see `HalfLife.parse`; as before by
+      default.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
-      StatisticsError if the model cannot be updated exactly; the message says why; DataError if columns or
-      targets are others; InvalidParameterError if there is no such window or half-life.
+      StatisticsError if the model cannot be updated exactly; DataError if columns or targets differ;
+      InvalidParameterError if there is no such window or half-life.
     """
     check_updatable(model)
     check_columns(model, dataset)
@@ -223,20 +221,20 @@ def find_new_rows(
 
 
 def _loads_of(dataset: Dataset, window: str, half_life: str) -> list[Load]:
-    """Return the loads of a dataset; raises InvalidParameterError where they are asked for and not known."""
+    """Return the loads of a dataset; raise InvalidParameterError if an option needs unknown ones."""
     asked = {"window": window} if window != ALL_ROWS else {}
     asked |= {"half_life": half_life} if half_life != NO_HALF_LIFE else {}
     if asked and getattr(dataset, "version", None) is None:
         option, value = next(iter(asked.items()))
         raise InvalidParameterError(
-            f"`{option}` is {value!r}, but {_name(dataset)} keeps no versions, so that nobody knows which "
-            "rows came together; expected a versioned dataset. `rff-dist data convert` makes one"
+            f"`{option}` is {value!r}, but {_name(dataset)} keeps no versions, which record the rows that "
+            "came together; expected a versioned dataset. `rff-dist data convert` makes one"
         )
     return read_loads(attributes_of(dataset), dataset.n_samples)
 
 
 def refuse(dataset: Dataset, rows: NewRows, reason: str) -> list[Refusal]:
-    """Return new rows as refused ones, from now on, and changes of others as a refused change."""
+    """Return refusals of new rows, and one of all changes of rows that the model holds."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     fingerprint = dataset.recorded_prefix(rows.n_after) or _prefix(dataset, rows.n_after)
     version = getattr(dataset, "version", None)
@@ -250,10 +248,7 @@ def refuse(dataset: Dataset, rows: NewRows, reason: str) -> list[Refusal]:
 
 
 def check_updatable(model: RidgeModel) -> None:
-    """Check that a model can be updated exactly.
-
-    Raises StatisticsError if it cannot; says why and what to do.
-    """
+    """Raise StatisticsError if a model cannot be updated exactly."""
     if "classifier" in model.card:
         why = "it is a classifier, whose probabilities, class weights and losses depend on all rows"
     elif model.statistics is None:
@@ -268,7 +263,7 @@ def check_updatable(model: RidgeModel) -> None:
 
 
 def check_columns(model: RidgeModel, dataset: Dataset) -> None:
-    """Check that a dataset has the columns and targets of a model; else raise a DataError."""
+    """Raise DataError unless a dataset has the columns and targets of a model."""
     prediction.check_dataset(dataset, model)
     spec = model.summed.spec
     if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
@@ -279,7 +274,7 @@ def check_columns(model: RidgeModel, dataset: Dataset) -> None:
 
 
 def n_seen(model: RidgeModel) -> int:
-    """Return how many rows its data had when a model was made."""
+    """Return how many rows the data had when a model was made of them."""
     return int(model.card.get("n_seen", model.card["n_samples"]))
 
 
@@ -288,7 +283,7 @@ def _left_out(model: RidgeModel) -> list[Range]:
 
 
 def _window(model: RidgeModel) -> tuple[str, int]:
-    """Return which rows a model was to hold, and the first of them; see `NewRows`."""
+    """Return the window of a model, and its first row; see `NewRows`."""
     kept = model.card.get("window", {"of": ALL_ROWS, "start": 0})
     return kept["of"], kept["start"]
 
@@ -299,12 +294,12 @@ def held_ranges(model: RidgeModel) -> list[Range]:
 
 
 def out_of(model: RidgeModel) -> list[Range]:
-    """Return the rows of its data that a model does without, those before its window among them."""
+    """Return the rows of its data that a model does not hold, including those before its window."""
     return merge_ranges([(0, _window(model)[1]), *_left_out(model)])
 
 
 def _begins_with(dataset: Dataset, n_samples: int, fingerprint: str) -> bool:
-    """Tell whether the first rows are those of a fingerprint."""
+    """Return whether the first rows have a fingerprint."""
     if n_samples > dataset.n_samples:
         return False
     return fingerprint == dataset.recorded_prefix(n_samples) or fingerprint == _prefix(dataset, n_samples)
@@ -314,8 +309,8 @@ def _prefix(dataset: Dataset, n_samples: int) -> str:
     fingerprint = dataset.prefix_fingerprint(n_samples)
     if fingerprint is None:
         raise DataError(
-            f"a {type(dataset).__name__} does not tell its first rows from others; write the data to Zarr "
-            "and open them with open_dataset"
+            f"a {type(dataset).__name__} has no fingerprint of its first rows; write the data to Zarr and "
+            "open them with open_dataset"
         )
     return fingerprint
 

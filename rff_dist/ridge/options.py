@@ -29,7 +29,7 @@ type Components = int | str | Sequence[int]
 
 SOLVERS = ("auto", "direct", "pcg")
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
-CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
+CV_NAMES = ("auto", "cv", "cv-1se")  # the names that k-fold cross-validation can serve
 
 
 def is_one_alpha(alpha: Alpha) -> bool:
@@ -56,7 +56,7 @@ def are_several(n_components: Components) -> bool:
 
 
 def read_widths(n_components: Components, map: str, features: str | Nystrom) -> list[int]:
-    """Return the widths that a fit looks at, ascending: one, unless several are given.
+    """Return the numbers of components that a fit looks at, ascending.
 
     Raises InvalidParameterError if there is none, or one is no integer of at least 1, or odd for Fourier
       features in pairs.
@@ -72,10 +72,10 @@ def read_widths(n_components: Components, map: str, features: str | Nystrom) -> 
 
 
 def check_conformal(conformal: bool | str, folds: Folds | None) -> None:
-    """Check that intervals of a kind can be made, before a pass over the data.
+    """Check that intervals of this kind can be made, before a pass over the data.
 
-    Raises InvalidParameterError if `conformal` is neither a bool nor "normalized", or the latter with folds
-      of which a split trains on none that is held out: there are then no residuals to fit its deviations by.
+    Raises InvalidParameterError if `conformal` is neither a bool nor "normalized", or if it is "normalized"
+      and a split trains only on folds that are never held out: its deviations would have no residuals.
     """
     if not isinstance(conformal, str) and np.asarray(conformal).dtype == bool:
         return
@@ -95,16 +95,16 @@ def check_conformal(conformal: bool | str, folds: Folds | None) -> None:
 class Penalty:
     """How the penalty is found, and whether an intercept is fitted beside it.
 
-    `alpha`: "cv" is the alpha of the least k-fold error, and "cv-1se" the largest within one standard error
-      of it; see `solve_folds`. "gcv" and "evidence" are generalised cross-validation and the marginal
-      likelihood, see `solve`; "press" is the least leave-one-out error, by another pass. "auto" is "cv" with
-      as many folds as memory holds, or "press" where it holds none; of few rows each is left out in turn.
-      Of several numbers the folds choose.
-    `alphas`: what a named `alpha` searches, in the place of the whole range.
+    `alpha`: "cv" takes the alpha with the least k-fold error, and "cv-1se" the largest one within one
+      standard error of it; see `solve_folds`. "gcv" (generalised cross-validation) and "evidence" (marginal
+      likelihood) need no folds, see `solve`. "press" takes the least leave-one-out error, by another pass.
+      "auto" is "cv" with as many folds as memory holds, or "press" if it holds none; few rows are left out
+      one by one. Several numbers: the folds choose among them.
+    `alphas`: the values that a named `alpha` searches; the whole range by default.
     `fit_intercept`: the intercept is not penalised.
-    `per_target`: whether an alpha that is chosen is chosen for each target by its own errors. "auto" gives
-      targets an alpha of their own for which it saves more than 1 % of the error, and more than its standard
-      error where there are folds; the others share one, which costs less.
+    `per_target`: whether each target gets an alpha of its own, chosen by its errors. "auto" does so where it
+      saves more than 1 % of a target's error and, with folds, more than the standard error of that saving;
+      the other targets share one, which costs less.
     Raises InvalidParameterError if a number is out of range, or `alphas` are given beside numbers.
     """
 
@@ -123,12 +123,12 @@ class Penalty:
 
     @property
     def named(self) -> str | None:
-        """What chooses alpha; None where numbers are given."""
+        """The name of the method that chooses alpha; None if numbers are given."""
         return self.alpha if isinstance(self.alpha, str) else None
 
     @property
     def grid(self) -> FloatArray | None:
-        """The alphas to choose from, or the one that is given; None is the whole range."""
+        """The alphas to choose from, or the given one; None for the whole range."""
         given = self.alphas if isinstance(self.alpha, str) else self.alpha
         return None if given is None else np.atleast_1d(np.asarray(given, np.float64))
 
@@ -144,27 +144,27 @@ class RidgeOptions:
     """What a fit is to use; "auto" leaves a choice to the folds.
 
     `kernel`: "auto" compares Gaussian and Matérn-3/2 kernels, a linear one, and sums of these.
-    `length_scale`: "auto" compares length scales that the evidence tuned, one per column, with multiples of
-      the median distance between rows. None keeps the kernel's own.
+    `length_scale`: "auto" compares length scales tuned by the evidence, one per column, with multiples of the
+      median distance between rows. None keeps the kernel's own.
     `features`: "auto" compares Fourier and Nyström features.
-    `n_components`: D: cost grows with its square, error falls as 1/√D. Of several, the folds take the
-      smallest within one standard error of the best, from the same pass; see `solve_folds`.
+    `n_components`: D. Cost grows with its square, error falls as 1/√D. If several are given, the folds take
+      the smallest within one standard error of the best, from the same pass; see `solve_folds`.
     `alpha`, `alphas`, `fit_intercept`, `alpha_per_target`: see `Penalty`.
-    `cv`: folds to choose by, each summed apart in the same pass; None is `default_folds` where they are
-      needed.
+    `cv`: the folds that choices are made by. Each is summed separately, in the same pass. None takes
+      `default_folds` if folds are needed.
     `conformal`: whether one more pass counts how far off held-out rows are, for intervals; see
       `hold_out_scores`.
-    `solver`: "direct" sums up Z'Z and factors it; "pcg" solves by passes of Z'(Zv), and keeps no statistics;
-      it chooses alpha by the rows of one fold. "auto" is `ridge.plan.choose_solver`.
-    `sample_weight_kind`: whether weights say how precise a row is, or are whole numbers that say how often it
-      is there.
-    `design`: None is each kernel's own; see `default_design`.
+    `solver`: "direct" sums up Z'Z and factors it. "pcg" solves by passes of Z'(Zv), keeps no statistics, and
+      chooses alpha by the rows of one fold. "auto" goes by `ridge.plan.choose_solver`.
+    `sample_weight_kind`: "precision" if weights say how precise a row is, "frequency" if they are whole
+      numbers that say how often it occurs.
+    `design`: None takes each kernel's own; see `default_design`.
     `map`: see `draw_feature_map`; "auto" takes the real map of lower variance.
-    `precision`: {"auto", "standard", "high"}. Of Fourier features, see `draw_feature_map`. "auto" begins with
-      "standard", and takes "high" in another pass where coefficients are so large that rounding to 15 bits
-      shows.
-    `standardize`: {"auto", "rank"} or bool. What is done to the input columns first; see `standardizer_for`.
-    `seed`: of frequencies and samples; all candidates share it.
+    `precision`: {"auto", "standard", "high"}, of Fourier features; see `draw_feature_map`. "auto" begins with
+      "standard", and takes "high" in another pass if coefficients are so large that rounding features to 15
+      bits shows.
+    `standardize`: {"auto", "rank"} or bool. How input columns are scaled first; see `standardizer_for`.
+    `seed`: seed of frequencies and samples, the same for all candidates.
     """
 
     kernel: str | Kernel = "auto"
@@ -193,8 +193,9 @@ class RidgeOptions:
         check_solver(self.solver)
         if self.solver == "pcg" and (reason := self.needs_statistics) is not None:
             raise InvalidParameterError(
-                f"`solver` is 'pcg', which keeps no sums of Z'Z, but {reason}; expected 'auto', 'cv' or "
-                "numbers above 0 as `alpha`, and nothing else that folds choose. Or take solver='direct'"
+                f"`solver` is 'pcg', which keeps no sums of Z'Z, but {reason} needs them; expected 'auto', "
+                "'cv' or numbers above 0 as `alpha`, one `n_components` and no `conformal`. Or take "
+                "solver='direct'"
             )
         for kind in self.kinds:
             find_features(kind)
@@ -210,7 +211,7 @@ class RidgeOptions:
 
     @property
     def needs_statistics(self) -> str | None:
-        """Why the fit cannot do without sums of Z'Z; None where it can."""
+        """The reason why the fit needs sums of Z'Z; None if it does not."""
         named = isinstance(self.alpha, str)
         if self.alpha not in ("auto", "cv") if named else not np.all(np.asarray(self.alpha) > 0):
             return f"`alpha` is {self.alpha!r}"

@@ -1,12 +1,12 @@
 """Ridge coefficients without Z'Z: preconditioned conjugate gradients, a pass over the rows for each step.
 
 A step costs O(n_samples · n_components · n_features) and O(n_components) memory. The preconditioner is a
-randomised sketch of Z'Z, whose rank is doubled as long as the steps that it may save cost more. Nyström
-features take it too: measured, FALKON's, of the centres alone, needed two to twenty times the steps, and two
-more arrays of the Gram's size.
+randomised sketch of Z'Z; its rank is doubled as long as the steps that this may save cost more. It serves
+Nyström features too: FALKON's preconditioner, made of the centres alone, needed two to twenty times the
+steps, and two more arrays of the Gram's size.
 
-An alpha is chosen by held-out rows: all alphas are columns of the same passes, and each pass tells how far
-off the solutions so far are at the rows that it does not train on.
+Alpha is chosen by held-out rows: all alphas are columns of the same passes, and each pass measures the errors
+of the solutions so far at the rows that it does not train on.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
-TOLERANCE = 1e-7  # of the targets' deviations: predictions then differ from the direct solution's by less
+TOLERANCE = 1e-7  # estimated distance from the direct predictions, over the targets' deviations
 MAX_PASSES = 500
 FIRST_RANK = 128
-MAX_RANK_BYTES = 2**29  # of a sketch; four such arrays are there while its eigenvectors are made
-SKETCH_COLUMNS = 256  # of one pass: the pass's sums and what travels to the workers are then small
-SIGN_STREAM = 2**33  # beyond those of frequencies and seeds; see `frequencies.counter`
-FEATURE_OPERATIONS = 100  # that a feature takes, as many as 100 of a product; measured 1.9 ns at 50 GFLOP/s
-COLUMN_OPERATIONS = 4  # that a feature takes for each column: one product to the rows, one back
-# Of a choice of alpha: errors at held-out rows decide, which need fewer digits than a solution
+MAX_RANK_BYTES = 2**29  # of a sketch; four such arrays exist while its eigenvectors are computed
+SKETCH_COLUMNS = 256  # per pass, so that its sums and what is sent to workers stay small
+SIGN_STREAM = 2**33  # beyond the streams of frequencies and seeds; see `frequencies.counter`
+FEATURE_OPERATIONS = 100  # a feature takes as long as so many of a product: 1.9 ns at 50 GFLOP/s
+COLUMN_OPERATIONS = 4  # for each feature and column: a product to the rows, and one back
+# For the choice of alpha, errors at held-out rows need fewer digits than a solution.
 CHOICE_TOLERANCE = 1e-4
-PATIENCE = 5  # steps without
-WORTHWHILE = 1e-4  # of its held-out error gained, after which a column is left
+PATIENCE = 5  # steps without a worthwhile gain, after which an alpha is not iterated further
+WORTHWHILE = 1e-4  # share of its held-out error that a step must gain
 LEAST_SHARE = 1e-8  # of the largest eigenvalue: the least alpha that "auto" tries
 
 
@@ -63,10 +63,11 @@ LEAST_SHARE = 1e-8  # of the largest eigenvalue: the least alpha that "auto" tri
 class Pcg:
     """A solution by conjugate gradients, and how it was found.
 
-    `rank`: of the sketch.
-    `n_passes`: over the rows, those of the sketch included.
-    `relative_error`: an estimate of how far predictions are from the exact solution's, in deviations of y.
-    `spec`, `target_deviations`: of the sums that it began with; float64 array of shape (n_targets,).
+    `rank`: rank of the sketch.
+    `n_passes`: passes over the rows, including those of the sketch.
+    `relative_error`: estimated distance of predictions from the exact solution's, in deviations of y.
+    `spec`: the spec of the sums.
+    `target_deviations`: float64 array of shape (n_targets,).
     """
 
     solution: RidgeSolution
@@ -78,7 +79,7 @@ class Pcg:
     target_deviations: FloatArray
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what a model's card keeps of it."""
+        """Return the facts for a model's card."""
         return {
             "method": "pcg",
             "rank": self.rank,
@@ -99,12 +100,11 @@ def solve_pcg(
 ) -> Pcg:
     """Solve for an alpha above 0, or one for each target, by passes of Z'(Zv), all targets together.
 
-    It ends where predictions differ from those of the exact solution by an estimated `TOLERANCE`, as a share
-    of the targets' deviations. Where rounding or `max_passes` end it, the status is NOT_CONVERGED, with a
-    LinAlgWarning.
+    Iteration ends when the estimated distance of predictions from those of the exact solution is `TOLERANCE`
+    times the targets' deviations. If rounding or `max_passes` end it before, the status is NOT_CONVERGED, and
+    there is a LinAlgWarning.
 
-    `chosen`: how alpha was chosen: its preconditioner and solutions are gone on with.
-
+    `chosen`: how alpha was chosen; its preconditioner and solutions are reused.
     Raises DataError if values are not finite; SolveError if the preconditioner cannot be made.
     """
     operator = gram_operator(
@@ -146,9 +146,9 @@ def solve_pcg(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """What alpha was chosen from.
+    """The solutions and errors that alpha was chosen from.
 
-    `table`: errors of every alpha at the rows of one fold, of solutions without these rows.
+    `table`: errors of every alpha on the rows of one fold, by solutions without these rows.
     `solutions`: float64 array of shape (n_components, n_alphas, n_targets). Those solutions.
     """
 
@@ -158,7 +158,7 @@ class Chosen:
     n_passes: int
 
     def near(self, alpha: FloatArray) -> FloatArray:
-        """Return the solutions of each target's alpha, of the table: shape (n_components, n_targets)."""
+        """Return each target's solution at its alpha of the table, shape (n_components, n_targets)."""
         return self.solutions[:, np.searchsorted(self.table.alphas, alpha), np.arange(len(alpha))]
 
 
@@ -170,13 +170,13 @@ def validate_alphas(
     alphas: ArrayLike | None,
     fit_intercept: bool,
 ) -> Chosen:
-    """Find how far off each alpha's solution is at held-out rows, all by the same passes.
+    """Measure each alpha's errors at held-out rows, all in the same passes.
 
-    A column is left where it is solved within a share of 1e-4 of the target's deviations, or where five steps
-    gained less than a share of 1e-4 of its error.
+    A column (an alpha and a target) is not iterated further once it is solved within 1e-4 of the target's
+    deviation, or five steps in a row each gained less than 1e-4 of its held-out error.
 
-    `folds`: the last of their splits says which rows are trained on and which are held out.
-    `alphas`: those to try; None for three per decade down to 1e-8 of the largest eigenvalue.
+    `folds`: their last split says which rows are trained on and which are held out.
+    `alphas`: the values to try; by default three per decade, down to 1e-8 of the largest eigenvalue.
     Raises DataError, SolveError as `solve_pcg`; StatisticsError if no row is held out.
     """
     dataset = prepared.dataset
@@ -228,9 +228,9 @@ def validate_alphas(
 def _sketch(
     prepared: Prepared, operator: GramOperator, alpha: float | None, tolerance: float
 ) -> tuple[NystromPreconditioner, int]:
-    """Return the preconditioner for alphas from `alpha` up, and how many passes it took.
+    """Return a preconditioner for alphas of at least `alpha`, and how many passes it took.
 
-    Without an alpha it is for those from `LEAST_SHARE` of the largest eigenvalue up.
+    `alpha`: None is `LEAST_SHARE` of the largest eigenvalue.
     """
     n_components = operator.feature_map.n_components
     largest = largest_rank(n_components)
@@ -257,7 +257,7 @@ def largest_rank(n_components: int) -> int:
 
 
 def random_signs(n_components: int, start: int, stop: int) -> FloatArray:
-    """Return columns `start:stop` of a random matrix of ±1/√n_components; each goes by its number alone."""
+    """Return columns `start:stop` of a random matrix of ±1/√n_components; each depends on its own number."""
     keys = [np.array([0, SIGN_STREAM + column], np.uint64) for column in range(start, stop)]
     words = [np.random.Philox(key=key).random_raw(-(-n_components // 64)).astype("<u8") for key in keys]
     bits = [np.unpackbits(word.view(np.uint8), count=n_components) for word in words]
@@ -267,14 +267,14 @@ def random_signs(n_components: int, start: int, stop: int) -> FloatArray:
 def _worth_doubling(
     found: NystromPreconditioner, alpha: float, operator: GramOperator, tolerance: float
 ) -> bool:
-    """Return whether the steps that a larger rank may save cost more than its columns."""
+    """Return whether the steps that a doubled rank may save cost more than its columns."""
     least = expected_iterations(1.0, tolerance)
     saved = expected_iterations(float(found.shortfall(np.array([alpha]))[0]), tolerance) - least
     return saved * pass_operations(operator.accumulation.spec.n_targets) > pass_operations(found.rank)
 
 
 def pass_operations(n_columns: int) -> int:
-    """Return the operations of a pass of Z'(ZV), for each of its features."""
+    """Return the operations of a pass of Z'(ZV) for each feature."""
     return FEATURE_OPERATIONS + COLUMN_OPERATIONS * n_columns
 
 

@@ -42,11 +42,13 @@ from rff_dist.statistics.spec import FRACTION_BITS, OUTPUT_TILE, TileLayout, cel
 from rff_dist.text import human_bytes
 
 ASSUMED_RANK, ASSUMED_STEPS = 512, 40  # of conjugate gradients
-WORTH_ITERATING = 0.25  # of the cost of Z'Z and its factor, whose statistics are then done without
-BYTES_COST = 0.2  # of an operation that bytes do for fixed-point features, beside one of float64
-MAX_PARTS = 64  # of sums that no worker holds as a whole; each reads all rows
-ASSUMED_ALPHAS = 64  # of a cross-validation, where the data decide how many there are
-# Python with NumPy, SciPy, Zarr, scikit-learn and distributed, measured 230 to 330 MiB, ONNX Runtime 30
+# Share of the cost of Z'Z and its factorisation below which "auto" iterates and goes without statistics: at
+# D = 4,096 iterating took 9 to 20 times as long as products of bytes were planned to.
+WORTH_ITERATING = 0.25
+BYTES_COST = 0.2  # of an operation done by bytes, for fixed-point features; one in float64 costs 1
+MAX_PARTS = 64  # of sums too large for one worker; each part takes a pass over all rows
+ASSUMED_ALPHAS = 64  # of a cross-validation; the real number depends on the data
+# Python with NumPy, SciPy, Zarr, scikit-learn and distributed takes 230 to 330 MiB, ONNX Runtime 30.
 PROCESS_BYTES = 400 * 2**20
 
 
@@ -56,19 +58,18 @@ class Plan:
 
     `n_samples`, `n_features`, `n_targets`, `n_components`: sizes of the job.
     `n_workers`, `n_threads`: processes, and threads of each.
-    `n_blocks`, `rows_per_block`, `tile_rows`: how the rows are cut: a block is a task, a tile shares the
-      cache.
+    `n_blocks`, `rows_per_block`, `tile_rows`: how the rows are cut into blocks and tiles.
     `bytes_read`: inputs and targets, once for the moments and once for the statistics.
     `flops`: multiplications and additions of the products.
-    `statistics_bytes`: one block's statistics in memory, of all folds and feature maps.
-    `n_parts`: passes that each sum up a part of them, where a worker's memory does not hold the whole.
-    `ledger_bytes`: what a job keeps of them at most beside its output, until that is published.
-    `worker_bytes`: peak memory of a worker process; the statistics pass needs no more.
-    `client_bytes`: peak memory of the process that solves, and runs the pass too where there are no other
-      workers.
+    `statistics_bytes`: memory of one block's statistics, for all folds and feature maps.
+    `n_parts`: passes that each sum up a part of the statistics; 1 if a worker's memory holds them whole.
+    `ledger_bytes`: the most that a job keeps of its sums beside its output, until that is published.
+    `worker_bytes`: peak memory of a worker process, reached in the statistics pass.
+    `client_bytes`: peak memory of the process that solves. It runs the pass too if there are no workers.
     `memory_limit`, `client_memory_limit`: bytes that a worker and the solver may use, where known.
-    `solver`: "direct", or "pcg", of which `flops` and `statistics_bytes` count a sketch of 512 and 40 steps.
-    `reason`: why that one.
+    `solver`: "direct" or "pcg". For "pcg", `flops` and `statistics_bytes` assume a sketch of rank 512 and 40
+      steps.
+    `reason`: why this solver.
     """
 
     n_samples: int
@@ -99,7 +100,7 @@ class Plan:
 
     @property
     def shortages(self) -> list[tuple[str, int, int]]:
-        """Which process needs more memory than it has, the bytes that it needs, and those that it has."""
+        """Processes that need more memory than they have, each with the bytes needed and available."""
         return _shortages(
             ("a worker", self.worker_bytes, self.memory_limit),
             ("the solver", self.client_bytes, self.client_memory_limit),
@@ -130,7 +131,7 @@ class Sizes:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
-        """Return the sizes of a dataset; one without targets is planned as with one."""
+        """Return the sizes of a dataset; without targets, it is planned as if it had one."""
         return cls(
             n_samples=dataset.n_samples,
             n_features=dataset.n_features,
@@ -141,7 +142,7 @@ class Sizes:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row as it is read, with its targets and weight."""
+        """Bytes of one row as read, with its targets and weight."""
         return self.n_features * self.itemsize + 8 * (self.n_targets + 1)
 
     def block_rows(self, n_folds: int = 1) -> int:
@@ -155,9 +156,9 @@ class Machines:
     """What runs a fit.
 
     `n_workers`, `n_threads`: processes, and threads of each.
-    `separate_client`: whether the solver's process is another than the workers'.
+    `separate_client`: whether the solver runs in a process of its own.
     `memory_limit`: bytes that a worker process may use, where known.
-    `client_memory_limit`: bytes that the solver's process may use; None is `memory_limit`.
+    `client_memory_limit`: bytes that the solver's process may use; `memory_limit` by default.
     """
 
     n_workers: int = 1
@@ -181,13 +182,13 @@ class Machines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Which sums a fit makes of the rows, and what it solves of them.
+    """Which sums a fit makes of the rows, and how they are solved.
 
-    `alpha`: one number is solved by Cholesky, all else takes eigenvectors.
-    `features`: Nyström's have a factor of the centres, which the solver's process keeps.
-    `n_folds`: folds whose rows are summed apart, for cross-validation; 1 for none.
+    `alpha`: one number takes a Cholesky factorisation, anything else eigenvectors.
+    `features`: for Nyström features, the solver's process also holds a factor of the centres.
+    `n_folds`: folds that are summed separately, for cross-validation; 1 for none.
     `n_maps`: feature maps whose statistics are accumulated in one reading.
-    `in_parts`: whether sums that no worker holds as a whole may be made in several readings.
+    `in_parts`: whether sums too large for a worker may be made in several readings.
     """
 
     alpha: Alpha = "auto"
@@ -198,18 +199,18 @@ class Sums:
 
     @classmethod
     def of(cls, options: RidgeOptions, n_folds: int = 1) -> Self:
-        """Return those of a regression; of several kinds of features the one that takes most."""
+        """Return the sums of a regression; of several kinds of features, the most costly counts."""
         return cls(alpha=options.alpha, features=options.kinds[-1], n_folds=n_folds, in_parts=True)
 
     @property
     def whitened(self) -> bool:
-        """Whether the features are Nyström's."""
+        """Whether these are Nyström features."""
         return find_features(self.features) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFit:
-    """A fit to be planned: its data, its D, what runs it, and which sums it makes."""
+    """A fit to plan: its data, D, machines and sums."""
 
     sizes: Sizes
     n_components: int
@@ -254,7 +255,7 @@ def _within_memory(plan: Callable[[PlannedFit], Plan], fit: PlannedFit) -> Plan:
 
 
 def _shortages(*processes: tuple[str, int, int | None]) -> list[tuple[str, int, int]]:
-    """Return the processes that need more bytes than they have, of those where that is known."""
+    """Return the processes that need more bytes than they have, where the limit is known."""
     return [(who, needed, limit) for who, needed, limit in processes if limit is not None and needed > limit]
 
 
@@ -271,10 +272,10 @@ def _plan_direct(fit: PlannedFit) -> Plan:
     statistics_bytes = one_set * n_folds * n_maps
     together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // n_regions))
     chunk_bytes = max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
-    # as stored and as read, and one more that is read ahead
+    # a block as stored and as decoded, and one more that is read ahead
     block_bytes = 3 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
     tile_bytes = 8 * n_components * height * together + n_threads * (8 * REGION**2 + 4 * OUTPUT_TILE * height)
-    # blocks are added in place; a worker's total, that of a run and their sum are there together
+    # blocks are added in place, but a worker's total, a run's total and their sum exist at once
     held = 3 if machines.separate_client and n_blocks > 1 else 1
     beside_bytes = PROCESS_BYTES + block_bytes + tile_bytes
     limit, cell_bytes = machines.memory_limit, 8 * _limbs(n_samples) * cell_components(n_components) ** 2
@@ -286,7 +287,7 @@ def _plan_direct(fit: PlannedFit) -> Plan:
     if n_parts > 1:
         part_bytes = statistics_bytes // n_parts + cell_bytes * n_folds * n_maps
     pass_bytes = beside_bytes + part_bytes * held
-    # Cholesky factors a copy of the Gram; the eigensolver needs vectors and two arrays of work
+    # Cholesky factors a copy of the Gram; the eigensolver needs eigenvectors and two work arrays
     matrices = 2 if is_one_alpha(sums.alpha) else 5
     factor_bytes = 8 * n_components**2 if sums.whitened else 0
     solve_bytes = PROCESS_BYTES + 2 * statistics_bytes + 8 * n_components**2 * matrices + factor_bytes
@@ -324,9 +325,10 @@ def _plan_direct(fit: PlannedFit) -> Plan:
 
 
 def _parts_for(n_bytes: int, room: int, cell_bytes: int) -> int:
-    """Return in how many parts sums fit in a room: 1 where they do as a whole, or would not in 64 either.
+    """Return into how many parts to split sums so that each fits: 1 if none is needed, or 64 do not do.
 
-    `cell_bytes`: by which a part may be above its share.
+    `room`: bytes that a part may take.
+    `cell_bytes`: by how much a part may exceed its equal share, since it has whole cells.
     """
     if n_bytes <= room or room <= cell_bytes:
         return 1
@@ -379,11 +381,11 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
 def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
     """Return the plan of a fit by the solver that the options ask for.
 
-    With folds "auto" is "direct". Without it takes "pcg" for one given alpha where memory does not hold Z'Z,
-    or where by its operations that takes less than a quarter of the time of Z'Z and its factorisation. It
-    goes by sizes and memory alone.
+    "auto" is "direct" with folds. For one given alpha it is "pcg" if memory does not hold Z'Z, or if
+    iterating is planned to take less than a quarter of the time of Z'Z and its factorisation. Sizes and
+    memory alone decide.
 
-    Raises PlanError if memory does not do for any solver that may be taken.
+    Raises PlanError if memory is too small for every solver that may be taken.
     """
     if options.solver != "auto":
         return plan_pcg(fit) if options.solver == "pcg" else plan_fit(fit)
@@ -411,7 +413,7 @@ def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
 
 
 def _limbs(n_samples: int) -> int:
-    """Return how many integers hold one sum of so many products."""
+    """Return how many 64-bit integers hold the sum of so many products."""
     return 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
 
 
@@ -420,12 +422,12 @@ def plan_matrix_pass(
 ) -> tuple[int, int]:
     """Return the peak bytes of a worker and of the client in a pass that carries a D x D matrix.
 
-    Such passes are those with standard deviations, which carry a triangle, and leave-one-out passes.
+    Passes with standard deviations carry a triangle, and leave-one-out passes a rotation.
 
-    `fit`: of which the features' kind counts, and no other sums.
-    `n_columns`: columns of n_components numbers that the pass carries too.
-    `n_matrices`: how many such matrices it carries.
-    `spectral`: whether the matrix comes of an eigendecomposition rather than a Cholesky factorisation.
+    `fit`: of its sums, only the kind of features matters.
+    `n_columns`: columns of n_components numbers that the pass carries as well.
+    `n_matrices`: how many D x D matrices it carries.
+    `spectral`: whether the matrix comes from an eigendecomposition, not from a Cholesky factorisation.
     """
     sizes, n_components, machines = fit.sizes, fit.n_components, fit.machines
     n_samples, n_targets, n_threads = sizes.n_samples, sizes.n_targets, machines.n_threads
@@ -433,15 +435,15 @@ def plan_matrix_pass(
     height = min(tile_rows(n_components), rows)
     block_bytes = 2 * max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
     block_bytes += rows * 24 * (sizes.n_features + 4 * (n_targets + 1))
-    # features, what they become and its squares, of 256 rows; a stripe of a tile for the predictions
+    # features of 256 rows, what they are turned into and its squares; a stripe of a tile for predictions
     copies = 3 + (n_matrices > 1)
     strip_bytes = n_threads * (copies * 8 * STRIP_COLUMNS * (n_components + n_columns))
     strip_bytes += n_threads * 8 * OUTPUT_TILE * height
     whitener_bytes = fit.sums.whitened * 8 * n_components**2
     matrix_bytes, column_bytes = n_matrices * 8 * n_components**2, 8 * n_components * n_columns
     here = PROCESS_BYTES + block_bytes + strip_bytes + matrix_bytes + column_bytes
-    kept = 8 * _limbs(n_samples) * TileLayout(n_components).size + whitener_bytes  # with the model
-    # the eigensolver needs what it does in a fit; the triangle is made in the Gram's own memory
+    kept = 8 * _limbs(n_samples) * TileLayout(n_components).size + whitener_bytes  # by the model
+    # the eigensolver needs as much as in a fit; the triangle is made in the Gram's own memory
     making = PROCESS_BYTES + kept + matrix_bytes * (5 if spectral else 1) + 2 * column_bytes
     if machines.separate_client:
         # a matrix that travels is there twice while it is packed or unpacked
@@ -451,14 +453,14 @@ def plan_matrix_pass(
 
 
 def check_plan(dataset: Dataset, n_components: int, sums: Sums, *, engine: Engine) -> Plan:
-    """Plan a fit on an engine, and refuse it where memory would not do; see `plan_fit`."""
+    """Plan a fit on an engine, and refuse it if memory is too small; see `plan_fit`."""
     return plan_fit(PlannedFit.of(dataset, n_components, sums, engine=engine))
 
 
 def check_solver_plan(
     dataset: Dataset, n_components: int, options: RidgeOptions, n_folds: int = 1, *, engine: Engine
 ) -> Plan:
-    """Plan a fit on an engine by the solver that the options ask for; see `choose_solver`."""
+    """Plan a fit on an engine with the solver that the options ask for; see `choose_solver`."""
     fit = PlannedFit.of(dataset, n_components, Sums.of(options, n_folds), engine=engine)
     return choose_solver(fit, options)
 
@@ -466,7 +468,7 @@ def check_solver_plan(
 def check_matrix_pass(
     dataset: Dataset, feature_map: FeatureMap, *, engine: Engine, n_targets: int, **carried: Any
 ) -> None:
-    """Refuse a pass that carries D x D matrices where memory would not do; see `plan_matrix_pass`."""
+    """Refuse a pass that carries D x D matrices if memory is too small; see `plan_matrix_pass`."""
     sums = Sums(features="fourier" if feature_map.whitener is None else "nystrom")
     fit = PlannedFit.of(dataset, feature_map.n_components, sums, engine=engine)
     fit = replace(fit, sizes=replace(fit.sizes, n_targets=n_targets))
@@ -483,7 +485,7 @@ def check_matrix_pass(
 
 
 def measure_gflops() -> float:
-    """Time a symmetric product for 0.2 s: billions of float64 operations a second of one thread."""
+    """Measure billions of float64 operations a second of one thread, by a symmetric product; takes 0.2 s."""
     matrix = np.random.Generator(np.random.Philox(0)).standard_normal((1024, 4096))
     best = math.inf
     with limit_blas(1):

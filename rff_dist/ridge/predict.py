@@ -1,6 +1,6 @@
 """Passes of a trained model over a dataset: evaluate it, predict, write predictions to Zarr.
 
-Estimators, the command line and the flows are thin faces of these, as of `ridge.automatic.fit`, which trains.
+Estimators, the command line and the flows call these, as they call `ridge.automatic.fit` to train.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rff_dist.storage.ledger import Ledger
 from rff_dist.storage.outputs import Layout, Output, create_output
 from rff_dist.typing import FloatArray
 
-#: Seconds of writing rows that are kept for a job that does the same, when this one is stopped.
+#: Seconds of writing, above which the rows that a stopped job wrote are kept for one that does the same.
 WORTH_KEEPING_S = 5.0
 
 
@@ -82,13 +82,11 @@ def predict(
 ) -> int:
     """Write predictions of every row to a new Zarr group, as the array `predictions`.
 
-    With `std` the array `standard_deviations` beside it holds theirs, at the cost of
-    `predict_with_std_in_memory`. With `coverage` the arrays `lower` and `upper` hold the ends of intervals
-    that new observations are in with that probability: conformal ones where the model has held-out scores,
-    else those of the normal law, at the cost of `std`.
+    `std` adds the array `standard_deviations`, at the cost of `predict_with_std_in_memory`. `coverage` adds
+    the arrays `lower` and `upper`, the ends of intervals that contain new observations with that probability:
+    conformal intervals if the model has held-out scores, else normal ones, at the cost of `std`.
 
-    The pass is idempotent: a block written twice holds the same numbers, and the output appears at
-    `url` when it is complete.
+    A block that is written twice holds the same numbers. The output appears at `url` when it is complete.
 
     Returns `n_samples`: rows written.
     Raises DataError if the dataset does not fit the model; StorageError if the output exists and `overwrite`
@@ -124,13 +122,14 @@ def write_output[S](
     overwrite: bool = False,
     **options: Any,
 ) -> Output:
-    """Write what a function makes of each block's rows to a new output; see its `Layout` for the options.
+    """Apply a function to each block's rows, and write the results to a new output.
 
-    The rows' ids, where they have some, are written beside it as `id`.
+    If the rows have ids, these are written beside them as `id`. After an error nothing is left of the output,
+    unless the engine has a ledger: the rows that were written are then kept for a job that does the same.
 
-    With `attributes` the output is finished and appears at `url`; with None the caller finishes or discards
-    it. After an error nothing is left of it, unless the engine has a ledger: then the rows that were written
-    stay there, for a job that does the same.
+    `attributes`: with these the output is finished and appears at `url`. With None the caller finishes or
+      discards it.
+    `options`: those of `Layout`.
     """
     blocks = blocks_of(dataset)
     layout = Layout(dataset.n_samples, blocks[0].n_samples, **options)  # no two tasks write to one chunk
@@ -161,7 +160,7 @@ def write_output[S](
 def rows_in_memory[S](
     dataset: Dataset, compute: Callable[[Rows, S], NDArray[Any]], state: S, *, engine: Engine, label: str
 ) -> NDArray[Any]:
-    """Return what a function makes of each block's rows as one array; see `write_output`."""
+    """Apply a function to each block's rows, and return the results as one array; see `write_output`."""
     return sum_rows(dataset, partial(_part_of, compute=compute), state, engine=engine, label=label).joined()
 
 
@@ -171,16 +170,15 @@ def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[An
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Predicting:
-    """The state of a predicting pass, which says what arrays it makes.
+    """The state of a predicting pass.
 
-    `model`: with standard deviations, where they or intervals need these.
-    `arrays`: their names, `predictions` first.
-    `one_dimensional`: whether they drop the target axis.
-    `deviations`: half width of intervals in standard deviations; 0 where they have another, or none are
-      wanted.
-    `half_width`: float64 array of shape (n_targets,), or None. Half width of conformal intervals; over s(x)
-      where the model's scores are normalised.
-    `root_deviations`: what predicts √s there.
+    `model`: one with standard deviations if these, or intervals by them, are wanted.
+    `arrays`: names of the arrays to make, `predictions` first.
+    `one_dimensional`: whether arrays drop the target axis.
+    `deviations`: half width of normal intervals in standard deviations; 0 if none are wanted.
+    `half_width`: float64 array of shape (n_targets,), or None. Half width of conformal intervals; the half
+      width over s(x) if the model's scores are normalised.
+    `root_deviations`: predicts √s for normalised scores.
     """
 
     model: LinearModel | PredictiveModel
@@ -212,7 +210,7 @@ def _predicting(
 
 
 def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
-    """Return the wanted arrays of a block, along the last axis where they are several."""
+    """Return the wanted arrays of a block, stacked along the last axis if there are several."""
     if isinstance(state.model, PredictiveModel):
         mean, deviation = predict_rows_with_std(rows, state.model)
     else:
@@ -229,7 +227,7 @@ def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
 def predict_intervals_in_memory(
     dataset: Dataset, model: RidgeModel, *, coverage: float, engine: Engine
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the lower and upper ends of intervals, each as `predict_in_memory` would; see `predict`.
+    """Return the lower and upper ends of intervals, in the shape of `predict_in_memory`; see `predict`.
 
     Raises DataError if the dataset does not fit the model; InvalidParameterError if `coverage` is not in (0,
       1); StatisticsError, SolveError without held-out scores, as `predict_with_std_in_memory`.
@@ -251,7 +249,7 @@ def _arrays_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine, **
 def predict_with_std_in_memory(
     dataset: Dataset, model: RidgeModel, *, engine: Engine
 ) -> tuple[FloatArray, FloatArray]:
-    """Return predictions and their standard deviations, each as `predict_in_memory` would.
+    """Return predictions and their standard deviations, in the shape of `predict_in_memory`.
 
     O(n_samples · n_components²), and O(n_components³ / 3) at a model's first call; see
     `rff_dist.ridge.uncertainty` for the formula. The model and each worker hold a triangle of
@@ -259,7 +257,7 @@ def predict_with_std_in_memory(
 
     Raises DataError if the dataset does not fit the model; StatisticsError if the model has no statistics, or
       does not say whether an intercept was fitted; SolveError if the statistics do not determine a variance;
-      PlanError if the triangle does not fit into the memory there is.
+      PlanError if memory does not hold the triangle.
     """
     found = _arrays_in_memory(dataset, model, std=True, engine=engine)
     return found[..., 0], found[..., 1]
@@ -277,7 +275,7 @@ def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) ->
 
 
 class ModelOfColumns(Protocol):
-    """What a model says of the columns that it was trained on: a regression, a classifier or clusters."""
+    """A model that knows the columns that it was trained on: a regression, a classifier or clusters."""
 
     @property
     def feature_map(self) -> FeatureMap: ...

@@ -1,4 +1,4 @@
-"""What every fit begins with: the columns are measured, the inputs standardised, features drawn."""
+"""The first steps of every fit: measure the columns, standardise the inputs, draw features."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from rff_dist.statistics.passes import check_weight_kind, fraction_bits_for, sta
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A dataset that was looked at once: what every fit of it begins with.
+    """A dataset whose columns were measured: the start of every fit.
 
-    `moments`: of its columns.
-    `standardizer`: what is done to the inputs first.
+    `moments`: moments of the columns.
+    `standardizer`: scales the inputs before features are made.
     `engine`: runs the passes.
-    `standardize`: what the standardizer was made by.
-    `sample_weight_kind`: what weights say of their rows; see `RidgeOptions`.
+    `standardize`: the option that the standardizer was made by.
+    `sample_weight_kind`: what weights mean; see `RidgeOptions`.
     """
 
     dataset: Dataset
@@ -43,11 +43,11 @@ class Prepared:
 
     @property
     def frequency_weights(self) -> bool:
-        """Whether weights say how often a row is there."""
+        """Whether a weight says how often its row occurs."""
         return self.sample_weight_kind == "frequency"
 
     def inputs(self, seed: int) -> Inputs:
-        """Return what features are drawn for."""
+        """Return the facts of the dataset that features are drawn by."""
         ranges = input_range(self.moments, self.standardizer)
         return Inputs(self.dataset, self.standardizer, seed, ranges, self.frequency_weights)
 
@@ -56,15 +56,15 @@ class Prepared:
         return draw(self.inputs(seed), recipe)
 
     def say(self, label: str, text: str) -> None:
-        """Tell those who watch the engine what happens between its passes."""
+        """Tell the engine's observers what happens between passes."""
         Announcer(self.engine.observers)(Remark(label, text))
 
     def count(self, label: str, done: int, limit: int) -> None:
-        """Tell them how far steps are that are no passes, or that passes follow whose number is limited."""
+        """Tell observers how many of at most `limit` steps are done, where one pass does not show it."""
         Announcer(self.engine.observers)(Rounds(label, limit, done))
 
     def accumulation(self, feature_map: FeatureMap) -> Accumulation:
-        """Return what a pass over the dataset sums up in a feature map."""
+        """Return what a pass over the dataset sums up for a feature map."""
         spec = statistics_spec(
             self.dataset,
             feature_map,
@@ -84,9 +84,9 @@ def prepare(
     moments: Moments | None = None,
     engine: Engine,
 ) -> Prepared:
-    """Check all values of a dataset, and measure what features and sums need of it.
+    """Check all values of a dataset, and measure its columns.
 
-    One cheap pass, unless its `moments` are known, and another where columns are mapped by their ranks; see
+    Takes one cheap pass unless `moments` are given, and another if columns are mapped by their ranks; see
     `inspect` and `standardizer_for`.
     """
     standardize = check_standardize(standardize)

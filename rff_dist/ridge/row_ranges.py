@@ -1,4 +1,4 @@
-"""Ranges of rows: which are held, which are left out, and the blocks that they are cut into."""
+"""Ranges of rows: merged, subtracted, counted, and cut into blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without_rows(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
-    """Return the ranges less those rows, each range by itself."""
+    """Return the ranges without the rows of `taken`; ranges are not merged."""
     holes = merge_ranges(taken)
     left = []
     for start, stop in ranges:
@@ -41,7 +41,7 @@ def without_rows(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]
 
 
 def count_rows(ranges: Iterable[Range]) -> int:
-    """Return how many rows there are."""
+    """Return the number of rows."""
     return sum(stop - start for start, stop in ranges)
 
 
@@ -51,12 +51,12 @@ def as_blocks(ranges: Iterable[Range]) -> list[Block]:
 
 
 def cut_ranges(ranges: Iterable[Range], rows: int) -> list[Range]:
-    """Cut ranges into pieces of so many rows."""
+    """Cut ranges into pieces of at most `rows` rows."""
     return [(i, min(i + rows, stop)) for start, stop in ranges for i in range(start, stop, rows)]
 
 
 def are_in(numbers: IntArray, ranges: Iterable[Range]) -> NDArray[np.bool_]:
-    """Return which of the numbers of rows are in ranges."""
+    """Return which row numbers are in the ranges."""
     found = np.zeros(len(numbers), bool)
     for start, stop in ranges:
         found |= (numbers >= start) & (numbers < stop)

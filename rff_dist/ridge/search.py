@@ -1,8 +1,8 @@
 """Which kernel, which length scale, which alpha and how many components: candidates from one reading.
 
-The rows are read and decoded once for all candidates. Each one's fold statistics then hold its whole
-cross-validation, and the model of the best is solved from them too: nothing is fitted twice. Where memory
-does not hold the statistics of all candidates, they share out among as few readings as do.
+The rows are read and decoded once for all candidates. A candidate's fold statistics are enough for its whole
+cross-validation, and the best model is solved from them too: nothing is fitted twice. If memory does not hold
+the statistics of all candidates, they are shared out among as few readings as it allows.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ logger = logging.getLogger(__name__)
 
 type Row = dict[str, Any]
 
-DEFAULT_COMPONENTS = 1024  # of a search, whose candidates each take a pass and a table of n_components³
+DEFAULT_COMPONENTS = 1024  # less than of a fit, since each candidate takes sums and a table in n_components³
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Search:
     """Candidates compared by exact k-fold cross-validation, and the model of the best.
 
-    `model`: of the best candidate, trained on all rows. Its `selection` holds the best one's whole table, its
-      card's `candidates` the rows.
-    `solved`: solver status, the best one's table and the place that was taken in it.
-    `rows`: one for each candidate, in their order; see `describe_candidate` and `choose`.
-    `best_index`: the best one's row.
-    `n_readings`: how often the data were read for statistics; 1 where memory holds those of all candidates.
+    `model`: the best candidate's, trained on all rows. Its `selection` holds that candidate's whole table,
+      and its card's `candidates` hold `rows`.
+    `solved`: how the best candidate was solved: status, its table, and the entry taken from it.
+    `rows`: the results of each candidate, in the order given; see `describe_candidate` and `choose`.
+    `best_index`: index of the best candidate.
+    `n_readings`: how often the data were read for statistics; 1 if memory holds those of all candidates.
     """
 
     model: RidgeModel
@@ -72,13 +72,12 @@ def search(
     O(n_samples · n_components²) for each candidate, and O(n_splits · n_components³) for its table; memory
     for every fold of every candidate, see `plan_readings`.
 
-    `dataset`: with targets, and with groups where the folds are of groups.
-    `candidates`: they take the place of the kernel and length scale of the options. Of equal ones the first
-      wins.
-    `options`: with one kind of features. Of several numbers of components each candidate takes its smallest
-      within one standard error of its best; see `solve_folds`. "auto" alpha is "cv".
+    `dataset`: with targets, and with groups if the folds are of groups.
+    `candidates`: they replace the kernel and length scale of the options. The first of equal ones wins.
+    `options`: with one kind of features. If several numbers of components are given, each candidate takes the
+      smallest within one standard error of its best; see `solve_folds`. "auto" alpha is "cv".
     Raises InvalidParameterError if a parameter is out of range, or a candidate has no smaller draws for
-      several widths; PlanError if memory would not do for a single candidate; StatisticsError if a fold has
+      several widths; PlanError if memory is too small for a single candidate; StatisticsError if a fold has
       no rows.
     """
     options = with_folds(options)
@@ -118,9 +117,9 @@ def search(
 
 
 def with_folds(options: RidgeOptions) -> RidgeOptions:
-    """Return the options with folds by which alpha and the number of components can be chosen.
+    """Return the options with folds that can choose alpha and the number of components.
 
-    Raises InvalidParameterError if these cannot be chosen by folds.
+    Raises InvalidParameterError if folds cannot choose these.
     """
     options = replace(options, cv=find_folds(DEFAULT_FOLDS if options.cv is None else options.cv))
     folds_for(options)
@@ -138,9 +137,9 @@ def plan_readings(
 ) -> tuple[list[range], int]:
     """Share out candidates among as few readings of the data as memory allows.
 
-    Returns `readings`: which candidates meet in each; `n_parts`: passes that each is, where a worker does not
-      hold the sums of a single candidate.
-    Raises PlanError if memory would not do for a single candidate.
+    Returns `readings`: the candidates of each; `n_parts`: passes of a reading, more than 1 if a worker does
+      not hold the sums of a single candidate.
+    Raises PlanError if memory is too small for a single candidate.
     """
     for n_readings in range(1, n_candidates + 1):
         at_once = -(-n_candidates // n_readings)
@@ -163,18 +162,18 @@ def plan_readings(
     raise AssertionError("unreachable: a single candidate fits, or the plan is refused")
 
 
-# -- what candidates are compared by ---------------------------------------------------------------
+# -- the figures that candidates are compared by ------------------------------------------------------------
 
 
 def describe_candidate(feature_map: FeatureMap, solved: Solved) -> Row:
     """Return JSON-able facts of a cross-validated candidate.
 
-    Returns `row`: `kernel` and `length_scale` (one number, a list, or None where the kernel has no single
-      one); `features`, "fourier" or "nystrom"; `score`, the least error of its table as a share of the
-      targets' variance, by which candidates are compared, and its `standard_error` (None for one split);
-      `n_components` and `alpha` that were chosen (a list where targets have their own), the end of the grid
-      that alpha is at, if any, as `alpha_at_end`; and their root mean squared error for each target, `rmse`,
-      in its units.
+    Returns `row`: `kernel`; `length_scale`, one number, a list, or None if the kernel has no single one;
+      `features`, "fourier" or "nystrom"; `score`, the least error of its table as a share of the targets'
+      variance, by which candidates are compared, and its `standard_error`, None for one split; the
+      `n_components` and `alpha` that were chosen, a list if targets have their own; `alpha_at_end`, the end
+      of the grid that alpha is at, if any; and `rmse`, the root mean squared error of each target in its
+      units.
     """
     table, choice = solved.cross_validation, solved.choice
     assert table is not None
@@ -205,11 +204,11 @@ def describe_features(feature_map: FeatureMap) -> Row:
 
 
 def choose(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Row], int]:
-    """Return the rows with what a comparison adds, and the index of the one with the least score.
+    """Compare rows: return them with two more entries, and the index of the first with the least score.
 
-    Of equal scores the first. A row's `within_one_standard_error` says whether its score is no more
-    than one standard error of the best one's above it; `length_scale_at_end` ("lower", "upper" or None)
-    whether its length scale is the least or largest of several that its kernel was tried with.
+    `within_one_standard_error` says whether a row's score is within the best row's standard error of the best
+    score. `length_scale_at_end` ("lower", "upper" or None) says whether its length scale is the least or
+    largest of several that its kernel was tried with.
 
     Raises InvalidParameterError if there are no rows.
     """

@@ -29,13 +29,13 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """Coefficients, and what alpha was chosen from where it was chosen.
+    """Coefficients, and the errors that alpha was chosen by, if it was chosen.
 
-    `selection`: the path of alpha on all rows, by GCV or the evidence.
+    `selection`: the path of alpha by GCV or the evidence on all rows.
     `cross_validation`: the table of k-fold errors.
-    `choice`: the place of that table that was taken.
+    `choice`: the entry of that table that was taken.
     `leave_one_out`: the path of alpha by PRESS.
-    `doubts`: of an alpha that leave-one-out errors of few rows chose.
+    `doubts`: what speaks against an alpha that was chosen by leaving out each of few rows.
     """
 
     solution: RidgeSolution
@@ -46,7 +46,7 @@ class Solved:
     doubts: Doubts | None = None
 
     def path(self) -> dict[str, NDArray[Any]]:
-        """Return what alpha was chosen from as named arrays: the table of folds, or the path on all rows."""
+        """Return the table of folds, or the path on all rows, that alpha was chosen from, as named arrays."""
         if self.cross_validation is not None:
             return self.cross_validation.to_arrays()
         if self.leave_one_out is not None:
@@ -55,7 +55,7 @@ class Solved:
 
     @property
     def chosen_by(self) -> str:
-        """What alpha was chosen by: "cv", "press", "gcv", "evidence" or "given"."""
+        """How alpha was chosen: "cv", "press", "gcv", "evidence" or "given"."""
         if self.doubts is not None:
             return "press"
         if self.cross_validation is not None:
@@ -78,17 +78,17 @@ def solve_folds(
 
     O(n_splits · n_components³) for the table of all folds, alphas, widths and targets; no data are read.
 
-    `statistics`: in `feature_map`.
-    `penalty`: "cv" searches `alpha_grid` for the least error, and takes the largest alpha that is as good,
-      see `CrossValidation.safest`; "cv-1se" takes the largest within one standard error of the least. Targets
-      may have alphas of their own, see `CrossValidation.with_own_alphas`.
-    `n_components`: widths to look at, at most the map's own, which they are completed by. Of several, the
-      smallest is taken whose least error lies within one standard error of the least of all.
-    `table`: of the errors on the folds, where the rows themselves told them.
-    `rows`: all of them where they are few: each is left out to choose alpha, see `choose_by_rows`. The folds
-      keep their say on kernels, and on what errors of new rows are: length scales were tuned by some of the
-      rows that are left out.
-    Returns `feature_map`: of the width that was chosen; `statistics`: of all rows, in it.
+    `statistics`: those of `feature_map`.
+    `penalty`: "cv" takes the largest alpha that is as good as the best of `alpha_grid`, see
+      `CrossValidation.safest`; "cv-1se" the largest within one standard error of it. Targets may have alphas
+      of their own, see `CrossValidation.with_own_alphas`.
+    `n_components`: widths to look at, besides the map's own, which is the largest. The smallest whose least
+      error is within one standard error of the least of all is taken.
+    `table`: the errors on the folds, if they were found from the rows themselves.
+    `rows`: all rows, if they are so few that alpha is chosen by leaving out each; see `choose_by_rows`. The
+      folds still choose kernels and estimate errors of new rows, since some of the rows that are left out
+      tuned the length scales.
+    Returns `feature_map`: at the width that was chosen; `statistics`: of all rows, in it.
     Raises InvalidParameterError if alpha is not above 0, or the map has no smaller draws; StatisticsError if
       a fold has no rows.
     """
@@ -99,7 +99,7 @@ def solve_folds(
         table = cross_validate(
             statistics, alphas=penalty.grid, feature_maps=maps, fit_intercept=fit_intercept
         )
-    elif penalty.grid is None:  # the rows resolve smaller alphas than their sums do
+    elif penalty.grid is None:  # rows resolve smaller alphas than sums do
         table = table.from_alpha(gram_error_of(statistics.total()))
     table = replace(table, folds=statistics.folds)
     one_standard_error = penalty.named == "cv-1se"
@@ -131,7 +131,7 @@ def _leave_out_each(
     *,
     repeated: bool,
 ) -> tuple[Choice, Doubts | None]:
-    """Choose anew among a table's alphas by the error of each row; the same choice where rows do not tell."""
+    """Choose again among a table's alphas, by leaving out each row; keep the choice if that cannot tell."""
     assert rows.y is not None
     squares = leave_out_each(
         feature_map.transform(rows.X),
@@ -154,10 +154,10 @@ def _leave_out_each(
 def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
     """Solve ridge regression from its statistics alone, O(n_components³).
 
-    "gcv" and "evidence" search `alpha_grid`; of several alphas the one with the least GCV is taken. See
+    "gcv" and "evidence" search `alpha_grid`; among several given alphas the least GCV decides. See
     `select_alpha` for targets with alphas of their own.
 
-    Raises InvalidParameterError if alpha is chosen by something that statistics of all rows do not tell.
+    Raises InvalidParameterError if alpha is to be chosen by errors that these statistics do not hold.
     """
     if penalty.named not in (None, "gcv", "evidence"):
         raise InvalidParameterError(
@@ -177,6 +177,6 @@ def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
 
 
 def solve_with(statistics: RidgeStatistics, alpha: ArrayLike, *, fit_intercept: bool) -> Solved:
-    """Solve for one alpha, or one for each target."""
+    """Solve for one alpha, or for one of each target."""
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     return Solved(solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)

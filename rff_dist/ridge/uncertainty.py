@@ -1,18 +1,18 @@
 """Predictive standard deviations: ridge regression read as Bayesian linear regression.
 
-With the prior w ~ N(0, σ²/alpha·I), a flat one for the intercept and noise of variance σ² over the row's
-weight, the ridge solution is the posterior mean. In centred features the intercept's posterior is
-independent of that of w, with variance σ²/Σweights, so that a new observation of weight ω has the variance
+With the prior w ~ N(0, σ²/alpha·I), a flat prior for the intercept, and noise of variance σ² over the row's
+weight, the ridge solution is the posterior mean. In centred features the intercept's posterior is independent
+of that of w and has variance σ²/Σweights. A new observation of weight ω therefore has the variance
 
     σ²·(1/ω + 1/Σweights + (z − z̄)'(A + alpha·I)⁻¹(z − z̄)),
 
-A the centred Gram; without an intercept z̄ and 1/Σweights are 0. σ² is the value of the greatest evidence,
-q/n with q = c − B'(A + alpha·I)⁻¹B and n observations, less 1 where an intercept is fitted. It is taken as
-known, and so are alpha and the kernel.
+where A is the centred Gram; without an intercept z̄ and 1/Σweights are 0. σ² maximises the evidence: it is
+q/n with q = c − B'(A + alpha·I)⁻¹B and n observations, or q/(n − 1) with an intercept. σ², alpha and the
+kernel are taken as known.
 
-ω is the mean weight of an observation, Σweights/n: 1 for rows that weights repeat. All is computed in units
-of it, A/ω and alpha/ω, so that a factor on all weights and alpha changes nothing. Rows of weight 0 are no
-observations.
+ω is the mean weight of an observation, Σweights/n: 1 for rows that weights repeat. Everything is computed in
+units of it, A/ω and alpha/ω, so that a factor on all weights and alpha changes nothing. Rows of weight 0 are
+no observations.
 
 Rasmussen & Williams (2006), Gaussian Processes for Machine Learning, eqs. 2.9 and 2.30; Bishop (2006),
 Pattern Recognition and Machine Learning, section 3.3.2.
@@ -50,22 +50,22 @@ from rff_dist.typing import FloatArray
 logger = logging.getLogger(__name__)
 
 
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the central intervals whose coverage is counted
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # nominal coverage of the central intervals that are counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictiveModel:
     """The state of a pass that predicts with standard deviations.
 
-    `linear`: the mean.
-    `factors`: tuple of float64 arrays of shape (n_components, n_components). R in the upper triangle, for
-      scaled features v: ω·z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖². One for each alpha.
-    `factor_of_target`: int64 array of shape (n_targets,). Which of them is each target's.
-    `feature_means`: float64 array of shape (n_components,). Of v; 0 without an intercept.
-    `noise_variance`: float64 array of shape (n_targets,). σ²/ω, of an observation of the mean weight, in the
-      targets' units squared.
-    `intercept_variance`: of the intercept in centred features, over σ²/ω: one over the number of
-      observations.
+    `linear`: predicts the mean.
+    `factors`: tuple of float64 arrays of shape (n_components, n_components), one for each alpha. R in the
+      upper triangle, with ω·z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖² for scaled features v.
+    `factor_of_target`: int64 array of shape (n_targets,). Index of each target's factor.
+    `feature_means`: float64 array of shape (n_components,). Means of v; 0 without an intercept.
+    `noise_variance`: float64 array of shape (n_targets,). σ²/ω, the noise of an observation of mean weight,
+      in the targets' units squared.
+    `intercept_variance`: variance of the intercept in centred features, over σ²/ω: one over the number of
+      observations; 0 without an intercept.
     `mean_weight`: ω.
     `target_scale`: float64 array of shape (n_targets,). (Weighted) standard deviation of each target on the
       training rows.
@@ -86,20 +86,20 @@ def predictive_model(
 ) -> PredictiveModel:
     """Factor A + alpha·I, O(n_components³ / 3) and 8 · n_components² bytes for each different alpha.
 
-    A residual below its rounding error counts as that error, and is logged.
+    A residual below its rounding error is replaced by that error, and logged.
 
     `linear`: solved from the same statistics with the same alpha.
-    `statistics`: of the training rows.
+    `statistics`: those of the training rows.
     `alpha`: float or array of shape (n_targets,). The penalty.
     `fit_intercept`: whether `linear` has an intercept.
-    Raises SolveError if A + alpha·I is singular up to rounding, or there are not more observations than
-      intercepts.
+    Raises SolveError if A + alpha·I is singular up to rounding, or there are no observations beside the one
+      that an intercept takes.
     """
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     if equations.n_samples <= int(fit_intercept):
         raise SolveError(
-            f"no variance can be estimated from n_samples={equations.n_samples} with an intercept; fit on "
-            "2 rows at least"
+            f"no variance can be estimated from n_samples={equations.n_samples} with an intercept; fit on at "
+            "least 2 rows"
         )
     mean_weight = equations.sum_of_weights / equations.n_samples
     feature_means, whitener = equations.feature_means, linear.feature_map.whitener
@@ -162,12 +162,10 @@ def _noise_variance(
 
 
 def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArray, FloatArray]:
-    """Return predictions and standard deviations, each (n_samples, n_targets), O(n_samples · n_components²).
+    """Return predictions and standard deviations, each of shape (n_samples, n_targets).
 
-    That is for each of the model's factors.
-
-    Predictions have the bits of `predict_rows`. Features are made 256 rows at a time, once more than for
-    predictions: 2 KiB for each component and thread.
+    O(n_samples · n_components²) for each of the model's factors. Predictions have the bits of `predict_rows`.
+    Features are made again for the deviations, 256 rows at a time: 2 KiB for each component and thread.
 
     Raises DataError as `predict_rows`, and if a variance overflows.
     """
@@ -187,7 +185,9 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
             features -= means
             for i, factor in enumerate(model.factors):
                 solved = features if i == len(model.factors) - 1 else features.copy()
-                if len(tile) == 1:  # tiles are copied for many columns, which takes longer than one of them
+                if (
+                    len(tile) == 1
+                ):  # faster: `solve_transposed` copies tiles, which pays for many columns only
                     solved[:, 0] = scipy.linalg.blas.dtrsv(factor.T, solved[:, 0], lower=1)
                 else:
                     solve_transposed(factor, solved)
@@ -206,10 +206,9 @@ class Calibration:
     """Exact sums of how well standard deviations fit the errors on the rows seen so far; `+` joins two sets.
 
     Each row is judged as one new observation of the training rows' mean weight, N(f, s²), and counts by its
-    own weight. A target
-    without noise, s = 0, has no density: its scores and densities are NaN.
+    own weight. A target without noise (s = 0) has no density: its scores and densities are NaN.
 
-    `errors`: of the means f.
+    `errors`: errors of the means f.
     `log_losses`: ExactSum of shape (n_targets,). Weighted sums of −log N(y; f, s²), in nats.
     `squared_scores`: ExactSum of shape (n_targets,). Weighted sums of ((y − f)/s)².
     `covered`: ExactSum of shape (n_levels, n_targets). Weight of the rows inside the central interval of each
@@ -229,8 +228,8 @@ class Calibration:
     def __add__(self, other: Calibration) -> Calibration:
         if not np.array_equal(self.target_scale, other.target_scale):
             raise StatisticsError(
-                f"these are of different models, whose targets vary by {self.target_scale} and "
-                f"{other.target_scale}; measure all blocks with one"
+                f"these are sums of different models, whose targets vary by {self.target_scale} and "
+                f"{other.target_scale}; measure all blocks with one model"
             )
         return add_fields(self, other, target_scale=self.target_scale)
 
@@ -241,7 +240,7 @@ class Calibration:
 
     @property
     def standardized_nlpd(self) -> FloatArray:
-        """NLPD of each target in units of its standard deviation on the training rows, as papers print it."""
+        """NLPD of each target in units of its standard deviation on the training rows, as in papers."""
         with np.errstate(divide="ignore"):
             return np.where(self.target_scale > 0, self.nlpd - np.log(self.target_scale), np.nan)
 
@@ -271,7 +270,7 @@ class Calibration:
 
 
 def _quantiles() -> FloatArray:
-    """Return the half width of each central interval over s, shape (n_levels,)."""
+    """Return half widths of the central intervals in units of s, shape (n_levels,)."""
     return np.asarray(scipy.special.ndtri((1.0 + np.array(LEVELS)) / 2.0))
 
 

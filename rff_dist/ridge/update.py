@@ -1,17 +1,18 @@
-"""A model and the rows that came and went since it was trained: exact sums, and a solve.
+"""Update a model with the rows that came and went since it was trained: exact sums, and a solve.
 
 A ridge model keeps its exact statistics and a fingerprint of the rows that they hold. An update checks that
-the data begin with these rows, sums what is new, and solves again; `update_model` is that in one call. The
-sums are rounded tile by tile, and tiles are cut from blocks: of the old rows those of the last, unfinished
-block are read again, subtracted as they were cut then and added as they are cut now. `-` is exact, so that
-the result has the bits of one pass over all rows. Of versioned data, tiles with rows that were corrected,
-deleted or rolled back are subtracted as they were, and added as they are; rows that leave a window of the
-newest ones are subtracted likewise. Weights that fade are halved with the whole of the sums, see
-`ridge.fading`. Where the model does not say how its rows were cut, where they were cut
-by folds of groups or of time, or where most blocks have changed, all rows are summed anew.
+the data begin with these rows, sums what is new, and solves again; `update_model` does it all in one call.
 
-The result is the challenger: `ridge.gate` says whether it may replace the champion, the current model, and
-`jobs.refresh` makes a run of it.
+Sums are rounded tile by tile, and tiles are cut from blocks. So the rows of the last, unfinished block are
+read again, subtracted as they were cut then, and added as they are cut now. Since `-` is exact, the result
+has the bits of one pass over all rows. In versioned data, tiles with rows that were corrected, deleted or
+rolled back are subtracted as they were and added as they are now; rows that leave a window are subtracted
+too. If weights fade, the sums are halved as a whole, see `ridge.fading`. All rows are summed again if the
+model does not say how its rows were cut, if they were cut by folds of groups or of time, or if most blocks
+have changed.
+
+The result is the challenger: `ridge.gate` decides whether it may replace the champion, the current model, and
+`jobs.refresh` makes a job of it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ logger = logging.getLogger(__name__)
 class _Change:
     """Rows to add to the sums of a model, or to subtract from them.
 
-    `age`: how often their weights are halved, by now.
+    `age`: how often their weights are halved now.
     """
 
     source: Dataset
@@ -71,19 +72,15 @@ def update_model(
     half_life: str | None = None,
     engine: Engine,
 ) -> RidgeModel:
-    """Follow the data since a model was trained, whatever became of its rows, and solve again.
+    """Bring a model up to date with its data, whatever became of their rows, and solve again.
 
     The statistics have the bits of one pass over all rows with the same features and grids. Alpha is chosen
-    as it was before; where that took folds or held-out rows, which the statistics of all rows do not tell, it
-    stays.
+    as it was before; if that took folds or held-out rows, which these statistics do not tell, it stays.
 
-    `dataset`: the data that it was trained on, with more rows at their end.
-    `window`, `half_life`: see `find_new_rows`.
-    Returns `model`: the same one where there is nothing new.
-    Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
-      StatisticsError if the model cannot be updated exactly; DataError if new values cannot be used, or lie
-      beyond what the sums were laid out for; InvalidParameterError if there is no such window or
-      half-life.
+    `dataset`, `window`, `half_life`: see `find_new_rows`.
+    Returns `model`: the same one if nothing is new.
+    Raises as `find_new_rows`; DataError if new values cannot be used, or are too large for the grids of the
+      sums.
     """
     rows = find_new_rows(model, dataset, window=window, half_life=half_life)
     if rows.is_nothing:
@@ -96,11 +93,10 @@ def update_model(
 
 
 def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine) -> Batch:
-    """Measure the errors of a model on rows that it has not seen, and their columns: progressive validation.
+    """Measure a model's errors on rows that it has not seen, and their columns: progressive validation.
 
-    There must be some.
-
-    Raises DataError if values cannot be used, or lie beyond what the sums were laid out for; names row and
+    `rows`: at least one of them is new.
+    Raises DataError if values cannot be used, or are too large for the grids of the sums; names row and
       column.
     """
     sums = Accumulation(model.feature_map, model.summed.spec, sums="moments")
@@ -120,7 +116,7 @@ def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine
 
 
 def _pivot(model: RidgeModel) -> FloatArray:
-    """Return what moments of rows are taken about that come or go."""
+    """Return the point about which the moments of rows that come or go are taken."""
     center = model.columns.mean if model.columns is not None else np.zeros(model.n_features)
     return np.concatenate([center, model.summed.target_means()])
 
@@ -128,7 +124,7 @@ def _pivot(model: RidgeModel) -> FloatArray:
 def measure_gone_rows(
     model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine
 ) -> Moments | None:
-    """Measure the columns of the rows that a model is to hold no longer; None where all stay."""
+    """Measure the columns of the rows that a model is no longer to hold; None if all stay."""
     before = dataset if rows.differences is None else rows.differences.before
     pivot = _pivot(model)
     found = [
@@ -141,7 +137,7 @@ def measure_gone_rows(
 def _sources(
     stored: tuple[Dataset, Sequence[Range]], others: Dataset | None, max_rows: int
 ) -> Iterator[tuple[Dataset, list[Block]]]:
-    """Give rows of a dataset, and others, with their blocks; only where there are any."""
+    """Yield rows of a dataset, and others, with their blocks, if there are any."""
     dataset, ranges = stored
     if ranges:
         yield dataset, as_blocks(cut_ranges(ranges, rows_at_once(dataset, max_rows)))
@@ -150,7 +146,7 @@ def _sources(
 
 
 def rows_at_once(dataset: Dataset, at_most: int) -> int:
-    """Return how many rows a block may have that is not cut along the data's chunks."""
+    """Return how many rows a block that is not cut along chunks may have."""
     return min(MIN_BLOCK_ROWS, at_most, inspection.blocks_of(dataset)[0].n_samples)
 
 
@@ -159,7 +155,7 @@ def accumulate_new_rows(
 ) -> RidgeStatistics:
     """Return the statistics of all rows, from a model's own and those of the blocks that changed.
 
-    Raises DataError if values cannot be used, or lie beyond what the sums were laid out for.
+    Raises DataError if values cannot be used, or are too large for the grids of the sums.
     """
     spec, folds, fading = model.summed.spec, _folds(model), rows.fading
     faded = Fading.from_card(model.card)
@@ -193,7 +189,9 @@ def accumulate_new_rows(
 def _changes(
     model: RidgeModel, dataset: Dataset, rows: NewRows, wanted: Mapping[int, set[Range]], halved: int
 ) -> tuple[list[_Change], list[_Change]] | None:
-    """Return what is to be subtracted, as it was, and what is to be added; None to begin with nothing.
+    """Return what to subtract, as it was, and what to add; None if summing all rows again costs no more.
+
+    None too if it is not known how the model's rows were cut.
 
     `wanted`: the blocks that the model is to hold, by how often the weights of their rows are halved.
     `halved`: how often weights were halved since the model was made.
@@ -204,7 +202,8 @@ def _changes(
     cut = without_rows(cut_ranges([(0, n_seen(model))], int(per_block)), out_of(model))
     held = {age + halved: ranges for age, ranges in Fading.from_card(model.card).by_age(cut).items()}
     before = dataset if rows.differences is None else rows.differences.before
-    # Sums are rounded tile by tile; with folds a block's tiles are cut from its rows in another order.
+    # Sums are rounded tile by tile. With folds, tiles are cut from a block's rows in another order, so that
+    # whole blocks are summed again.
     height = None if by_folds else tile_rows(model.feature_map.n_components)
     gone: list[_Change] = []
     come: list[_Change] = []
@@ -230,12 +229,13 @@ def _by_rows(
     compared: Compared | None,
     at_once: int,
 ) -> Iterator[_Change]:
-    """Give what is to be added, or subtracted, of features in fixed point, whose Z'Z is not rounded.
+    """Split a change for features in fixed point, whose Z'Z is not rounded, into parts with less work.
 
-    Of pieces that have rows before and after only those that differ are multiplied, one by one.
+    Of pieces with rows on both sides (before and after), only rows that differ are multiplied for Z'Z, row by
+    row; the other sums, which are rounded tile by tile, take the whole pieces.
 
-    `own`, `other`: all rows of the side that the change is of, and of the other one.
-    `compared`: the rows that differ, as the side has them.
+    `own`, `other`: all rows of the change's side, and of the other side.
+    `compared`: the rows that differ, as they are on the change's side.
     """
     age = change.age
     others = merge_ranges(other.get(age, ()))
@@ -253,7 +253,7 @@ def _by_rows(
 
 
 def _again(pieces: Sequence[Range], changed: Sequence[Range], height: int | None) -> set[Range]:
-    """Return what is summed again of pieces that stay: their tiles that have changed rows.
+    """Return the tiles with changed rows, of pieces that stay: these are summed again.
 
     `height`: rows of a tile; None takes whole pieces.
     """
@@ -264,24 +264,24 @@ def _again(pieces: Sequence[Range], changed: Sequence[Range], height: int | None
 
 
 def _touched(pieces: Sequence[Range], changed: Sequence[Range]) -> list[Range]:
-    """Return the pieces that have rows of `changed`; both ascend."""
+    """Return the pieces that have rows of `changed`; both are ascending."""
     starts = [start for start, _ in changed]
     stops = [stop for _, stop in changed]
     return [(a, b) for a, b in pieces if bisect.bisect_left(starts, b) > bisect.bisect_right(stops, a)]
 
 
 def _tiles(piece: Range, changed: Sequence[Range], height: int) -> list[Range]:
-    """Return the tiles of a piece that have rows of `changed`, those beside each other together."""
+    """Return the tiles of a piece that have rows of `changed`; adjacent ones are merged."""
     start, stop = piece
     tiles = [(first, min(first + height, stop)) for first in range(start, stop, height)]
     return merge_ranges(_touched(tiles, changed))
 
 
 def _folds(model: RidgeModel) -> Folds | None:
-    """Return the folds that a model's rows were summed by, where they say of new rows too where they belong.
+    """Return the folds that a model's rows were summed by, if they assign new rows too; else None.
 
-    Folds by hash do. Folds of time would be others with more rows, and groups are not known here: such sums
-    are made anew.
+    Folds by hash do. Folds of time change as rows are added, and groups are not known here: such sums are
+    made again.
     """
     if not model.card.get("summed_by_folds", False):
         return None
@@ -312,7 +312,7 @@ def solve_update(
     batch: Batch | None,
     gone: Moments | None = None,
 ) -> RidgeModel:
-    """Solve a model again from the statistics of all rows, with alpha chosen as before."""
+    """Solve a model from the statistics of all rows, with alpha chosen as before; see `solve_as_before`."""
     again = solve_as_before(model, statistics).with_card(
         **describe_dataset(dataset),
         **describe_cut(dataset, statistics, _folds(model)),
@@ -329,7 +329,7 @@ def solve_update(
 
 
 def solve_as_before(model: RidgeModel, statistics: RidgeStatistics) -> RidgeModel:
-    """Solve a model from other sums, with alpha chosen as before; where folds or rows chose it, it stays."""
+    """Solve a model from other sums, with alpha chosen as before; one that folds or rows chose stays."""
     card = model.card
     stays = card.get("chosen_by") in ("cv", "press")
     again = refit(
@@ -343,7 +343,7 @@ def solve_as_before(model: RidgeModel, statistics: RidgeStatistics) -> RidgeMode
 
 
 def _columns(model: RidgeModel, batch: Batch | None, gone: Moments | None) -> ColumnMoments | None:
-    """Return the moments of the columns of all rows, from a model's own."""
+    """Return the moments of the columns of all rows, from a model's and those of rows that came and went."""
     if model.columns is None or model.statistics is None:
         return None
     columns, frequency = model.columns, model.summed.spec.frequency_weights

@@ -204,7 +204,7 @@ def test_a_model_that_does_not_say_whether_it_has_an_intercept_refuses():
     X, y = problem()
     model = ridge().fit(X, y)
     del model.model_.card["fit_intercept"]
-    with pytest.raises(StatisticsError, match="does not hold `fit_intercept`"):
+    with pytest.raises(StatisticsError, match="does not say whether an intercept was fitted"):
         model.predict(X, return_std=True)
 
 
