@@ -13,27 +13,27 @@ from rff_dist.numerics.eigen import RidgeSpectrum
 from rff_dist.numerics.solution import check_alpha
 from rff_dist.typing import FloatArray
 
+# Scores this close, as shares of the variance, count as equal: a smaller residual is rounding.
 RESOLUTION = 1e-10
-DECADES_ABOVE = 2  # the largest eigenvalue
-MATERIAL_GAIN = 0.01  # share of a target's error that an alpha of its own must save to be taken
+DECADES_ABOVE = 2  # the largest eigenvalue: an alpha there leaves little but the mean
+MATERIAL_GAIN = 0.01  # share of a target's error that an alpha of its own must save
 type PerTarget = bool | Literal["auto"]
 
 
 def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
     """Three alphas per decade, from 100 times the largest eigenvalue down to the floor; see `alpha_grid`.
 
-    `spectrum`: what the alphas are for.
-    Returns float64 array of shape (n_alphas,): ascending; 1 alone where the features are all constant, since
-      any alpha then gives zero weights.
+    Returns float64 array of shape (n_alphas,): ascending; 1 alone if the features are all constant, since any
+      alpha then gives zero weights.
     """
     return alpha_grid(float(spectrum.eigenvalues[-1]), spectrum.floor)
 
 
 def alpha_grid(largest: float, floor: float) -> FloatArray:
-    """Three alphas per decade; 1 alone where the largest eigenvalue is 0.
+    """Three alphas per decade; 1 alone if the largest eigenvalue is 0.
 
     They begin at the floor, below which all is rounding, and end at 100 times the largest eigenvalue, where
-    little but the mean is left: where targets have outliers, nothing may be better.
+    little but the mean is left: for targets with outliers, that may be the best.
     """
     if largest <= 0.0:
         return np.ones(1)
@@ -42,19 +42,19 @@ def alpha_grid(largest: float, floor: float) -> FloatArray:
 
 
 def check_per_target(per_target: object) -> None:
-    """Check that it is a truth value or "auto"."""
+    """Check that `per_target` is a bool or "auto"."""
     named = isinstance(per_target, str) and per_target == "auto"
     if not named and not isinstance(per_target, bool | np.bool_):
         raise InvalidParameterError(f"`alpha_per_target` is {per_target!r}; expected True, False or 'auto'")
 
 
 def worst_end(ends: Sequence[Literal["lower", "upper"] | None]) -> Literal["lower", "upper"] | None:
-    """Return "lower" before "upper" before None: too small an alpha does more harm."""
+    """Return "lower" before "upper" before None, since too small an alpha does more harm."""
     return "lower" if "lower" in ends else "upper" if "upper" in ends else None
 
 
 def check_grid(alphas: ArrayLike) -> FloatArray:
-    """Return a grid of alphas ascending, each once.
+    """Return alphas in ascending order, each once.
 
     Raises InvalidParameterError if there is none, or one is not in (0, inf).
     """
@@ -66,14 +66,14 @@ def check_grid(alphas: ArrayLike) -> FloatArray:
 
 
 def last_within(scores: FloatArray, limit: float | FloatArray) -> int:
-    """Return the place of the last score up to a limit: of an ascending grid that of the largest alpha."""
+    """Return the index of the last score up to a limit: on an ascending grid, the largest such alpha."""
     return int(np.flatnonzero(scores <= limit)[-1])
 
 
 def shares_of_variance(errors: FloatArray, target_variance: FloatArray) -> FloatArray:
-    """Return means over targets of error / variance, by which alphas are chosen for all targets together.
+    """Return means over targets of error / variance, which choose one alpha for all targets.
 
-    Units of targets do not matter and constant ones have no say; the sum of errors where all are.
+    Units of targets do not matter, and constant targets do not count; if all are constant, errors are summed.
 
     `errors`: float64 array of shape (..., n_targets).
     """
@@ -84,7 +84,7 @@ def shares_of_variance(errors: FloatArray, target_variance: FloatArray) -> Float
 
 
 def end_of_grid(best: int, n_alphas: int) -> Literal["lower", "upper"] | None:
-    """Say which end of a grid of alphas an index is at, if any."""
+    """Return the end of a grid of alphas that an index is at, if any."""
     if best == n_alphas - 1:
         return "upper"
     return "lower" if best == 0 else None

@@ -1,12 +1,13 @@
 """Exact k-fold cross-validation from the statistics of each fold, for every alpha, size and target.
 
-With A, B and c the sums of a fold's Z'Z, Z'y and y'y about the fold's own means, the error on it of the
-coefficients w of the other folds is
+Let A, B and c be a fold's sums of Z'Z, Z'y and y'y about its own means. The coefficients w of the other folds
+then have on it the error
 
     c − 2w'B + w'Aw + W·(δ_y − δ_z'w)²,
 
-δ the fold's means less those of the rows trained on, W its sum of weights: what refitting without the fold
-and predicting it gives, with no second pass over the data. Without an intercept sums and means are about 0.
+where δ are the fold's means less those of the rows trained on, and W is its sum of weights. This is what a
+refit without the fold would give, with no second pass over the data. Without an intercept, sums and means are
+about 0.
 
 Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, section 7.10.
 """
@@ -45,12 +46,12 @@ from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
 
-_COLUMNS = 512  # pairs of alpha and target whose coefficients are held at once
-_CONSTANT = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
+_COLUMNS = 512  # pairs of alpha and target whose coefficients are in memory at once
+_CONSTANT = 1e-14  # of a mean square: rounding may leave so much as the variance of a constant
 SMALL = 256  # components, below which one thread is faster than several
 _EPS = float(np.finfo(np.float64).eps)
-AS_GOOD = 0.1  # of a standard error, above the least error: what folds do not tell from it
-INTERPOLATING = 0.9  # mean leverage of rows that are trained on, above which they are as good as interpolated
+AS_GOOD = 0.1  # of a standard error: folds do not tell such an error from the least
+INTERPOLATING = 0.9  # mean leverage of training rows, above which they are as good as interpolated
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,10 @@ class Choice:
     """A size and an alpha, and how well they did.
 
     `n_components`: D'.
-    `alpha`: of the grid, the best for all targets together.
+    `alpha`: the alpha of the grid that is best for all targets together.
     `score`, `standard_error`: validation error as a share of the targets' variance, and its standard error.
-    `at_end`: {"lower", "upper"} or None. Which end of the grid an alpha is at, if any: a better one may lie
-      beyond it.
-    `own_alphas`: the alpha of each target, where they are not all one.
+    `at_end`: {"lower", "upper"} or None. The end of the grid that an alpha is at; better ones may lie beyond.
+    `own_alphas`: the alpha of each target, if they differ.
     """
 
     n_components: int
@@ -82,8 +82,8 @@ class Choice:
 class CrossValidation:
     """Validation errors of every split, size, alpha and target.
 
-    Methods raise InvalidParameterError for a number of components that is not in the table, and for standard
-    errors where there is one split only.
+    Methods raise InvalidParameterError if a number of components is not in the table, or if they need
+    standard errors and there is only one split.
 
     `folds`: how the rows were cut.
     `n_components`: int64 array of shape (n_sizes,). Ascending.
@@ -91,11 +91,11 @@ class CrossValidation:
     `errors`: float64 array of shape (n_splits, n_sizes, n_alphas, n_targets). Mean squared validation errors,
       in the targets' units squared; one below its rounding error is replaced by that.
     `weights`: float64 array of shape (n_splits,). Sums of weights of the rows validated on.
-    `target_variance`: float64 array of shape (n_targets,). Of all rows, 0 for constants; the mean square
-      where no intercept is fitted.
+    `target_variance`: float64 array of shape (n_targets,). Variance over all rows, 0 for constants; the mean
+      square without an intercept.
     `leverages`: float64 array of shape (n_splits, n_sizes, n_alphas), or None. Mean leverage of the rows
-      trained on: degrees of freedom over rows, 1 where they are interpolated. None in tables that older
-      releases stored.
+      trained on: degrees of freedom over rows, 1 if they are interpolated. None in tables that older releases
+      stored.
     """
 
     folds: Folds
@@ -122,7 +122,7 @@ class CrossValidation:
 
     @property
     def scores(self) -> FloatArray:
-        """What choices go by, see `shares_of_variance`: shape (n_sizes, n_alphas)."""
+        """The errors that choices are made by, see `shares_of_variance`: shape (n_sizes, n_alphas)."""
         return _mean(self.split_scores(), self.weights)
 
     @property
@@ -132,23 +132,23 @@ class CrossValidation:
 
     @property
     def best(self) -> Choice:
-        """The least score; of scores within 1e-10 the least number of components, and its largest alpha."""
+        """The least score; among scores within 1e-10 the fewest components, and their largest alpha."""
         scores = self.scores
         size, _ = np.argwhere(scores <= scores.min() + RESOLUTION)[0]
         return self._choice(size, last_within(scores[size], scores.min() + RESOLUTION))
 
     def best_of(self, n_components: int) -> Choice:
-        """Return the alpha of one size with the least score, the largest of those within 1e-10."""
+        """Return one size's alpha with the least score, the largest of those within 1e-10."""
         size = self.place_of(n_components)
         scores = self.scores[size]
         return self._choice(size, last_within(scores, scores.min() + RESOLUTION))
 
     def safest(self, n_components: int) -> Choice:
-        """Return the alpha of one size with the least score; a larger one where rows are interpolated.
+        """Return one size's alpha with the least score, or a larger one if rows are interpolated.
 
-        Without noise a path is flat down to the rounding errors at its end. Where the best alpha leaves rows
-        a mean leverage above 0.9, the largest alpha within a tenth of a standard error takes its place:
-        nothing is lost, and the coefficients are less of a chance.
+        Without noise a path is flat down to the rounding errors at its end. If rows have a mean leverage
+        above 0.9 at the best alpha, the largest alpha within a tenth of a standard error replaces it: nothing
+        is lost, and the coefficients depend less on chance.
         """
         best, size = self.best_of(n_components), self.place_of(n_components)
         interpolates = self.mean_leverage(n_components, best.alpha) > INTERPOLATING
@@ -157,7 +157,7 @@ class CrossValidation:
         return self._choice(size, last_within(self.scores[size], limit))
 
     def mean_leverage(self, n_components: int, alpha: float) -> float:
-        """Return the mean leverage of the rows trained on, of one size and alpha; 0 where it is not known."""
+        """Return the mean leverage of the rows trained on for one size and alpha; 0 if it is not known."""
         if self.leverages is None:
             return 0.0
         size, at = self.place_of(n_components), int(np.searchsorted(self.alphas, alpha))
@@ -170,13 +170,13 @@ class CrossValidation:
         return self.mean[size][places], self.standard_error[size][places]
 
     def one_standard_error(self, n_components: int) -> Choice:
-        """Return the largest alpha of one size within one standard error of that size's best."""
+        """Return one size's largest alpha within one standard error of its best."""
         limit = self._limit(self.best_of(n_components))
         size = self.place_of(n_components)
         return self._choice(size, last_within(self.scores[size], limit))
 
     def fewest_components(self) -> Choice:
-        """Return the least number of components whose best is within one standard error of the best."""
+        """Return the smallest size whose best is within one standard error of the best of all."""
         limit = self._limit(self.best)
         size = int(np.argmax(self.scores.min(axis=1) <= limit))
         return self.best_of(int(self.n_components[size]))
@@ -184,12 +184,12 @@ class CrossValidation:
     def with_own_alphas(self, choice: Choice, *, always: bool, standard_errors: float = 0.0) -> Choice:
         """Return a choice with an alpha for each target, by that target's own errors.
 
-        `choice`: of this table, with one alpha for all targets.
-        `always`: whether each target has its own. Otherwise those alone for which it saves more than 1 % of
-          the error, and more than a standard error of what it saves, which the splits tell.
-        `standard_errors`: a target's own is the largest alpha whose error is within so many standard errors
+        `choice`: an entry of this table, with one alpha for all targets.
+        `always`: whether each target gets its own alpha; else only targets for which that saves more than 1 %
+          of the error, and more than the standard error of the saving over splits.
+        `standard_errors`: a target's own alpha is the largest whose error is within so many standard errors
           of its least: 1 for the rule of `one_standard_error`, and `AS_GOOD` for that of `safest`, which
-          holds only where rows are interpolated.
+          applies only if rows are interpolated.
         """
         size, shared = self.place_of(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
         places = np.full(len(self.target_variance), shared)
@@ -210,10 +210,10 @@ class CrossValidation:
         return choice if (places == shared).all() else self.choice_at(choice.n_components, places, shared)
 
     def choice_at(self, n_components: int, places: NDArray[np.intp], shared: int | None = None) -> Choice:
-        """Return one size with each target's place among the alphas, of shape (n_targets,).
+        """Return the choice of one size and of an alpha for each target.
 
-        `shared`: the place of the alpha that targets share which have none of their own; by default that of
-          most targets.
+        `places`: indices of the targets' alphas, shape (n_targets,).
+        `shared`: index of the alpha of targets without one of their own; by default that of most targets.
         """
         size = self.place_of(n_components)
         if shared is None:
@@ -232,13 +232,13 @@ class CrossValidation:
         )
 
     def score_of(self, size: int, places: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the score, and its standard error, of one size and each target's place among the alphas."""
+        """Return the score and its standard error of one size, with the index of each target's alpha."""
         errors = self.errors[:, size, places, np.arange(len(places))]
         shares = shares_of_variance(errors, self.target_variance)
         return float(_mean(shares, self.weights)), float(_standard_error(shares, self.weights))
 
     def from_alpha(self, least: float) -> Self:
-        """Return the table without the alphas below `least`, but for the largest."""
+        """Return the table without alphas below `least`; the largest alpha always stays."""
         first = min(int(np.searchsorted(self.alphas, least)), len(self.alphas) - 1)
         leverages = None if self.leverages is None else self.leverages[:, :, first:]
         return replace(
@@ -267,7 +267,7 @@ class CrossValidation:
         return cls(folds, **{name: np.asarray(arrays[f"cv_{name}"]) for name in names}, leverages=leverages)
 
     def split_scores(self) -> FloatArray:
-        """Return what `scores` are the means of, shape (n_splits, n_sizes, n_alphas)."""
+        """Return the scores of each split, shape (n_splits, n_sizes, n_alphas)."""
         return shares_of_variance(self.errors, self.target_variance)
 
     def _choice(self, size: int, alpha: int) -> Choice:
@@ -280,7 +280,7 @@ class CrossValidation:
         )
 
     def place_of(self, n_components: int) -> int:
-        """Return the place of a number of components in the table."""
+        """Return the index of a number of components in the table."""
         found = np.flatnonzero(self.n_components == n_components)
         if not len(found):
             raise InvalidParameterError(
@@ -293,7 +293,7 @@ class CrossValidation:
             raise InvalidParameterError(
                 f"{self.folds} give one split, whose error has no standard error; use more folds"
             )
-        # a standard error of 0 must not leave out the best itself, whose ties are within the resolution
+        # even with a standard error of 0 the limit must include the best and its ties
         return best.score + max(best.standard_error, RESOLUTION)
 
 
@@ -307,17 +307,15 @@ def cross_validate(
 ) -> CrossValidation:
     """Cross-validate ridge regression for every alpha, size and target, without another look at the data.
 
-    Takes a reduction to tridiagonal form, O(n_components³), for each split and size; see
-    `cross_validation_bytes` for the memory. Alphas and targets cost O(n_components²) each.
+    Each split and size takes a reduction to tridiagonal form, O(n_components³), and each alpha and target
+    O(n_components²); see `cross_validation_bytes` for the memory.
 
-    `statistics`: of each fold's rows.
     `alphas`: float64 array of shape (n_alphas,). Positive penalties, in any order. By default the
       `alpha_grid` of all rows at the largest number of components.
-    `feature_maps`: the sizes to look at, ascending: maps of the leading components, see `shortened`. By
-      default the statistics' own size alone.
-    `fit_intercept`: whether an intercept is fitted.
-    `n_threads`: splits and sizes worked on side by side, each with one BLAS thread, so that no bit depends on
-      it; all cores of the process by default.
+    `feature_maps`: the sizes to look at, ascending, as maps of the leading components, see `shortened`. By
+      default only the statistics' own size.
+    `n_threads`: how many splits and sizes are worked on at once, by default as many as cores. Each takes one
+      BLAS thread, so that no bit depends on it.
     Raises InvalidParameterError if an alpha is not positive and finite, or the maps are not of leading
       components, ascending; StatisticsError if a fold that is validated on has no rows, or none are left to
       train on.
@@ -337,14 +335,14 @@ def cross_validate(
 
     def work(_: int) -> None:
         while True:
-            with lock:  # what is trained on is made as it is needed: one for each thread is in memory
+            with lock:  # problems are made as they are needed: memory holds one for each thread
                 problem = next(problems, None)
             if problem is None:
                 return
             at = problem.split, problem.size
             errors[at], leverages[at] = _validate(problem, grid, fit_intercept=fit_intercept)
 
-    # threads of small problems wait for one another: 10 folds of D = 64 took 1.3 times as long on two
+    # with small problems threads wait for one another: 10 folds of D = 64 took 1.3 times as long on two
     threads = 1 if sizes[-1].n_components <= SMALL else min(threads, len(splits) * len(sizes))
     with tile_pool(threads) as pool:
         list(pool.map(work, range(threads)))
@@ -368,9 +366,8 @@ def cross_validation_bytes(
     to 512 pairs of alpha and target.
 
     `n_components`: the largest number of components.
-    `n_targets`, `n_alphas`, `n_threads`: as given to `cross_validate`, splits times sizes threads at the
-      most.
-    `statistics_bytes`: one fold's statistics.
+    `n_threads`: at most splits times sizes are used.
+    `statistics_bytes`: those of one fold.
     """
     columns = min(_COLUMNS, n_alphas * n_targets)
     of_thread = 8 * n_components * (3 * n_components + 4 * columns + 4 * n_targets)
@@ -378,19 +375,19 @@ def cross_validation_bytes(
 
 
 def cross_validation_flops(sizes: Sequence[int], n_splits: int) -> int:
-    """Return the operations of the reductions of `cross_validate`, most of its work: 3·D³ each.
+    """Return the operations of the reductions in `cross_validate`, most of its work, as those of products.
 
-    They are 4/3·D³, half of which run at the memory's speed: they take as long as 3·D³ of products.
+    A reduction takes 4/3·D³, but half of it runs at memory speed: it takes as long as 3·D³ of products.
     """
     return n_splits * sum(3 * size**3 for size in sizes)
 
 
-# -- what is trained and validated on --------------------------------------------------------------
+# -- splits and sizes ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """The leading components that one feature map is about; `feature_map` is None for all, as they are."""
+    """The leading components that one feature map has; `feature_map` is None for the statistics' own."""
 
     n_components: int
     feature_map: FeatureMap | None
@@ -443,7 +440,7 @@ def _sizes(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) ->
 def _problems(
     statistics: FoldStatistics, total: RidgeStatistics, sizes: Sequence[_Size]
 ) -> Iterator[_Problem]:
-    """Yield every split at every size, the widest first, so that threads end together."""
+    """Yield every split at every size, the largest size first, so that threads end together."""
     every = set(range(len(statistics.parts)))
     for index, size in reversed(list(enumerate(sizes))):
         whole = size.of(total)
@@ -462,12 +459,12 @@ def _problems(
                 running = more if running is None else running if more is None else running + more
                 summed |= set(added)
             if running is None:
-                running = size.of(statistics.sum(folds))  # which says that they have no rows
+                running = size.of(statistics.sum(folds))  # raises: these folds have no rows
             yield _Problem(split, index, running, validation)
 
 
 def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
-    # one component is enough to read the targets' sums; a Gram of all would be made for nothing
+    # one component is enough for the targets' sums, and saves the Gram of all
     targets = total.leading(1, feature_digest="", scales=((1, 1.0),))
     squares = targets.normal_equations(fit_intercept=fit_intercept).total_sum_of_squares
     uncentred = np.diagonal(total.targets.value())[:-1]  # of the targets less their offset
@@ -476,7 +473,7 @@ def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
 
 
 def _default_alphas(statistics: RidgeStatistics, fit_intercept: bool, n_threads: int) -> FloatArray:
-    """Return `default_alphas`, whose largest eigenvalue takes some 20 readings of the Gram by Lanczos."""
+    """Return the `alpha_grid` of a Gram; Lanczos reads it some 20 times for its largest eigenvalue."""
     with tile_pool(n_threads):
         equations = statistics.normal_equations(fit_intercept=fit_intercept)
         largest = largest_eigenvalue(equations.gram)
@@ -485,12 +482,12 @@ def _default_alphas(statistics: RidgeStatistics, fit_intercept: bool, n_threads:
 
 
 def largest_eigenvalue(gram: FloatArray) -> float:
-    """Return the largest eigenvalue of a Gram, from 64 components on by Lanczos."""
+    """Return the largest eigenvalue of a Gram, by Lanczos for 64 components and more."""
     if len(gram) < 64:
         return float(np.linalg.eigvalsh(gram)[-1])
     if not gram.any():
         return 0.0
-    start = np.cos(np.arange(len(gram), dtype=np.float64) ** 2)  # in no eigenvector's null space by accident
+    start = np.cos(np.arange(len(gram), dtype=np.float64) ** 2)  # orthogonal to no eigenvector by accident
     return float(scipy.sparse.linalg.eigsh(gram, 1, which="LA", v0=start, return_eigenvectors=False)[0])
 
 
@@ -504,7 +501,7 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
     """
     assert problem.training is not None
     equations = problem.training.normal_equations(fit_intercept=fit_intercept)
-    problem.training = None  # what follows is the peak of memory: hold nothing for it that is done with
+    problem.training = None  # free it before the peak of memory, which follows
     reduced = tridiagonalize(equations)
     fold = problem.validation.normal_equations(fit_intercept=fit_intercept)
     weight = problem.validation.sum_of_weights
@@ -530,8 +527,8 @@ def _coefficients(
 ) -> FloatArray:
     """Return w of each pair of alpha and target, shape (n_components, n_pairs).
 
-    One step of iterative refinement takes out what the reduction's rounding leaves, which is some 100 times
-    the error of a Cholesky factorisation.
+    One step of iterative refinement removes the reduction's rounding error, which is some 100 times that of a
+    Cholesky factorisation.
     """
     moments, penalties = equations.moments[:, targets], np.maximum(alphas, reduced.floor)
     coefficients = reduced.solve(moments, penalties)
@@ -542,10 +539,10 @@ def _coefficients(
 def _sum_of_squares(
     fold: NormalEquations, coefficients: FloatArray, targets: NDArray[np.intp], fold_error: float
 ) -> FloatArray:
-    """Compute c − 2w'B + w'Aw, and its rounding error where that is the larger.
+    """Compute c − 2w'B + w'Aw, or its rounding error if that is larger.
 
-    An error E of the fold's Gram moves it by w'Ew, and the sums, each at most about c, by n_components·eps
-    of c.
+    An error E of the fold's Gram moves it by w'Ew; rounding in the sums, each at most about c, moves it by
+    n_components·eps·c.
     """
     total = fold.total_sum_of_squares[targets]
     gradient = fold.gram @ coefficients

@@ -1,13 +1,14 @@
-"""Alpha for few rows: by each row's own leave-one-out error, since few folds would let chance choose.
+"""Alpha for few rows, by the leave-one-out error of each row, since a few folds would let chance choose.
 
 Errors of few rows hardly tell alphas apart, and the smallest of those that are as good is easily far too
-small. So the largest one is taken whose error is within one standard error of the least. This is the standard
-error of the difference, row by row, in which most of what makes rows easy or hard to predict cancels.
+small. So the largest alpha whose error is within one standard error of the least is taken. The standard
+error is that of the differences row by row, in which most of what makes rows easy or hard to predict cancels.
 
-Of 349 nasty draws 38 err by more than 1.1 times what the best alpha gives; by half a standard error it would
-be 48, by one and a half 60, by the greatest evidence 96, and by that among the alphas within the error 62.
-Copies of rows that are left out together do no better: of 115 draws that have copies 13, for 9.
-Were errors clipped at ten times their mean asked as well, two fewer would, and five of 42 in 240 smooth ones.
+With this rule 38 of 349 nasty draws err by more than 1.1 times the error of the best alpha. It would be 48
+with half a standard error, 60 with one and a half, 96 by the greatest evidence, and 62 by the greatest
+evidence among the alphas within the error. Leaving out all copies of a row together is no better: of 115
+draws with copies 13 fail, not 9. If errors clipped at ten times their mean were tested as well, two fewer of
+the 38 would fail, and five fewer of 42 in 240 smooth draws.
 
 Breiman, Friedman, Olshen & Stone (1984), Classification and regression trees, section 3.4.3, on the rule of
 one standard error.
@@ -24,19 +25,19 @@ from numpy.typing import NDArray
 from rff_dist.selection.alphas import MATERIAL_GAIN, RESOLUTION, PerTarget, last_within
 from rff_dist.typing import FloatArray
 
-# Share of the least error. Rows that may be interpolated all gain by ever smaller alphas, however little:
-# classes of wine took 7e-10 where 1e-3 errs as much. Of 194 nasty draws none fails for it, by 0.01 two do.
+# Share of the least error that does not count. If rows can be interpolated, ever smaller alphas gain little:
+# classes of wine took 7e-10 where 1e-3 errs as much. None of 194 nasty draws fails for it; with 0.01 two do.
 IMMATERIAL = 0.003
 
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What speaks against an alpha that rows chose.
+    """What speaks against an alpha that was chosen by leaving out each row.
 
-    `other`: place of the alpha that may err less by most, among those that were tried.
-    `saving`: share of the error that it saves, and one standard error of that more.
+    `other`: index of the tried alpha that may save most of the error.
+    `saving`: the share of the error that it saves, plus one standard error.
     `heaviest_row`: number of the row with the largest error.
-    `share`: of that row in the sum of all squared errors.
+    `share`: that row's share in the sum of all squared errors.
     """
 
     other: int
@@ -53,16 +54,16 @@ def choose_by_rows(
     per_target: PerTarget,
     repeated: bool = False,
 ) -> tuple[NDArray[np.intp], Doubts] | None:
-    """Return the place of each target's alpha among those that were tried, and what speaks against it.
+    """Return the index of each target's alpha among those that were tried, and what speaks against it.
 
     `squares`: float64 array of shape (n_alphas, n_targets, n_samples). From `leave_out_each`, alphas
       ascending.
     `weights`: float64 array of shape (n_samples,).
-    `target_variance`: float64 array of shape (n_targets,). Constant targets have no say.
+    `target_variance`: float64 array of shape (n_targets,). Constant targets do not count.
     `per_target`: whether each target has an alpha of its own; "auto" gives one to targets for which it saves
-      more than 1 % of the error, and more than its standard error.
+      more than 1 % of the error, and more than the standard error of the saving.
     `repeated`: whether weights are whole numbers that repeat their rows.
-    Returns None where no target varies, no row errs, or every alpha leaves a row undetermined.
+    Returns None if no target varies, no row errs, or every alpha leaves a row undetermined.
     """
     varying = np.flatnonzero(target_variance > 0.0)
     known = np.flatnonzero(np.isfinite(squares).all(axis=(1, 2)))
@@ -88,17 +89,16 @@ def choose_by_rows(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """What rows weigh in a mean: `shares`, float64 array of shape (n_samples,), adds up to 1."""
+    """How rows are weighted in means: `shares`, float64 array of shape (n_samples,), adds up to 1."""
 
     shares: FloatArray
     repeated: bool
     sum_of_weights: float
 
     def largest_as_good(self, losses: FloatArray) -> int:
-        """Return the last of the alphas whose mean loss is at most a standard error above the least.
+        """Return the last alpha whose mean loss is at most a standard error above the least.
 
-        Where all rows gain alike, however little, that error is next to nothing: what is immaterial counts
-        as none.
+        If all rows gain alike, however little, the standard error is near 0. So immaterial gains are ignored.
 
         `losses`: float64 array of shape (n_alphas, n_samples).
         """
@@ -109,16 +109,16 @@ class _Rows:
         return last_within(excess, np.maximum(error, slack))
 
     def most_saved(self, losses: FloatArray, chosen: int) -> tuple[float, int]:
-        """Return by what share another alpha may err less, with a standard error added, and its place.
+        """Return the largest share that another alpha may save, plus a standard error, and its index.
 
-        `losses`: as of `largest_as_good`.
+        `losses`: as in `largest_as_good`.
         """
         saved, error = self.mean_and_error(losses[chosen] - losses)
         most, total = int(np.argmax(saved + error)), float(losses[chosen] @ self.shares)
         return float(saved[most] + error[most]) / total if total > 0.0 else 0.0, most
 
     def mean_and_error(self, losses: FloatArray) -> tuple[Any, Any]:
-        """Return means over the last axis, and their standard errors, whatever else weights stand for."""
+        """Return means over the last axis, and their standard errors, for either kind of weights."""
         means = losses @ self.shares
         spreads = self.shares / self.sum_of_weights if self.repeated else np.square(self.shares)
         return means, np.sqrt(np.square(losses - np.expand_dims(means, -1)) @ spreads)

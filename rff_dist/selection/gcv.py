@@ -1,4 +1,4 @@
-"""Alpha by generalized cross-validation or the evidence, from statistics alone: no further pass."""
+"""Alpha by generalized cross-validation or the evidence, from statistics alone, without another pass."""
 
 from __future__ import annotations
 
@@ -43,12 +43,11 @@ class Selection:
     `best_index`: row of the best alpha of the grid.
     `alpha`: the best alpha for all targets together, refined between its neighbours on the grid.
     `score`: float64 array of shape (n_targets,). GCV at `penalty`.
-    `at_end`: {"lower", "upper"} or None. Which end of the grid the minimum is at, if any: the true minimum
-      may lie beyond it.
-    `criterion`: {"gcv", "evidence"}. What alpha was chosen by.
+    `at_end`: {"lower", "upper"} or None. The end of the grid that the minimum is at: the true minimum may lie
+      beyond it.
+    `criterion`: {"gcv", "evidence"}. How alpha was chosen.
     `n_samples`: observations that it was chosen on.
-    `own_alphas`: float64 array of shape (n_targets,), or None. The alpha of each target, where they are not
-      all one.
+    `own_alphas`: float64 array of shape (n_targets,), or None. The alpha of each target, if they differ.
     """
 
     alphas: FloatArray
@@ -77,8 +76,8 @@ class Selection:
 def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> FloatArray:
     """GCV score of every alpha, in O(n_alphas · n_components · n_targets).
 
-    A residual below its rounding error is replaced by that error, so that a score is never negative, and
-    never better than float64 can tell. With as many degrees of freedom as rows the score is infinite.
+    A residual below its rounding error is replaced by that error, so that a score is never negative or better
+    than float64 can tell. With as many degrees of freedom as rows the score is infinite.
 
     Parameters
     ----------
@@ -114,18 +113,17 @@ def select_alpha(
 ) -> Selection:
     """Choose the alpha with the least GCV or the greatest evidence, for all targets or for each.
 
-    Targets share it by the mean of GCV / variance, so that their units do not matter; constant targets have
-    no say. Scores that differ by less than 1e-10 of the variance go to the larger alpha. The best of the
-    grid is refined by a bounded search between its neighbours (Brent's method on log alpha). Evidences of
-    several targets add up.
+    An alpha for all targets has the least mean of GCV / variance, so that units do not matter; constant
+    targets do not count. Evidences of several targets add up. If scores differ by less than 1e-10 of the
+    variance, the larger alpha is taken. The best of the grid is refined by a bounded search between its
+    neighbours (Brent's method on log alpha).
 
-    `spectrum`: eigenvalues and targets.
-    `alphas`: float64 array of shape (n_alphas,). Positive penalties to choose from;
-      `default_alphas(spectrum)` by default.
-    `criterion`: {"gcv", "evidence"}. GCV estimates the error of new rows whatever the prior; the evidence
-      trusts it, and is the surer one where the length scales were chosen by it too.
-    `per_target`: whether each target has an alpha of its own. "auto" gives one to targets whose GCV, or noise
-      variance by the evidence, it lowers by more than 1 %.
+    `alphas`: float64 array of shape (n_alphas,). Positive penalties to choose from; by default
+      `default_alphas(spectrum)`.
+    `criterion`: {"gcv", "evidence"}. GCV estimates the error of new rows whatever the prior. The evidence
+      trusts the prior, and is more reliable if the length scales were chosen by it too.
+    `per_target`: whether each target has an alpha of its own. "auto" gives one to targets whose GCV (or noise
+      variance, by the evidence) it lowers by more than 1 %.
     Returns Selection: with the whole path, for plots and reports.
     Raises InvalidParameterError if an alpha is not positive and finite, or there is none; SolveError if every
       alpha leaves no residual degrees of freedom, with one sample say.
@@ -139,8 +137,7 @@ def select_alpha(
             f"degrees of freedom for {len(spectrum.eigenvalues)} components. Give alpha, or more rows"
         )
     log_evidences = spectrum.log_evidences(grid)
-    # a residual below 1e-10 of y'y is rounding: scores that differ by less are one, and the larger alpha
-    # of them is the safer one
+    # a residual below 1e-10 of y'y is rounding, so that closer scores are equal: the larger alpha is safer
     path = gcv if criterion == "gcv" else _shared_evidence(spectrum, log_evidences)
     tied = np.flatnonzero(path <= path.min() + RESOLUTION)
     best = int(tied[-1])

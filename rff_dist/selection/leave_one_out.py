@@ -1,13 +1,13 @@
 """Leave-one-out errors (PRESS) of every alpha, in one more pass over the rows that were trained on.
 
-With A = QΛQ' the (centred) Gram and u = Q'(z − z̄), the row i of weight w has the leverage
+With the (centred) Gram A = QΛQ' and u = Q'(z − z̄), a row of weight w has the leverage
 
-    h(alpha) = w·(1/Σweights + Σ_j u_j²/(λ_j + alpha)),
+    h(alpha) = w·(1/Σweights + Σ_j u_j²/(λ_j + alpha)).
 
-and the model that was trained without it misses it by e/(1 − h), e its residual in the model of all rows:
-what refitting without each row in turn would give, up to rounding. Without an intercept z̄ and 1/Σweights
-are 0. Directions whose eigenvalue is below its rounding error have no weight, as in `RidgeSpectrum.solve`.
-Generalised cross-validation, which needs no pass, puts the mean leverage in the place of each.
+The model trained without this row misses it by e/(1 − h), where e is its residual in the model of all rows.
+This is what refitting without each row in turn would give, up to rounding. Without an intercept z̄ and
+1/Σweights are 0. Directions whose eigenvalue is below its rounding error have no weight, as in
+`RidgeSpectrum.solve`. Generalised cross-validation replaces each leverage by their mean, and needs no pass.
 
 Allen (1974), The relationship between variable selection and data augmentation and a method for prediction,
 Technometrics 16 (PRESS); Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, eqs.
@@ -52,17 +52,17 @@ class HatMatrix:
 
     Takes 8 · n_components² bytes in each worker, as a pass with standard deviations does.
 
-    `feature_map`: with the scaled features v.
+    `feature_map`: makes the scaled features v.
     `rotation`: float64 array of shape (n_components, n_kept). Q'(z − z̄) = rotation'·(v − feature_means), for
       the eigenvalues above the floor.
-    `feature_means`: float64 array of shape (n_components,). Of v; 0 without an intercept.
+    `feature_means`: float64 array of shape (n_components,). Means of v; 0 without an intercept.
     `inverse`: float64 array of shape (n_kept, n_alphas). 1/(λ + alpha).
     `weights`: float64 array of shape (n_kept, n_alphas · n_targets). (Λ + alpha)⁻¹Q'B, the targets of one
       alpha side by side.
     `target_means`: float64 array of shape (n_targets,). 0 without an intercept.
     `intercept_leverage`: 1/Σweights; 0 without an intercept.
-    `resolution`: float64 array of shape (n_alphas,). What rounding may have changed a leverage by.
-    `repeated`: whether weights are whole numbers that repeat their rows, of which one copy is left out.
+    `resolution`: float64 array of shape (n_alphas,). Rounding error of a leverage.
+    `repeated`: whether weights are whole numbers that repeat their rows; one copy is then left out.
     `alphas`, `target_variance`: as in `LeaveOneOut`.
     """
 
@@ -88,11 +88,9 @@ def hat_matrix(
 ) -> HatMatrix:
     """Decompose the Gram for a leave-one-out pass, O(n_components³).
 
-    `statistics`: of the training rows.
-    `feature_map`: they were accumulated with.
-    `alphas`: float64 array of shape (n_alphas,). Penalties above 0; by default `default_alphas`: three a
-      decade.
-    `fit_intercept`: whether an intercept is fitted.
+    `statistics`: those of the training rows.
+    `feature_map`: the one that `statistics` were accumulated with.
+    `alphas`: float64 array of shape (n_alphas,). Penalties above 0; by default `default_alphas`.
     Raises InvalidParameterError if an alpha is not positive and finite, or there is none; StatisticsError,
       SolveError if there are no rows, or the statistics are not finite.
     """
@@ -106,7 +104,7 @@ def hat_matrix(
     weights = inverse[:, :, np.newaxis] * moments[:, np.newaxis, :]
     rotation, feature_means = np.array(basis, order="C"), equations.feature_means
     if (whitener := feature_map.whitener) is not None:
-        # z = T⁻ᵀv, so that Q'z = (T⁻¹Q)'v: workers need not make T
+        # z = T⁻ᵀv, so that Q'z = (T⁻¹Q)'v, and workers need not compute T
         with tile_pool():
             solve_upper(whitener, rotation)
         feature_means = whitener.T @ feature_means
@@ -131,14 +129,14 @@ class LeaveOneOut:
     """Exact sums of leave-one-out errors on the rows seen so far; `+` joins two sets of rows.
 
     `alphas`: float64 array of shape (n_alphas,). Ascending.
-    `target_variance`: float64 array of shape (n_targets,). Of the training rows; the mean square without an
-      intercept.
+    `target_variance`: float64 array of shape (n_targets,). Variance on the training rows; the mean square
+      without an intercept.
     `n_samples`: rows counted.
     `weight`: ExactSum of shape (). Sum of the weights.
     `squared`: ExactSum of shape (n_alphas, n_targets). Weighted sums of squares of e/(1 − h), over the rows
       that are determined.
-    `n_undetermined`: int64 array of shape (n_alphas,). Rows whose leverage is 1 up to rounding: without them
-      the others do not say what they would be.
+    `n_undetermined`: int64 array of shape (n_alphas,). Rows whose leverage is 1 up to rounding, which the
+      others do not determine.
     """
 
     alphas: FloatArray
@@ -202,7 +200,8 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
             fitted = (state.weights.T @ rotated).reshape(n_alphas, n_targets, len(tile))
             residual = (y[part] - state.target_means).T - fitted
             share = state.inverse.T @ np.square(rotated) + state.intercept_leverage
-            left = 1.0 - (share if state.repeated else weight * share)  # of repeated rows one goes
+            # repeated rows: one copy is left out
+            left = 1.0 - (share if state.repeated else weight * share)
             lost = (left <= state.resolution[:, np.newaxis]) & (weight > 0)
             missed = residual / np.where(lost | (weight == 0), np.inf, left)[:, np.newaxis]
             squared[strip] = np.square(missed) @ weight
@@ -222,12 +221,12 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
 def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> float | FloatArray:
     """Return the alpha of the least leave-one-out error, for all targets or for each.
 
-    Targets share it by the mean of error / variance, so that their units do not matter; constant targets
-    have no say. Of scores within 1e-10 of the variance the larger alpha is taken.
+    An alpha for all targets has the least mean of error / variance, so that units do not matter; constant
+    targets do not count. Among scores within 1e-10 of the variance the larger alpha is taken.
 
     `per_target`: whether each target has an alpha of its own; "auto" gives one to targets whose error it
       lowers by more than 1 %.
-    Returns `alpha`, float, or float64 array of shape (n_targets,) where targets have different ones.
+    Returns `alpha`: float, or float64 array of shape (n_targets,) if targets have different ones.
     Raises SolveError if every alpha leaves a row undetermined.
     """
     errors, varying = found.mean_squared_error, found.target_variance > 0.0

@@ -1,8 +1,8 @@
-"""Exact errors of few rows that were left out, from the rows themselves: folds of them, or each alone.
+"""Exact errors of few rows that are left out in folds or one by one, from the rows themselves.
 
-A split of folds takes a decomposition of the smaller Gram: of the rows that it trains on, or of their
-features. The table is that of `cross_validation`, whose sums of each fold suit any number of rows. One
-decomposition has the errors of all rows that are left out alone.
+Each split of folds takes a decomposition of the smaller Gram: that of its training rows, or of their
+features. The table is the same as that of `cross_validation`, which works from sums of each fold and for any
+number of rows. A single decomposition gives the errors of all rows that are left out one by one.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def cross_validate_rows(
 ) -> CrossValidation | None:
     """Return the table that `cross_validate` makes of the sums of these rows, for all components.
 
-    O(n_samples · n_components · k) for each split, k the lesser of the two. The bits do not depend on the
-    number of threads.
+    O(n_samples · n_components · k) for each split, where k is the smaller of the two. The bits do not depend
+    on the number of threads.
 
     `Z`: float64 array of shape (n_samples, n_components). Features of the sample's rows.
-    `folds`: what splits of its folds there are.
+    `folds`: gives the splits of the sample's folds.
     `alphas`: as in `cross_validate`.
     `repeated`: whether weights are whole numbers that repeat their rows.
-    Returns None where a split has no row to train on, or none has any to hold out.
+    Returns None if a split has no row to train on, or no split has any to hold out.
     """
     y, fold_of_row = sample.y, sample.fold_of_row
     weights = np.ones(len(Z)) if sample.weights is None else sample.weights
@@ -87,8 +87,8 @@ def leave_out_each(
 ) -> FloatArray:
     """Return each row's squared errors by ridge on the others, shape (n_alphas, n_targets, n_samples).
 
-    Infinite where the others do not say what a row would be, up to rounding; 0 for rows without weight. Of
-    rows that weights repeat one copy is left out. O(n_samples · n_components · k), k the lesser of the two.
+    Infinite if the other rows do not determine a row, up to rounding; 0 for rows without weight. If weights
+    repeat rows, one copy is left out. O(n_samples · n_components · k), where k is the smaller of the two.
 
     `Z`, `repeated`: as in `cross_validate_rows`.
     `y`: float64 array of shape (n_samples, n_targets).
@@ -116,11 +116,11 @@ def leave_out_each(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Centred:
-    """Rows about their means, times the roots of their weights; without an intercept about 0.
+    """Rows less their means, times the roots of their weights; means are 0 without an intercept.
 
     `features`: float64 array of shape (n_samples, n_components).
     `targets`: float64 array of shape (n_samples, n_targets).
-    `roots`: float64 array of shape (n_samples, 1). Of the weights.
+    `roots`: float64 array of shape (n_samples, 1). Square roots of the weights.
     `total`: sum of the weights.
     """
 
@@ -142,7 +142,7 @@ class _Centred:
         return bool(n_samples <= n_components)
 
     def gram(self) -> FloatArray:
-        """Return the smaller Gram, of the rows or of the features."""
+        """Return the smaller Gram: that of the rows or of the features."""
         A = self.features
         return A @ A.T if self._by_rows else A.T @ A
 
@@ -151,13 +151,13 @@ class _Centred:
     ) -> tuple[FloatArray, FloatArray]:
         """Predict some rows by ridge on others; see `Tridiagonal`.
 
-        `train`, `test`: of shape (n_samples,). Which rows.
-        `gram`: of all rows, from `gram`.
+        `train`, `test`: masks of shape (n_samples,).
+        `gram`: the result of `gram`.
         Returns `squares`: float64 array of shape (n_alphas, n_targets). Weighted sums of squared errors.
         Returns `degrees_of_freedom`: float64 array of shape (n_alphas,).
         """
         targets, roots = self._about(train, self.targets), self.roots[train]
-        if self._by_rows:  # A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b, and products of rows stay as they are
+        if self._by_rows:  # A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b, so that products of rows are enough
             products = self._about(train, gram)[:, train]
             if self.fit_intercept:
                 products -= (products @ roots) / np.square(roots).sum() @ roots.T
@@ -168,7 +168,7 @@ class _Centred:
             system, moments, held_out = A.T @ A, A.T @ targets[train], features[test]
         form = Tridiagonal.of(system)
         eigenvalues = form.eigenvalues()
-        # what is left of the least eigenvalue is then no accident of rounding
+        # a penalty of at least the rounding error, also for an eigenvalue that rounding made negative
         rounding = max(int(train.sum()), self.features.shape[1]) * _EPS * max(float(eigenvalues[-1]), 0.0)
         penalties = np.maximum(alphas, rounding + max(0.0, -float(eigenvalues[0])))
         moments, held_out = (form.rotate(columns, transposed=True) for columns in (moments, held_out.T))
@@ -180,7 +180,7 @@ class _Centred:
         return np.square(missed).sum(axis=0), float(self.fit_intercept) + degrees
 
     def _about(self, train: NDArray[np.bool_], columns: FloatArray) -> FloatArray:
-        """Return columns of rows times the roots of their weights less the means of some rows."""
+        """Return weighted columns less their means over the training rows."""
         if not self.fit_intercept:
             return columns
         roots = self.roots[train]
@@ -190,14 +190,14 @@ class _Centred:
     def orthogonal(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return U and λ of I − H = U·diag(α/(λ + α))·U' + C, the diagonal of C, and C·y.
 
-        H is the hat matrix, of rows times the roots of their weights. C projects on what neither features nor
-        an intercept reach; where components are as many as rows there is no such thing.
+        H is the hat matrix of rows times the roots of their weights. C projects on the space that neither
+        features nor an intercept reach; it is 0 with as many components as rows.
         """
         n_samples = len(self.features)
         constant = self.roots / np.sqrt(self.total) if self.fit_intercept else np.zeros((n_samples, 1))
         gram = self.gram()
         if self._by_rows:
-            if self.fit_intercept:  # beyond all eigenvalues, so that no other eigenvector has a part of it
+            if self.fit_intercept:  # moves the constant beyond all eigenvalues, apart from other eigenvectors
                 gram += (2.0 * np.trace(gram) or 1.0) * (constant @ constant.T)
             eigenvalues, U = np.linalg.eigh(gram)
             if self.fit_intercept:
