@@ -105,7 +105,7 @@ def check_folds(dataset: Dataset, folds: Folds) -> None:
 
     Raises DataError if the folds are of groups and there are none.
     """
-    first = Block(0, 0, min(1, dataset.n_samples))
+    first = Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
     folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
 
 

@@ -132,6 +132,7 @@ def _training(
 
 def _units(deviations: FloatArray) -> FloatArray:
     """Return powers of two near the targets' standard deviations; 1 for a constant target."""
+    # dividing by a power of two does not round
     return np.asarray(np.where(deviations > 0, np.ldexp(1.0, np.frexp(deviations)[1]), 1.0))
 
 
@@ -386,6 +387,7 @@ def root_residual_statistics(
     parts: list[RidgeStatistics | None] = [None] * len(statistics.parts)
     for fold, cross, targets in zip(models.validated, sums[::2], sums[1::2], strict=True):
         part = statistics.fold(fold)
+        # g is summed about 0, unlike y
         parts[fold] = replace(part, spec=replace(part.spec, target_offset=()), cross=cross, targets=targets)
     return replace(statistics, parts=tuple(parts))
 
@@ -401,7 +403,7 @@ def with_deviations(
     """
     feature_map = models.linear.feature_map
     total = statistics.total()
-    scale = np.sqrt(models.units)
+    scale = np.sqrt(models.units)  # g is the root of a residual over its unit
     bounds = scale * total.target_means() * np.array([[1.0 / REACH], [REACH]])
     solution = solve_cholesky(total.normal_equations(), alpha, overwrite_gram=True)
     found = Deviations(scale * solution.coefficients, scale * solution.intercept, bounds)

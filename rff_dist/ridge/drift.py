@@ -220,10 +220,12 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     The spread is taken about the old mean, so that a shifted mean shows in it too.
     """
     shift = new.mean - held.mean
+    # moments of a column that is constant by now differ by rounding alone: that is no shift
     rounding = np.maximum(4 * np.finfo(np.float64).eps * np.abs(held.mean), held.rounding)
     shift = np.where(np.abs(shift) > rounding, shift, 0.0)
     second, _, fourth = _about(shift, np.zeros_like(shift), *new.central)
     grown = np.where(np.abs(second - held.second) > held.rounding**2, second - held.second, 0.0)
+    # of squared deviations, whose mean the spread is
     old_variance, new_variance = (held.fourth - held.second**2, fourth - second**2)
     scores = np.column_stack(
         [

@@ -61,6 +61,7 @@ class Errors:
         total = self.weight.value()
         mean_square = self.target_squared.value() / total
         variance = mean_square - (self.target.value() / total) ** 2
+        # a constant target leaves rounding
         return np.where(variance > ROUNDING * mean_square, variance, 0.0)
 
     @property

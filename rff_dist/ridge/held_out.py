@@ -62,6 +62,7 @@ def leave_one_out(
             "trained on: give the same data"
         )
     n_alphas = MAX_DEFAULT_ALPHAS if alphas is None else np.size(alphas)
+    # columns: `inverse` and `weights` of the HatMatrix
     check_matrix_pass(
         dataset,
         feature_map,

@@ -356,7 +356,7 @@ def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
             n_components=spec.get("n_components", stored.n_components),
             design=spec["design"],
             map=spec["map"],
-            precision=spec.get("precision", "high"),
+            precision=spec.get("precision", "high"),  # models from before fixed point have float32 features
             random_state=spec["seed"],
             standardizer=standardizer,
         )

@@ -212,6 +212,7 @@ def validate_alphas(
         least[active] = np.minimum(least[active], errors)
         descent.step(active, product)
         n_passes += 1
+    # the product is not needed, so that one column will do
     _, errors = operator.multiply_and_validate(right[:, :1], descent.solution, targets)
     table = CrossValidation(
         folds,
@@ -222,6 +223,7 @@ def validate_alphas(
         np.square(operator.target_deviations),
     )
     solutions = descent.solution.reshape(-1, len(grid), n_targets)
+    # two more: the one that began, and the last errors
     return Chosen(table, solutions, preconditioner, n_passes + 2)
 
 
@@ -243,6 +245,7 @@ def _sketch(
             products = np.hstack([products, operator.multiply(signs, label="sketch")])
             test_matrix = np.hstack([test_matrix, signs])
             n_passes += 1
+        # a copy, since a larger rank begins with these products
         found = nystrom_preconditioner(test_matrix, products.copy())
         least = LEAST_SHARE * float(found.eigenvalues[0]) if alpha is None else alpha
         prepared.say("solve", f"a sketch of rank {rank:,}: {_words(found, least)}")
@@ -258,6 +261,7 @@ def largest_rank(n_components: int) -> int:
 
 def random_signs(n_components: int, start: int, stop: int) -> FloatArray:
     """Return columns `start:stop` of a random matrix of ±1/√n_components; each depends on its own number."""
+    # bits of Philox, since NumPy promises a generator's stream for one version only
     keys = [np.array([0, SIGN_STREAM + column], np.uint64) for column in range(start, stop)]
     words = [np.random.Philox(key=key).random_raw(-(-n_components // 64)).astype("<u8") for key in keys]
     bits = [np.unpackbits(word.view(np.uint8), count=n_components) for word in words]

@@ -38,7 +38,14 @@ from rff_dist.ridge.pcg import (
 from rff_dist.selection.cross_validation import cross_validation_bytes
 from rff_dist.statistics.gram_products import tile_height
 from rff_dist.statistics.inspection import blocks_of
-from rff_dist.statistics.spec import FRACTION_BITS, OUTPUT_TILE, TileLayout, cell_components, tile_rows
+from rff_dist.statistics.spec import (
+    FRACTION_BITS,
+    LIMB_BITS,
+    OUTPUT_TILE,
+    TileLayout,
+    cell_components,
+    tile_rows,
+)
 from rff_dist.text import human_bytes
 
 ASSUMED_RANK, ASSUMED_STEPS = 512, 40  # of conjugate gradients
@@ -268,8 +275,10 @@ def _plan_direct(fit: PlannedFit) -> Plan:
     height = min(tile_rows(n_components), rows)
     layout = TileLayout(n_components)
     n_regions = layout.count_regions(REGION)
+    # Z'Z, and Z'[Y, 1] as exact sums of about six digits
     one_set = 8 * _limbs(n_samples) * layout.size + 8 * 6 * n_components * (n_targets + 1)
     statistics_bytes = one_set * n_folds * n_maps
+    # tiles worked on at once, as in `statistics.accumulate`: enough regions for all threads
     together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // n_regions))
     chunk_bytes = max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
     # a block as stored and as decoded, and one more that is read ahead
@@ -278,6 +287,7 @@ def _plan_direct(fit: PlannedFit) -> Plan:
     # blocks are added in place, but a worker's total, a run's total and their sum exist at once
     held = 3 if machines.separate_client and n_blocks > 1 else 1
     beside_bytes = PROCESS_BYTES + block_bytes + tile_bytes
+    # a part has whole cells of Z'Z, so that each keeps the bits of one pass
     limit, cell_bytes = machines.memory_limit, 8 * _limbs(n_samples) * cell_components(n_components) ** 2
     n_parts = 1
     if sums.in_parts and machines.separate_client and limit is not None:
@@ -300,6 +310,7 @@ def _plan_direct(fit: PlannedFit) -> Plan:
             statistics_bytes=one_set,
         )
     feature_flops = n_parts * n_components * (n_features + n_targets + 1)
+    # half of Z'Z, since it is symmetric
     flops = 2 * n_samples * n_maps * (n_components * n_components // 2 + feature_flops)
     return Plan(
         n_samples=n_samples,
@@ -398,6 +409,7 @@ def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
         return replace(plan_fit(fit), reason=f"{needs}, which takes the sums of Z'Z")
     iterating = _plan_pcg(fit)
     factoring = fit.n_components**3 / 3
+    # only fixed-point features are multiplied by bytes
     exact_bytes = not fit.sums.whitened and options.precision == "standard"
     try:
         summing = plan_fit(fit)
@@ -414,7 +426,7 @@ def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
 
 def _limbs(n_samples: int) -> int:
     """Return how many 64-bit integers hold the sum of so many products."""
-    return 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
+    return 1 if n_samples <= 1 << (LIMB_BITS - FRACTION_BITS) else 2
 
 
 def plan_matrix_pass(

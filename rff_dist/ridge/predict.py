@@ -150,7 +150,7 @@ def write_output[S](
             output.add(ID, ids)
         if attributes is not None:
             output.finish(attributes)
-    except BaseException:
+    except BaseException:  # interrupts too
         if staged is None or (not n_kept and time.perf_counter() - begun < WORTH_KEEPING_S):
             output.discard()
         raise

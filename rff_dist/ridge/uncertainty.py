@@ -109,7 +109,7 @@ def predictive_model(
     with tile_pool() as pool:
         floor = max(rounding_floor(equations.gram), equations.gram_error)
         for i, one in enumerate(different):
-            last = i == len(different) - 1
+            last = i == len(different) - 1  # factored in the Gram's own memory
             factor, targets = equations.gram if last else equations.gram.copy(), factor_of_target == i
             factor.flat[:: len(factor) + 1] += one
             broken_at = cholesky_in_place(factor, pool)
@@ -122,7 +122,7 @@ def predictive_model(
             if whitener is not None:
                 # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: one triangle for workers, which need not make T
                 multiply_upper_in_place(factor, whitener, pool)
-            factor /= np.sqrt(mean_weight)
+            factor /= np.sqrt(mean_weight)  # R = U/√ω, so that ‖R⁻ᵀv‖² has the factor ω
             factors.append(factor)
     noise_variance = _noise_variance(equations, linear.coefficients, explained, alpha=penalty, floor=floor)
     return PredictiveModel(

@@ -351,5 +351,6 @@ def _columns(model: RidgeModel, batch: Batch | None, gone: Moments | None) -> Co
         columns = columns + ColumnMoments.of(batch.moments, frequency_weights=frequency)
     if gone is not None:
         went = ColumnMoments.of(gone, frequency_weights=frequency)
+        # moments have no `-`: negative counts and weights subtract
         columns = columns + replace(went, n_samples=-went.n_samples, weight=-went.weight)
     return columns
