@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -185,20 +186,19 @@ def plan_choices(
 def _first_that_fits(
     choices: Sequence[Folds | None], check: Callable[[Folds | None], object]
 ) -> Folds | None:
-    for i, choice in enumerate(choices):
+    for choice, following in itertools.pairwise(choices):
         try:
             check(choice)
         except PlanError:
-            if i == len(choices) - 1:
-                raise
-            following = choices[i + 1]
+            assert choice is not None  # which is the last choice
             logger.warning(
                 "memory does not hold the sums of %d folds: %s",
-                choice.n_folds if choice is not None else 0,
+                choice.n_folds,
                 "alpha is chosen by leave-one-out errors, in another pass"
                 if following is None
                 else f"taking {following.n_folds}",
             )
         else:
             return choice
-    raise AssertionError("unreachable: the last choice fits, or its plan is refused")
+    check(choices[-1])
+    return choices[-1]

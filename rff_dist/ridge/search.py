@@ -143,23 +143,23 @@ def plan_readings(
     """
     for n_readings in range(1, n_candidates + 1):
         at_once = -(-n_candidates // n_readings)
+        sums = Sums(alpha="cv", features=features, n_folds=n_folds, n_maps=at_once, in_parts=at_once == 1)
         try:
-            sums = Sums(alpha="cv", features=features, n_folds=n_folds, n_maps=at_once, in_parts=at_once == 1)
             plan = check_plan(dataset, n_components, sums, engine=engine)
         except PlanError:
             if at_once == 1:
                 raise
-            continue
-        readings = [range(i, min(i + at_once, n_candidates)) for i in range(0, n_candidates, at_once)]
-        if len(readings) > 1:
-            logger.warning(
-                "memory holds the statistics of %d of %d candidates at once, so the data are read %d times",
-                at_once,
-                n_candidates,
-                len(readings),
-            )
-        return readings, plan.n_parts
-    raise AssertionError("unreachable: a single candidate fits, or the plan is refused")
+        else:
+            break
+    readings = [range(i, min(i + at_once, n_candidates)) for i in range(0, n_candidates, at_once)]
+    if len(readings) > 1:
+        logger.warning(
+            "memory holds the statistics of %d of %d candidates at once, so the data are read %d times",
+            at_once,
+            n_candidates,
+            len(readings),
+        )
+    return readings, plan.n_parts
 
 
 # -- the figures that candidates are compared by ------------------------------------------------------------
