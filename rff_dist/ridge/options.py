@@ -133,12 +133,6 @@ class Penalty:
         return None if given is None else np.atleast_1d(np.asarray(given, np.float64))
 
 
-def check_solver(solver: object) -> None:
-    """Check that a solver is "auto", "direct" or "pcg"."""
-    if not isinstance(solver, str) or solver not in SOLVERS:
-        raise InvalidParameterError(f"`solver` is {solver!r}; expected one of {list(SOLVERS)}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RidgeOptions:
     """What a fit is to use; "auto" leaves a choice to the folds.
@@ -190,7 +184,7 @@ class RidgeOptions:
         check_name(self.precision, ("auto", *PRECISIONS), "precision")
         check_standardize(self.standardize)
         check_weight_kind(self.sample_weight_kind)
-        check_solver(self.solver)
+        check_name(self.solver, SOLVERS, "solver")
         if self.solver == "pcg" and (reason := self.needs_statistics) is not None:
             raise InvalidParameterError(
                 f"`solver` is 'pcg', which keeps no sums of Z'Z, but {reason} needs them; expected 'auto', "
