@@ -35,7 +35,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -102,7 +102,8 @@ def fold_models(
         part = statistics.parts[held_out]
         if part is None or not part.n_observations:
             continue  # no row would use this model
-        training = _training(statistics, total, trained_on, held_out)
+        all_others = len(trained_on) == len(statistics.parts) - 1  # one subtraction, which is exact
+        training = total - part if all_others else statistics.sum(trained_on)
         equations = training.normal_equations(fit_intercept=fit_intercept)
         solutions.append(solve_cholesky(equations, alpha, overwrite_gram=True))
         validated.append(held_out)
@@ -120,14 +121,6 @@ def fold_models(
         units=_units(total.target_deviations()),
         repeated=total.spec.frequency_weights,
     )
-
-
-def _training(
-    statistics: FoldStatistics, total: RidgeStatistics, trained_on: tuple[int, ...], held_out: int
-) -> RidgeStatistics:
-    if len(trained_on) == len(statistics.parts) - 1:  # all others: one subtraction
-        return total - statistics.fold(held_out)
-    return statistics.sum(trained_on)
 
 
 def _units(deviations: FloatArray) -> FloatArray:
@@ -156,11 +149,7 @@ class Deviations:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name."""
-        return {
-            "deviation_coefficients": self.coefficients,
-            "deviation_intercept": self.intercept,
-            "deviation_bounds": self.bounds,
-        }
+        return {f"deviation_{one.name}": getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,8 +252,9 @@ class HeldOutScores:
             raise StatisticsError(f"stored scores have counts of shape {counts.shape}; expected {expected}")
         if "deviation_coefficients" not in arrays:  # scores of one width, and those of older versions
             return cls(counts, units)
-        names = ("coefficients", "intercept", "bounds")
-        return cls(counts, units, Deviations(*(arrays[f"deviation_{name}"] for name in names)))
+        return cls(
+            counts, units, Deviations(*(arrays[f"deviation_{one.name}"] for one in fields(Deviations)))
+        )
 
 
 def check_coverage(coverage: float) -> None:

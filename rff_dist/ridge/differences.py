@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class Differences:
     @property
     def changed(self) -> tuple[Range, ...]:
         """Numbers of the rows of `before` that are now different or gone."""
-        return _as_ranges(self.was)
+        return tuple(merge_ranges((row, row + 1) for row in self.was.numbers.tolist()))
 
 
 def find_differences(
@@ -137,14 +138,11 @@ class Compared:
 
     def only(self, which: np.ndarray) -> Compared:
         """Return the rows that a mask selects."""
-        y, weight = self.y, self.sample_weight
-        return Compared(
-            self.numbers[which],
-            self.X[which],
-            None if y is None else y[which],
-            None if weight is None else weight[which],
-            self.as_bytes[which],
-        )
+        columns = {one.name: getattr(self, one.name) for one in fields(self)}
+        chosen: dict[str, Any] = {
+            name: None if values is None else values[which] for name, values in columns.items()
+        }
+        return Compared(**chosen)
 
     def within(self, ranges: Sequence[Range]) -> Compared:
         """Return the rows whose numbers are in ranges."""
@@ -153,10 +151,6 @@ class Compared:
     def as_dataset(self) -> ArrayDataset | None:
         """Return the rows, or None if there are none."""
         return ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
-
-
-def _as_ranges(rows: Compared) -> tuple[Range, ...]:
-    return tuple(merge_ranges((row, row + 1) for row in rows.numbers.tolist()))
 
 
 def _read(dataset: ZarrDataset, ranges: Sequence[Range]) -> Compared:
