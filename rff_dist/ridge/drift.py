@@ -45,7 +45,7 @@ from rff_dist.typing import FloatArray
 
 LEVEL = 0.05
 _ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
-_LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
+LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
 
 
 # -- errors of a model ------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class ErrorSums:
     @property
     def variance(self) -> FloatArray:
         """Variance of the mean squared error of independent rows, per target."""
-        mean = np.minimum(self.errors.mean_squared_error, _LARGEST_SQUARE)
+        mean = np.minimum(self.errors.mean_squared_error, LARGEST_SQUARE)
         total = self.errors.weight.value()
         spread = (
             self.fourths.value() - 2 * mean * self.squares.value() + mean**2 * self.weight_squares.value()
@@ -86,7 +86,7 @@ def measure_errors(rows: Rows, model: LinearModel) -> ErrorSums:
     y, weights = evaluated_targets(rows)
     predictions = predict_rows(rows, model)
     with np.errstate(over="ignore"):
-        squares = np.minimum((y - predictions) ** 2, _LARGEST_SQUARE)
+        squares = np.minimum((y - predictions) ** 2, LARGEST_SQUARE)
     return ErrorSums(
         errors_of(y, weights, predictions, model.intercept),
         ExactSum.of(np.asarray(weights @ weights)),
@@ -304,8 +304,8 @@ class Drift:
         """The p-value of all parts together (Bonferroni)."""
         return min(1.0, len(self.p_values) * min(self.p_values.values()))
 
-    def columns(self, n_columns: int = 20) -> list[dict[str, Any]]:
-        """Return the columns that moved most, as JSON values; infinite shifts are None."""
+    def columns(self) -> list[dict[str, Any]]:
+        """Return the 20 columns that moved most, as JSON values; infinite shifts are None."""
         if self.shifts is None:
             return []
         shifts = self.shifts
@@ -316,7 +316,7 @@ class Drift:
                 "spread": _finite(shifts.spread[i]),
                 "p_value": float(shifts.p_values[i].min()),
             }
-            for i in shifts.order[:n_columns]
+            for i in shifts.order[:20]
         ]
 
     def to_dict(self) -> dict[str, Any]:

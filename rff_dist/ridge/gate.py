@@ -21,7 +21,7 @@ from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.numerics.cholesky import rounding_floor, solve_cholesky
 from rff_dist.numerics.eigen import decompose
 from rff_dist.numerics.exact_sums import ExactSum, add_fields
-from rff_dist.ridge.drift import ErrorSums, measure_errors
+from rff_dist.ridge.drift import LARGEST_SQUARE, ErrorSums, measure_errors
 from rff_dist.ridge.evaluation import evaluated_targets
 from rff_dist.ridge.fading import Fading
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
@@ -38,7 +38,6 @@ TOLERANCE = 0.05
 HELD_OUT_SHARE = 5  # one row in so many
 HELD_OUT_ROWS = 10_000
 _DOUBT = 0.01  # probability that the gate fails by chance alone
-_LARGEST_SQUARE = 1e70  # of a squared error: its square can still be weighted and summed
 _FAR = 1e4  # alpha over the floor, above which directions below the floor count by a ten-thousandth
 _NEGLIGIBLE = 1e-6  # of a target's variance: smaller errors are treated as equal
 
@@ -206,7 +205,7 @@ def measure_pair(rows: Rows, models: LinearModel) -> PairedErrors:
     y, weights = evaluated_targets(rows)
     with np.errstate(over="ignore"):
         errors = (np.tile(y, 2) - predict_rows(rows, models)) ** 2
-    champion, challenger = np.split(np.minimum(errors, _LARGEST_SQUARE), 2, axis=1)
+    champion, challenger = np.split(np.minimum(errors, LARGEST_SQUARE), 2, axis=1)
     difference, squared = challenger - champion, weights**2
     sums = (
         np.asarray(weights.sum()),
