@@ -25,6 +25,7 @@ from rff_dist.ridge.update import solve_as_before
 from rff_dist.statistics.inspection import inspect
 from rff_dist.statistics.moments import ColumnMoments
 from rff_dist.statistics.passes import accumulate
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 # Entries of a card that tell whether two models have the same rows.
 _ROWS = ("data_fingerprint", "data_version", "data_id", "prefix_fingerprint", "n_samples")
@@ -44,14 +45,14 @@ def refit_on(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> RidgeMod
     Raises StatisticsError if the model has no statistics; DataError if the columns differ, or values cannot
       be used or are too large for the grids of the sums.
     """
-    statistics = _summed(model).spec
+    spec = _summed(model).spec
     check_columns(model, dataset)
     moments = inspect(dataset, engine=engine)
-    found = accumulate(dataset, model.feature_map, engine=engine, spec=statistics)
+    found = accumulate(dataset, model.feature_map, engine=engine, spec=spec)
     again = solve_as_before(model, found).with_card(
         **describe_dataset(dataset), **describe_cut(dataset, found)
     )
-    columns = ColumnMoments.of(moments, frequency_weights=statistics.frequency_weights)
+    columns = ColumnMoments.of(moments, frequency_weights=spec.frequency_weights)
     return replace(again, columns=columns)
 
 
@@ -68,13 +69,12 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
     if len(models) < 2:
         raise InvalidParameterError(f"{len(models)} model to merge; expected two or more")
     first, held = models[0], [rows_of(model) for model in models]
-    for model in models:
-        _summed(model)
+    sums = [_summed(model) for model in models]
     for model, name in zip(models[1:], names[1:], strict=True):
         _check_alike(first, model, names[0], name)
     for (one, rows), (other, others) in itertools.combinations(zip(names, held, strict=True), 2):
         _check_apart(one, rows, other, others)
-    total = functools.reduce(operator.add, [_summed(model) for model in models])
+    total = functools.reduce(operator.add, sums)
     merged = solve_as_before(first, total).with_card(merged=[entry for rows in held for entry in rows])
     columns = [model.columns for model in models if model.columns is not None]
     whole = len(columns) == len(models)
@@ -89,7 +89,7 @@ def rows_of(model: RidgeModel) -> list[Mapping[str, Any]]:
     return found
 
 
-def _summed(model: RidgeModel) -> Any:
+def _summed(model: RidgeModel) -> RidgeStatistics:
     if model.statistics is None or "classifier" in model.card or "fit_intercept" not in model.card:
         raise StatisticsError(
             "this model has no sums that others can be added to; expected a regression that was stored "

@@ -47,11 +47,8 @@ class Solved:
 
     def path(self) -> dict[str, NDArray[Any]]:
         """Return the table of folds, or the path on all rows, that alpha was chosen from, as named arrays."""
-        if self.cross_validation is not None:
-            return self.cross_validation.to_arrays()
-        if self.leave_one_out is not None:
-            return self.leave_one_out.to_arrays()
-        return {} if self.selection is None else self.selection.to_arrays()
+        paths = (self.cross_validation, self.leave_one_out, self.selection)
+        return next((path.to_arrays() for path in paths if path is not None), {})
 
     @property
     def chosen_by(self) -> str:

@@ -37,6 +37,7 @@ from rff_dist.selection.alphas import (
     PerTarget,
     check_grid,
     default_alphas,
+    end_of_grid,
     last_within,
     shares_of_variance,
 )
@@ -237,8 +238,7 @@ def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> flo
             f"some of the {found.n_samples:_} rows have a leverage of 1 up to rounding; give larger alphas"
         )
     best = last_within(scores, scores.min() + RESOLUTION)
-    if best in (0, len(scores) - 1):
-        end = "lower" if best == 0 else "upper"
+    if (end := end_of_grid(best, len(scores))) is not None:
         logger.info("the best alpha %.3g is at the %s end of the path", found.alphas[best], end)
     places = np.full(errors.shape[1], best)
     for target in np.flatnonzero(varying) if per_target is not False else ():
