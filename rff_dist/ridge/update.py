@@ -238,16 +238,15 @@ def _by_rows(
     `compared`: the rows that differ, as they are on the change's side.
     """
     age = change.age
-    others = merge_ranges(other.get(age, ()))
+    mine, others = merge_ranges(own.get(age, ())), merge_ranges(other.get(age, ()))
     mixed = set(_touched(sorted(change.ranges), others))
     yield replace(change, ranges=change.ranges - mixed)
     yield replace(change, ranges=mixed, sums="moments")
-    alone = without_rows(merge_ranges(own.get(age, ())), others)
+    alone = without_rows(mine, others)
     within = cut_ranges(without_rows(alone, change.ranges - mixed), at_once)
     yield replace(change, ranges=set(within), sums="gram")
     if compared is not None:
-        both = without_rows(merge_ranges(own.get(age, ())), alone)
-        differing = compared.within(both).as_dataset()
+        differing = compared.within(without_rows(mine, alone)).as_dataset()
         if differing is not None:
             yield _Change(differing, set(cut_ranges([(0, differing.n_samples)], at_once)), age, "gram")
 
@@ -259,7 +258,8 @@ def _again(pieces: Sequence[Range], changed: Sequence[Range], height: int | None
     """
     found = set[Range]()
     for piece in _touched(pieces, changed):
-        found.update([piece] if height is None else _tiles(piece, changed, height))
+        tiles = [piece] if height is None else cut_ranges([piece], height)
+        found.update(merge_ranges(_touched(tiles, changed)))  # adjacent tiles are read together
     return found
 
 
@@ -268,13 +268,6 @@ def _touched(pieces: Sequence[Range], changed: Sequence[Range]) -> list[Range]:
     starts = [start for start, _ in changed]
     stops = [stop for _, stop in changed]
     return [(a, b) for a, b in pieces if bisect.bisect_left(starts, b) > bisect.bisect_right(stops, a)]
-
-
-def _tiles(piece: Range, changed: Sequence[Range], height: int) -> list[Range]:
-    """Return the tiles of a piece that have rows of `changed`; adjacent ones are merged."""
-    start, stop = piece
-    tiles = [(first, min(first + height, stop)) for first in range(start, stop, height)]
-    return merge_ranges(_touched(tiles, changed))
 
 
 def _folds(model: RidgeModel) -> Folds | None:
