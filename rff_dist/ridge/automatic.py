@@ -18,6 +18,7 @@ validates on (`data.folds.hold_in`). Options that are given are kept; if all are
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +90,7 @@ TRUSTED_PER_COLUMN = 10
 def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
     """Return the candidates that the first round begins with; just one if there is nothing to choose."""
     first = options.kinds[0]
-    if isinstance(options.kernel, str) and options.kernel == "auto":
+    if options.kernel == "auto":
         kernels: list[Kernel] = [Gaussian(), Matern(nu=1.5)]
         linear = not are_several(options.n_components)
     else:
@@ -184,7 +185,7 @@ def choices_of(
     penalty, folds, widths = plan_choices(
         dataset, options, features=kinds[-1], n_tuned_on=_n_tuned_on(found, kinds), plan=plan
     )
-    by_name = candidates is not None or not isinstance(options.kernel, str) or options.kernel != "auto"
+    by_name = candidates is not None or options.kernel != "auto"
     if not by_name:  # a linear kernel takes a component per column
         fit_in = dataset.n_features <= widths[-1]
         found = [one for one in found if fit_in or not isinstance(one.kernel, Linear)]
@@ -234,39 +235,11 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
             candidates, table, losers = [best.candidate], best.table, [one.row for one in others]
     if folds is None or options.solver == "pcg":
         feature_map = draws.feature_map(candidates[0], widths[-1])
-        planned = check_solver_plan(dataset, feature_map.n_components, options, engine=engine)
-        if planned.solver == "pcg":
-            prepared.say("solve", f"by conjugate gradients: {planned.reason}")
-            logger.info("solving by conjugate gradients: %s", planned.reason)
-        with_sums = partial(train, n_parts=planned.n_parts)
-        make = partial(train_without_sums, folds=folds) if planned.solver == "pcg" else with_sums
-        trained = make(prepared, feature_map, penalty=penalty)
-        if _wants_high_precision(trained, options):
-            del trained  # its sums, before those of another pass are made
-            trained = make(prepared, in_high_precision(feature_map), penalty=penalty)
+        trained = _train_one(prepared, feature_map, options, penalty=penalty, folds=folds)
         trained.warn()
         return replace(trained, model=trained.model.with_card(candidates=rows)) if rows else trained
     maps = [draws.feature_map(one, widths[-1]) for one in candidates]
-    readings, n_parts = plan_readings(
-        dataset, widths[-1], len(maps), engine=engine, n_folds=folds.n_folds, features=options.kinds[-1]
-    )
-    on_all_rows = partial(
-        train_folds,
-        prepared,
-        penalty=penalty,
-        folds=folds,
-        widths=widths,
-        by_rows=_chooses_by_rows(options, dataset, widths[-1]),
-        table=table,
-    )
-    trained = on_all_rows(Readings([[maps[i] for i in reading] for reading in readings], n_parts))
-    if _wants_high_precision(trained, options):
-        best_index, compared = trained.best_index, list(trained.compared)
-        del trained  # its sums, before those of another pass are made
-        best_map = [maps[i] for reading in readings for i in reading][best_index]
-        again = on_all_rows(Readings([[in_high_precision(best_map)]], n_parts), table=None)
-        compared[best_index] = again.compared[0]
-        trained = replace(again, compared=tuple(compared), best_index=best_index)
+    trained = _train_best(prepared, maps, options, penalty=penalty, folds=folds, widths=widths, table=table)
     if options.conformal:
         trained = with_held_out_scores(
             trained, prepared, penalty, normalized=isinstance(options.conformal, str)
@@ -281,6 +254,59 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     prepared.say("choose", f"of {len(rows)} candidates: {_words(final[trained.best_index])}")
     final += losers
     return replace(trained, model=trained.model.with_card(candidates=[*final, *rows]))
+
+
+def _train_one(
+    prepared: Prepared,
+    feature_map: FeatureMap,
+    options: RidgeOptions,
+    *,
+    penalty: Penalty,
+    folds: Folds | None,
+) -> Trained:
+    """Train one map without statistics of folds, by the solver that the plan takes."""
+    planned = check_solver_plan(prepared.dataset, feature_map.n_components, options, engine=prepared.engine)
+    make = partial(train, n_parts=planned.n_parts)
+    if planned.solver == "pcg":
+        prepared.say("solve", f"by conjugate gradients: {planned.reason}")
+        logger.info("solving by conjugate gradients: %s", planned.reason)
+        make = partial(train_without_sums, folds=folds)
+    trained = make(prepared, feature_map, penalty=penalty)
+    if _wants_high_precision(trained, options):
+        del trained  # its sums, before those of another pass are made
+        trained = make(prepared, in_high_precision(feature_map), penalty=penalty)
+    return trained
+
+
+def _train_best(
+    prepared: Prepared,
+    maps: Sequence[FeatureMap],
+    options: RidgeOptions,
+    *,
+    penalty: Penalty,
+    folds: Folds,
+    widths: Sequence[int],
+    table: CrossValidation | None,
+) -> Trained:
+    """Compare maps by the folds on all rows, and train the best; see `train_folds`."""
+    at_once, n_parts = plan_readings(
+        prepared.dataset,
+        widths[-1],
+        len(maps),
+        engine=prepared.engine,
+        n_folds=folds.n_folds,
+        features=options.kinds[-1],
+    )
+    by_rows = _chooses_by_rows(options, prepared.dataset, widths[-1])
+    make = partial(train_folds, prepared, penalty=penalty, folds=folds, widths=widths, by_rows=by_rows)
+    trained = make(Readings(list(itertools.batched(maps, at_once)), n_parts), table=table)
+    if _wants_high_precision(trained, options):
+        best_index, compared = trained.best_index, list(trained.compared)
+        del trained  # its sums, before those of another pass are made
+        again = make(Readings([[in_high_precision(maps[best_index])]], n_parts))
+        compared[best_index] = again.compared[0]
+        trained = replace(again, compared=tuple(compared), best_index=best_index)
+    return trained
 
 
 def _chooses_by_rows(options: RidgeOptions, dataset: Dataset, n_components: int) -> bool:

@@ -220,5 +220,5 @@ class RidgeOptions:
         """The kinds of features to compare."""
         if not isinstance(self.features, str) or self.features != "auto":
             return [self.features]
-        exact = not isinstance(self.kernel, str) and isinstance(self.kernel, Linear)
-        return ["fourier"] if exact else ["fourier", "nystrom"]
+        # features of a linear kernel are exact
+        return ["fourier"] if isinstance(self.kernel, Linear) else ["fourier", "nystrom"]

@@ -7,6 +7,7 @@ the statistics of all candidates, they are shared out among as few readings as i
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -92,25 +93,20 @@ def search(
     )
     assert folds is not None  # `cv` is given
     folds = prepare_folds(dataset, folds, engine=engine)
-    readings, n_parts = plan_readings(
+    at_once, n_parts = plan_readings(
         dataset, widths[-1], len(candidates), engine=engine, n_folds=folds.n_folds, features=options.features
     )
     prepared = prepare(
         dataset, standardize=options.standardize, sample_weight_kind=options.sample_weight_kind, engine=engine
     )
     maps = draw_candidates(Draws(prepared, options, folds=folds), candidates, widths)
-    trained = train_folds(
-        prepared,
-        Readings([[maps[i] for i in reading] for reading in readings], n_parts),
-        penalty=penalty,
-        folds=folds,
-        widths=widths,
-    )
+    readings = Readings(list(itertools.batched(maps, at_once)), n_parts)
+    trained = train_folds(prepared, readings, penalty=penalty, folds=folds, widths=widths)
     trained.warn()
     rows, best_index = choose([describe_candidate(*one) for one in trained.compared])
     _say_ends(rows[best_index])
     model = trained.model.with_card(candidates=list(rows))
-    return Search(model, trained.best, tuple(rows), best_index, len(readings))
+    return Search(model, trained.best, tuple(rows), best_index, len(readings.maps))
 
 
 # -- before the data are read ----------------------------------------------------------------------
@@ -134,10 +130,10 @@ def plan_readings(
     engine: Engine,
     n_folds: int,
     features: str | Nystrom = "fourier",
-) -> tuple[list[range], int]:
+) -> tuple[int, int]:
     """Share out candidates among as few readings of the data as memory allows.
 
-    Returns `readings`: the candidates of each; `n_parts`: passes of a reading, more than 1 if a worker does
+    Returns `at_once`: candidates of a reading; `n_parts`: passes of a reading, more than 1 if a worker does
       not hold the sums of a single candidate.
     Raises PlanError if memory is too small for a single candidate.
     """
@@ -151,15 +147,14 @@ def plan_readings(
                 raise
         else:
             break
-    readings = [range(i, min(i + at_once, n_candidates)) for i in range(0, n_candidates, at_once)]
-    if len(readings) > 1:
+    if at_once < n_candidates:
         logger.warning(
             "memory holds the statistics of %d of %d candidates at once, so the data are read %d times",
             at_once,
             n_candidates,
-            len(readings),
+            -(-n_candidates // at_once),
         )
-    return readings, plan.n_parts
+    return at_once, plan.n_parts
 
 
 # -- the figures that candidates are compared by ------------------------------------------------------------
