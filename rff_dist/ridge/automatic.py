@@ -147,12 +147,10 @@ class Choices:
 
     @property
     def n_tuned_on(self) -> int:
-        """The most rows that length scales are tuned on."""
         return _n_tuned_on(self.candidates, self.kinds)
 
     @property
     def choosing(self) -> bool:
-        """Whether there is a first round."""
         return len(self.candidates) > 1 or len(self.kinds) > 1
 
     @property

@@ -172,7 +172,6 @@ class Draws:
         self._tuned: dict[Kernel, Kernel] = {}
 
     def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
-        """Draw the feature map of a candidate."""
         kernel, options = self.kernel(candidate), self._options
         recipe = Recipe(
             kernel,

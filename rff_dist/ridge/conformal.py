@@ -144,11 +144,9 @@ class Deviations:
     bounds: FloatArray
 
     def root_deviations(self, feature_map: FeatureMap) -> RootDeviations:
-        """Return what predicts √s."""
         return RootDeviations(LinearModel(feature_map, self.coefficients, self.intercept), self.bounds)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name."""
         return {f"deviation_{one.name}": getattr(self, one.name) for one in fields(self)}
 
 
@@ -216,7 +214,6 @@ class HeldOutScores:
 
     @property
     def n_samples(self) -> int:
-        """Rows counted."""
         return int(self.counts[:, 0].sum())
 
     def quantile(self, coverage: float) -> FloatArray:
@@ -236,7 +233,6 @@ class HeldOutScores:
         return np.asarray(np.append(_edges(), np.inf)[index] * self.units)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that store the scores; `from_arrays` is the way back."""
         normalised = {} if self.deviations is None else self.deviations.to_arrays()
         return {"counts": self.counts, "units": self.units, **normalised}
 

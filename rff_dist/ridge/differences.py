@@ -137,7 +137,6 @@ class Compared:
     as_bytes: np.ndarray
 
     def only(self, which: np.ndarray) -> Compared:
-        """Return the rows that a mask selects."""
         columns = {one.name: getattr(self, one.name) for one in fields(self)}
         chosen: dict[str, Any] = {
             name: None if values is None else values[which] for name, values in columns.items()
@@ -145,11 +144,9 @@ class Compared:
         return Compared(**chosen)
 
     def within(self, ranges: Sequence[Range]) -> Compared:
-        """Return the rows whose numbers are in ranges."""
         return self.only(are_in(self.numbers, ranges))
 
     def as_dataset(self) -> ArrayDataset | None:
-        """Return the rows, or None if there are none."""
         return ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
 
 

@@ -210,7 +210,6 @@ class ColumnShifts:
 
     @property
     def order(self) -> NDArray[np.intp]:
-        """The columns by their p-values, the least first."""
         return np.argsort(self.p_values.min(axis=1), kind="stable")
 
 
@@ -296,7 +295,6 @@ class Drift:
 
     @property
     def drifted(self) -> bool:
-        """Whether there is an alarm."""
         return bool(self.parts)
 
     @property

@@ -45,7 +45,6 @@ class Fading:
 
     @classmethod
     def from_card(cls, card: Mapping[str, Any]) -> Self:
-        """Return how the rows of a model faded, from its card."""
         found = card.get("fading")
         return cls() if found is None else cls(found["half_life"], tuple(map(tuple, found["spans"])))
 
@@ -59,7 +58,6 @@ class Fading:
         return MOST_HALVINGS if self.spans else 0
 
     def age(self, row: int) -> int:
-        """Return how often the weight of a row is halved."""
         if not self.spans:
             return 0
         place = bisect.bisect_right(self.spans, row, key=lambda span: span[0])
@@ -73,7 +71,6 @@ class Fading:
 
     @property
     def first_row(self) -> int:
-        """The first row that counts."""
         return max((stop for stop, _ in self.spans[:-1] if self.age(stop - 1) > MOST_HALVINGS), default=0)
 
     def by_age(self, ranges: Iterable[Range]) -> dict[int, set[Range]]:

@@ -54,7 +54,6 @@ class Trained:
 
     @property
     def best(self) -> Solved:
-        """How the model was solved."""
         return self.compared[self.best_index][1]
 
     def warn(self) -> None:

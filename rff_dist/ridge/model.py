@@ -125,17 +125,14 @@ class RidgeModel:
 
     @property
     def n_features(self) -> int:
-        """Columns of the inputs."""
         return self.feature_map.n_features
 
     @property
     def n_targets(self) -> int:
-        """Columns of the predictions."""
         return int(self.coefficients.shape[1])
 
     @cached_property
     def linear(self) -> LinearModel:
-        """The state of a predicting pass."""
         return LinearModel(self.feature_map, self.coefficients, self.intercept)
 
     @cached_property
@@ -195,7 +192,6 @@ class RidgeModel:
             )
 
     def with_card(self, **facts: Any) -> Self:
-        """Return the same model with more facts on its card."""
         return replace(self, card={**self.card, **facts})
 
     def without_statistics(self) -> Self:

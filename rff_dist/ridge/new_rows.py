@@ -115,12 +115,10 @@ class NewRows:
 
     @property
     def came(self) -> ArrayDataset | None:
-        """Rows that replaced others; None if none did."""
         return None if self.differences is None else self.differences.came
 
     @property
     def gone(self) -> ArrayDataset | None:
-        """Rows that the data no longer have; None if all are there."""
         return None if self.differences is None else self.differences.gone
 
     def read_once(self, dataset: Dataset) -> Dataset:
@@ -134,7 +132,6 @@ class NewRows:
 
     @property
     def n_gone(self) -> int:
-        """How many rows there are to take out."""
         return count_rows(self.left) + (0 if self.gone is None else self.gone.n_samples)
 
     @property

@@ -200,7 +200,6 @@ class RidgeOptions:
 
     @property
     def penalty(self) -> Penalty:
-        """How alpha is found."""
         return Penalty(self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target)
 
     @property
@@ -217,7 +216,6 @@ class RidgeOptions:
 
     @property
     def kinds(self) -> list[str | Nystrom]:
-        """The kinds of features to compare."""
         if not isinstance(self.features, str) or self.features != "auto":
             return [self.features]
         # features of a linear kernel are exact

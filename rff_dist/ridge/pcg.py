@@ -79,7 +79,6 @@ class Pcg:
     target_deviations: FloatArray
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the facts for a model's card."""
         return {
             "method": "pcg",
             "rank": self.rank,

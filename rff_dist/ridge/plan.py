@@ -102,7 +102,6 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int:
-        """The larger of the two peaks."""
         return max(self.worker_bytes, self.client_bytes)
 
     @property
@@ -118,7 +117,6 @@ class Plan:
         return self.flops / (gflops * 1e9 * self.n_workers * self.n_threads)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures as JSON-able values."""
         return {**asdict(self), "peak_bytes": self.peak_bytes}
 
 
@@ -176,7 +174,6 @@ class Machines:
 
     @classmethod
     def of(cls, engine: Engine) -> Self:
-        """Return what an engine runs on."""
         here = available_memory()
         return cls(
             n_workers=max(1, engine.n_workers),  # a cluster may still wait for its first worker
@@ -211,7 +208,6 @@ class Sums:
 
     @property
     def whitened(self) -> bool:
-        """Whether these are Nyström features."""
         return find_features(self.features) is not None
 
 

@@ -43,16 +43,13 @@ class Prepared:
 
     @property
     def frequency_weights(self) -> bool:
-        """Whether a weight says how often its row occurs."""
         return self.sample_weight_kind == "frequency"
 
     def inputs(self, seed: int) -> Inputs:
-        """Return the facts of the dataset that features are drawn by."""
         ranges = input_range(self.moments, self.standardizer)
         return Inputs(self.dataset, self.standardizer, seed, ranges, self.frequency_weights)
 
     def draw(self, recipe: Recipe, *, seed: int) -> FeatureMap:
-        """Draw a feature map for the dataset."""
         return draw(self.inputs(seed), recipe)
 
     def say(self, label: str, text: str) -> None:

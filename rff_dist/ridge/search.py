@@ -61,7 +61,6 @@ class Search:
 
     @property
     def best(self) -> Row:
-        """The best candidate's row."""
         return self.rows[self.best_index]
 
 

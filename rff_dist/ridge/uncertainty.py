@@ -277,14 +277,8 @@ def _quantiles() -> FloatArray:
 def calibrate_rows(rows: Rows, model: PredictiveModel) -> Calibration:
     """Return the errors and the calibration of a model on a block, at the cost of `predict_rows_with_std`.
 
-    References
-    ----------
-    Gneiting & Raftery (2007), Strictly Proper Scoring Rules, section 4.1 (the logarithmic score).
-
-    Raises
-    ------
-    DataError
-        If the block has no targets, or values that are not finite; as `predict_rows_with_std`.
+    Raises DataError if the block has no targets, or values that are not finite; as `predict_rows_with_std`.
+    Source: Gneiting & Raftery (2007), Strictly Proper Scoring Rules, section 4.1 (the logarithmic score).
     """
     y, weights = evaluated_targets(rows)
     predictions, deviations = predict_rows_with_std(rows, model)

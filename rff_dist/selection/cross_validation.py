@@ -246,7 +246,6 @@ class CrossValidation:
         )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the table as arrays by name, to store or to look at."""
         leverages = {} if self.leverages is None else {"cv_leverages": self.leverages}
         return {
             **leverages,
@@ -261,13 +260,11 @@ class CrossValidation:
 
     @classmethod
     def from_arrays(cls, folds: Folds, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Build a table from what `to_arrays` returned."""
         names = ("n_components", "alphas", "errors", "weights", "target_variance")
         leverages = arrays.get("cv_leverages")
         return cls(folds, **{name: np.asarray(arrays[f"cv_{name}"]) for name in names}, leverages=leverages)
 
     def split_scores(self) -> FloatArray:
-        """Return the scores of each split, shape (n_splits, n_sizes, n_alphas)."""
         return shares_of_variance(self.errors, self.target_variance)
 
     def _choice(self, size: int, alpha: int) -> Choice:
@@ -280,7 +277,6 @@ class CrossValidation:
         )
 
     def place_of(self, n_components: int) -> int:
-        """Return the index of a number of components in the table."""
         found = np.flatnonzero(self.n_components == n_components)
         if not len(found):
             raise InvalidParameterError(

@@ -68,7 +68,6 @@ class Selection:
         return self.alpha if self.own_alphas is None else self.own_alphas
 
     def to_arrays(self) -> dict[str, FloatArray]:
-        """Return the path as named arrays, for a model's store."""
         names = ("alphas", "scores", "log_evidences", "degrees_of_freedom")
         return {name: np.asarray(getattr(self, name)) for name in names}
 
@@ -77,24 +76,14 @@ def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> 
     """GCV score of every alpha, in O(n_alphas · n_components · n_targets).
 
     A residual below its rounding error is replaced by that error, so that a score is never negative or better
-    than float64 can tell. With as many degrees of freedom as rows the score is infinite.
+    than float64 can tell. With as many degrees of freedom as rows the score is infinite; an intercept counts
+    as one.
 
-    Parameters
-    ----------
-    spectrum : RidgeSpectrum
-        Eigenvalues of the (centred) Z'Z and the targets in its eigenbasis.
-    alphas : float64 array of shape (n_alphas,)
-        Ridge penalties, in the units of the eigenvalues.
-
-    Returns
-    -------
-    float64 array of shape (n_alphas, n_targets)
-        Estimated mean squared error of a new observation of average weight, in the targets' units squared.
-
-    References
-    ----------
-    Golub, Heath & Wahba (1979), Generalized cross-validation as a method for choosing a good ridge
-    parameter, Technometrics 21, eq. 1.4; an intercept counts as one degree of freedom.
+    `alphas`: float64 array of shape (n_alphas,). Ridge penalties, in the units of the eigenvalues.
+    Returns float64 array of shape (n_alphas, n_targets): estimated mean squared error of a new observation of
+      average weight, in the targets' units squared.
+    Source: Golub, Heath & Wahba (1979), Generalized cross-validation as a method for choosing a good ridge
+      parameter, Technometrics 21, eq. 1.4.
     """
     resolved = np.maximum(spectrum.residual_sum_of_squares(alphas), spectrum.rss_error_bound(alphas))
     n_samples = spectrum.n_samples

@@ -165,7 +165,6 @@ class LeaveOneOut:
         return np.where(self.n_undetermined[:, np.newaxis] > 0, np.inf, means)
 
     def to_arrays(self) -> dict[str, FloatArray]:
-        """Return the path as arrays by name, to store or to look at."""
         return {"press_alphas": self.alphas, "press_errors": self.mean_squared_error}
 
 

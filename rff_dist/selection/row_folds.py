@@ -142,7 +142,6 @@ class _Centred:
         return bool(n_samples <= n_components)
 
     def gram(self) -> FloatArray:
-        """Return the smaller Gram: that of the rows or of the features."""
         A = self.features
         return A @ A.T if self._by_rows else A.T @ A
 
