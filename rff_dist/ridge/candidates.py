@@ -76,7 +76,8 @@ class Candidate:
         elif isinstance(self.length_scale, str):
             if self.length_scale != "evidence":
                 raise InvalidParameterError(
-                    f"`length_scale` is {self.length_scale!r}; see `read_length_scale`"
+                    f"`length_scale` is {self.length_scale!r}; expected 'evidence', a multiple of the "
+                    "median, numbers or None"
                 )
             check_tunable(self.kernel)
         elif self.length_scale is not None:

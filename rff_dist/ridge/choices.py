@@ -65,9 +65,10 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> Folds | No
         return None
     if named and not by_folds:
         asked = {f"`cv` is {cv!r}": cv is not None, f"`n_components` is {options.n_components!r}": several}
-        reason = next((words for words, is_so in asked.items() if is_so), "`conformal` is True")
+        conformal = f"`conformal` is {options.conformal!r}"
+        reason = next((words for words, is_so in asked.items() if is_so), conformal)
         raise InvalidParameterError(
-            f"{reason}, which takes k-fold cross-validation, and `alpha` is {alpha!r}; expected one of "
+            f"{reason}, which takes k-fold cross-validation, but `alpha` is {alpha!r}; expected one of "
             f"{list(CV_NAMES)} or numbers. Leave one of them out"
         )
     if not named and not np.all(np.asarray(alpha) > 0):

@@ -85,8 +85,8 @@ def hold_out(
     spec, ranges = champion.summed.spec, _newest(rows.shared(champion))
     if not ranges:
         raise StatisticsError(
-            "no row that the champion holds stays, so none can be held out to compare models on; give test "
-            "data (`--test`), or fit anew"
+            "the champion and the challenger share no row, so that none can be held out to compare them; "
+            "give test data (`--test`), or fit anew"
         )
     at_once, whitener = rows_at_once(dataset, spec.limb_rows), champion.feature_map.whitener
     blocks = as_blocks(cut_ranges(ranges, at_once))

@@ -58,8 +58,8 @@ def leave_one_out(
     if statistics.n_samples != dataset.n_samples or statistics.spec.n_targets != dataset.n_targets:
         raise StatisticsError(
             f"the statistics count {statistics.n_samples:_} rows of {statistics.spec.n_targets} targets, the "
-            f"data have {dataset.n_samples:_} of {dataset.n_targets}; rows are left out of those that were "
-            "trained on: give the same data"
+            f"data have {dataset.n_samples:_} of {dataset.n_targets}; expected the rows that were trained "
+            "on. Give the same data"
         )
     n_alphas = MAX_DEFAULT_ALPHAS if alphas is None else np.size(alphas)
     # columns: `inverse` and `weights` of the HatMatrix
@@ -76,8 +76,8 @@ def leave_one_out(
     trained_on, seen = statistics.sum_of_weights, float(found.weight.value())
     if not math.isclose(seen, trained_on, rel_tol=1e-9):  # the same weights, added in another order
         raise StatisticsError(
-            f"the statistics' weights add up to {trained_on:g}, those of the data to {seen:g}; rows are left "
-            "out of those that were trained on: give the same data"
+            f"the statistics' weights add up to {trained_on:g}, those of the data to {seen:g}; expected "
+            "the rows that were trained on. Give the same data"
         )
     return found
 
@@ -113,7 +113,7 @@ def hold_out_scores(
     if statistics.n_samples != dataset.n_samples:
         raise StatisticsError(
             f"the folds' statistics count {statistics.n_samples:_} rows, the data have "
-            f"{dataset.n_samples:_}; scores are of the rows cut into folds: give the same data"
+            f"{dataset.n_samples:_}; expected the rows that were cut into folds. Give the same data"
         )
     models, deviations = fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept), None
     if normalized:

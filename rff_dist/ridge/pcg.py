@@ -308,8 +308,8 @@ def _warn(found: Pcg) -> None:
     if status is SolveStatus.OK:
         return
     warnings.warn(
-        f"after {found.n_passes} passes predictions are within {found.relative_error:.2g} deviations of y of "
-        f"the exact solution, by estimate: iterating was stopped by {found.iterated.stop.value}. "
+        f"after {found.n_passes} passes predictions are an estimated {found.relative_error:.2g} deviations "
+        f"of y from those of the exact solution: iterating was stopped by {found.iterated.stop.value}. "
         + "; ".join((*status.causes, *status.remedies)),
         scipy.linalg.LinAlgWarning,
         stacklevel=2,

@@ -158,8 +158,8 @@ def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
     """
     if penalty.named not in (None, "gcv", "evidence"):
         raise InvalidParameterError(
-            f"`alpha` is {penalty.alpha!r}, which needs more than the sums of all rows: those of each fold, "
-            "see `solve_folds`, or another pass, see `leave_one_out`"
+            f"`alpha` is {penalty.alpha!r}, which needs more than the sums of all rows: the sums of each "
+            "fold (`solve_folds`) or another pass (`leave_one_out`)"
         )
     if is_one_alpha(penalty.alpha):
         return solve_with(statistics, cast("float", penalty.alpha), fit_intercept=penalty.fit_intercept)

@@ -154,7 +154,7 @@ def test_an_end_by_the_number_of_passes_says_how_far_it_came():
 def test_an_alpha_below_rounding_ends_by_rounding_and_says_so():
     dataset, *rest = PROBLEMS["smooth"]
     prepared, feature_map = prepared_map(dataset, *rest)
-    with pytest.warns(LinAlgWarning, match="deviations of y of the exact solution"):
+    with pytest.warns(LinAlgWarning, match="deviations of y from those of the exact solution"):
         found = solve_pcg(prepared, feature_map, alpha=1e-13, fit_intercept=True)
     assert found.solution.status is SolveStatus.ILL_CONDITIONED
 
