@@ -278,33 +278,21 @@ def _plan_direct(fit: PlannedFit) -> Plan:
     together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // n_regions))
     chunk_bytes = max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
     # a block as stored and as decoded, and one more that is read ahead
-    block_bytes = 3 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
+    block_bytes = 3 * chunk_bytes + rows * 24 * (n_features + n_targets + 1)
     tile_bytes = 8 * n_components * height * together + n_threads * (8 * REGION**2 + 4 * OUTPUT_TILE * height)
     # blocks are added in place, but a worker's total, a run's total and their sum exist at once
     held = 3 if machines.separate_client and n_blocks > 1 else 1
     beside_bytes = PROCESS_BYTES + block_bytes + tile_bytes
     # a part has whole cells of Z'Z, so that each keeps the bits of one pass
-    limit, cell_bytes = machines.memory_limit, 8 * _limbs(n_samples) * cell_components(n_components) ** 2
-    n_parts = 1
+    cell_bytes = 8 * _limbs(n_samples) * cell_components(n_components) ** 2 * n_folds * n_maps
+    limit, n_parts = machines.memory_limit, 1
     if sums.in_parts and machines.separate_client and limit is not None:
         room = (limit - beside_bytes) // held
-        n_parts = _parts_for(statistics_bytes, room, cell_bytes * n_folds * n_maps)
-    part_bytes = statistics_bytes
-    if n_parts > 1:
-        part_bytes = statistics_bytes // n_parts + cell_bytes * n_folds * n_maps
+        n_parts = _parts_for(statistics_bytes, room, cell_bytes)
+    part_bytes = statistics_bytes if n_parts == 1 else statistics_bytes // n_parts + cell_bytes
     pass_bytes = beside_bytes + part_bytes * held
-    # Cholesky factors a copy of the Gram; the eigensolver needs eigenvectors and two work arrays
-    matrices = 2 if is_one_alpha(sums.alpha) else 5
     factor_bytes = 8 * n_components**2 if sums.whitened else 0
-    solve_bytes = PROCESS_BYTES + 2 * statistics_bytes + 8 * n_components**2 * matrices + factor_bytes
-    if n_folds > 1:
-        solve_bytes += cross_validation_bytes(
-            n_components,
-            n_targets=n_targets,
-            n_alphas=ASSUMED_ALPHAS,
-            n_threads=available_cores(),
-            statistics_bytes=one_set,
-        )
+    solve_bytes = _bytes_to_solve(fit, one_set) + factor_bytes
     feature_flops = n_parts * n_components * (n_features + n_targets + 1)
     # half of Z'Z, since it is symmetric
     flops = 2 * n_samples * n_maps * (n_components * n_components // 2 + feature_flops)
@@ -328,6 +316,26 @@ def _plan_direct(fit: PlannedFit) -> Plan:
         n_parts=n_parts,
         ledger_bytes=statistics_bytes
         * most_kept(n_blocks, machines.n_workers, separate=machines.separate_client),
+    )
+
+
+def _bytes_to_solve(fit: PlannedFit, one_set: int) -> int:
+    """Return the peak bytes of solving, without a factor of centres.
+
+    `one_set`: bytes of the statistics of one fold and one feature map.
+    """
+    n_components, sums = fit.n_components, fit.sums
+    # Cholesky factors a copy of the Gram; the eigensolver needs eigenvectors and two work arrays
+    matrices = 2 if is_one_alpha(sums.alpha) else 5
+    needed = PROCESS_BYTES + 2 * one_set * sums.n_folds * sums.n_maps + 8 * n_components**2 * matrices
+    if sums.n_folds == 1:
+        return needed
+    return needed + cross_validation_bytes(
+        n_components,
+        n_targets=fit.sizes.n_targets,
+        n_alphas=ASSUMED_ALPHAS,
+        n_threads=available_cores(),
+        statistics_bytes=one_set,
     )
 
 

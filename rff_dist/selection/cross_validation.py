@@ -139,9 +139,8 @@ class CrossValidation:
 
     def best_of(self, n_components: int) -> Choice:
         """Return one size's alpha with the least score, the largest of those within 1e-10."""
-        size = self.place_of(n_components)
-        scores = self.scores[size]
-        return self._choice(size, last_within(scores, scores.min() + RESOLUTION))
+        least = self.scores[self.place_of(n_components)].min()
+        return self._largest_within(n_components, least + RESOLUTION)
 
     def safest(self, n_components: int) -> Choice:
         """Return one size's alpha with the least score, or a larger one if rows are interpolated.
@@ -150,11 +149,10 @@ class CrossValidation:
         above 0.9 at the best alpha, the largest alpha within a tenth of a standard error replaces it: nothing
         is lost, and the coefficients depend less on chance.
         """
-        best, size = self.best_of(n_components), self.place_of(n_components)
+        best = self.best_of(n_components)
         interpolates = self.mean_leverage(n_components, best.alpha) > INTERPOLATING
         slack = AS_GOOD * best.standard_error if interpolates else 0.0
-        limit = best.score + max(np.nan_to_num(slack), RESOLUTION)
-        return self._choice(size, last_within(self.scores[size], limit))
+        return self._largest_within(n_components, best.score + max(np.nan_to_num(slack), RESOLUTION))
 
     def mean_leverage(self, n_components: int, alpha: float) -> float:
         """Return the mean leverage of the rows trained on for one size and alpha; 0 if it is not known."""
@@ -171,9 +169,7 @@ class CrossValidation:
 
     def one_standard_error(self, n_components: int) -> Choice:
         """Return one size's largest alpha within one standard error of its best."""
-        limit = self._limit(self.best_of(n_components))
-        size = self.place_of(n_components)
-        return self._choice(size, last_within(self.scores[size], limit))
+        return self._largest_within(n_components, self._limit(self.best_of(n_components)))
 
     def fewest_components(self) -> Choice:
         """Return the smallest size whose best is within one standard error of the best of all."""
@@ -266,6 +262,10 @@ class CrossValidation:
 
     def split_scores(self) -> FloatArray:
         return shares_of_variance(self.errors, self.target_variance)
+
+    def _largest_within(self, n_components: int, limit: float) -> Choice:
+        size = self.place_of(n_components)
+        return self._choice(size, last_within(self.scores[size], limit))
 
     def _choice(self, size: int, alpha: int) -> Choice:
         return Choice(
