@@ -361,9 +361,7 @@ def judge_drift(held: Observed, new: Observed, together: RidgeStatistics, *, lev
     `held`: the rows that the model holds.
     `together`: see `embedding_drift`.
     `level`: in (0, 1).
-    Raises InvalidParameterError if `level` is not in (0, 1).
     """
-    check_level(level)
     distance, p_embedding = embedding_drift(held.statistics, new.statistics, together)
     p_values, shifts = {"embedding": p_embedding}, None
     if held.columns is not None and new.columns is not None:

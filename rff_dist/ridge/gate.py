@@ -227,9 +227,7 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     `challenger`: the model of all rows; it is solved again here without the held-out ones.
     `tolerance`: by what share of it the mean squared error of a target may rise. Errors below 1e-6 of the
       target's variance do not count.
-    Raises InvalidParameterError if `tolerance` is negative or not finite.
     """
-    check_tolerance(tolerance)
     champion = held_out.champion
     without = _linear_without(challenger, [(now, part) for (_, now), part in held_out.sums.items()])
     both = LinearModel(
@@ -260,7 +258,7 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Check that a gate's tolerance is a number of at least 0."""
+    """Raise InvalidParameterError unless a gate's tolerance is a number of at least 0."""
     if not 0.0 <= tolerance < np.inf:
         raise InvalidParameterError(
             f"`tolerance` is {tolerance!r}; expected a number in [0, inf), such as 0.05"

@@ -18,7 +18,7 @@ import numpy as np
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.folds import find_folds
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError, PlanError
+from rff_dist.errors import PlanError
 from rff_dist.features.evidence import TUNING_ROWS
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
@@ -203,11 +203,7 @@ def choose(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Row], int]:
     `within_one_standard_error` says whether a row's score is within the best row's standard error of the best
     score. `length_scale_at_end` ("lower", "upper" or None) says whether its length scale is the least or
     largest of several that its kernel was tried with.
-
-    Raises InvalidParameterError if there are no rows.
     """
-    if not rows:
-        raise InvalidParameterError("there is no candidate to choose from; expected at least 1")
     scores = np.array([row["score"] for row in rows])
     best_index = int(np.argmin(scores))
     limit = scores[best_index] + max(rows[best_index]["standard_error"] or 0.0, RESOLUTION)

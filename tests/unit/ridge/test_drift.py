@@ -21,6 +21,7 @@ from rff_dist.ridge.drift import (
     BatchState,
     Observed,
     _tail,
+    check_level,
     column_shifts,
     embedding_drift,
     judge_drift,
@@ -286,4 +287,4 @@ def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_ar
     assert drift.p_value == pytest.approx(min(1.0, 2 * min(drift.p_values.values())))
     assert drift.columns() == []
     with pytest.raises(InvalidParameterError, match=r"in \(0, 1\)"):
-        judge_drift(held, new, held.statistics, level=0.0)
+        check_level(0.0)
