@@ -31,6 +31,7 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
         if (name := name_of(attributes_of(dataset))) is not None:
             facts["data_id"] = name
     n_samples = dataset.n_samples
+    # versions record digests of those that they only appended to, which need no reading
     prefix = dataset.recorded_prefix(n_samples) or dataset.prefix_fingerprint(n_samples)
     if prefix is not None:
         # an update compares it with the fingerprint of the first rows of data that have grown since

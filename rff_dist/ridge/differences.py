@@ -87,6 +87,7 @@ def find_differences(
     out = are_in(old.numbers, left_out)
     went = np.flatnonzero(differs & ~out).tolist()
     entered = np.flatnonzero(differs[:n_both] & (new.numbers >= start)).tolist()
+    # rows that only moved are not new: they are told by their bytes
     held = defaultdict[bytes, list[int]](list)
     for i in went:
         held[old.as_bytes[i].tobytes()].append(i)

@@ -224,7 +224,7 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     shift = np.where(np.abs(shift) > rounding, shift, 0.0)
     second, _, fourth = _about(shift, np.zeros_like(shift), *new.central)
     grown = np.where(np.abs(second - held.second) > held.rounding**2, second - held.second, 0.0)
-    # of squared deviations, whose mean the spread is
+    # variances of squared deviations, whose means are compared as spreads
     old_variance, new_variance = (held.fourth - held.second**2, fourth - second**2)
     scores = np.column_stack(
         [

@@ -177,7 +177,7 @@ def train_folds(
             if best is None or score < least:
                 best, least = (len(compared), statistics, parts), score
             compared.append((chosen, solved))
-            del parts, statistics  # unless `best` holds them
+            del parts, statistics
     assert best is not None  # there are maps
     best_index, statistics, parts = best
     feature_map, solved = compared[best_index]

@@ -202,6 +202,7 @@ class RidgeModel:
         """Return the SHA-256 of all that predictions depend on."""
         hasher = hashlib.sha256(self.feature_map.digest().encode())
         for array in (self.coefficients, self.intercept):
+            # little-endian, so that machines agree
             hasher.update(np.ascontiguousarray(array).astype("<f8", copy=False).tobytes())
         return hasher.hexdigest()
 

@@ -157,7 +157,7 @@ class RidgeOptions:
     `precision`: {"auto", "standard", "high"}, of Fourier features; see `draw_feature_map`. "auto" begins with
       "standard", and takes "high" in another pass if coefficients are so large that rounding features to 15
       bits shows.
-    `standardize`: {"auto", "rank"} or bool. How input columns are scaled first; see `standardizer_for`.
+    `standardize`: {"auto", "rank"} or bool. How input columns are transformed first; see `standardizer_for`.
     `seed`: seed of frequencies and samples, the same for all candidates.
     """
 

@@ -117,6 +117,7 @@ def solve_pcg(
     else:
         preconditioner, n_before = chosen.preconditioner, chosen.n_passes
     deviations = np.sqrt(total)
+    # of a constant target rounding alone is left, which is not worth a step
     constant = total <= ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
     prepared.count("iterate", 0, max_passes)
     iterated = conjugate_gradients(

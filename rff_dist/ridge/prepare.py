@@ -28,7 +28,7 @@ class Prepared:
     """A dataset whose columns were measured: the start of every fit.
 
     `moments`: moments of the columns.
-    `standardizer`: scales the inputs before features are made.
+    `standardizer`: transforms the inputs before features are made.
     `engine`: runs the passes.
     `standardize`: the option that the standardizer was made by.
     `sample_weight_kind`: what weights mean; see `RidgeOptions`.

@@ -212,6 +212,7 @@ def _changes(
         again = _again(sorted(were & are), rows.changed, height)
         gone.append(_Change(before, (were - are) | again, age))
         come.append(_Change(dataset, (are - were) | again, age))
+    # changes would read no fewer rows than summing all again
     if sum(count_rows(change.ranges) for change in [*gone, *come]) >= sum(map(count_rows, wanted.values())):
         return None
     if model.summed.spec.fixed_point:

@@ -528,6 +528,7 @@ def _coefficients(
     One step of iterative refinement removes the reduction's rounding error, which is some 100 times that of a
     Cholesky factorisation.
     """
+    # below the floor, the rounding error of eigenvalues, coefficients would be chance
     moments, penalties = equations.moments[:, targets], np.maximum(alphas, reduced.floor)
     coefficients = reduced.solve(moments, penalties)
     residual = moments - equations.gram @ coefficients - penalties * coefficients

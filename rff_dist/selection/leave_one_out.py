@@ -109,6 +109,7 @@ def hat_matrix(
         with tile_pool():
             solve_upper(whitener, rotation)
         feature_means = whitener.T @ feature_means
+    # eigenvalues are off by the floor, terms of a leverage by up to floor / (λ + alpha)
     smallest = kept[0] if len(kept) else 0.0
     return HatMatrix(
         feature_map=feature_map,

@@ -98,6 +98,7 @@ def leave_out_each(
     counted = np.ones(len(Z), bool) if weights is None else weights > 0
     times = np.ones(len(Z)) if weights is None else weights[counted]
     centred = _Centred.of(Z[counted], y[counted], times, fit_intercept=fit_intercept)
+    # threads of decompositions of up to 512 components wait for each other: beside other work 0.4 s for 0.03
     with limit_blas(1):
         U, eigenvalues, rest, outside = centred.orthogonal()
         shares = alphas[:, np.newaxis] / (eigenvalues + alphas[:, np.newaxis])
