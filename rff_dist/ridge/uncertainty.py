@@ -32,7 +32,6 @@ from rff_dist.errors import DataError, SolveError, StatisticsError
 from rff_dist.numerics.cholesky import rounding_floor, smallest_eigenvalue
 from rff_dist.numerics.exact_sums import ExactSum, add_fields
 from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.runs import expand
 from rff_dist.numerics.solution import check_alpha, rss_error_bound
 from rff_dist.numerics.threads import share_out, tile_pool
 from rff_dist.numerics.triangular import (
@@ -44,6 +43,7 @@ from rff_dist.numerics.triangular import (
 )
 from rff_dist.ridge.evaluation import Errors, errors_of, evaluated_targets
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.selection.leave_one_out import centred_features
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
 
@@ -172,22 +172,15 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
     predictions = predict_rows(rows, model.linear)
     feature_map = model.linear.feature_map
     inputs = feature_map.prepare(rows.X)
-    scales, means = expand(feature_map.scales)[:, np.newaxis], model.feature_means[:, np.newaxis]
     spread = np.empty((len(inputs), len(model.factors)))
 
     def measure(first: int) -> None:
         tile = inputs[first : first + STRIP_COLUMNS]
-        features = np.empty((feature_map.n_components, len(tile)))
-        for start, stop in feature_map.stripes:
-            feature_map.fill(tile, features[start:stop], start, stop)
+        features = centred_features(feature_map, tile, model.feature_means)
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
-            features *= scales
-            features -= means
             for i, factor in enumerate(model.factors):
                 solved = features if i == len(model.factors) - 1 else features.copy()
-                if (
-                    len(tile) == 1
-                ):  # faster: `solve_transposed` copies tiles, which pays for many columns only
+                if len(tile) == 1:  # `solve_transposed` copies tiles, which takes longer than one column
                     solved[:, 0] = scipy.linalg.blas.dtrsv(factor.T, solved[:, 0], lower=1)
                 else:
                     solve_transposed(factor, solved)

@@ -42,7 +42,7 @@ from rff_dist.selection.alphas import (
     shares_of_variance,
 )
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import Float32Array, FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,6 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
     weights = np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
-    scales, means = expand(feature_map.scales)[:, np.newaxis], state.feature_means[:, np.newaxis]
     n_alphas, n_targets = len(state.alphas), len(state.target_means)
     starts = range(0, len(inputs), STRIP_COLUMNS)
     squared = np.empty((len(starts), n_alphas, n_targets))
@@ -191,12 +190,8 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
     def measure(strip: int) -> None:
         part = slice(starts[strip], starts[strip] + STRIP_COLUMNS)
         tile, weight = inputs[part], weights[part]
-        features = np.empty((feature_map.n_components, len(tile)))
-        for start, stop in feature_map.stripes:
-            feature_map.fill(tile, features[start:stop], start, stop)
+        features = centred_features(feature_map, tile, state.feature_means)
         with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
-            features *= scales
-            features -= means
             rotated = state.rotation.T @ features
             fitted = (state.weights.T @ rotated).reshape(n_alphas, n_targets, len(tile))
             residual = (y[part] - state.target_means).T - fitted
@@ -217,6 +212,17 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
         squared=ExactSum.of(squared.sum(axis=0)),
         n_undetermined=undetermined.sum(axis=0),
     )
+
+
+def centred_features(feature_map: FeatureMap, tile: Float32Array, means: FloatArray) -> FloatArray:
+    """Return scaled features of prepared rows less means, shape (n_components, n_samples); may overflow."""
+    features = np.empty((feature_map.n_components, len(tile)))
+    for start, stop in feature_map.stripes:
+        feature_map.fill(tile, features[start:stop], start, stop)
+    with np.errstate(over="ignore", invalid="ignore"):
+        features *= expand(feature_map.scales)[:, np.newaxis]
+        features -= means[:, np.newaxis]
+    return features
 
 
 def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> float | FloatArray:
