@@ -19,7 +19,7 @@ from rff_dist.typing import IntArray
 
 logger = logging.getLogger(__name__)
 
-MAX_COMPARED_ROWS = 2**22
+MAX_COMPARED_ROWS = 2**22  # they are in memory as they were and as they are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
