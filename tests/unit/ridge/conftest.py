@@ -1,4 +1,4 @@
-"""Rows and a model of them that several modules look at; a module's own fixture of the name goes first."""
+"""Rows and a model of them for several modules; a module's own fixture with that name takes precedence."""
 
 import pytest
 

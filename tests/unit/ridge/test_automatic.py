@@ -37,7 +37,7 @@ ENGINE = SerialEngine(1)
 
 
 def additive(n_samples=500, n_features=8, *, noise=0.1, seed=0):
-    """Draw rows of which one column alone matters, and this one is far from linear."""
+    """Draw rows of which only one column matters, by a function that is far from linear."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, n_features))
     return X, np.sin(3 * X[:, 0]) + noise * rng.standard_normal(n_samples)
@@ -103,7 +103,7 @@ def test_targets_of_rows_that_are_validated_on_do_not_tune_length_scales(cv):
 
 
 def noise_fits(n_seeds, n_samples):
-    """Yield models with tuned length scales of targets that are pure noise, and new such rows."""
+    """Yield models with tuned length scales for targets of pure noise, and new rows of the same kind."""
     for seed in range(n_seeds):
         rng = np.random.default_rng(seed)
         X, y = rng.standard_normal((n_samples, 20)), rng.standard_normal(n_samples)
@@ -119,12 +119,12 @@ def noise_fits(n_seeds, n_samples):
         yield model, rng.standard_normal((2000, 20)), rng.standard_normal(2000)
 
 
-@pytest.mark.filterwarnings("ignore:.*as many degrees of freedom as rows")  # noise is followed at times
+@pytest.mark.filterwarnings("ignore:.*as many degrees of freedom as rows")  # sometimes the noise is fitted
 @pytest.mark.parametrize(("n_samples", "n_seeds", "most"), [(60, 8, 0.2), (300, 4, 0.1)])
 def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn(
     n_samples, n_seeds, most, monkeypatch
 ):
-    """Of 60 rows, length scales tuned on those that are validated on too promised an R² too high by 0.35."""
+    """Length scales tuned on rows that are validated on too promised an R² 0.35 too high for 60 rows."""
     if n_samples == 60:
         monkeypatch.setitem(EFFORT, "n_starts", 2)
         monkeypatch.setitem(EFFORT, "n_components", 256)
@@ -140,7 +140,7 @@ def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn(
     validated = n_samples - n_samples // 2
     # a standard error of R² on so few rows is √(2 / validated / n_seeds), 0.09 and 0.06
     assert np.mean(excess) < most
-    # quantiles of so many residuals, averaged over seeds: three of their standard errors
+    # three standard errors of quantiles of so many residuals, averaged over seeds
     error = np.sqrt(0.9 * 0.1 / (validated * n_seeds))
     assert np.mean(covered) == pytest.approx(0.9, abs=3 * error + 0.01)
 
@@ -162,7 +162,7 @@ def test_the_card_tells_of_every_candidate(found):
     tried = [row for row in rows if row["round"] == "first"]
     named = {(row["kernel"], row["features"], str(row["length_scale"])) for row in tried}
     assert len(named) == len(tried)
-    # two kernels of five length scales and a linear one; three with Nyström features; the best plus linear
+    # two kernels with five length scales, and a linear one; three with Nyström features; the best plus linear
     assert len(tried) == 2 * 5 + 1 + 3 + 1
     assert sum(row["features"] == "nystrom" for row in tried) >= 3
     assert {"gaussian", "matern:nu=1.5", "linear"} <= {row["kernel"] for row in tried}
@@ -192,7 +192,7 @@ def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
             linear.predict(new),
         )
     ]
-    # of 5 slopes on 200 rows with noise 1 the error is about 6 / 200; a few more degrees of freedom may be in
+    # 5 slopes on 200 rows with noise 1 err by about 6 / 200; a few more degrees of freedom are tolerated
     assert errors[0] < errors[1] + 6 / 200
 
 
@@ -306,7 +306,7 @@ def test_bad_options_are_refused_before_a_pass(options):
     assert not passes
 
 
-@pytest.mark.filterwarnings("ignore:alpha=.* as many degrees of freedom as rows")  # so few rows are followed
+@pytest.mark.filterwarnings("ignore:alpha=.* as many degrees of freedom as rows")  # few rows interpolate
 @pytest.mark.parametrize("n_samples", [2, 3, 5, 8, 13, 30, 199, 200])
 @pytest.mark.filterwarnings("ignore:.*do not tell it from")
 def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):

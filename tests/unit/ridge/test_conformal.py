@@ -241,7 +241,7 @@ def smooth(x):
 
 
 def varying(n_samples, seed, law=kinked):
-    """Return rows whose noise has a standard deviation that follows the first column, and that."""
+    """Return rows whose noise has a standard deviation that follows the first column, and that deviation."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, 3))
     deviation = law(X[:, 0])
@@ -333,7 +333,7 @@ def test_blocks_and_threads_change_no_count(folds):
         )
     ]
     assert found[0] == found[1]
-    # other blocks round predictions otherwise: a score within 1e-15 of an edge would change its bin
+    # predictions round differently in other blocks: a score within 1e-15 of an edge would change its bin
     assert found[0] == found[2]
     counted = dataset.sample_weight > 0
     if isinstance(folds, TimeFolds):

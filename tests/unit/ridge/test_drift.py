@@ -62,7 +62,7 @@ def draw(rng, n_samples, shift=0.0, noise=0.3):
 
 
 def judge(held, new):
-    """Judge new rows as an update does: a fifth of the old ones are held out."""
+    """Judge new rows as an update does, with a fifth of the old ones held out."""
     (X, y), (X_new, y_new) = held, new
     cut = 4 * len(X) // 5
 
@@ -158,7 +158,7 @@ def test_central_moments_are_those_of_scipy():
     found = moments_of(X)
     np.testing.assert_allclose(found.mean, X.mean(axis=0), rtol=1e-12)
     for order, values in zip((2, 3, 4), found.central, strict=True):
-        # 1 ± 1e-6 has ten digits of its deviations left, of which the fourth power loses some
+        # ten digits are left of the deviations of 1 ± 1e-6, and their fourth power loses some
         np.testing.assert_allclose(values, stats.moment(X, order, axis=0), rtol=1e-6)
 
 

@@ -69,7 +69,7 @@ def test_moments_are_those_of_the_columns_however_far_from_zero(n_samples, offse
     deviations = np.sqrt(np.average((columns - means) ** 2, axis=0, weights=weights))
     assert moments.n_samples == n_samples
     assert_allclose(moments.means, means, rtol=1e-15, atol=1e-12)
-    # what float64 holds of the values themselves, which is 1e-4 at 1e12
+    # the resolution of float64 for the values themselves, 1e-4 at 1e12
     assert_allclose(moments.standard_deviations, deviations, rtol=1e-7, atol=1e-13 * abs(offset) + 1e-12)
 
 
@@ -277,7 +277,7 @@ def test_an_engine_that_miscounts_blocks_is_found_out(change, counted):
 
 
 def change_after(label, array):
-    """Return an engine after whose pass of that label another program changes one value, a little."""
+    """Return an engine that lets another program change one value a little after the pass with that label."""
 
     def change(event):
         if isinstance(event, PassFinished) and event.label == label:

@@ -1,4 +1,4 @@
-"""Models that were trained apart are one: the bits of one pass over all rows; errors where they are not."""
+"""Merging models that were trained separately gives the bits of one pass over all rows, or an error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fit(dataset, **options):
 
 @pytest.fixture
 def parts(tmp_path):
-    """Rows of three hospitals, of which all but the last end with a whole block."""
+    """Rows of three hospitals; all but the last end with a whole block."""
     sizes = (4 * BLOCK, 3 * BLOCK, 500)
     rows = [draw(n, seed) for seed, n in enumerate(sizes)]
     datasets = [

@@ -53,7 +53,7 @@ def url(fitted, tmp_path):
 
 
 def edit_document(url, change):
-    """Change a stored model's JSON; a record that is meant to stay valid gets its digest anew."""
+    """Change a stored model's JSON; a record that is to stay valid gets a new digest."""
     path = url / "model.json"
     document = json.loads(path.read_text())
     change(document)
@@ -61,7 +61,7 @@ def edit_document(url, change):
 
 
 def edit_metadata(url, change):
-    """Store a record anew with other metadata, digests and all."""
+    """Store a record again with other metadata and matching digests."""
     record = read_record(url)
     change(record.metadata)
     write_record(url, kind=record.kind, metadata=record.metadata, arrays=record.arrays, overwrite=True)

@@ -93,7 +93,7 @@ def test_blocks_of_ordinary_datasets(n_samples, chunk_rows, rows_per_block, n_bl
 
 @given(st.integers(1, 10**8), st.integers(1, 10**7), st.sampled_from([100, 1000, 4096, 8192]))
 def test_appended_rows_move_no_edge_of_former_blocks(n_samples, n_new, chunk_rows):
-    """An update sums again what lies in blocks with other edges: seldom more than the last one."""
+    """An update sums blocks again whose edges moved: seldom more than the last one."""
     before = planned_blocks(n_samples, 8, 4, chunk_rows)
     after = planned_blocks(n_samples + n_new, 8, 4, chunk_rows)
     assert [block.start for block in after[: len(before)]] == [block.start for block in before]

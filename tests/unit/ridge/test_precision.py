@@ -1,4 +1,4 @@
-"""Features of 15 bits: sums without rounding, and a warning where coefficients see the rounding."""
+"""Features of 15 bits: sums without rounding, and a warning if coefficients are large enough to see it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_unknown_precision_is_refused():
     ("alpha", "precision", "noise", "warned"),
     [
         (1e-9, "standard", 1.0, True),
-        (1e-9, "standard", 0.1, True),  # it moves predictions by little, but the rows' error is little too
+        (1e-9, "standard", 0.1, True),  # predictions move little, but the error of the rows is small too
         (1e-9, "high", 1.0, False),
         (1e-2, "standard", 1.0, False),
     ],

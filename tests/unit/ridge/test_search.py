@@ -1,4 +1,4 @@
-"""Candidates compared from one reading are what a fit of each alone says."""
+"""Candidates compared from one reading have the errors of a fit of each alone."""
 
 import logging
 
@@ -64,7 +64,7 @@ def counting():
 
 
 def refit(dataset, row, **options):
-    """Fit one candidate alone, as its row names it."""
+    """Fit one candidate alone, with the parameters of its row."""
     return fit_ridge(
         dataset, find_kernel(row["kernel"]), engine=ENGINE, length_scale=row["length_scale"], **options
     )

@@ -1,4 +1,4 @@
-"""Predictive standard deviations against dense Bayesian linear regression, and on data of the model."""
+"""Predictive standard deviations against dense Bayesian linear regression, and on data from the model."""
 
 import functools
 import logging
@@ -123,7 +123,7 @@ def test_threads_change_no_bit(features):
 
 
 def test_intervals_cover_as_often_as_they_say():
-    # 4,000 new rows: a standard error of 0.35 %, so that 93 to 97 % is six of them wide on either side
+    # 4,000 new rows: the standard error is 0.35 %, so that 93 to 97 % is six of them on either side
     X, y = problem(5000, noise=0.5)
     model = ridge(n_components=200, alpha="evidence").fit(X[:1000], y[:1000])
     mean, std = model.predict(X[1000:], return_std=True)
@@ -328,7 +328,7 @@ def test_one_row_has_the_deviation_and_interval_that_it_has_among_others(feature
     for row in (0, 7, 19):
         one_mean, one_std = model.predict(X[row : row + 1], return_std=True)
         ends = model.predict_interval(X[row : row + 1])
-        # one column is solved for in another order than many: the features' rounding, 6e-8, is above it
+        # a single column is solved in another order than many: below the features' rounding of 6e-8
         assert_allclose(one_mean[0], mean[row], rtol=1e-12)
         assert_allclose(one_std[0], std[row], rtol=1e-10)
         assert_allclose([end[0] for end in ends], [lower[row], upper[row]], rtol=1e-10)

@@ -133,7 +133,7 @@ def test_batches_that_are_left_out_and_taken_back_leave_the_bits_of_their_pieces
         if rows.n_samples:
             model = with_rows(model, dataset, rows)
         assert_same(model, begun, dataset)
-    # an oracle of its own: each block of the rows that the model saw, less the rows left out, summed apart
+    # an independent oracle: each block of rows that the model saw, without those left out, is summed alone
     dataset, out = first_rows(model.card.get("n_seen", ends[0])), model.card.get("left_out", [])
     state = Accumulation(begun.feature_map, begun.statistics.spec)
     kept = np.ones(dataset.n_samples, bool)
@@ -429,7 +429,7 @@ def test_the_gate_allows_for_what_chance_may_add():
 
 
 def test_good_batches_pass_the_gate():
-    """At most 1 of 100 fails by chance, however few rows with large errors decide the means."""
+    """At most 1 of 100 fails by chance, even if few rows with large errors decide the means."""
     rng = np.random.default_rng(0)
     passed = []
     for _ in range(20):

@@ -43,7 +43,7 @@ class TestAWindow:
 
     def test_has_the_bits_of_a_fit_on_its_rows(self, url, tmp_path):
         model = fit(open_dataset(url), alpha="gcv")
-        append_dataset(url, *draw(96, 1))  # to a whole number of blocks: the tiles are then the same
+        append_dataset(url, *draw(96, 1))  # to a whole number of blocks, so that the tiles are the same
         append_dataset(url, *draw(3 * BLOCK, 2))
         found = update_model(model, open_dataset(url), window="1", engine=ENGINE)
         rows = write_dataset(tmp_path / "window", *draw(3 * BLOCK, 2), chunk_rows=CHUNK)
@@ -144,7 +144,7 @@ class TestAWindow:
 
     @pytest.mark.parametrize("value", [0.3, 0.0, 1e6 + 0.1])
     def test_sees_no_drift_in_a_column_that_is_constant_by_now(self, url, tmp_path, value):
-        """What varied in it was taken out, and rounding is left."""
+        """The rows that varied in it were taken out, and only rounding is left."""
         write_model(fit(open_dataset(url)), tmp_path / "model")
         for night in range(6):
             X, _ = draw(400, night + 1)

@@ -57,7 +57,7 @@ class Versions(RuleBasedStateMachine):
         dataset = write_dataset(self.url, *draw(1500, 0), chunk_rows=CHUNK, versioned=True)
         self.model = self.begun = fit(dataset, precision=self.precision)
         self.version, self.window, self.half_life = dataset.version, None, None
-        self.loads = {self.version: np.zeros(1500, int)}  # of each version, which load each row is of
+        self.loads = {self.version: np.zeros(1500, int)}  # for each version, the load of each row
 
     def teardown(self):
         if hasattr(self, "folder"):
@@ -93,7 +93,7 @@ class Versions(RuleBasedStateMachine):
         which = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=40, unique=True))
         if len(which) < n:
             loads = self.loads[self.version]
-            # the last rows take the places, and belong to the loads that these are of
+            # the last rows take these places, and belong to the loads of the places
             left = np.delete(loads, which) if keep_order else loads[: n - len(which)]
             self.changed(delete_rows(self.url, which, keep_order=keep_order).version, left)
 
@@ -135,7 +135,7 @@ class Versions(RuleBasedStateMachine):
         old, new = (set(map(bytes, one.read(Block(0, 0, one.n_samples)).X)) for one in (before, dataset))
         twice = rows.n_samples - len(new - old)
         assert rows.n_gone - len(old - new) == twice
-        # a row that moved behind the former last one goes and comes: there rows are added, not compared
+        # a row that moved behind the former last one counts as gone and new: rows there are not compared
         assert 0 <= twice <= max(0, dataset.n_samples - before.n_samples)
 
 
@@ -154,7 +154,7 @@ TestRoundedVersions = RoundedVersions.TestCase
 
 
 class ManyVersions(Versions):
-    """What few examples do not find: a window of one row, whose columns do not vary any more."""
+    """A case that few examples find: a window of one row, whose columns no longer vary."""
 
 
 ManyVersions.TestCase.settings = settings(steps, max_examples=100)
@@ -178,7 +178,7 @@ def test_only_tiles_with_changed_rows_are_summed_again(url, precision, monkeypat
     found = update_model(model, dataset, engine=ENGINE)
     assert_follows(found, model, dataset)
     tail = 4000 // BLOCK * BLOCK
-    # of features in fixed point only the rows that differ are multiplied: Z'Z is not rounded
+    # with features in fixed point only rows that differ are multiplied, since Z'Z is not rounded
     sums = ["moments"] if precision == "standard" else ["all"]
     pieces = [(0, 128), (2944, 3008)]
     expected = [(begun, one, [*pieces, (tail, 4000)]) for one in sums]

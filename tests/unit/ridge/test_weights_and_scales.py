@@ -63,12 +63,12 @@ def test_equal_weights_of_any_size_fit_the_grid(problem, weight):
 
 
 def criteria():
-    """Return ways to choose alpha, with five folds by hash where there are any."""
+    """Return ways to choose alpha, with five folds by hash if folds are used."""
     return [{"alpha": "gcv"}, {"alpha": "evidence"}, {"cv": 5}, {"alpha": [0.01, 0.1, 1.0, 10.0]}]
 
 
 def scaled(model, factor):
-    """Return parameters that mean the same beside weights that are `factor` times as large."""
+    """Return parameters that mean the same with weights that are `factor` times as large."""
     given = model.get("alpha", "auto")
     return model if isinstance(given, str) else {**model, "alpha": np.multiply(given, factor)}
 
@@ -133,7 +133,7 @@ def test_weights_that_repeat_rows_choose_what_the_repeated_rows_do(problem, crit
 
 
 def test_noise_of_half_the_rows_is_that_of_all(problem):
-    """Half of the rows without weight halved the noise's deviation in releases before."""
+    """In earlier releases, half of the rows without weight halved the deviation of the noise."""
     X, y = problem
     weights = (np.arange(len(X)) % 2).astype(float)
     half = plain_ridge(n_components=64, alpha=0.1, random_state=0).fit(X, y, weights)

@@ -34,7 +34,7 @@ ALPHAS = np.geomspace(1e-4, 1e3, 5)
 
 @dataclass(frozen=True)
 class SlidingFolds(HashFolds):
-    """Each fold but the first, trained on the one before it alone: sums that have to start anew."""
+    """Each fold but the first is held out, after training on the one before it alone: sums start again."""
 
     @property
     def splits(self):
@@ -68,7 +68,7 @@ DATA = [smooth, several_targets_with_precisions, collinear_inputs_repeated]
 
 
 def fold_statistics(X, y, feature_map, folds, *, weights=None, groups=None, whole=False, offset=None):
-    """Accumulate in two blocks; the grid that a fit of so few rows takes."""
+    """Accumulate in two blocks, on the grid that a fit of so few rows takes."""
     spec = StatisticsSpec(
         feature_map.n_components,
         y.shape[1],
@@ -155,7 +155,7 @@ def test_errors_of_fewer_rows_than_components_are_those_of_refits_too(data, fit_
     options = {"weights": weights, "fit_intercept": fit_intercept}
     table = table_by_rows(Z, y, fold_of_row, folds, **options)
     assert_allclose(table.errors[:, 0], brute_force(Z, y, fold_of_row, folds, **options), rtol=1e-7)
-    # the alphas are those of the sums where none are given, but for the rounding of these
+    # by default the alphas are those of the sums, up to the rounding of these
     statistics = fold_statistics(X, y, wide, folds, weights=weights)
     alphas = cross_validate(statistics, fit_intercept=fit_intercept).alphas
     found = table_by_rows(Z, y, fold_of_row, folds, alphas=None, **options).alphas
@@ -180,7 +180,7 @@ def test_widths_of_several_output_tiles_and_other_maps_agree_too(features):
         wide = draw_feature_map(Gaussian(0.7), n_features=3, n_components=601, map="phases")
     else:
         wide = draw_feature_map(Gaussian(0.7) + 2.0 * Gaussian(2.0), n_features=3, n_components=530)
-    # the components of a sum's terms stand side by side: fewer of them are no map of their own
+    # the components of a sum's terms stand side by side, so that the leading ones are no map of their own
     maps = [wide] if features == "sum" else [shortened(wide, 523), wide]
     folds = HashFolds(2)
     table = cross_validate(fold_statistics(X, y, wide, folds), alphas=[0.1, 10.0], feature_maps=maps)
@@ -191,7 +191,7 @@ def test_widths_of_several_output_tiles_and_other_maps_agree_too(features):
 
 
 def test_directions_of_clipped_eigenvalues_count_at_every_alpha_above_the_floor():
-    # fewer rows than components, of a wide kernel: most eigenvalues are rounding, what y has in them is not
+    # fewer rows than components and a wide kernel: most eigenvalues are rounding, but y's part in them is not
     rng = np.random.default_rng(0)
     X = rng.standard_normal((160, 3))
     y = 50.0 + X @ [[1.0], [2.0], [3.0]] + rng.standard_normal((160, 1))
@@ -257,7 +257,7 @@ def test_an_error_that_float64_cannot_tell_from_zero_is_its_bound_and_never_nega
 def test_a_constant_target_has_no_say():
     X, y, feature_map, folds = problem()
     y = np.column_stack([y[:, :1], np.full(len(y), 0.1)])
-    # without an offset its sum of squares is the rounding of two sums, not 0
+    # without an offset its sum of squares is not 0, but the rounding of two sums
     both = cross_validate(fold_statistics(X, y, feature_map, folds, offset=(0.0, 0.0)), alphas=ALPHAS)
     alone = cross_validate(fold_statistics(X, y[:, :1], feature_map, folds), alphas=ALPHAS)
     assert both.target_variance[1] == 0.0
@@ -362,7 +362,7 @@ def test_where_rows_are_interpolated_an_alpha_a_tenth_of_a_standard_error_off_is
     several = replace(table, errors=errors, target_variance=np.array([1.0, 1.0, 0.0]))
     apart = several.with_own_alphas(replace(several.best, alpha=1.0), always=True, standard_errors=AS_GOOD)
     assert apart.own_alphas == (100.0, 10.0, 1.0)
-    assert apart.at_end is None  # the constant target's is at the lower end, and nothing is better beyond
+    assert apart.at_end is None  # only the constant target is at the lower end; nothing is better beyond
     assert several.with_own_alphas(apart, always=True).own_alphas[0] == 10.0
 
 

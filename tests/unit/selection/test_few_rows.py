@@ -10,7 +10,7 @@ ROWS = 40
 
 
 def errors(n_targets=2, *, seed=0):
-    """Squared errors of alphas that hardly differ, but for the first, and rows that do."""
+    """Return squared errors in which alphas hardly differ, except the first, but rows do."""
     rng = np.random.default_rng(seed)
     of_row = rng.exponential(1.0, (n_targets, ROWS))
     noise = 0.3 * rng.standard_normal((7, n_targets, ROWS))
@@ -19,7 +19,7 @@ def errors(n_targets=2, *, seed=0):
 
 
 def by_hand(losses, weights):
-    """Return the last alpha within a standard error of the least: the bootstrap's, in its limit."""
+    """Return the last alpha within a standard error of the least, by the limit of the bootstrap."""
     total = weights.sum()
     means = [sum(w * loss for w, loss in zip(weights, row, strict=True)) / total for row in losses]
     best, found = int(np.argmin(means)), []
@@ -60,7 +60,7 @@ def test_what_all_rows_gain_alike_is_nothing_where_it_is_immaterial():
     of_row = np.random.default_rng(0).exponential(1.0, ROWS)
     excess = np.array([0.0, 1e-4, 1e-3, 2.9e-3, 3.1e-3, 0.1])
     squares = of_row * (1.0 + excess[:, np.newaxis, np.newaxis])
-    # the rows' own differences are in proportion to their errors, so that a standard error tells them apart
+    # differences of rows are in proportion to their errors, so that a standard error tells alphas apart
     assert excess[1] > (excess[1] * of_row).std() / of_row.mean() / np.sqrt(ROWS)
     places, _ = choose_by_rows(squares, np.ones(ROWS), np.ones(1), per_target=False)
     assert_array_equal(places, [3])

@@ -216,7 +216,7 @@ def test_float32_products_blow_up_unless_their_negative_eigenvalues_are_heeded(l
     Z, y, Z_test, y_test = low_noise_problem
     equations = normal_equations(Z, y, product_dtype=np.float32)
 
-    # What a solver does that takes the eigenvalues as they come
+    # what a solver does that uses negative eigenvalues as they are
     eigenvalues, Q = np.linalg.eigh(equations.gram)
     b = Q.T @ equations.moments
     alphas = np.geomspace(1e-9, 1.0, 40)
