@@ -136,6 +136,7 @@ class Choices:
     `penalty`: how alpha is found, given the memory there is.
     `folds`: the folds of the final pass. Each is summed separately, and alpha is chosen by them.
     `widths`: numbers of components, ascending.
+    `n_tuned_on`: the most rows that length scales are tuned on.
     """
 
     candidates: list[Candidate]
@@ -144,10 +145,7 @@ class Choices:
     penalty: Penalty
     folds: Folds | None
     widths: list[int]
-
-    @property
-    def n_tuned_on(self) -> int:
-        return _n_tuned_on(self.candidates, self.kinds)
+    n_tuned_on: int
 
     @property
     def choosing(self) -> bool:
@@ -180,21 +178,17 @@ def choices_of(
     found, kinds = list(candidates or candidates_of(options, dataset)), options.kinds
     if dataset.n_samples < 2:  # nothing to compare
         found, kinds = found[:1], kinds[:1]
+    n_tuned_on = 0
+    if any(one.length_scale == "evidence" for one in found):  # asked for by name, it takes more rows
+        n_tuned_on = TUNED_ON if len(found) > 1 or len(kinds) > 1 else TUNING_ROWS
     penalty, folds, widths = plan_choices(
-        dataset, options, features=kinds[-1], n_tuned_on=_n_tuned_on(found, kinds), plan=plan
+        dataset, options, features=kinds[-1], n_tuned_on=n_tuned_on, plan=plan
     )
     by_name = candidates is not None or options.kernel != "auto"
     if not by_name:  # a linear kernel takes a component per column
         fit_in = dataset.n_features <= widths[-1]
         found = [one for one in found if fit_in or not isinstance(one.kernel, Linear)]
-    return Choices(found, kinds, not by_name, penalty, folds, widths)
-
-
-def _n_tuned_on(candidates: Sequence[Candidate], kinds: Sequence[str | Nystrom]) -> int:
-    """Return how many rows tune length scales: more if the evidence was asked for by name."""
-    if all(candidate.length_scale != "evidence" for candidate in candidates):
-        return 0
-    return TUNED_ON if len(candidates) > 1 or len(kinds) > 1 else TUNING_ROWS
+    return Choices(found, kinds, not by_name, penalty, folds, widths, n_tuned_on)
 
 
 def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
