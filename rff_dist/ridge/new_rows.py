@@ -221,7 +221,7 @@ def _loads_of(dataset: Dataset, window: str, half_life: str) -> list[Load]:
     """Return the loads of a dataset; raise InvalidParameterError if an option needs unknown ones."""
     asked = {"window": window} if window != ALL_ROWS else {}
     asked |= {"half_life": half_life} if half_life != NO_HALF_LIFE else {}
-    if asked and getattr(dataset, "version", None) is None:
+    if asked and dataset.version is None:
         option, value = next(iter(asked.items()))
         raise InvalidParameterError(
             f"`{option}` is {value!r}, but {_name(dataset)} keeps no versions, which record the rows that "
@@ -234,7 +234,7 @@ def refuse(dataset: Dataset, rows: NewRows, reason: str) -> list[Refusal]:
     """Return refusals of new rows, and one of all changes of rows that the model holds."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     fingerprint = dataset.recorded_prefix(rows.n_after) or _prefix(dataset, rows.n_after)
-    version = getattr(dataset, "version", None)
+    version = dataset.version
     found = [
         Refusal(start, stop, rows.n_after, fingerprint, reason, now, version) for start, stop in rows.ranges
     ]

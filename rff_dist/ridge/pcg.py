@@ -37,7 +37,7 @@ from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, 
 from rff_dist.ridge.prepare import Prepared
 from rff_dist.selection.alphas import alpha_grid, check_grid
 from rff_dist.selection.cross_validation import CrossValidation
-from rff_dist.statistics.gram_products import GramOperator, Split, gram_operator
+from rff_dist.statistics.gram_products import GramOperator, TrainingSplit, gram_operator
 from rff_dist.statistics.inspection import check_same_rows
 from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
@@ -185,7 +185,7 @@ def validate_alphas(
         prepared.accumulation(feature_map),
         centred=fit_intercept,
         engine=prepared.engine,
-        split=Split(folds, dataset.n_samples),
+        split=TrainingSplit(folds, dataset.n_samples),
     )
     if alphas is None:
         preconditioner, n_passes = _sketch(prepared, operator, None, CHOICE_TOLERANCE)

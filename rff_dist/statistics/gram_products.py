@@ -37,7 +37,7 @@ MIN_TILE_ROWS, MAX_TILE_ROWS = 512, 2048  # tiles of 256 rows take a sixth more 
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class TrainingSplit:
     """The last split of some folds: which rows are trained on, and which are held out for validation.
 
     `n_samples`: number of rows of the dataset, by which contiguous folds are cut.
@@ -58,7 +58,7 @@ class TargetState:
     """The state of a pass that begins a solution. With a `split` it sums the training rows only."""
 
     accumulation: Accumulation
-    split: Split | None = None
+    split: TrainingSplit | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +126,7 @@ class Validation:
     `targets`: int array of shape (n_columns,). The target that each column predicts.
     """
 
-    split: Split
+    split: TrainingSplit
     coefficients: FloatArray
     intercept: FloatArray
     targets: IntArray
@@ -261,7 +261,7 @@ class GramOperator:
     sums: TargetSums
     centred: bool
     engine: Engine
-    split: Split | None = None
+    split: TrainingSplit | None = None
 
     @property
     def feature_map(self) -> FeatureMap:
@@ -359,7 +359,12 @@ class GramOperator:
 
 
 def gram_operator(
-    dataset: Dataset, accumulation: Accumulation, *, centred: bool, engine: Engine, split: Split | None = None
+    dataset: Dataset,
+    accumulation: Accumulation,
+    *,
+    centred: bool,
+    engine: Engine,
+    split: TrainingSplit | None = None,
 ) -> GramOperator:
     """Return the operator after one pass, which sums targets times features and what centring needs.
 

@@ -275,10 +275,10 @@ def _announce(members: Sequence[Accumulation], dataset: Dataset, engine: Engine)
 # pass reads all rows and makes their features again, which is a small share of the work where D is large, and
 # multiplies for its own tiles only. The joined parts have the same bits as the sums of one pass.
 
-type Sums = tuple[RidgeStatistics | None, ...]  # None for a fold without rows
+type FoldSums = tuple[RidgeStatistics | None, ...]  # None for a fold without rows
 
 
-def sum_in_parts(accumulate: Callable[[Part], Sums], n_parts: int, *, engine: Engine) -> Sums:
+def sum_in_parts(accumulate: Callable[[Part], FoldSums], n_parts: int, *, engine: Engine) -> FoldSums:
     """Return whole statistics from the passes for parts of Z'Z, each of which `accumulate` runs.
 
     Raises StatisticsError if the rows changed between the passes.
@@ -286,7 +286,7 @@ def sum_in_parts(accumulate: Callable[[Part], Sums], n_parts: int, *, engine: En
     if n_parts == 1:
         return accumulate(WHOLE)
     Announcer(engine.observers)(Rounds("accumulate", n_parts))
-    wholes: Sums = ()
+    wholes: FoldSums = ()
     for index in range(n_parts):
         found = accumulate((index, n_parts))
         wholes = tuple(map(_fill, wholes or (None,) * len(found), found, [index == 0] * len(found)))
