@@ -1,9 +1,9 @@
-"""How an option is declared, and how groups of options become flat names and back.
+"""How options are declared, and how groups of options become flat names and back.
 
-`option` is a dataclass field that also says what the command line and Prefect's form show. `group` makes a
-frozen dataclass of such fields and writes its docstring; its `panel` is the title above them, and its `last`
-says whether those of groups that are derived from it come first. A job's spec is a group of groups:
-`options_of` lists all its options by name, and `build` makes the spec from values by name.
+`option` returns a dataclass field that also holds what the command line and Prefect's form show. `group`
+makes a frozen dataclass of such fields, and lists them in its docstring. A group's `panel` is the title above
+its options in help; with `last` the options of a base class come after those of derived classes. A job's spec
+is a group of groups: `options_of` lists all its options, and `build` makes the spec from values by name.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _KEY = "rff_dist option"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What faces show of an option beside its name, type and default.
+    """What the faces (the command line and Prefect's form) show of an option beside name, type and default.
 
-    `help`: what it is, in the words of Python: names of other options stand in backticks.
-    `flags`: on the command line, where the name with dashes would not do.
-    `given`: of options without a value: what each of the flags sets.
-    `unit`: what stands for the value in the command line's help; N or NAME by its type if left out.
+    `help`: its text; other options are named in backticks, as in Python.
+    `flags`: on the command line; by default the name with dashes.
+    `given`: the value that each flag sets, of flags that take no value.
+    `unit`: placeholder of the value in the command line's help; by default N or NAME, by its type.
     `argument`: whether it is an argument of the command line, without a flag.
     `writes`: whether it names a place that the job writes to.
-    `alias`: what the library's messages call it.
+    `alias`: its name in the library's messages.
     `face`: {"both", "command", "form"}. Where it can be given.
     """
 
@@ -48,7 +48,7 @@ class Option:
     """An option of a job.
 
     `type`: as annotated.
-    `default`: `dataclasses.MISSING` where it must be given.
+    `default`: `dataclasses.MISSING` if it must be given.
     `panel`: the title of its group.
     """
 
@@ -65,10 +65,10 @@ class Option:
 
 
 def option(help: str, /, default: Any = dataclasses.MISSING, *, flag: str | None = None, **shown: Any) -> Any:
-    """Return a dataclass field; `shown` are members of `Shown`, and `flag` the only one of its flags."""
+    """Return a dataclass field; `shown` are members of `Shown`, and `flag` is its one flag."""
     flags = shown.pop("flags", () if flag is None else (flag,))
     metadata = {_KEY: Shown(help, flags, **shown)}
-    if isinstance(default, list):
+    if isinstance(default, list):  # which dataclasses refuse as a default
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -89,10 +89,10 @@ def group[T](cls: type[T]) -> type[T]:
 
 
 def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
-    """Yield all options of a spec, those of its groups included."""
+    """Yield all options of a spec, including those of its groups."""
     hints = typing.get_type_hints(spec, include_extras=True)
     panel = getattr(spec, "panel", panel)
-    # inherited fields come first otherwise
+    # Dataclasses put inherited fields first; those of a base with `last` are to come after the others.
     late = {name for base in spec.__mro__ if vars(base).get("last") for name in base.__annotations__}
     fields = sorted(dataclasses.fields(spec), key=lambda one: one.name in late)
     for one in fields:
@@ -103,7 +103,7 @@ def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
 
 
 def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
-    """Make a spec, and its groups, from the values of its options by name; others keep their defaults."""
+    """Make a spec and its groups from values of its options by name; other options keep their defaults."""
     hints = typing.get_type_hints(spec)
     members = {
         one.name: values[one.name] if _KEY in one.metadata else build(hints[one.name], values)
@@ -114,7 +114,7 @@ def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
 
 
 def values_of(options: Any, *names: str) -> dict[str, Any]:
-    """Return options of a group by their names, where the library calls them the same."""
+    """Return options of a group by name, as arguments for a function of the library with the same names."""
     return {name: getattr(options, name) for name in names}
 
 

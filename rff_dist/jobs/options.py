@@ -1,7 +1,7 @@
-"""The options of all jobs in groups: each one's name, type, unit, default and help stand here, once.
+"""The options of all jobs, in groups: the only place of each option's name, type, unit, default and help.
 
-The command line makes its options of them, Prefect its form, and Python the docstrings. A group checks itself
-when it is made, with the library's errors; until then nothing is imported that takes long, for `--help`.
+The command line, Prefect's forms and the groups' docstrings are made from them. A group checks itself when it
+is made, and raises the library's errors. Slow imports wait until then, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ type FoldCount = Annotated[int, Ge(2), Le(1000)]
 def version_option() -> Any:
     """Return the option that names a version of the rows."""
     return option(
-        "Of a dataset that keeps versions: a tag, or a version as `rff-dist data log` names it; the current "
-        "one if left out.",
+        "For versioned data: a tag, or a version from `rff-dist data log`. The current version by default.",
         None,
         flag="--data-version",
         unit="VERSION",
@@ -55,23 +54,23 @@ class Source:
     version: str | None = version_option()
     x: str = option("Name of the array of inputs.", "X")
     missing_chunks: Literal["error", "fill"] = option(
-        "What a chunk that is not in the store means: error, lost data; or fill, one that held only the fill "
-        "value.",
+        "Meaning of a chunk that is missing from the store. error: its data are lost, and the job stops. "
+        "fill: it holds only the fill value.",
         "error",
     )
 
     def names(self) -> dict[str, Any]:
-        """Return what `open_dataset` takes beside the URL."""
+        """Return the arguments of `open_dataset` other than the URL."""
         names = ("x", "y", "sample_weight", "missing_chunks", "version")
         return {"y": None, **{name: getattr(self, name) for name in names if hasattr(self, name)}}
 
 
 @group
 class WeightedSource(Source):
-    """Where the rows are, and what each weighs."""
+    """Where the rows are, and their weights."""
 
     sample_weight: str | None = option(
-        "Name of the array of sample weights; all rows weigh alike if left out.", None, flag="--weights"
+        "Name of the array of sample weights. By default all rows weigh the same.", None, flag="--weights"
     )
 
 
@@ -87,7 +86,8 @@ class TrainingSource(SupervisedSource):
     """Where rows to train on are."""
 
     sample_weight_kind: Literal["precision", "frequency"] = option(
-        "What weights say of a row: precision, how sure it is; or frequency, how often it is there.",
+        "Meaning of the sample weights. precision: how certain a row's target is. frequency: how many times "
+        "the row counts.",
         "precision",
         flag="--weight-kind",
     )
@@ -95,43 +95,46 @@ class TrainingSource(SupervisedSource):
 
 @group
 class TableEncoding:
-    """How tables are read, and their columns become numbers."""
+    """How tables are read, and how their columns become numbers."""
 
     panel: ClassVar[str] = "Tables"
 
     header: bool | None = option(
-        "Whether the first line of a CSV file names the columns, else they are called 0, 1, …; found out if "
-        "left out.",
+        "Column names in the first line of a CSV file. Without them (`--no-header`) the columns are called "
+        "0, 1, …. Detected by default.",
         None,
         flags=("--header", "--no-header"),
         given=(True, False),
     )
     delimiter: str | None = option(
-        "What is between the cells of a CSV file; found out if left out.", None, unit="CHARACTER"
+        "Separator of the cells of a CSV file. Detected by default.", None, unit="CHARACTER"
     )
     encoding: str | None = option(
-        "How a CSV file writes text, latin-1 say; if left out utf-8, or cp1252 where it is not that.", None
+        "Text encoding of a CSV file, such as latin-1. By default utf-8, or cp1252 if the file is not valid "
+        "utf-8.",
+        None,
     )
     categories: Literal["auto", "one-hot", "target"] = option(
-        "What text becomes: one-hot, 0 and 1 for each level; or target, the level's mean target, of other "
-        "rows than its own. auto takes that above 20 levels.",
+        "How text becomes numbers. one-hot: a column of 0 and 1 for each level. target: the mean target of "
+        "the level, from other rows than the row itself. auto: one-hot up to 20 levels, target above.",
         "auto",
         unit="auto|one-hot|target",
     )
     dates: Names | None = option(
-        "What dates become: some of elapsed-days, year, month, day-of-year, weekday and hour; if left out, "
-        "those but year and month that vary.",
+        "Parts of a date that become columns: some of elapsed-days, year, month, day-of-year, weekday and "
+        "hour. By default all that vary, except year and month.",
         None,
         unit="PART,…",
     )
     impute: Literal["none", "median", "mean", "most-frequent"] = option(
-        "What missing values become. Missing text is then a level of its own, or the most frequent one.",
+        "Value of the column that replaces missing ones; none replaces nothing. Missing text becomes a level "
+        "of its own, or with most-frequent the most frequent one.",
         "none",
         unit="median|mean|most-frequent|none",
     )
     recipe: str | None = option(
-        "A model or a dataset whose recipe makes the inputs; or a .skops file of a fitted transformer of "
-        "scikit-learn. Nothing is learned then.",
+        "Path or URL of a model or a dataset whose recipe makes the inputs, or of a .skops file with a "
+        "fitted scikit-learn transformer. Nothing is then learned from the table.",
         None,
         unit="PATH",
     )
@@ -140,7 +143,7 @@ class TableEncoding:
         given = (self.categories, self.dates, self.impute) != ("auto", None, "none")
         if self.recipe is not None and given:
             raise InvalidParameterError(
-                f"`recipe` is {self.recipe!r}, which says what becomes of the columns; leave out "
+                f"`recipe` is {self.recipe!r}, which already says how columns become numbers; leave out "
                 "`categories`, `dates` and `impute`"
             )
 
@@ -149,14 +152,17 @@ class TableEncoding:
 
 _KERNELS = (
     "gaussian, laplacian (the L1 form), cauchy, sinc, matern, rational_quadratic, linear, polynomial or min, "
-    "with parameters as in matern:nu=1.5 or polynomial:degree=3. In sums and products each has its own "
-    "length scale: 'gaussian:length_scale=2 + 0.1 * linear'."
+    "with parameters as in matern:nu=1.5 or polynomial:degree=3. Kernels in a sum or product have length "
+    "scales of their own: 'gaussian:length_scale=2 + 0.1 * linear'."
 )
-_NYSTROM = "fourier, random Fourier features; or nystrom, kernel values at rows of the data"
+_NYSTROM = (
+    "Kind of features. fourier: random Fourier features. nystrom: kernel values at rows of the data, the "
+    "centres."
+)
 _STANDARDIZE = (
-    "What is done to the input columns first: nothing (false, no); means and standard deviations are taken "
-    "out (true, yes); each is mapped to a normal law by the ranks of its values (rank); auto is true, but "
-    "rank for columns with heavy tails."
+    "Scaling of the input columns. true (yes): subtract the mean, divide by the standard deviation. rank: "
+    "map the ranks of the values to a normal law. auto: rank for columns with heavy tails, true for the "
+    "others. false (no): no scaling."
 )
 type Standardize = bool | Literal["rank", "auto"]
 
@@ -169,45 +175,47 @@ class Drawing:
     last: ClassVar[bool] = True
 
     centres: Literal["uniform", "k-means++", "rpcholesky"] | None = option(
-        "How Nyström features choose their rows of the data: uniform (if left out), k-means++ or rpcholesky.",
+        "Method that chooses the centres of Nyström features: uniform (the default), k-means++ or "
+        "rpcholesky (randomly pivoted Cholesky).",
         None,
     )
     design: Literal["orthogonal", "iid", "quasi-monte-carlo", "structured"] | None = option(
-        "How frequencies are arranged: orthogonal (if left out, where the kernel allows it), iid, "
-        "quasi-monte-carlo, which is best for few columns, or structured, which is fast for hundreds.",
+        "Arrangement of the frequencies: orthogonal, iid, quasi-monte-carlo (best for few columns) or "
+        "structured (fast for hundreds of columns). By default orthogonal where the kernel allows it, else "
+        "iid.",
         None,
     )
     map: Literal["auto", "pairs", "phases"] = option(
-        "pairs of cosines and sines, or cosines with random phases; auto takes the one of lower variance on "
-        "a sample.",
+        "Form of Fourier features. pairs: cosines and sines. phases: cosines with random phases. auto: the "
+        "form with the lower variance on a sample of rows.",
         "pairs",
     )
     precision: Literal["standard", "high"] = option(
-        "standard: the fast one; Fourier features have 15 bits, whose sums are exact. high: float32, for "
-        "targets with next to no noise; a warning asks for it.",
+        "Precision of the features. standard: fast; Fourier features have 15 bits, and their sums are exact. "
+        "high: float32, for targets with almost no noise; a warning tells when it is needed.",
         "standard",
     )
-    seed: Seed = option("Seed of all that is random.", 0)
+    seed: Seed = option("Seed of all random numbers.", 0)
 
 
 @group
 class Features(Drawing):
     """Features of one kernel."""
 
-    kernel: str = option(f"The kernel: {_KERNELS}", "gaussian", unit="KERNEL")
+    kernel: str = option(f"Name of the kernel: {_KERNELS}", "gaussian", unit="KERNEL")
     nu: Positive | None = option(
-        "Smoothness of the Matérn kernel, for matern; 1.5 if left out.", None, unit="NU"
+        "Smoothness of the Matérn kernel, for `kernel` matern only. 1.5 by default.", None, unit="NU"
     )
-    features: Literal["fourier", "nystrom"] = option(f"The kind: {_NYSTROM}.", "fourier")
+    features: Literal["fourier", "nystrom"] = option(_NYSTROM, "fourier")
     n_components: Count = option(
-        "D, the number of features: the error falls as 1/√D, the cost grows with D.",
+        "Number of features, D. The error falls as 1/√D; the cost grows with D.",
         1024,
         flag="--components",
         unit="D",
     )
     length_scale: Literal["auto", "median"] | Positive | Positives = option(
-        "The kernel's length scale, or one for each column, in units of the (standardised) inputs; auto and "
-        "median take the median distance between rows of a sample.",
+        "Length scale of the kernel, or one for each column, in units of the (scaled) inputs. auto and "
+        "median: the median distance between rows of a sample.",
         "auto",
         unit="L|L1,L2,…",
     )
@@ -215,7 +223,7 @@ class Features(Drawing):
     def __post_init__(self) -> None:
         if self.nu is not None and self.kernel != "matern":
             raise InvalidParameterError(
-                f"`nu` is {self.nu}, but the {self.kernel} kernel has none beside its text, only matern; "
+                f"`nu` is {self.nu}, but it goes with the kernel 'matern' only, not {self.kernel!r}; "
                 "leave it out"
             )
         _check_centres(self.centres, self.features)
@@ -247,37 +255,38 @@ class Features(Drawing):
 
 @group
 class TrainFeatures(Features):
-    """Features of a regression; what is "auto" is chosen by cross-validation."""
+    """Features of a regression. Cross-validation chooses what is "auto"."""
 
     precision: Literal["auto", "standard", "high"] = option(  # type: ignore[assignment]  # one name more
-        "standard: the fast one; Fourier features have 15 bits, whose sums are exact. high: float32, in up "
-        "to 1.4 times the time, for targets with next to no noise. auto takes high, by another pass, where "
-        "coefficients are so large that rounding shows; elsewhere the errors are alike.",
+        "Precision of the features. standard: fast; Fourier features have 15 bits, and their sums are exact. "
+        "high: float32, in up to 1.4 times the time, for targets with almost no noise. auto: standard, then "
+        "another pass with high if coefficients are so large that rounding shows; otherwise errors are "
+        "alike.",
         "auto",
     )
 
     kernel: str = option(
-        "auto compares Gaussian, Matérn-3/2 and linear kernels and sums of them by cross-validation. Or one "
-        f"of {_KERNELS} Kernels that are products over the columns (laplacian, cauchy, sinc) need the "
-        "`design` iid or quasi-monte-carlo.",
+        "Name of the kernel. auto: cross-validation compares Gaussian, Matérn-3/2 and linear kernels and "
+        f"sums of them. Or one of {_KERNELS} With kernels that are products over the columns (laplacian, "
+        "cauchy, sinc) `design` is iid or quasi-monte-carlo.",
         "auto",
         unit="auto|KERNEL",
     )
     features: Literal["auto", "fourier", "nystrom"] = option(  # type: ignore[assignment]  # one name more
-        f"The kind: {_NYSTROM}; auto compares both by cross-validation.", "auto", unit="auto|NAME"
+        f"{_NYSTROM} auto: cross-validation compares both.", "auto", unit="auto|NAME"
     )
     n_components: Literal["auto"] | Count | Counts = option(  # type: ignore[assignment]
-        "D, the number of features: the error falls as 1/√D, the cost grows as D². auto takes 2048, or fewer "
-        "where rows are few or memory is short. Of several, all from one pass, cross-validation takes the "
-        "smallest within one standard error of the best.",
+        "Number of features, D. The error falls as 1/√D; the cost grows as D². auto: 2048, or fewer if rows "
+        "are few or memory is short. Several numbers share one pass, and cross-validation takes the smallest "
+        "within one standard error of the best.",
         "auto",
         flag="--components",
         unit="auto|D|D1,D2,…",
     )
     length_scale: Literal["auto", "median", "evidence"] | Positive | Positives = option(  # type: ignore[assignment]
-        "The kernel's length scale, or one for each column, in units of the (standardised) inputs. median "
-        "takes the median distance between rows, evidence tunes one for each column on a sample of rows, and "
-        "auto compares both by cross-validation.",
+        "Length scale of the kernel, or one for each column, in units of the (scaled) inputs. median: the "
+        "median distance between rows. evidence: one for each column, tuned on a sample of rows. auto: "
+        "cross-validation compares both.",
         "auto",
         unit="auto|median|evidence|L|L1,L2,…",
     )
@@ -285,7 +294,7 @@ class TrainFeatures(Features):
 
     @property
     def given_kernel(self) -> str | Kernel:
-        """The kernel as `RidgeOptions` takes it: auto stays a name, and so does a length scale."""
+        """The kernel as `RidgeOptions` takes it: "auto" and other names stay text."""
         from rff_dist.kernels.stationary import Matern
 
         return self.kernel if self.nu is None else Matern(nu=self.nu)
@@ -293,22 +302,22 @@ class TrainFeatures(Features):
 
 @group
 class TuneFeatures(Drawing):
-    """Features of several kernels and length scales, which are compared."""
+    """Features of several kernels and length scales to compare."""
 
     kernels: Names = option(
         f"Kernels to compare, each one of {_KERNELS}", ["gaussian", "matern:nu=1.5"], unit="K1,K2,…"
     )
     length_scales: Annotated[list[Positive | Positives | str], Len(1)] | None = option(
-        "What each kernel of one length scale is tried with: numbers, lists with one for each column, "
-        "multiples of the median distance between rows such as 0.5x, or evidence; 0.25x, 0.5x, 1x, 2x and 4x "
-        "if left out.",
+        "Length scales to try with each kernel that has one length scale: numbers, lists with one number for "
+        "each column, multiples of the median distance between rows such as 0.5x, or evidence. By default "
+        "0.25x, 0.5x, 1x, 2x and 4x.",
         None,
         unit="L1,L2,…",
     )
-    features: Literal["fourier", "nystrom"] = option(f"The kind: {_NYSTROM}.", "fourier")
+    features: Literal["fourier", "nystrom"] = option(_NYSTROM, "fourier")
     n_components: Literal["auto"] | Count | Counts = option(
-        "D, the number of features; of several each candidate takes its smallest within one standard error "
-        "of its best; auto is 2048, or fewer where rows are few or memory is short.",
+        "Number of features, D. Of several numbers each candidate takes the smallest within one standard "
+        "error of its best. auto: 2048, or fewer if rows are few or memory is short.",
         1024,
         flag="--components",
         unit="D|D1,D2,…|auto",
@@ -326,18 +335,19 @@ class TuneFeatures(Drawing):
 
 @group
 class ClusterFeatures(Features):
-    """Features to cluster in, or their principal components."""
+    """Features, or principal components of features, to cluster in."""
 
     standardize: Standardize = option(_STANDARDIZE, False, unit="HOW")
     n_principal: Count | None = option(
-        "Cluster in that many leading kernel principal components; if left out, in the features themselves.",
+        "Number of leading kernel principal components to cluster in. By default rows are clustered in the "
+        "features themselves.",
         None,
         flag="--principal",
         unit="M",
     )
     normalize: Literal["degree"] | None = option(
-        "degree takes components of degree-normalised features, which is spectral clustering, with "
-        "`n_principal` of one less than the number of clusters.",
+        "Normalisation of the features before the principal components. degree: by their degrees, which is "
+        "spectral clustering; set `n_principal` to one less than the number of clusters.",
         None,
     )
 
@@ -348,7 +358,7 @@ class ClusterFeatures(Features):
 
     @property
     def space(self) -> ClusterSpace:
-        """What the options say, as the library takes it."""
+        """The options as the library takes them."""
         from rff_dist.kernels.base import default_design
         from rff_dist.kmeans.options import ClusterSpace
 
@@ -363,20 +373,20 @@ class ClusterFeatures(Features):
         )
 
     def check_columns(self, n_features: int | None = None) -> None:
-        """Check that kernel and design suit each other, and so many columns."""
+        """Check that kernel and design suit each other and, if it is given, the number of columns."""
         from rff_dist.features.options import find_features
         from rff_dist.kernels.base import check_design, default_design
 
         kernel = self.make_kernel()
         if n_features is None:
-            kernel = self._bare_kernel()  # with length scales it knows of how many columns they are
+            kernel = self._bare_kernel()  # a kernel with length scales accepts only as many columns
         else:
             kernel.check_columns(n_features)
         if find_features(self.kind) is None:
             check_design(kernel, self.design or default_design(kernel), n_features or 1)
         elif self.design is not None:
             raise InvalidParameterError(
-                f"`design` is {self.design!r}, but Nyström features have none, only features='fourier'; "
+                f"`design` is {self.design!r}, but Nyström features have none, only features='fourier' has; "
                 "leave it out"
             )
 
@@ -404,36 +414,39 @@ class Lloyd:
     panel: ClassVar[str] = "Clusters"
 
     n_clusters: Count | Counts = option(
-        "How many; of several the best by `choose`, all found in the same passes.",
+        "Number of clusters. Several numbers share the passes, and `choose` takes the best of them.",
         8,
         flag="--clusters",
         unit="K|K1,K2,…",
     )
     choose: Literal["silhouette", "gap", "stability"] | None = option(
-        "What takes one of several numbers: the largest silhouette (if left out); gap, the least number "
-        "whose gap statistic the next does not beat by a standard error; or stability, the largest under "
-        "resampling.",
+        "Criterion that takes one of several numbers of clusters. silhouette (the default): the largest "
+        "silhouette. gap: the smallest number whose gap statistic the next number does not beat by a "
+        "standard error. stability: the most stable under resampling.",
         None,
         alias="criterion",
     )
     init: Literal["k-means||", "k-means++"] = option(
-        "k-means|| draws candidates for the centres from all rows in six passes, k-means++ takes a sample of "
-        "4,096 rows.",
+        "Source of the candidates for the first centres. k-means||: all rows, in six passes. k-means++: a "
+        "sample of 4,096 rows.",
         "k-means||",
     )
     n_init: Count = option(
-        "Starts, which share each pass; the one of least inertia is kept.", 1, flag="--starts"
+        "Number of starts, which share each pass. The start with the least inertia is kept.",
+        1,
+        flag="--starts",
     )
-    max_iter: Count = option("Lloyd passes, at most.", 300, flag="--max-passes")
+    max_iter: Count = option("Largest number of Lloyd passes.", 300, flag="--max-passes")
     tol: NonNegative = option(
-        "Stop when the centres' squared shifts are below this share of the mean variance of the features; 0: "
-        "when no label changes.",
+        "Threshold of the centres' squared shifts, as a share of the mean variance of the features: passes "
+        "end below it. With 0 they end when no label changes.",
         1e-4,
         unit="SHARE",
     )
     algorithm: Literal["lloyd", "minibatch", "progressive"] = option(
-        "lloyd passes over all rows; for very many rows in no order that matters minibatch takes up to 100 "
-        "steps on few rows before, and progressive passes over 1/64, 1/16 and 1/4 of the blocks.",
+        "Algorithm. lloyd: passes over all rows. For very many rows in no particular order, before these "
+        "passes: minibatch takes up to 100 steps on few rows, progressive passes over 1/64, 1/16 and 1/4 of "
+        "the blocks.",
         "lloyd",
     )
 
@@ -442,14 +455,14 @@ class Lloyd:
 
         if self.choose is not None and len(self.numbers) == 1:
             raise InvalidParameterError(
-                f"`choose` is {self.choose!r}, but one number of clusters is not chosen; give several in "
+                f"`choose` is {self.choose!r}, but there is only one number of clusters; give several in "
                 "`n_clusters`"
             )
         choosing_k.check_numbers(self.numbers, self.criterion)
         _ = self.to_library(0)  # checks itself
 
     def to_library(self, seed: int) -> LloydOptions:
-        """Return what the options say, as the library takes it."""
+        """Return the options as the library takes them."""
         from rff_dist.kmeans.options import LloydOptions
 
         given = values_of(self, "init", "n_init", "max_iter", "tol", "algorithm")
@@ -457,13 +470,13 @@ class Lloyd:
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers of clusters to be found, in ascending order."""
+        """Numbers of clusters to find, in ascending order."""
         given = self.n_clusters
         return sorted(given) if isinstance(given, list) else [given]
 
     @property
     def criterion(self) -> str:
-        """What takes one of several numbers."""
+        """The criterion that takes one of several numbers."""
         return self.choose or "silhouette"
 
 
@@ -475,10 +488,10 @@ class Destination:
     """Where a model is published."""
 
     model: str = option("Path or URL where the model is published.", argument=True, unit="MODEL", writes=True)
-    overwrite: bool = option("Whether what is there may be replaced, when the job is done.", False)
+    overwrite: bool = option("Replace what is there, at the end of the job.", False)
     register: bool = option(
-        "Whether the model is published as the next version of a registered one, models/NAME, whose folder "
-        "`model` is; versions are never replaced.",
+        "Publish the model as the next version of a registered model, whose folder is then given as the "
+        "path, such as models/NAME. Versions are never replaced.",
         False,
     )
 
@@ -496,34 +509,36 @@ class Where:
     panel: ClassVar[str] = "Where it runs"
 
     scheduler: str | None = option(
-        "A Dask scheduler: its address, tcp://127.0.0.1:8786 or tls://host:8786, or its scheduler file "
-        "(*.json). If left out, that of RFF_DIST_SCHEDULER in the environment, else a cluster starts here "
-        "and ends with the job; up to 16,384 rows need none. With RFF_DIST_TLS_CA, _CERT and _KEY: the PEM "
-        "files for tls://.",
+        "Address of a Dask scheduler, tcp://127.0.0.1:8786 or tls://host:8786, or path of its scheduler file "
+        "(*.json). By default RFF_DIST_SCHEDULER in the environment; without it the job starts a cluster on "
+        "this machine, or works in its own process on up to 16,384 rows. For tls:// set RFF_DIST_TLS_CA, "
+        "_CERT and _KEY in the environment to PEM files.",
         None,
         unit="ADDRESS|FILE.json",
     )
     workers: Count | None = option(
-        "Processes of the cluster that starts here; by the number of CPUs if left out.",
+        "Number of processes of a cluster on this machine. By default the number of CPUs decides.",
         None,
         alias="n_workers",
     )
     threads: Count | None = option(
-        "Threads of each process; by the number of CPUs if left out.", None, alias="n_threads"
+        "Number of threads of each process. By default the number of CPUs decides.",
+        None,
+        alias="n_threads",
     )
     min_workers: Count | None = option(
-        "Lets the cluster that starts here have as many processes as there are blocks of rows to work on, "
-        "from so many to `workers`; if left out, it always has `workers`.",
+        "Smallest number of processes of a cluster on this machine: it grows and shrinks between this and "
+        "`workers` with the blocks of rows to work on. By default it always has `workers`.",
         None,
         face="form",
     )
     worker_memory: str | None = option(
-        "Memory that each process may use, '4 GiB' say; equal shares if left out.", None, face="form"
+        "Memory that each process may use, such as '4 GiB'. Equal shares by default.", None, face="form"
     )
-    serial: bool = option("Whether to run in this process, without Dask.", False, face="command")
+    serial: bool = option("Run in this process, without Dask.", False, face="command")
     insecure_cluster: bool = option(
-        "Whether a scheduler beyond this machine may be used without TLS: anyone who reaches it can run code "
-        "there and here.",
+        "Allow a scheduler on another machine without TLS. Anyone who reaches it can run code there and "
+        "here.",
         False,
         alias="insecure",
     )
@@ -533,14 +548,14 @@ class Where:
         given = [f"`{name}`" for name in sizes if getattr(self, name) is not None]
         if self.scheduler is not None and given:
             raise InvalidParameterError(
-                f"{', '.join(given)} size a cluster that starts here, but `scheduler` names an existing one, "
+                f"{', '.join(given)} size a cluster on this machine, but `scheduler` names an existing one, "
                 "with workers and threads of its own; leave one of them out"
             )
         _ = self.cluster  # checks itself
 
     @property
     def cluster(self) -> Cluster:
-        """What the options say."""
+        """The options as the library takes them."""
         from rff_dist.engines.cluster import Cluster
 
         return Cluster(

@@ -1,4 +1,4 @@
-"""Options of a regression or a classifier: its penalty, the folds it is chosen by, and its classes."""
+"""Options of a regression or a classifier: the penalty, the folds that choose it, and the classes."""
 
 from __future__ import annotations
 
@@ -13,37 +13,45 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDS = 5
 
-
-_ALPHA = "Penalty of ‖y − Zw‖² + alpha·‖w‖²: a number, or several to choose from by cross-validation; or "
+_ALPHA = (
+    "Penalty alpha of ‖y − Zw‖² + alpha·‖w‖²: a number, several for cross-validation to choose from, or the "
+    "name of a criterion. "
+)
 
 
 @group
 class PenaltyOptions:
-    """The penalty of a regression, and what else is fitted beside it."""
+    """The penalty of a regression, and its intercept."""
 
     panel: ClassVar[str] = "Regression"
 
     alpha: Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | NonNegative | Positives = option(
-        _ALPHA + "what chooses it: cv, the least k-fold error; cv-1se, the largest alpha within one standard "
-        "error of that; gcv; evidence; or press, leave-one-out errors by one more pass. auto is cv, or press "
-        "where memory does not hold the sums of the folds; of up to 500 rows the largest within one "
-        "standard error of the least leave-one-out error.",
+        _ALPHA + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that. "
+        "gcv: generalised cross-validation. evidence: the marginal likelihood. press: the least "
+        "leave-one-out error, by another pass. auto: cv, or press if memory does not hold the sums of the "
+        "folds; up to 500 rows, the largest alpha within one standard error of the least leave-one-out "
+        "error.",
         "auto",
         unit="auto|A|A1,A2,…",
     )
-    select: str | None = option("What chooses alpha, one of the names of `alpha`.", None, face="command")
+    select: str | None = option(
+        "Criterion that chooses alpha: one of the names of `alpha`, other than auto.", None, face="command"
+    )
     alphas: Positives | None = option(
-        "What a named alpha chooses from: these, or LOW:HIGH:N, N values in equal ratios; the whole range if "
-        "left out.",
+        "Values that a criterion chooses alpha from. LOW:HIGH:N: N values in equal ratios. By default the "
+        "whole range.",
         None,
         unit="LOW:HIGH:N|A1,A2,…",
     )
     fit_intercept: bool = option(
-        "Whether to fit an intercept, which is not penalised.", True, flag="--no-intercept", given=(False,)
+        "Fit an intercept, which is the default; it is not penalised. `--no-intercept` fits none.",
+        True,
+        flag="--no-intercept",
+        given=(False,),
     )
     alpha_per_target: bool | Literal["auto"] = option(
-        "Whether each target has an alpha of its own; auto gives one to those whose errors it lowers, and "
-        "false (`--one-alpha`) lets all share one.",
+        "Alpha of several targets. auto, the default: one for all, except for targets whose error falls "
+        "with an alpha of their own. true: one for each target. false (`--one-alpha`): one for all.",
         "auto",
         flag="--one-alpha",
         given=(False,),
@@ -54,8 +62,8 @@ class PenaltyOptions:
             self._check_select(self.select)
         if self.alphas is not None and not isinstance(self.alpha, str):
             raise InvalidParameterError(
-                f"`alphas` are values to choose from, and `alpha` is {self.alpha}; give one of them, and "
-                "leave one of them out"
+                f"`alphas` are values to choose alpha from, but `alpha` is {self.alpha}; leave one of them "
+                "out"
             )
 
     def _check_select(self, select: str) -> None:
@@ -66,13 +74,13 @@ class PenaltyOptions:
             raise InvalidParameterError(f"`select` is {select!r}; expected one of {', '.join(names)}")
         if self.alpha not in ("auto", "cv"):
             raise InvalidParameterError(
-                f"`select` is {select!r}, which chooses alpha, and `alpha` gives it; leave one of them out "
+                f"`select` is {select!r}, which chooses alpha, but `alpha` gives it; leave one of them out "
                 "(`alphas` has values to choose from)"
             )
 
     @property
     def chosen(self) -> Any:
-        """The penalty, or what chooses it."""
+        """The penalty, or the criterion that chooses it."""
         return self.alpha if self.select is None else self.select
 
 
@@ -83,8 +91,9 @@ class SolverOptions:
     panel: ClassVar[str] = "Regression"
 
     solver: Literal["auto", "direct", "pcg"] = option(
-        "direct sums up Z'Z and factors it; pcg iterates, in passes that never make Z'Z, and its model has "
-        "no sums; auto takes pcg for one given `alpha` where memory does not hold Z'Z, or it is far dearer.",
+        "Solver. direct: sum up Z'Z and factorise it. pcg: conjugate gradients, in passes that never make "
+        "Z'Z; the model has no sums. auto: pcg for one given `alpha` if memory does not hold Z'Z or it costs "
+        "far more, else direct.",
         "auto",
         unit="auto|direct|pcg",
     )
@@ -95,9 +104,9 @@ class TrainPenalty(PenaltyOptions):
     """The penalty of a regression, and its intervals."""
 
     conformal: bool | Literal["normalized"] = option(
-        "Whether one more pass counts how far off held-out rows are, for intervals; normalized "
-        "(`--normalized`) lets them be as wide as residuals near each row say. With 5 folds if no others are "
-        "asked for.",
+        "Measure the residuals of held-out rows in one more pass, for prediction intervals. normalized "
+        "(`--normalized`): their width follows the residuals near each row. Uses 5 folds unless `folds` "
+        "says otherwise.",
         False,
         flags=("--conformal", "--normalized"),
         given=(True, "normalized"),
@@ -106,18 +115,16 @@ class TrainPenalty(PenaltyOptions):
 
 @group
 class TunePenalty(PenaltyOptions):
-    """The penalty of candidates that are compared by cross-validation."""
+    """The penalty of candidates that cross-validation compares."""
 
     alpha: Literal["cv", "cv-1se"] | Positive | Positives = option(
-        _ALPHA
-        + "cv takes the one of the least k-fold error, cv-1se the largest within one standard error of "
-        "it.",
+        _ALPHA + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that.",
         "cv",
         face="form",
     )
     select: str | None = option(
-        "cv takes the alpha of the least k-fold error, if left out; cv-1se the largest within one standard "
-        "error of it.",
+        "Criterion that chooses alpha. cv (the default): the least k-fold error. cv-1se: the largest alpha "
+        "within one standard error of that.",
         None,
         unit="cv|cv-1se",
         face="command",
@@ -130,35 +137,36 @@ class TunePenalty(PenaltyOptions):
 
 @group
 class FoldOptions:
-    """Which rows are held out together, to choose by."""
+    """The folds of cross-validation."""
 
     panel: ClassVar[str] = "Regression"
 
     folds: FoldCount | None = option(
-        "Number of folds of rows to choose by, which are summed apart in the same pass; 5 if left out, or "
-        "fewer where memory does not hold them.",
+        "Number of folds of cross-validation, which share one pass. By default 5, or fewer if memory does "
+        "not hold their sums.",
         None,
         alias="n_folds",
     )
     group_by: str | None = option(
-        "Name of an array of groups (patient, site, day) whose rows are in one fold; none if left out.",
+        "Name of an array of groups, such as patient, site or day. Rows of one group are in one fold. By "
+        "default there are no groups.",
         None,
         alias="groups",
     )
     time: bool = option(
-        "Whether rows are in the order of time: each fold is predicted from those before it.", False
+        "Take the rows as ordered by time: each fold is predicted from those before it.", False
     )
 
     def __post_init__(self) -> None:
         if self.group_by is not None and self.time:
             raise InvalidParameterError(
-                "`group_by` and `time` were both given; folds are of one of them, groups or of time: leave "
-                "one out"
+                "`group_by` and `time` were both given, but folds are either of groups or of time; leave one "
+                "out"
             )
 
     @property
     def cv(self) -> int | Folds | None:
-        """The folds; None leaves them to what memory holds."""
+        """The folds, or their number; None lets memory decide it."""
         from rff_dist.data.folds import GroupFolds, TimeFolds
 
         n_folds = self.folds or DEFAULT_FOLDS
@@ -167,7 +175,7 @@ class FoldOptions:
         return TimeFolds(n_folds) if self.time else self.folds
 
     def check(self, alpha: Any, n_components: Any) -> None:
-        """Check that what needs cross-validation and what chooses alpha go together."""
+        """Check that alpha is chosen by cross-validation where folds or several D ask for it."""
         from rff_dist.ridge.options import CV_NAMES
 
         if not isinstance(alpha, str) or alpha in CV_NAMES:
@@ -175,32 +183,34 @@ class FoldOptions:
         for name in ("folds", "group_by", "time"):
             if getattr(self, name):
                 raise InvalidParameterError(
-                    f"`{name}` takes k-fold cross-validation: `alpha` by cv or cv-1se, not {alpha}; leave "
+                    f"`{name}` needs k-fold cross-validation, `alpha` by cv or cv-1se, not {alpha}; leave "
                     "one of them out"
                 )
         if isinstance(n_components, list):
             raise InvalidParameterError(
-                f"`n_components` is {n_components}, which is chosen from by cross-validation, not by {alpha};"
-                " give one number, or choose `alpha` by cv"
+                f"`n_components` is {n_components}, from which cross-validation chooses, not by {alpha}; "
+                "give one number, or choose `alpha` by cv"
             )
 
 
 @group
 class Classes:
-    """A classifier in the place of a regression."""
+    """A classifier instead of a regression."""
 
     panel: ClassVar[str] = "Classification"
 
-    classify: bool = option(
-        "Whether y holds labels, text or whole numbers: then a classifier is trained.", False
-    )
+    classify: bool = option("Train a classifier: y holds labels, which are text or whole numbers.", False)
     loss: Literal["squared", "logistic", "squared_hinge"] | None = option(
-        "Of a classifier: squared, ridge on targets -1 and +1, in one pass (if left out); logistic, or "
-        "squared_hinge, a kernel support vector machine without probabilities: 10 to 30 cheap passes more.",
+        "Loss of a classifier. squared (the default): ridge regression on targets -1 and +1, in one pass. "
+        "logistic, and squared_hinge (a kernel support vector machine, without probabilities): 10 to 30 "
+        "cheap passes more.",
         None,
     )
     class_weight: Literal["balanced"] | None = option(
-        "Of a classifier: balanced lets all classes weigh alike.", None, unit="balanced"
+        "Weights of a classifier's classes. balanced: all classes weigh the same. By default a class weighs "
+        "as much as its rows.",
+        None,
+        unit="balanced",
     )
 
     def __post_init__(self) -> None:
@@ -208,7 +218,9 @@ class Classes:
 
         for name in ("loss", "class_weight"):
             if getattr(self, name) is not None and not self.classify:
-                raise InvalidParameterError(f"`{name}` is a classifier's; add classify=True, or leave it out")
+                raise InvalidParameterError(
+                    f"`{name}` is for classifiers only; add classify=True, or leave it out"
+                )
         if self.class_weight not in (None, "balanced"):
             raise InvalidParameterError(f"`class_weight` is {self.class_weight!r}; expected balanced")
         if self.loss is not None:

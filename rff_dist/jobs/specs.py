@@ -1,4 +1,4 @@
-"""What each job is to do, as frozen specs: the groups of options that it takes, checked together once."""
+"""The specs of all jobs: frozen groups of the options that a job takes, checked together once."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from rff_dist.ridge.options import RidgeOptions
 
 _MODEL = (
-    "Path or URL of a model: a regression, a classifier or clusters. Of a registered model the current "
-    "version is used."
+    "Path or URL of a model: a regression, a classifier or clusters. A registered model is used in its "
+    "current version."
 )
-_TEST = "Path or URL of test data to evaluate the model on; if left out, it is not evaluated."
+_TEST = "Path or URL of test data to evaluate the model on. By default it is not evaluated."
 
 
 @group
@@ -62,7 +62,8 @@ class Train:
     classes: Classes
     test: str | None = option(_TEST, None, face="form")
     statistics: bool = option(
-        "Whether the model keeps its exact sums; without them (`--no-statistics`) it cannot be updated.",
+        "Keep the exact sums in the model, which is the default. `--no-statistics` leaves them out, and the "
+        "model cannot be updated.",
         True,
         flag="--no-statistics",
         given=(False,),
@@ -74,18 +75,18 @@ class Train:
 
     @property
     def classify(self) -> bool:
-        """Whether there are labels in the place of targets."""
+        """Whether `y` holds labels instead of targets."""
         return self.classes.classify
 
     def to_fit(self) -> Fit:
-        """Return what is trained, as the library takes it."""
+        """Return what to train, as the library takes it."""
         from rff_dist.classify.predict import SQUARED
         from rff_dist.jobs.fits import Fit
 
         classes = self.classes
         options = ridge_options(self.source, self.features, self.penalty, self.folds, self.solving)
         if classes.classify and options.solver == "auto":
-            options = replace(options, solver="direct")  # probabilities come of the sums
+            options = replace(options, solver="direct")  # probabilities are computed from the sums
         return Fit(
             options=options,
             loss=(classes.loss or SQUARED) if classes.classify else None,
@@ -112,7 +113,7 @@ class Tune:
         self.to_fit().check()
 
     def to_fit(self) -> Fit:
-        """Return what is compared, as the library takes it."""
+        """Return what to compare, as the library takes it."""
         from rff_dist.jobs.fits import Fit
         from rff_dist.ridge.candidates import make_candidates
 
@@ -157,30 +158,31 @@ class Clustering:
 
     source: WeightedSource
     output: str = option(
-        "Path or URL where the labels appear, as the Zarr array `labels`.",
+        "Path or URL where the labels are written: a Zarr group, with the array 'labels'.",
         argument=True,
         unit="OUT",
         writes=True,
     )
     model: str | None = option(
-        "Path or URL to publish the centres at. Rows can then be labelled later; none if left out.",
+        "Path or URL where the centres are published. Other rows can then be labelled later. By default they "
+        "are not kept.",
         None,
         unit="MODEL",
         writes=True,
     )
-    overwrite: bool = option("Whether what is there may be replaced, when the job is done.", False)
+    overwrite: bool = option("Replace what is there, at the end of the job.", False)
     register: bool = option(
-        "Whether the centres are published as the next version of a registered model, models/NAME, whose "
-        "folder `model` is; versions are never replaced.",
+        "Publish the centres as the next version of a registered model, whose folder `model` then is, such "
+        "as models/NAME. Versions are never replaced.",
         False,
     )
     lloyd: Lloyd
     labels: str | None = option(
-        "Name of an array of known labels to compare with: adjusted Rand index and mutual information.", None
+        "Name of an array of known labels to compare the clusters with, by the adjusted Rand index and "
+        "mutual information.",
+        None,
     )
-    distances: bool = option(
-        "Whether each row's distances to all centres are written with its label, as `distances`.", False
-    )
+    distances: bool = option("Write each row's distances to all centres too, as 'distances'.", False)
     features: ClusterFeatures
 
     def __post_init__(self) -> None:
@@ -190,36 +192,35 @@ class Clustering:
 
 @group
 class Predict:
-    """Write what a model of any kind says of every row of a dataset or a table, to Zarr, Parquet or CSV."""
+    """Write a model's predictions or labels of every row of a dataset or a table, to Zarr, Parquet or CSV."""
 
     model: str = option(_MODEL, argument=True, unit="MODEL")
     source: Source
     output: str = option(
-        "Path or URL of the Zarr group that is written: `predictions` or `labels`, and what else is wanted. "
-        "Of a name that ends in .parquet, .csv or .csv.gz a table. A job that was stopped goes on when it is "
-        "repeated; from tables, and into object stores, it begins again.",
+        "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'. A name that ends "
+        "in .parquet, .csv or .csv.gz writes a table. A stopped job goes on when it is repeated; from tables "
+        "and into object stores it begins again.",
         argument=True,
         unit="OUT",
         writes=True,
     )
     std: bool = option(
-        "Whether a regression's standard deviations are written too, as `standard_deviations`, at the cost "
-        "of a Cholesky factor.",
+        "Write standard deviations too, as 'standard_deviations', at the cost of a Cholesky factorisation. "
+        "For a regression.",
         False,
     )
     interval: Probability | None = option(
-        "Of a regression: writes the ends of intervals that hold a share so large of new values, 0.9 say, as "
-        "`lower` and `upper`: by held-out rows where the model was fitted with `conformal`, else by the "
-        "normal law.",
+        "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower' and 'upper': from "
+        "held-out rows if the model was fitted with `conformal`, else from the normal law. For a regression.",
         None,
         unit="C",
         alias="coverage",
     )
     probabilities: bool = option(
-        "Whether a classifier's probabilities of the classes are written, as `probabilities`.", False
+        "Write the probabilities of all classes too, as 'probabilities'. For a classifier.", False
     )
-    distances: bool = option("Whether distances to all clusters are written, as `distances`.", False)
-    overwrite: bool = option("Whether an output that is there may be replaced.", False)
+    distances: bool = option("Write the distances to all centres too, as 'distances'. For clusters.", False)
+    overwrite: bool = option("Replace an output that is there.", False)
 
 
 @group
@@ -229,57 +230,56 @@ class Evaluate:
     model: str = option(_MODEL, argument=True, unit="MODEL")
     source: SupervisedSource
     std: bool = option(
-        "Whether a regression's standard deviations are judged too: NLPD, and how often intervals cover.",
+        "Judge the standard deviations too, by NLPD and by how often intervals cover. For a regression.",
         False,
     )
 
 
 @group
 class Update:
-    """Add rows that were appended since a model was trained, exactly, if the new model is no worse."""
+    """Add the rows that were appended since a model was trained, exactly, unless that makes it worse."""
 
     model: str = option(
-        "Path or URL of a model with its statistics, which is replaced, or of a registered one, models/NAME, "
-        "whose next version is published.",
+        "Path or URL of a model with its statistics, which is replaced, or of a registered model, "
+        "models/NAME, whose next version is published.",
         argument=True,
         unit="MODEL",
     )
     source: SupervisedSource
     test: str | None = option(
-        "Path or URL of test data to compare the champion, the current model, with the challenger, the "
-        "updated one, on; if left out, the newest rows that the champion holds are kept out of both.",
+        "Path or URL of test data for the comparison of the champion, the current model, with the "
+        "challenger, the updated one. By default the newest rows of the champion are held out of both.",
         None,
         unit="DATA",
     )
     tolerance: NonNegative = option(
-        "By how much the mean squared error of a target may rise on the held-out rows, as a share of it and "
-        "with chance allowed for; else the champion is kept and the new rows are refused.",
+        "Largest rise of a target's mean squared error on the held-out rows, as a share of that error; "
+        "chance is allowed for. Beyond it the champion is kept and the new rows are refused.",
         0.05,
         unit="SHARE",
     )
     drift_level: Probability = option(
-        "Probability of a drift alarm for rows that have not drifted.", 0.05, unit="P", alias="level"
+        "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P", alias="level"
     )
     backfill: RowNumber | None = option(
-        "Number of a row: from there on, rows that were refused before are judged again. If left out, they "
-        "are passed over.",
+        "Number of the first row from which refused rows are judged again. By default they are passed over.",
         None,
         unit="ROW",
     )
     window: str | None = option(
-        "Which rows of versioned data the model is to hold: those of the last 12 loads, say; 30d, those of "
-        "the last 30 days before the newest load; or all. If left out, as before.",
+        "Rows of versioned data that the model holds. 12: those of the last 12 loads. 30d: those of the last "
+        "30 days before the newest load. all: every row. By default as before.",
         None,
         unit="12|30d|all",
     )
     half_life: str | None = option(
-        "How long rows of versioned data keep their weight, before it halves: 12 loads, say; 30d, from one "
-        "span of 30 days to the next, by when rows were loaded; or none. If left out, as before.",
+        "Time in which the weight of rows of versioned data halves. 12: spans of 12 loads. 30d: spans of 30 "
+        "days, by when rows were loaded. none: weights do not fade. By default as before.",
         None,
         unit="12|30d|none",
     )
-    force: bool = option("Whether the challenger is published even if it is worse than tolerated.", False)
-    dry_run: bool = option("Whether to say only what would be done, and write nothing.", False)
+    force: bool = option("Publish the challenger even if it is worse than `tolerance` allows.", False)
+    dry_run: bool = option("Only say what would be done, and write nothing.", False)
 
     def __post_init__(self) -> None:
         if self.window is not None or self.half_life is not None:
@@ -291,32 +291,34 @@ class Update:
 
 @group
 class Forget:
-    """Delete rows of a versioned dataset, take them out of models, and remove the versions before."""
+    """Delete rows of a versioned dataset, take them out of models, and remove the earlier versions."""
 
     data: str = option("Path or URL of a versioned dataset.", argument=True, unit="DATA")
-    rows: str = option("A file of row numbers from 0, or of values of the column of ids.", unit="FILE")
-    id: bool = option("Whether the file has ids of rows, in a column `id`.", False)
+    rows: str = option("Path of a file with the numbers of the rows, from 0, or their ids.", unit="FILE")
+    id: bool = option("The file has ids of rows, in a column 'id'.", False)
     models: list[str] = option(
-        "Path or URL of a regression that follows the data, or of a registered one; may be given again.",
+        "Path or URL of a regression, or a registered model, that was trained on the data. May be repeated.",
         [],
         flag="--model",
     )
     days: NonNegative = option(
-        "Days for which the versions before stay readable, and hold the rows.", 0.0, unit="DAYS"
+        "Number of days for which earlier versions stay readable, and hold the rows.", 0.0, unit="DAYS"
     )
-    tags: bool = option("Whether tagged versions go too.", False)
+    tags: bool = option("Remove tagged versions too.", False)
     keep_order: bool = option(
-        "Whether later rows move up; else the last rows take the places, which changes fewer chunks.", False
+        "Keep the order of the rows: later ones move up. By default the last rows fill the gaps, which "
+        "changes fewer chunks.",
+        False,
     )
-    message: str | None = option("Why; kept with the version.", None, unit="TEXT")
+    message: str | None = option("Reason, which is kept with the version.", None, unit="TEXT")
 
 
 @group
 class Refit:
-    """Train on other rows with a model's features, offsets, grids and choice of alpha."""
+    """Train on other rows with the features, offsets, grids and choice of alpha of a given model."""
 
     like: str = option(
-        "Path or URL of a regression with its statistics, or of a registered one.",
+        "Path or URL of a regression with its statistics, or of a registered model, to train alike.",
         argument=True,
         unit="MODEL",
     )
@@ -331,18 +333,20 @@ class Output:
     model: str = option(
         "Path or URL where the model is published.", flag="--output", unit="MODEL", writes=True
     )
-    overwrite: bool = option("Whether what is there may be replaced.", False)
+    overwrite: bool = option("Replace what is there.", False)
     register: bool = option(
-        "Whether the model is published as the next version of a registered one, models/NAME.", False
+        "Publish the model as the next version of a registered model, whose folder is then given as the "
+        "path, such as models/NAME.",
+        False,
     )
 
 
 @group
 class Merge:
-    """Make one model of several of one spec, trained apart on rows that never meet."""
+    """Merge models of one spec that were trained apart, on different rows, into one model."""
 
     models: list[str] = option(
-        "Paths or URLs of regressions with their statistics, the first of which says how alpha is chosen.",
+        "Paths or URLs of regressions with their statistics. The first one says how alpha is chosen.",
         argument=True,
         unit="MODEL …",
     )
@@ -351,87 +355,91 @@ class Merge:
 
 @group
 class Ingest:
-    """Turn files or a query into a dataset, or into more rows of one."""
+    """Turn files or a query into a dataset, or append their rows to one."""
 
     sources: list[str] = option(
-        "Files, patterns such as incoming/*.parquet, folders of Parquet files, or Zarr groups of columns; on "
+        "Files, patterns such as incoming/*.parquet, folders of Parquet files, or Zarr groups of columns, on "
         "disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, "
-        ".feather, .npy and .npz. Arrays of one axis, such as y.npy beside X.npy, are columns. "
-        "Where rows are appended, files that were ingested before are skipped.",
+        ".feather, .npy and .npz. Arrays of one axis, such as y.npy beside X.npy, are columns. Rows are "
+        "appended only from files that were not ingested before.",
         [],
         argument=True,
         unit="SOURCE",
     )
     data: str = option(
-        "Path or URL of the dataset that is written or that rows are appended to.",
+        "Path or URL of the dataset to write, or to append rows to.",
         argument=True,
         unit="OUT",
         writes=True,
     )
     targets: Names | None = option(
-        "Columns to predict; those of a dataset that is there are known, and found by name.",
+        "Columns to predict. When rows are appended, the dataset knows the roles of its columns by name.",
         None,
         flag="--target",
         alias="target",
     )
-    weight: str | None = option("Column of sample weights, likewise.", None)
-    groups: str | None = option("Column of what rows are held out together by, likewise.", None)
+    weight: str | None = option("Column of sample weights.", None)
+    groups: str | None = option("Column of groups. Rows of one group are held out together.", None)
     columns: Names | None = option(
-        "Columns of the table that X is made of in this order, likewise; all others if left out.",
+        "Columns of X, in this order. By default all columns without another role.",
         None,
         unit="A,B,…",
     )
-    drop: Names | None = option("Columns that are left out.", None, unit="A,B,…")
+    drop: Names | None = option("Columns to leave out.", None, unit="A,B,…")
     id: str | None = option(
-        "Column of integers or text that says what a row is called: it comes back beside predictions.", None
+        "Column of ids of the rows, integers or text, which are written beside predictions.", None
     )
     encoding_of: TableEncoding
     holdout: Share | None = option(
-        "Share of the rows that are kept out, for a test, in a dataset of their own: of data.zarr in "
-        "data-test.zarr. Rows of one group stay together.",
+        "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr beside "
+        "data.zarr. Rows of one group stay together.",
         None,
         unit="10%",
         face="command",
     )
     append: bool = option(
-        "Whether the rows of files that are new are added to a dataset that may be there.",
+        "Append the rows of new files to the dataset if it is there, else create it.",
         False,
         face="command",
     )
     sql: str | None = option(
-        "A query whose rows are ingested, in the place of files: its text, or where that is, env:NAME or "
-        "file:PATH, since other users of the machine see options. In it :n_ingested stands for the number of "
+        "Query whose rows are ingested instead of files: its text, or env:NAME or file:PATH where to read "
+        "it, since other users of the machine can see options. :n_ingested in it stands for the number of "
         "its rows that the dataset has already: SELECT … ORDER BY id LIMIT 1000000 OFFSET :n_ingested.",
         None,
         unit="QUERY",
     )
     connection: str | None = option(
-        "The database, as SQLAlchemy writes it, or where that is: env:NAME or file:PATH; RFF_DIST_SQL in the "
-        "environment if left out.",
+        "URL of the database, as SQLAlchemy writes it, or env:NAME or file:PATH where to read it. By default "
+        "RFF_DIST_SQL in the environment.",
         None,
         unit="URL",
         face="command",
     )
     dtype: Literal["float32", "float64"] | None = option(
-        "Of X; keeps all digits if left out.", None, unit="float32|float64"
+        "Type of the numbers in X. By default the smaller one that keeps all digits.",
+        None,
+        unit="float32|float64",
     )
     on_nan: Literal["error", "drop"] = option(
-        "Whether a row with a missing or infinite value stops the job or is dropped.",
+        "Effect of a row with a missing or infinite value. error: it stops the job. drop: it is left out.",
         "error",
         unit="error|drop",
     )
     chunk_rows: Count | None = option(
-        "Rows of a chunk of a dataset that is created; chosen by size if left out.", None, unit="ROWS"
+        "Number of rows of a chunk, in a new dataset. By default chosen by size.",
+        None,
+        unit="ROWS",
     )
-    overwrite: bool = option("Whether a dataset that is there may be replaced.", False, face="command")
+    overwrite: bool = option("Replace a dataset that is there.", False, face="command")
     plain: bool = option(
-        "Whether a dataset that is created is plain Zarr, which all programs read that know Zarr, and which "
-        "keeps no versions: rows cannot be added later.",
+        "Create the dataset as plain Zarr, which every program for Zarr can read. It keeps no versions, and "
+        "rows cannot be appended later.",
         False,
         face="command",
     )
     message: str | None = option(
-        "Why; kept with the version of the dataset.", None, unit="TEXT", face="command"
+        "Reason, which is kept with the version of the dataset.", None, unit="TEXT", face="command"
     )
 
     def __post_init__(self) -> None:
@@ -439,57 +447,57 @@ class Ingest:
             both, alone = ", ".join(self.sources[:3]), f"{self.data} alone"
             wanted = "files or a query" if both else "files and, last, the dataset"
             raise InvalidParameterError(
-                f"{both or alone}: expected {wanted}; either `sources`, files, or `sql`, a query"
+                f"{both or alone}: expected {wanted}; give either `sources`, files, or `sql`, a query"
             )
         if self.append and self.overwrite:
             raise InvalidParameterError(
-                "`overwrite` is given, but rows are added to what is there; leave it out"
+                "`overwrite` is given, but rows are appended to what is there; leave it out"
             )
         if self.append and self.holdout is not None:
             raise InvalidParameterError(
-                "`holdout` is given, but rows are added to what is there; leave it out, and ingest rows for "
-                "a test into a dataset of their own"
+                "`holdout` is given, but rows are appended to what is there; leave it out, and ingest rows "
+                "for a test into a dataset of their own"
             )
 
 
 @group
 class Split:
-    """Cut a dataset into one to train on and one to test on, beside it."""
+    """Split a dataset into one to train on and one to test on, beside it."""
 
     data: str = option(
-        "Path or URL of the rows: a Zarr group. Of data.zarr are made data-train.zarr and data-test.zarr.",
+        "Path or URL of the rows: a Zarr group. data.zarr is split into data-train.zarr and data-test.zarr.",
         argument=True,
         unit="DATA",
     )
     version: str | None = version_option()
     share: Share = option("Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout")
     by: Literal["random", "group", "time"] = option(
-        "Whether hashes of ids or row numbers choose, hashes of groups, or time. group keeps rows of one "
-        "group together; time tests on the last rows.",
+        "Choice of the rows to test on. random: by a hash of their ids or numbers. group: by a hash of their "
+        "groups, which stay together. time: the last rows.",
         "random",
         unit="random|group|time",
     )
     groups: str = option("Name of the array of groups.", "groups")
     time: str | None = option(
-        "Name of the column of X by which rows are the last ones; if left out, their order.", None
+        "Name of the column of X that holds the time. By default the rows are in the order of time.", None
     )
-    seed: Seed = option("Another one chooses other rows.", 0)
-    overwrite: bool = option("Whether datasets that are there may be replaced.", False)
+    seed: Seed = option("Seed of the choice of rows.", 0)
+    overwrite: bool = option("Replace datasets that are there.", False)
 
     def __post_init__(self) -> None:
         if self.time is not None and self.by != "time":
             raise InvalidParameterError(
-                f"`time` is {self.time!r}, but rows are split by {self.by}; give by='time' too, or leave it "
-                "out"
+                f"`time` is {self.time!r}, but `by` is {self.by!r}; give by='time' too, or leave it out"
             )
 
 
 @group
 class AutoEncoding(TableEncoding):
-    """How columns of tables become numbers; missing values are filled in."""
+    """How tables are read and become numbers; by default medians replace missing values."""
 
     impute: Literal["none", "median", "mean", "most-frequent"] = option(
-        "What missing values become. Missing text is then a level of its own, or the most frequent one.",
+        "Value of the column that replaces missing ones; none replaces nothing. Missing text becomes a level "
+        "of its own, or with most-frequent the most frequent one.",
         "median",
         unit="median|mean|most-frequent|none",
     )
@@ -497,35 +505,38 @@ class AutoEncoding(TableEncoding):
 
 @group
 class Auto:
-    """Turn a table into a registered model, with a test and what it compares with."""
+    """Turn a table into a registered model, tested on held-out rows."""
 
     sources: list[str] = option(
-        "A table: files, patterns or folders, as ingest takes them.", argument=True, unit="TABLE"
+        "Table to learn from: files, patterns or folders, as for ingest.", argument=True, unit="TABLE"
     )
     target: str = option("Column to predict.")
     into: str | None = option(
-        "Folder for data and model; called as the table if left out.", None, unit="FOLDER", writes=True
+        "Folder for data and model. By default it is named after the table.",
+        None,
+        unit="FOLDER",
+        writes=True,
     )
     task: Literal["auto", "regression", "classification"] = option(
-        "auto takes text, booleans and numbers of two values for classes, all other numbers for a "
+        "Kind of model. auto: classification if the target is text, boolean or has two whole values, else "
         "regression.",
         "auto",
     )
-    holdout: Share = option("Share of the rows that the model is tested on.", 0.2, unit="20%")
+    holdout: Share = option("Share of the rows to test the model on.", 0.2, unit="20%")
     groups: str | None = option(
-        "Column of what rows are held out together by, in the test and in folds.", None
+        "Column of groups. Rows of one group are held out together, in the test and in folds.", None
     )
     weight: str | None = option("Column of sample weights.", None)
-    id: str | None = option("Column that says what a row is called.", None)
-    drop: Names | None = option("Columns that are left out.", None, unit="A,B,…")
+    id: str | None = option("Column of ids of the rows.", None)
+    drop: Names | None = option("Columns to leave out.", None, unit="A,B,…")
     encoding_of: AutoEncoding
     n_components: Literal["auto"] | Count = option(
-        "D, the number of features; chosen by the number of rows and the memory if left out.",
+        "Number of features, D. auto: by the number of rows and the memory.",
         "auto",
         flag="--components",
         unit="auto|D",
     )
-    seed: Seed = option("Seed of all that is random.", 0)
+    seed: Seed = option("Seed of all random numbers.", 0)
     overwrite: bool = option(
-        "Whether data that are there may be replaced; the model becomes the next version.", False
+        "Replace data that are there. The model becomes the next version in any case.", False
     )

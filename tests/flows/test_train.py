@@ -425,7 +425,7 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"alpha": -1.0}, "greater than or equal to 0"),
         ({"alpha": float("nan")}, "finite number"),
         ({"alpha": 0.0, "folds": 3}, "above 0"),
-        ({"alpha": "gcv", "folds": 3}, "takes k-fold cross-validation"),
+        ({"alpha": "gcv", "folds": 3}, "needs k-fold cross-validation"),
         ({"group_by": "g", "time": True}, "folds are of one of them"),
         ({"loss": "logistic"}, "add classify=True"),
         ({"classify": True, "conformal": True}, "no intervals"),

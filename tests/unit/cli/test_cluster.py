@@ -185,7 +185,7 @@ def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_pat
         (["--clusters", "two"], 2, "expected a whole number"),
         (["--clusters", "2,2"], 2, "--clusters is [2, 2]"),
         (["--clusters", "600"], 65, "n_samples=500"),
-        (["--choose", "gap"], 2, "one number of clusters is not chosen"),
+        (["--choose", "gap"], 2, "there is only one number of clusters"),
         (["--clusters", "2,3", "--choose", "elbow"], 2, "--choose 'elbow'"),
         (["--init", "random"], 2, "--init 'random'"),
         (["--tol", "-1"], 2, "--tol is -1.0"),
