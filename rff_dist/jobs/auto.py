@@ -27,11 +27,11 @@ _MOST_CLASSES = 100
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A table as data to train on and to test on.
+    """A table that was ingested as data to train on and data to test on.
 
-    `train`, `test`, `model`: where they are, and where the model is to be.
+    `train`, `test`, `model`: URLs of the two datasets, and of the model to be trained.
     `classify`: whether the target holds classes.
-    `why`: by which rule.
+    `why`: the rule that says so.
     """
 
     train: str
@@ -51,17 +51,17 @@ def folder_of(job: Auto) -> str:
         return job.into.rstrip("/")
     name = PurePosixPath(parse_location(job.sources[0]).path).name.partition(".")[0]
     if len(job.sources) > 1 or not name.strip("*?[]"):
-        raise InvalidParameterError("there are several files; name the folder for data and model by `into`")
+        raise InvalidParameterError("there are several files; give the folder for data and model by `into`")
     return f"{name}-auto"
 
 
 def prepare_table(job: Auto, *, observer: Progress | None = None) -> Prepared:
-    """Ingest a table in two parts, and find out what kind of target it has.
+    """Ingest a table in two parts, and decide between classification and regression.
 
-    Rows without a target, and such that cannot be used otherwise, are dropped and counted.
+    Rows that miss the target, or cannot be used for another reason, are dropped and counted.
 
-    Raises as `ingest_parts`; DataError if there is nothing to learn: the target has one value only, or hardly
-      any of its texts comes twice.
+    Raises as `ingest_parts`; DataError if there is nothing to learn: the target has one value only, or is
+      text of which hardly any comes twice.
     """
     folder = folder_of(job)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
@@ -87,8 +87,8 @@ def prepare_table(job: Auto, *, observer: Progress | None = None) -> Prepared:
 def choose_task(url: str, job: Auto) -> tuple[bool, str]:
     """Return whether a dataset's target holds classes, and why.
 
-    Raises DataError if there is nothing to learn; InvalidParameterError if text is to be a regression's
-      target.
+    Raises DataError if there is nothing to learn; InvalidParameterError if a regression is asked for and the
+      target is text.
     """
     values: Any = None
     is_text, n_rows = False, 0
@@ -110,7 +110,10 @@ def choose_task(url: str, job: Auto) -> tuple[bool, str]:
             "expected classes, or numbers"
         )
     if is_text and job.task == "regression":
-        raise InvalidParameterError(f"`task` is 'regression', but the target {job.target!r} holds text")
+        raise InvalidParameterError(
+            f"`task` is 'regression', but the target {job.target!r} holds text; expected numbers. Leave it "
+            "out"
+        )
     if job.task != "auto":
         return job.task == "classification", "as given"
     if is_text:
@@ -122,7 +125,7 @@ def choose_task(url: str, job: Auto) -> tuple[bool, str]:
 
 
 def training_of(job: Auto, prepared: Prepared) -> Train:
-    """Return the job that trains on a table that was prepared: all is chosen by cross-validation."""
+    """Return the job that trains on a prepared table; cross-validation makes all choices."""
     given: Mapping[str, Any] = {
         "data": prepared.train,
         "model": prepared.model,

@@ -1,7 +1,7 @@
 """The job that clusters rows: inspect → draw → broadcast → start → Lloyd passes → assign → compare → publish.
 
-Centres stay in the process between the steps. Labels are written before the centres are published, and appear
-after them.
+Between the steps the centres stay in this process. The labels are written before the centres are published,
+and appear after that.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from rff_dist.typing import Summary
 
 @dataclass(slots=True)
 class ClusteringRun:
-    """A run that clusters: what it is to do, and what its steps have found.
+    """A run of the clustering job: what to do, and what its steps have found.
 
-    `known`: known labels to compare with.
-    `lease`: of the model.
-    `moments`, `feature_map`, `passes`, `found`, `comparison`, `agreement`, `staged`: what the steps have
-      found; None before.
+    `known`: known labels to compare the clusters with.
+    `lease`: the right to write the model.
+    `moments`, `feature_map`, `passes`, `found`, `comparison`, `agreement`, `staged`: results of the steps;
+      None, or empty, before.
     """
 
     job: Clustering
@@ -68,24 +68,24 @@ class ClusteringRun:
 
     @property
     def clusters(self) -> Clusters:
-        """Those that were taken."""
+        """The clusters to publish: the best of several numbers, or the only ones."""
         return self.found[0] if self.comparison is None else self.comparison.best
 
     @property
     def lloyd(self) -> LloydOptions:
-        """How they are found."""
+        """The options of k-means, as the library takes them."""
         return self.job.lloyd.to_library(self.job.features.seed)
 
     @property
     def choice(self) -> Summary:
-        """What the number of clusters was chosen from; nothing where it was given."""
+        """How the number of clusters was chosen; empty if it was given."""
         found = self.comparison
         if found is None:
             return {}
         return {"chosen_by": found.criterion, "candidates": found.rows, "n_sampled": found.n_sampled}
 
     def steps(self) -> Iterator[Step]:
-        """Yield the steps in their order; how many passes there are shows as they go."""
+        """Yield the steps in their order; the number of passes is not known beforehand."""
         yield Step("inspect", self.inspect, repeatable=True)
         yield Step("draw", self.draw, repeatable=True)
         yield Step("broadcast", self.broadcast, repeatable=True)
@@ -101,7 +101,7 @@ class ClusteringRun:
         yield Step("publish", self.publish)
 
     def check(self) -> None:
-        """Refuse what does not suit the rows, or does not fit in a worker's memory, before any pass."""
+        """Refuse, before any pass, what does not suit the rows or does not fit in memory."""
         dataset, engine, space = self.dataset, self.engine, self.job.features.space
         n_numbers = len(self.job.lloyd.numbers)
         self.job.features.check_columns(dataset.n_features)
@@ -127,7 +127,7 @@ class ClusteringRun:
         }
 
     def draw(self) -> Summary:
-        """Draw the features to cluster in; with principal components there is a pass that finds them."""
+        """Draw the features to cluster in; principal components take a pass."""
         given, engine = self.job.features.space, self.engine
         feature_map = kmeans.draw_features(self.dataset, given, made(self.moments), engine=engine)
         self.feature_map = feature_map
@@ -169,7 +169,7 @@ class ClusteringRun:
         }
 
     def choose(self) -> Summary:
-        """Judge the numbers of clusters on samples of the rows, and take the best."""
+        """Compare the numbers of clusters on samples of the rows, and take the best."""
         Announcer(self.engine.observers)(Remark("choose", f"by {self.job.lloyd.criterion}"))
         self.comparison = choosing_k.compare(
             self.dataset, self.found, criterion=self.job.lloyd.criterion, seed=self.job.features.seed
@@ -190,7 +190,7 @@ class ClusteringRun:
         return {"output": redact(job.output), "n_labelled": self.staged.n_samples}
 
     def compare(self) -> Summary | Skipped:
-        """Count the rows of each known label in each cluster; skipped where there are no known labels."""
+        """Count the rows of each known label in each cluster; skipped without known labels."""
         if self.known is None:
             return Skipped("No known labels were given to compare with.")
         self.agreement = kmeans_labels.evaluate(self.dataset, self.known, self.clusters, engine=self.engine)
@@ -205,10 +205,9 @@ class ClusteringRun:
         }
 
     def publish(self) -> Summary:
-        """Publish the centres, and let the labels appear.
+        """Publish the centres, then let the labels appear.
 
-        A failure before the centres are published leaves neither them nor labels; one between the two says
-        what is left and what to do.
+        If publishing fails, neither appears. If only the labels fail, the error says how to write them.
         """
         job, clusters, version = self.job, self.clusters, None
         if job.model is not None:
@@ -245,10 +244,10 @@ class ClusteringRun:
 
 @contextmanager
 def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
-    """Refuse all that can be refused, take the leases, then open the engine.
+    """Check all that can be checked, take the leases, then open the engine.
 
     Raises InvalidParameterError if the options do not suit the columns; DataError if there are fewer rows
-      than clusters; StorageError if something cannot be read, or an output cannot be written; OutputBusyError
+      than clusters; StorageError if an input cannot be read or an output cannot be written; OutputBusyError
       if another run writes one of the outputs; PlanError if a pass needs more memory than a worker has.
     """
     source, places = job.source, [parse_location(job.source.data)]

@@ -1,4 +1,4 @@
-"""What is trained, a regression, a classifier or the best of candidates, and what it says of itself."""
+"""What a job trains: a regression, a classifier or the best of candidates; and facts about the result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
-#: What errors are called, by the name that records and documents have.
+#: Titles of errors, by their names in records and documents.
 TITLES = {
     "rmse": "RMSE",
     "r2": "R²",
@@ -47,7 +47,7 @@ _ONE_ROW = ArrayDataset(np.zeros((1, 1)), np.zeros(1))
 
 @dataclass(frozen=True, slots=True)
 class JobData:
-    """The rows of a job, and the labels of a classifier's, which are no targets."""
+    """The rows of a job and, for a classifier, their labels."""
 
     rows: Dataset
     labels: Column | None = None
@@ -56,10 +56,11 @@ class JobData:
 def open_job_data(
     source: SupervisedSource, url: str, *, group_by: str | None = None, classify: bool = False
 ) -> JobData:
-    """Open data to train on or to evaluate on, their arrays named as the source says.
+    """Open data to train on or to evaluate on.
 
-    `url`: of the source's data, or of test data beside them.
-    `group_by`: name of an array of groups whose rows are in one fold.
+    `source`: names the arrays.
+    `url`: of the source's own data, or of test data.
+    `group_by`: name of an array of groups. Rows of one group are in one fold.
     `classify`: whether `y` holds labels.
     Raises DataError if there are no targets.
     """
@@ -67,8 +68,8 @@ def open_job_data(
     dataset = open_dataset(url, **(names | {"y": None} if classify else names))
     if dataset.n_targets < 1 and not classify:
         raise DataError(
-            f"{redact(url)} has no y, and training needs targets; write them with the data, or name their "
-            "array with `y`"
+            f"{redact(url)} has no targets to train on; write them with the data, or name their array with "
+            "`y`"
         )
     rows = dataset if group_by is None else GroupedDataset(dataset, column_of(dataset, group_by))
     return JobData(rows, column_of(dataset, source.y) if classify else None)
@@ -76,10 +77,9 @@ def open_job_data(
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A model that was trained, and how it was found.
+    """A trained model with its sums, and how it was found.
 
-    `model`: with its sums.
-    `search`: where candidates were given.
+    `search`: None unless candidates were given.
     """
 
     model: RidgeModel
@@ -89,13 +89,13 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What to train, and how what is left open is chosen.
+    """What to train, and how open choices are made.
 
-    `options`: of the regression, or of ridge on class codes.
+    `options`: of the regression, or of a classifier's ridge on targets of −1 and +1.
     `loss`: of a classifier, see `classify.fit.fit`; None for a regression.
     `class_weight`: of a classifier.
-    `candidates`: what is compared on all rows and with all components, in the place of the kernel and length
-      scale of the options; see `ridge.search.search`.
+    `candidates`: compared on all rows with all components, instead of the kernel and length scale of the
+      options; see `ridge.search.search`.
     """
 
     options: RidgeOptions
@@ -104,10 +104,10 @@ class Fit:
     candidates: tuple[Candidate, ...] | None = None
 
     def check(self, dataset: Dataset | None = None) -> None:
-        """Check what can be known to be wrong before any work starts; without a dataset all but its columns.
+        """Check the options before any work starts, and with a dataset also that they suit it.
 
-        Raises InvalidParameterError if parameters are out of range or do not go together; DataError if the
-          folds are of groups and there are none.
+        Raises InvalidParameterError if parameters are out of range or exclude each other; DataError if the
+          folds are of groups and the dataset has none.
         """
         options = self.options
         check_environment()
@@ -128,7 +128,7 @@ class Fit:
             )
         folds = folds_for(options)
         if self.candidates is not None:
-            search.with_folds(options)  # checks that they can choose
+            search.with_folds(options)  # checks that folds can choose among the candidates
         kinds = options.kinds
         if not isinstance(options.n_components, str):
             for kind in kinds:
@@ -139,7 +139,7 @@ class Fit:
             if folds is not None:
                 check_folds(dataset, folds)
         elif kinds[0] == "fourier":
-            # what a kernel allows does not depend on the columns that this one row has
+            # What designs a kernel allows does not depend on the number of columns: one row of one will do.
             for one in self.candidates or automatic.candidates_of(options, _ONE_ROW):
                 check_design(one.kernel, options.design or default_design(one.kernel), 1)
         elif options.design is not None:
@@ -148,7 +148,7 @@ class Fit:
             )
 
     def choices(self, dataset: Dataset, *, engine: Engine) -> automatic.Choices:
-        """Return what the fit begins with, if memory allows it; see `ridge.automatic.choices_of`."""
+        """Return the choices that the fit begins with; see `ridge.automatic.choices_of`."""
         return automatic.choices_of(
             dataset,
             self.options,
@@ -176,11 +176,11 @@ class Fit:
         return Trained(found.model, found.solved, found)
 
 
-# -- what a trained model says of itself -----------------------------------------------------------
+# -- facts about a trained model -------------------------------------------------------------------
 
 
 def describe_fit(model: RidgeModel, solved: Solved) -> Summary:
-    """Return JSON-able facts of a model that was trained: what was chosen, and how good it is."""
+    """Return JSON-able facts about a trained model: what was chosen, and how good it is."""
     kernel, status = kernel_of(model.feature_map), solved.solution.status
     length_scale = getattr(kernel, "length_scale", None)
     return {
@@ -200,9 +200,9 @@ def describe_fit(model: RidgeModel, solved: Solved) -> Summary:
 
 
 def estimate_of(card: Mapping[str, Any]) -> Summary | None:
-    """Return what a model's card estimates errors on new rows to be; None where it does not.
+    """Return the errors on new rows that a model's card estimates; None if it has no estimate.
 
-    Of a classifier that is accuracy and log loss: errors of the codes that ridge was fitted to say nothing.
+    For a classifier these are accuracy and log loss; errors of its targets of −1 and +1 say nothing.
     """
     found = card.get("estimate")
     if found is None or "classifier" not in card:
@@ -212,11 +212,11 @@ def estimate_of(card: Mapping[str, Any]) -> Summary | None:
 
 
 def chosen_candidate(candidates: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the best of the candidates on a model's card; None where there was no choice."""
+    """Return the best of the candidates on a model's card; None if there are none."""
     if not candidates:
         return None
     final = [one for one in candidates if one.get("round") != "first"]
-    # without a final the best comes first, which is not always the one of the least error
+    # Without a final the best candidate comes first; it need not have the least error.
     return min(final, key=lambda one: float(one["score"])) if final else candidates[0]
 
 

@@ -1,7 +1,7 @@
-"""Rows that are to be forgotten: deleted, taken out of models, and removed from the versions before.
+"""The job that forgets rows: delete them, take them out of models, and remove the earlier versions.
 
-The steps: look which models follow the data → delete the rows in one version → bring the models up to date,
-each exactly, as if the rows had never been there → remove the versions before → say what still holds them.
+The steps: check the models → delete the rows in one new version → update each model exactly, as if the rows
+had never been there → remove the earlier versions → list what still holds the rows.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from rff_dist.typing import IntArray, Summary
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What still holds forgotten rows, or sums of them.
+    """Something that still holds forgotten rows, or sums of them.
 
-    `what`: which version, model or file.
-    `why`: what of the rows it holds.
+    `what`: a version, a model or a file.
+    `why`: what it holds of the rows.
     `until`: what removes it, or when it goes.
     """
 
@@ -51,11 +51,12 @@ class Holder:
 
 @dataclass(slots=True)
 class Forgetting:
-    """What a run is to forget, and what its steps have found; see `open_forgetting`.
+    """A run of the forgetting job: what to do, and what its steps have found.
 
-    `rows`: their numbers in the version before.
+    `before`: the version that still has the rows.
+    `rows`: their numbers in it.
     `X`: their inputs, which Nyström features may hold as centres.
-    `version`: the dataset without them; None before they are deleted.
+    `version`: the version without the rows; None before they are deleted.
     """
 
     job: Forget
@@ -86,10 +87,10 @@ def begin(job: Forget) -> Forgetting:
 
 
 def check_models(run: Forgetting) -> Summary:
-    """Check that each model holds rows of a version that is still there, before anything is deleted.
+    """Check, before anything is deleted, that each model was trained on a version that is still there.
 
-    Raises StatisticsError if one cannot be updated; NoSuchVersionError if it follows other data, or its
-      version has expired.
+    Raises StatisticsError if a model cannot be updated; NoSuchVersionError if it was trained on other data,
+      or its version has expired.
     """
     for url in run.job.models:
         model = read_model(url)
@@ -97,29 +98,29 @@ def check_models(run: Forgetting) -> Summary:
         version = model.card.get("data_version")
         if version is None:
             raise StatisticsError(
-                f"{redact(url)} was trained on data without versions, so that rows cannot be taken out of "
-                "it; fit it anew on what is left"
+                f"{redact(url)} was trained on data without versions, so rows cannot be taken out of it; "
+                "fit it anew on the rows that are left"
             )
         try:
             find_snapshot(run.location, str(version))
         except NoSuchVersionError as error:
             raise NoSuchVersionError(
-                f"{redact(url)} holds version {version}, which {run.location} does not have (any more); "
-                "expected one that `rff-dist data log` lists. Fit it anew when the rows are deleted"
+                f"{redact(url)} was trained on version {version}, which {run.location} does not have (any "
+                "more); expected one that `rff-dist data log` lists. Fit it anew when the rows are deleted"
             ) from error
     return {"models": [redact(url) for url in run.job.models]}
 
 
 def delete(run: Forgetting) -> Summary:
-    """Delete the rows that the file names, in one version.
+    """Delete the rows that the file names, in one new version.
 
-    Returns `summary`: how many, the rows before and after, and the version.
+    Returns `summary`: the number of deleted rows, of rows before and after, and the version.
     """
     with editing(run.location) as dataset:
         if run.job.id and ID not in dataset.headers:
             raise InvalidParameterError(
                 f"`id` is given, but the rows of {run.location} have no ids; give numbers of rows, or ingest "
-                "the table with `--id`"
+                "the table again with `--id`"
             )
         run.rows = read_rows_to_change(run.job.rows, dataset, ID if run.job.id else None)
         before = open_dataset(run.location.url, y=None, version=run.before)
@@ -130,15 +131,16 @@ def delete(run: Forgetting) -> Summary:
 
 
 def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
-    """Take the rows out of a model, and remove its sums with them.
+    """Take the rows out of a model, and remove stored sums that include them.
 
-    The gate is asked only where the model also gets rows that it has not seen.
+    The gate decides only if the model also gets rows that it has not seen.
     """
     records: dict[str, Summary | None] = {}
     with open_refresh(url, open_dataset(run.location.url), runner=runner) as refresh:
         for step in refresh.steps():
             records[step.name] = take(step)
             if refresh.rows is not None:
+                # A model must give rows up, whatever that does to its error.
                 refresh.force = refresh.rows.n_samples == 0
     found = outcome(records)
     location = parse_location(url)
@@ -146,20 +148,20 @@ def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
         if holds_versions(location):
             RegisteredModel(url).prune(1)
         else:
-            # Readers of the arrays that were replaced have had the time of an update; now they go too.
+            # The replaced arrays stay until the next write, for their readers; this write removes them.
             write_model(read_model(url), url, overwrite=True)
     return {name: found[name] for name in ("model", "decision", "reason", "version", "digest", "n_samples")}
 
 
 def expire_versions(run: Forgetting) -> Summary:
-    """Remove the versions before, and the bytes that only they hold."""
+    """Remove the earlier versions, and the bytes that only they hold."""
     days = timedelta(days=run.job.days)
     found = expire(run.location, datetime.now(UTC) - days, tags=run.job.tags)
     return {"expired": list(found.versions), "freed_bytes": found.n_bytes}
 
 
 def find_holders(run: Forgetting) -> Summary:
-    """Return what still holds the rows or sums of them, in `holders`."""
+    """Return in `holders` what still holds the rows or sums of them."""
     return {"holders": [asdict(one) for one in (*_versions(run), *_models(run), *_sources(run))]}
 
 
@@ -174,7 +176,7 @@ def _versions(run: Forgetting) -> Iterator[Holder]:
         when = datetime.now(UTC) + timedelta(days=1)
         yield Holder(
             f"objects below {run.location}",
-            "of expired versions, younger than a day",
+            "may belong to expired versions, and are younger than a day",
             f"`rff-dist data expire` removes them from {when:%Y-%m-%d %H:%M} UTC on",
         )
 
@@ -193,7 +195,7 @@ def _models(run: Forgetting) -> Iterator[Holder]:
             "fit anew",
         )
         for place in leftover_runs(url):
-            yield Holder(redact(place.url), "a job that was stopped keeps sums here", "it goes on, and ends")
+            yield Holder(redact(place.url), "a stopped job keeps sums here", "the job is repeated, and ends")
         registered = RegisteredModel(url)
         if (current := registered.current()) is not None:
             for version in registered.versions():
@@ -208,16 +210,19 @@ def _models(run: Forgetting) -> Iterator[Holder]:
 def _sources(run: Forgetting) -> Iterator[Holder]:
     dataset: ZarrDataset = open_dataset(run.location.url, y=None)
     for source in known_sources(dataset.attributes):
-        yield Holder(str(source.get("name")), "was ingested, and may hold the rows", "it is no file of ours")
+        yield Holder(
+            str(source.get("name")), "was ingested, and may hold the rows", "nothing here removes it"
+        )
 
 
 def _count_centres(model: RidgeModel, X: np.ndarray) -> int:
-    """Return how many of the rows a model holds as they are: as centres of Nyström features."""
+    """Return how many of the rows a model stores themselves, as centres of Nyström features."""
     inputs = model.feature_map.prepare(X)
     _, stored = model.feature_map.record()
     found = np.zeros(len(inputs), bool)
     for name, table in stored.items():
-        columns = stored.get(f"{name.rpartition('_')[0]}_columns")  # of a part that sees some of them
+        # A part of a map that sees some of the columns stores their numbers beside its centres.
+        columns = stored.get(f"{name.rpartition('_')[0]}_columns")
         rows = inputs if columns is None else inputs[:, columns]
         if table.shape[1:] == rows.shape[1:]:
             held = {row.tobytes() for row in table.astype(rows.dtype)}

@@ -1,4 +1,4 @@
-"""The job that turns files or a query into a dataset, or into more rows of one."""
+"""The job that turns files or a query into a dataset, or appends their rows to one."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from rff_dist.typing import Summary
 
 type Made = Ingested | ZarrDataset | tuple[ZarrDataset, ZarrDataset]
 
-#: As many names of files are told as a record holds well.
+#: Names of files that a record lists at most, so that it stays small.
 _SHOWN_FILES = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Ingestion:
-    """A run that appends the rows that are new; it needs no engine."""
+    """A run that appends new rows; it needs no engine."""
 
     job: Ingest
 
@@ -47,7 +47,7 @@ class Ingestion:
         yield Step("append", self.append, repeatable=True)
 
     def append(self) -> Summary:
-        """Append what is new, all of it or nothing; a second try finds what the first one added."""
+        """Append all new rows or none; a second try finds what the first one added."""
         start = time.perf_counter()
         found = ingest(self.job)
         assert isinstance(found, Ingested)
@@ -66,11 +66,11 @@ class Ingestion:
 
 
 def ingest(job: Ingest, *, observer: Callable[[int, int | None], None] | None = None) -> Made:
-    """Write a dataset, or append the rows that are new to one.
+    """Write a dataset, or append new rows to one.
 
     `observer`: called with (rows written, rows in all or None) after each batch.
-    Returns what was appended, the dataset that was written, or that and the one of rows held out.
-    Raises RFFDistError as `ingest.ingest`, `ingest_parts` and `ingest_more`; what is there then is as it was.
+    Returns an `Ingested` when rows were appended, else the dataset, or with `holdout` both datasets.
+    Raises RFFDistError as `ingest.ingest`, `ingest_parts` and `ingest_more`; what was there is unchanged.
     """
     source = job.sources if job.sql is None else _read_query(job.sql, job.connection)
     roles, preparing = roles_of(job), preparing_of(job.encoding_of)
@@ -85,7 +85,7 @@ def ingest(job: Ingest, *, observer: Callable[[int, int | None], None] | None = 
 
 
 def can_keep_versions(url: str) -> bool:
-    """Say whether a dataset there can: a store in memory ends with this process."""
+    """Say whether a dataset at a URL can keep versions: a store in memory cannot."""
     return not url.startswith("memory://")
 
 
@@ -97,7 +97,7 @@ def _read_query(sql: str, connection: str | None) -> Query:
 
 
 def roles_of(job: Ingest) -> Roles:
-    """Return which columns become what."""
+    """Return the roles of the columns, as the library takes them."""
     targets = job.targets
     return Roles(
         target=targets[0] if targets and len(targets) == 1 else targets,
@@ -107,7 +107,10 @@ def roles_of(job: Ingest) -> Roles:
 
 
 def preparing_of(given: TableEncoding) -> ingest_module.Preparing:
-    """Return how tables are read and become numbers, as the library takes it."""
+    """Return how tables are read and become numbers, as the library takes it.
+
+    A recipe reads tables as the one that it was learned from, unless the options say how.
+    """
     recipe = None if given.recipe is None else find_recipe(given.recipe)
     reading = Reading(given.header, given.delimiter, given.encoding)
     if recipe is not None and reading == Reading():
@@ -117,9 +120,9 @@ def preparing_of(given: TableEncoding) -> ingest_module.Preparing:
 
 
 def find_recipe(url: str) -> Recipe:
-    """Return the recipe of a model or a dataset, or that of a transformer in a file of skops.
+    """Return the recipe of a model or a dataset, or of a transformer in a .skops file.
 
-    Raises StorageError if there is none; DataError if it has no recipe; and as `read_transformer`.
+    Raises StorageError if nothing is at `url`; DataError if it has no recipe; and as `read_transformer`.
     """
     if url.endswith(".skops"):
         with (
@@ -134,12 +137,14 @@ def find_recipe(url: str) -> Recipe:
         facts = open_dataset(url, y=None).attributes
     recipe = recipe_of(facts)
     if recipe is None:
-        raise DataError(f"{redact(url)} has no recipe, since it was not made of a table; name another")
+        raise DataError(
+            f"{redact(url)} has no recipe, since it was not made from a table; give another model or dataset"
+        )
     return recipe
 
 
 def part_url(url: str, part: str) -> str:
-    """Return where a part of a dataset's rows goes.
+    """Return the URL of a part of a dataset's rows.
 
     >>> part_url("data.zarr", "test"), part_url("s3://latest-test/data", "train")
     ('data-test.zarr', 's3://latest-test/data-train')

@@ -1,4 +1,4 @@
-"""Models that were trained apart: one trained on other rows to go with a first, and all of them made one."""
+"""The jobs for models that are trained apart: train one like another on other rows, and merge them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rff_dist.typing import Summary
 
 
 def refit_model(job: Refit, runner: Runner) -> Summary:
-    """Train on other rows with all that a model's sums are about, and publish the result.
+    """Train on other rows so that the sums can be added to those of a given model, and publish the result.
 
-    Raises StatisticsError if the model has no sums; DataError if the rows do not suit it.
+    Raises StatisticsError if that model has no sums; DataError if the rows do not suit it.
     """
     place = job.destination
     inputs = [parse_location(url) for url in (job.like, job.source.data)]
@@ -33,7 +33,7 @@ def refit_model(job: Refit, runner: Runner) -> Summary:
 def merge_models(job: Merge) -> Summary:
     """Add up the sums of models, solve, and publish the result.
 
-    Raises StatisticsError if they do not belong together; says why.
+    Raises StatisticsError, with the reason, if the sums do not belong together.
     """
     place = job.destination
     inputs = [parse_location(url) for url in job.models]

@@ -1,4 +1,4 @@
-"""A model published as the next version of a registered one, with what it was made of."""
+"""Where models are published: as a folder, or as the next version of a registered model with its lineage."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from rff_dist.registry.versions import RegisteredModel, Version
 from rff_dist.storage.locations import RECORD_FILE, Location, parse_location
 from rff_dist.storage.output_places import check_output
 
-# What a card says of the data, where it does.
+# Members of a lineage's spec that are columns of the table of versions.
 _OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
+# What a lineage copies from a model's card, None where the card does not have it.
 _OF_DATA = ("data_fingerprint", "data_version", "prefix_fingerprint", "n_samples")
 
 
 def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[Location]) -> Location:
-    """Return where a model, or the next version of a registered one, is to be published, if it can be.
+    """Check that a model can be published at `url`, with `register` as the next version of a registered one.
 
-    Raises OutputExistsError if there is something at `url` and `overwrite` is False; with `register`,
-      something else than a registered model; StorageError if a model cannot be written there.
+    Returns: the location of `url`.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False, or with `register`
+      something other than a registered model; StorageError if a model cannot be written there.
     """
     output = parse_location(url)
     if register:
@@ -34,7 +36,7 @@ def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[L
 def store(
     model: AnyModel, url: str, *, register: bool, overwrite: bool, data: str | None, reason: str, **facts: Any
 ) -> Version | None:
-    """Write a model, or publish it as the next version of a registered one, which is returned."""
+    """Write a model, or with `register` publish and return it as the next version of a registered one."""
     if register:
         return publish(model, url, data=data, reason=reason, **facts)
     write(model, url, overwrite=overwrite)
@@ -53,12 +55,12 @@ def publish(
     """Store a model as the next version of the registered model at `url`.
 
     `url`: the registered model's folder, such as `models/NAME`; it need not exist yet.
-    `data`: where the rows are that it was trained on; None where they were in memory.
+    `data`: URL of the rows that the model was trained on; None if they were in memory.
     `reason`: why it is published.
-    `promote`: whether readers get it from now on.
-    `**facts`: JSON values that its lineage keeps too. `parent` is the version that it was made from; the
-      current one if left out.
-    Raises StorageError if it cannot be written; the current version stays.
+    `promote`: whether it becomes the current version.
+    `**facts`: more JSON values for its lineage. `parent` is the version that it was made from, by default the
+      current one.
+    Raises StorageError if it cannot be written; the current version then stays.
     """
     place = None if data is None else parse_location(data).url
     lineage = {**lineage_of(model, data=place), **facts}
@@ -68,16 +70,17 @@ def publish(
 
 
 def write(model: AnyModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Store a model of any kind by itself."""
+    """Write a model of any kind to a folder of its own."""
     kind_of(model).write(model, url, overwrite=overwrite)
 
 
 def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
-    """Return what a model was made of: where the rows are, their fingerprint and number, and the spec.
+    """Return what a model was made from.
 
+    `data`: URL of the rows.
     Returns `lineage`: `data`, `data_fingerprint`, `n_samples` and, in `spec`, the features, the kernel with
-      its length scale, D, design, map, seed, precision, and alpha or the number of clusters. None is what is
-      not known.
+      its length scale, D, design, map, seed, precision, and alpha or the number of clusters. What is not
+      known is None.
     """
     feature_map = model.feature_map
     kernel, drawn = kernel_of(feature_map), feature_map.spec
@@ -96,8 +99,8 @@ def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
 def version_rows(model: RegisteredModel, *, last: int | None = None) -> list[dict[str, Any]]:
     """Return the lineage of a registered model's versions as a table, the newest first.
 
-    `last`: how many of the newest versions; all if left out.
-    Returns `rows`, list of dict: `version`, `current` (whether readers get it), `created`, `parent`,
+    `last`: how many of the newest versions; by default all.
+    Returns `rows`, list of dict: `version`, `current` (whether it is the current one), `created`, `parent`,
       `n_samples`, `data`, `data_fingerprint`, `kernel`, `length_scale`, `n_components`, `alpha`,
       `n_clusters`, `seed`, `code_version`, `digest` and `reason`.
     """

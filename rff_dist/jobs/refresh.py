@@ -1,16 +1,16 @@
-"""A run that brings a stored model up to date: steps that publish the next one, or keep the current one.
+"""The job that updates a stored model: its steps publish the next model, or keep the current one.
 
-`update` is the arithmetic; here is what becomes of it. The steps: find the new rows → score them with the
-champion, the current model, which has not seen them → hold out rows → sum → test for drift → solve for the
-challenger → gate → publish it, or keep the champion with the reason. Before the last step nothing is written,
-so that a run that died is repeated as if it had not been.
+The arithmetic is in `ridge.update`. The steps: find the new rows → score them with the champion, the current
+model, which has not seen them → hold out rows → sum → test for drift → solve for the challenger → gate →
+publish it, or keep the champion and record the reason. Nothing is written before the last step, so a run that
+died is simply repeated.
 
-**What becomes of a refused batch.** Nothing is published. The document `refused.json` beside the model
-records the rows' range, a fingerprint and the reason; later runs pass over them, judge what comes after on
-its own, and leave them out of the model's statistics. A backfill from a row on has them judged again. Rows
-that were added by versions of a registered model which somebody rolled back count as refused too. A refused
-correction or deletion is recorded likewise, and judged again by each run. Every run tells which rows the
-model lacks, why, and what brings them back.
+**Refused rows.** Nothing is published. The document `refused.json` beside the model records the range of the
+rows, a fingerprint and the reason. Later runs skip these rows, judge later ones on their own, and leave the
+refused ones out of the model's statistics. A backfill judges them again, from a given row on. Rows that a
+version had added which was rolled back count as refused too. A refused correction or deletion is recorded
+likewise, and each run judges it again. Every run tells which rows the model lacks, why, and how to get them
+back.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _REFUSED = "refused.json"
 _KIND, _VERSION = "refused rows", 2
 
 
-# -- what was refused ----------------------------------------------------------------------------------
+# -- refused rows --------------------------------------------------------------------------------------
 
 
 def read_refusals(location: Location) -> list[Refusal]:
-    """Return the rows that were kept out of the model at a location.
+    """Return the rows that updates kept out of the model at a location.
 
-    Raises IntegrityError if the document is not as it was written; StorageError if it cannot be read.
+    Raises IntegrityError if the document was damaged; StorageError if it cannot be read.
     """
     content = read_bytes(open_store(location, read_only=True), _REFUSED, where=location)
     if content is None:
@@ -82,7 +82,7 @@ def _write_refusals(location: Location, refusals: Sequence[Refusal]) -> None:
 
 
 def _forget_refusals(location: Location, rows: NewRows) -> None:
-    """Take all off the list that the model does not lack any more."""
+    """Remove the refusals of rows that the model no longer lacks."""
     refusals = read_refusals(location)
     left = [
         one
@@ -94,7 +94,7 @@ def _forget_refusals(location: Location, rows: NewRows) -> None:
 
 
 def find_lacking(location: Location) -> list[Refusal]:
-    """Return the rows that the model at a location lacks: refused, or added by versions rolled back since.
+    """Return the rows that the model at a location lacks: refused ones, and those of versions rolled back.
 
     Raises IntegrityError, StorageError as `read_refusals`.
     """
@@ -104,7 +104,7 @@ def find_lacking(location: Location) -> list[Refusal]:
 
 
 def _rolled_back(registered: RegisteredModel, current: Version) -> list[Refusal]:
-    """Return the rows that were added by versions made of the current one, which are so no longer."""
+    """Return the rows that versions made from the current one had added, before they were rolled back."""
     refusals: list[Refusal] = []
     family = {current.number}
     for version in registered.left_versions():
@@ -125,21 +125,21 @@ def _rolled_back(registered: RegisteredModel, current: Version) -> list[Refusal]
 
 @dataclass(slots=True)
 class Refresh:
-    """What a run that updates a model is to do, and what its steps have found; see `open_refresh`.
+    """A run that updates a model: what to do, and what its steps have found; see `open_refresh`.
 
-    `location`: of the model: a folder, or that of a registered model.
+    `location`: of the model, or of a registered model.
     `champion`: the current model.
-    `version`: which version it is, of a registered model.
-    `dataset`: the data that it was trained on, perhaps with more rows.
-    `runner`: by what the steps are driven.
-    `test`: what models are compared on; None holds out rows that the champion was trained on.
+    `version`: the champion's version, if it is a registered model.
+    `dataset`: the data that it was trained on, perhaps with new rows.
+    `runner`: drives the steps.
+    `test`: rows to compare the models on; None holds out rows that the champion was trained on.
     `tolerance`: see `judge`.
     `level`: probability of a drift alarm without drift.
     `backfill`, `window`, `half_life`: see `find_new_rows`.
-    `force`: whether the challenger is published whatever the gate says.
-    `dry_run`: whether nothing is written.
-    `rows`, `batch`, `held_out`, `statistics`, `gone`, `drift`, `challenger`, `gate`: what the steps have
-      found; None before.
+    `force`: whether to publish the challenger whatever the gate says.
+    `dry_run`: whether to write nothing.
+    `rows`, `batch`, `held_out`, `statistics`, `gone`, `drift`, `challenger`, `gate`: results of the steps;
+      None before.
     """
 
     location: Location
@@ -167,7 +167,7 @@ class Refresh:
     gate: Gate | None = None
 
     def steps(self) -> Iterator[Step]:
-        """Yield the steps in their order; the engine is opened where there are new rows."""
+        """Yield the steps in their order; the engine is opened only if there are new rows."""
         yield Step("find new rows", partial(find_rows, self), repeatable=True)
         if not made(self.rows).is_nothing:
             with self.runner.open_engine(self.dataset.n_samples) as engine, self._resumable(engine):
@@ -179,6 +179,7 @@ class Refresh:
                     yield Step("drift", partial(check_drift, self))
                 yield Step("solve", partial(solve_model, self))
                 yield Step("gate", partial(judge_model, self, engine), repeatable=True)
+                # Inside: the kept sums go when the model is published, not before.
                 yield Step("publish", partial(publish_update, self))
         else:
             yield Step("publish", partial(publish_update, self))
@@ -188,9 +189,9 @@ class Refresh:
 
 
 def open_update(job: Update, runner: Runner) -> AbstractContextManager[Refresh]:
-    """Begin the update that a spec asks for, of a model that nobody else may write to meanwhile.
+    """Begin the update of a spec; see `open_refresh`.
 
-    Raises RFFDistError as `open_refresh`; or if the data cannot be read.
+    Raises RFFDistError as `open_refresh`, or if the data cannot be read.
     """
     names = job.source.names()
     dataset = open_dataset(job.source.data, **names)
@@ -203,13 +204,13 @@ def open_update(job: Update, runner: Runner) -> AbstractContextManager[Refresh]:
 def open_refresh(
     url: str | os.PathLike[str], dataset: Dataset, *, runner: Runner | None = None, **options: Any
 ) -> Iterator[Refresh]:
-    """Begin an update of the model at `url`, which nobody else may write to meanwhile.
+    """Begin an update of the model at `url`; until it ends no other run can write there.
 
-    `url`: a model's folder, or that of a registered model, whose next version is published.
-    `runner`: by what the steps are driven; in this process if left out.
-    `**options`: `test`, `tolerance`, `level`, `backfill`, `window`, `half_life`, `force` and
-      `dry_run`; see `Refresh`.
-    Raises OutputBusyError if another run writes it; StorageError if there is no ridge model.
+    `url`: of a model, or of a registered model, whose next version is published.
+    `runner`: drives the steps; by default they run in this process.
+    `**options`: `test`, `tolerance`, `level`, `backfill`, `window`, `half_life`, `force` and `dry_run`; see
+      `Refresh`.
+    Raises OutputBusyError if another run writes the model; StorageError if there is no ridge model.
     """
     runner = in_this_process() if runner is None else runner
     check_tolerance(options.get("tolerance", TOLERANCE))
@@ -218,7 +219,7 @@ def open_refresh(
     if backfill is not None and backfill < 0:
         raise InvalidParameterError(f"`backfill` is {backfill}; expected the number of a row, from 0")
     location = parse_location(url)
-    _check_kind(peek_record(location.url), location.url)  # refused before a lease is taken
+    _check_kind(peek_record(location.url), location.url)  # before the lease is taken
     with hold(location, holder=runner.holder) as lease:
         version = RegisteredModel(location.url).current()
         yield Refresh(
@@ -244,16 +245,16 @@ def _read_ridge(url: str) -> RidgeModel:
 def _check_kind(record: Record, url: str) -> None:
     if record.kind != KIND:
         raise StatisticsError(
-            f"{redact(url)} holds a {record.kind!r}, which keeps no statistics that rows could be added to; "
-            f"expected a {KIND!r}. Train it anew on all rows"
+            f"{redact(url)} holds a {record.kind!r}, which has no statistics to add rows to; expected a "
+            f"{KIND!r}. Train it anew on all rows"
         )
 
 
 def find_rows(job: Refresh) -> Summary:
-    """Find the new rows; nothing new is an answer.
+    """Find the new rows; there may be none.
 
-    Returns `summary`: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows; in
-      `left_out_because` why each of the last is left out; the `window` and its `first_row`; the `half_life`.
+    Returns `summary`: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows, the reason for
+      each of the latter in `left_out_because`, the `window` and its `first_row`, and the `half_life`.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError, DataError as `find_new_rows`.
     """
@@ -282,7 +283,7 @@ def find_rows(job: Refresh) -> Summary:
 
 
 def _why(job: Refresh, start: int, stop: int) -> str:
-    """Say why rows are left out."""
+    """Return why rows are left out, in words."""
     reasons = [
         one.reason for one in job.refusals if one.start < stop and start < one.stop and not one.is_change
     ]
@@ -293,19 +294,19 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
     """Plan the update, and score the new rows with the champion before they are added.
 
     Returns `summary`: rows, and per target `rmse`, `mae`, `bias` and `r2` (None for a constant target).
-    Raises PlanError if memory would not do; DataError if a value cannot be used; names row and column.
+    Raises PlanError if memory does not suffice; DataError, with row and column, if a value cannot be used.
     """
     feature_map = job.champion.feature_map
     kind = "nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier"
     sums = Sums(alpha=job.champion.card["alpha_given"], features=kind)
     plan = check_plan(job.dataset, feature_map.n_components, sums, engine=engine)
-    # beside a fit's: the champion's sums, and those of the held-out rows; of weights that fade twice as large
+    # Beside a fit's: sums of the champion and of held-out rows. Those of fading weights are twice as large.
     n_sums = 5 if made(job.rows).fading.halvings else 2
     needed, limit = plan.client_bytes + n_sums * plan.statistics_bytes, plan.client_memory_limit
     if limit is not None and needed > limit:
         raise PlanError(
             f"an update of n_components={feature_map.n_components:_} needs {human_bytes(needed)} in this "
-            f"process, which has {human_bytes(limit)}; give it more memory, or fit fewer components"
+            f"process, which has {human_bytes(limit)}; give it more memory, or fit with fewer components"
         )
     job.batch = score_new_rows(job.champion, job.dataset, made(job.rows), engine=engine)
     return job.batch.errors.errors.to_dict()
@@ -314,7 +315,7 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
 def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
     """Hold out rows, and measure the champion's errors on them.
 
-    Returns `summary`: what is held out in words, and as `score_rows`.
+    Returns `summary`: in words what is held out, and errors as `score_rows`.
     Raises DataError if test data do not fit the champion.
     """
     job.held_out = hold_out(job.champion, job.dataset, made(job.rows), engine=engine, test=job.test)
@@ -322,9 +323,9 @@ def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
 
 
 def sum_rows(job: Refresh, engine: Engine) -> Summary:
-    """Bring the exact statistics up to date.
+    """Update the exact statistics.
 
-    Returns `summary`: the digest, the rows they count and the seconds.
+    Returns `summary`: their digest, their number of rows, and the seconds.
     Raises DataError, StatisticsError as `accumulate_new_rows`.
     """
     start = time.perf_counter()
@@ -336,7 +337,7 @@ def sum_rows(job: Refresh, engine: Engine) -> Summary:
 
 
 def check_drift(job: Refresh) -> Summary:
-    """Test whether the new rows follow the law of the old ones; an alarm is told, and stops nothing.
+    """Test whether the new rows follow the law of the old ones; an alarm is reported but stops nothing.
 
     Returns `summary`: see `Drift.to_dict`.
     """
@@ -379,9 +380,9 @@ def judge_model(job: Refresh, engine: Engine) -> Summary:
 def publish_update(job: Refresh) -> Summary:
     """Publish the challenger, or record that its rows were refused.
 
-    Returns `summary`: `decision`: "published", "kept" or "nothing new", with "would be " before it in a dry
-      run; `reason`; `model`, its version's number, the digests and the rows of the one that is current now.
-    Raises StorageError if it cannot be written; then the champion stays.
+    Returns `summary`: `decision`, "published", "kept" or "nothing new", in a dry run "would be published" or
+      "would be kept"; `reason`; and of the model that is current now its `model`, version, digests and rows.
+    Raises StorageError if the challenger cannot be written; then the champion stays.
     """
     rows = made(job.rows)
     if rows.is_nothing:
@@ -424,10 +425,10 @@ def publish_update(job: Refresh) -> Summary:
 
 
 def outcome(records: Mapping[str, Summary | None]) -> Summary:
-    """Return what all steps found as one document.
+    """Return the results of all steps as one document.
 
-    Returns `summary`: what `find_rows` and `publish_update` returned; and by their names `progressive`,
-      `held_out`, `statistics`, `drift`, `solution` and `gate`, where there were new rows.
+    Returns `summary`: the members of what `find_rows` and `publish_update` return; if there were new rows,
+      also the other records, as `progressive`, `held_out`, `statistics`, `drift`, `solution` and `gate`.
     """
     members = {_MEMBERS[name]: one for name, one in records.items() if name in _MEMBERS}
     return {**made(records["find new rows"]), **members, **made(records["publish"])}
@@ -444,13 +445,13 @@ _MEMBERS = {
 
 
 def refresh(job: Update, runner: Runner) -> Summary:
-    """Bring a model up to date, and return what became of it; see `outcome`."""
+    """Update a model, and return the results; see `outcome`."""
     with open_update(job, runner) as run:
         return outcome(run_steps(run.steps(), runner))
 
 
 def _describe_update(job: Refresh, rows: NewRows, reason: str) -> Summary:
-    """Return what a model's card says of the update that made it."""
+    """Return the facts about an update that the new model's card keeps."""
     found: Summary = {
         "added": [list(one) for one in rows.ranges],
         "n_replaced": 0 if rows.came is None else rows.came.n_samples,

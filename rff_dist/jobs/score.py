@@ -1,4 +1,4 @@
-"""The jobs that use a stored model of any kind: predict, what it says of every row, and evaluate."""
+"""The jobs that use a stored model of any kind: predict for every row, and evaluate."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ type Judged = Errors | Calibration | Confusion | Contingency
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is written beside predictions or labels; each kind of model has some of it.
+    """What to write beside predictions or labels; each kind of model has some of it.
 
     `std`: standard deviations.
     `coverage`: the ends of intervals that hold a new value with this probability.
-    `probabilities`: those of the classes.
-    `distances`: those to all centres.
+    `probabilities`: of the classes.
+    `distances`: to all centres.
     """
 
     std: bool = False
@@ -59,11 +59,11 @@ class Wanted:
 
     @property
     def names(self) -> list[str]:
-        """Those that are wanted."""
+        """Names of the members that are wanted."""
         return [name for name in _EXTRAS if getattr(self, name) not in (None, False)]
 
 
-#: Which kind of model has each, what it is called, and the arrays that are written of it.
+#: Which kind of model has each member of `Wanted`, what messages call it, and the arrays that are written.
 _EXTRAS = {
     "std": ("regression", "standard deviations", ["standard_deviations"]),
     "coverage": ("regression", "intervals", ["lower", "upper"]),
@@ -74,9 +74,9 @@ _EXTRAS = {
 
 @dataclass(frozen=True, slots=True)
 class ScoringModel:
-    """A model as it is used to score: `open_model` makes it.
+    """A model to score rows with; `open_model` makes it.
 
-    `version`: its number, of a registered model.
+    `version`: the version's number, if it is a registered model.
     """
 
     url: str
@@ -85,7 +85,7 @@ class ScoringModel:
 
     @property
     def digest(self) -> str:
-        """Of all that its predictions depend on."""
+        """The digest of all that predictions depend on."""
         return self.model.digest()
 
     @property
@@ -95,7 +95,7 @@ class ScoringModel:
 
 
 def open_model(url: str | os.PathLike[str]) -> ScoringModel:
-    """Read a model, of a registered one the version that is current now.
+    """Read a model, or the current version of a registered model.
 
     Raises StorageError if there is none, or it is damaged.
     """
@@ -105,9 +105,11 @@ def open_model(url: str | os.PathLike[str]) -> ScoringModel:
 
 
 def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) -> ZarrDataset:
-    """Open the rows that a model is to score; `names` are those of `open_dataset`, y being none.
+    """Open the rows that a model is to score.
 
-    Raises DataError if they have other columns than the model was trained on; StorageError if there are none.
+    `**names`: arguments of `open_dataset`; by default no `y` is read.
+    Raises DataError if their columns are not those that the model was trained on; StorageError if there are
+      no rows.
     """
     dataset = open_dataset(url, **{"y": None, **names})
     check_recipes(dataset, scoring)
@@ -122,30 +124,29 @@ def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) 
 
 
 def check_recipes(dataset: ZarrDataset, scoring: ScoringModel) -> None:
-    """Refuse rows that were made of a table in another way than those that a model was trained on.
+    """Refuse rows that were made from a table by another recipe than the rows that a model was trained on.
 
-    Raises DataError if their recipes differ.
+    Raises DataError if the recipes differ.
     """
     own, trained = (recipe_of(one) for one in (dataset.attributes, scoring.model.card))
     if own is not None and trained is not None and own.digest() != trained.digest():
         raise DataError(
-            f"{redact(dataset.url or '')} was ingested by another recipe than what {redact(scoring.url)} was "
-            "trained on: levels, means or medians differ. Give the table itself to predict"
+            f"{redact(dataset.url or '')} was ingested by another recipe than the data that "
+            f"{redact(scoring.url)} was trained on: levels, means or medians differ. Give the table itself"
         )
 
 
 def check_wanted(scoring: ScoringModel, wanted: Wanted) -> None:
     """Refuse what a model of this kind does not have, before a pass begins.
 
-    Raises InvalidParameterError if it has none; SolveError if a classifier has no probabilities.
+    Raises InvalidParameterError; SolveError if a classifier has no probabilities.
     """
     for name in wanted.names:
         kind, words, _ = _EXTRAS[name]
         if kind != scoring.kind:
             has = "clusters have" if scoring.kind == "clusters" else f"a {scoring.kind} has"
             raise InvalidParameterError(
-                f"`{name}` is wanted of a model that is no {kind} but {scoring.kind}: {has} no {words}; "
-                "leave it out"
+                f"`{name}` is wanted, but {has} no {words}; expected a {kind!r} model. Leave it out"
             )
     if wanted.coverage is not None and not 0.0 < wanted.coverage < 1.0:
         raise InvalidParameterError(
@@ -165,9 +166,9 @@ def score(
     engine: Engine,
     overwrite: bool = False,
 ) -> Mapping[str, Any]:
-    """Write what a model says of each row to a new Zarr group, which appears when it is complete.
+    """Write a model's predictions or labels to a new Zarr group, which appears when it is complete.
 
-    Returns `facts`: `arrays`, the names of what was written, and `n_samples`.
+    Returns `facts`: `arrays`, the names of the arrays that were written, and `n_samples`.
     Raises RFFDistError as `check_wanted`, `ridge.predict.predict`, `classify.predict.predict` and
       `kmeans.labels.write_labels`.
     """
@@ -205,9 +206,10 @@ class Scoring:
         yield Step("score", self.score, repeatable=True)
 
     def score(self) -> Summary:
-        """Write what the model says of each row; the output appears when it is complete."""
+        """Write the model's predictions or labels; the output appears when it is complete."""
         job, model, start = self.job, self.model, time.perf_counter()
         is_file = tables.file_kind(job.output) is not None
+        # Blocks are written in any order, which a file does not allow: a table is made from a hidden group.
         place = hidden_beside(parse_location(job.output), "rows") if is_file else None
         try:
             written = score(
@@ -246,7 +248,7 @@ def _wanted(job: Predict) -> Wanted:
 
 @contextmanager
 def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
-    """Refuse all that can be refused, take the lease of the output, then open the engine."""
+    """Check all that can be checked, take the lease of the output, then open the engine."""
     source = job.source
     if tables.file_kind(job.output) is not None:
         tables.check_file(job.output, source.data, overwrite=job.overwrite)
@@ -267,13 +269,13 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
             names = {}
         dataset = open_rows(url, model, **names)
         engine = stack.enter_context(runner.open_engine(dataset.n_samples))
-        if url == source.data:  # rows of a table are ingested anew each time
+        if url == source.data:  # rows of a table are ingested anew each time, so kept sums would not fit
             stack.enter_context(resumable(engine, parse_location(job.output)))
         yield Scoring(job, model, dataset, engine)
 
 
 def _columns_of(scoring: ScoringModel) -> list[str] | None:
-    """Return the names of the targets, or of the classes, where a model has some."""
+    """Return the names of a model's targets or classes; None if it has none."""
     model: Any = scoring.model
     if scoring.kind == "classifier":
         return [str(label) for label in class_prediction.read_classes(model).tolist()]
@@ -282,20 +284,20 @@ def _columns_of(scoring: ScoringModel) -> list[str] | None:
 
 
 def predict(job: Predict, runner: Runner) -> dict[str, Summary | None]:
-    """Score every row of a dataset, and return the record of the step."""
+    """Write predictions for every row, and return the record of the step."""
     with open_scoring(job, runner) as run:
         return run_steps(run.steps(), runner)
 
 
 def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
-    """Measure a model's errors on a dataset, or on a table by the model's recipe, in one pass.
+    """Measure a model's errors in one pass, on a dataset or on a table that the model's recipe reads.
 
     Rows of a table that miss a value are dropped, and the log says how many.
 
-    Returns `judged`, Errors, Calibration, Confusion or Contingency: of a regression, with its standard
-      deviations where `std` is True; of a classifier; of clusters.
-    Raises InvalidParameterError if a model without standard deviations is to be judged by them, or a table by
-      workers elsewhere; DataError if the data do not fit the model, or have nothing to compare with.
+    Returns the model and its errors: for a regression `Errors`, with `std` `Calibration`; for a classifier
+      `Confusion`; for clusters `Contingency`.
+    Raises InvalidParameterError if `std` is asked of a model without standard deviations, or workers on other
+      machines are to read a table; DataError if the data do not fit the model, or have no targets or labels.
     """
     model, source = open_model(job.model), job.source
     check_wanted(model, Wanted(std=job.std))
@@ -305,7 +307,7 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
         if tables.is_table(url):
             if runner.elsewhere:
                 raise InvalidParameterError(
-                    f"`data` is {redact(url)}, a table, whose rows this process makes in a temporary folder: "
+                    f"`data` is {redact(url)}, a table, which this process turns into a temporary dataset: "
                     "workers on other machines do not see it. Ingest the table first to where they can read "
                     "it, or leave out `scheduler`"
                 )
@@ -315,7 +317,7 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
         dataset = open_rows(url, model, **{**names, "y": targets if model.kind == "regression" else None})
         if model.kind == "regression" and dataset.n_targets < 1:
             raise DataError(
-                f"{redact(source.data)} has no y to compare predictions with; name its array with `y`"
+                f"{redact(source.data)} has no targets to compare with; name their array with `y`"
             )
         known = None if model.kind == "regression" else column_of(dataset, targets)
         engine = stack.enter_context(runner.open_engine(dataset.n_samples))
@@ -330,7 +332,7 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
 def _make_judged_rows(
     stack: ExitStack, source: SupervisedSource, scoring: ScoringModel, observer: Progress | None
 ) -> str:
-    """Make a dataset with targets of a table, in a folder that goes away with the stack."""
+    """Make a dataset with targets from a table, in a folder that is removed with the stack."""
     card = scoring.model.card
     columns = [source.y] if source.y != "y" else card.get("target_columns") or ["y"]
     roles = Roles(columns[0] if len(columns) == 1 else columns, source.sample_weight, on_nan="drop")

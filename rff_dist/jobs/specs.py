@@ -487,7 +487,8 @@ class Split:
     def __post_init__(self) -> None:
         if self.time is not None and self.by != "time":
             raise InvalidParameterError(
-                f"`time` is {self.time!r}, but `by` is {self.by!r}; give by='time' too, or leave it out"
+                f"`time` is {self.time!r}, but rows are split by {self.by}; give by='time' too, or leave it "
+                "out"
             )
 
 

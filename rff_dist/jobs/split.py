@@ -37,7 +37,7 @@ type _Read = Callable[[list[str]], Iterator[dict[str, np.ndarray]]]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Two datasets that a dataset was cut into."""
+    """The two datasets that a dataset was split into."""
 
     train: str
     n_train: int
@@ -46,17 +46,16 @@ class Parts:
 
 
 def split(job: Split) -> Parts:
-    """Write two datasets of a dataset's rows; each row is in one of them.
+    """Write each row of a dataset to one of two datasets.
 
-    Raises StorageError if there is no dataset; OutputExistsError if one of the outputs is there and
-      `overwrite` is False; InvalidParameterError if there are no such groups or columns; DataError if a part
-      has no row.
+    Raises StorageError if there is no dataset; OutputExistsError if an output is there and `overwrite` is
+      False; InvalidParameterError if there are no such groups or columns; DataError if a part has no row.
     """
     urls = {False: part_url(job.data, "train"), True: part_url(job.data, "test")}
     source = parse_location(job.data)
     for url in urls.values():
         check_output(parse_location(url), overwrite=job.overwrite, inputs=[source], marker=DATASET_FILES)
-    # Both parts are of one version, whatever is committed meanwhile.
+    # Both parts are made from one version, whatever is committed meanwhile.
     version = find_group(job.data, job.version).version
     attributes, stored = list_arrays(job.data, version)
     arrays = {one.name: one for one in stored if one.name in ROLES}
@@ -92,8 +91,8 @@ def _say(
     recipe = recipe_of(attributes)
     if recipe is not None and any(isinstance(one, TargetMeans) for one in recipe.columns):
         _log.warning(
-            "X holds means of the targets of all rows, so that a test on some of them is a little too good; "
-            "ingest the table with a holdout to learn them from the rows to train on alone"
+            "X holds mean targets that were learned from all rows, so a test on some of them is a little too "
+            "good; ingest the table with a holdout, to learn them from the rows to train on only"
         )
 
 
@@ -107,13 +106,15 @@ def _rows(
         n_rows += len(rows)
         yield tuple(part[name][rows] if name in part else None for name in ROLES)
     if not n_rows:
-        raise DataError(f"a part of {redact(url)} has no row; expected some in both. Give another share")
+        raise DataError(
+            f"one part of {redact(url)} has no row; expected some in both. Give another share to test on"
+        )
 
 
 def _rule(
     job: Split, attributes: Mapping[str, Any], arrays: Mapping[str, StoredArray], read: _Read
 ) -> _IsTest:
-    """Return what says which rows are to test on."""
+    """Return the function that says which rows are to test on."""
     held_out = HeldOut(job.share, job.seed)
     if job.by == "group":
         if job.groups not in arrays:

@@ -1,6 +1,6 @@
-"""How jobs run: named steps that leave records, taken alike by the command line, the flows and Python.
+"""How jobs run: in named steps that return records, the same for the command line, the flows and Python.
 
-A job that was stopped goes on: the sums of its passes are kept until the result is there.
+The sums of a job's passes are kept until its result is there, so a stopped job goes on when it is repeated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What a step returns that had nothing to do."""
+    """Returned by a step that had nothing to do."""
 
     why: str
 
@@ -33,9 +33,9 @@ class Skipped:
 class Step:
     """A step of a job.
 
-    `name`: it is told by that name, and so is its record.
-    `run`: takes the step and returns its record: small and JSON-able.
-    `repeatable`: whether a second try does no harm, since it reads, or writes again what it wrote.
+    `name`: of the step and of its record.
+    `run`: does the work and returns the record, which is small and JSON-able.
+    `repeatable`: whether a second try does no harm, since the step only reads, or writes the same again.
     """
 
     name: str
@@ -44,21 +44,21 @@ class Step:
 
 
 def take(step: Step) -> Summary | None:
-    """Take a step, and return its record; None where it was skipped."""
+    """Take a step, and return its record; None if it was skipped."""
     found = step.run()
     return None if isinstance(found, Skipped) else found
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """By what a job is driven.
+    """What drives a job: the command line, a flow or Python.
 
-    `open_engine`: takes the number of rows that the job passes over, and returns a context that gives the
-      engine; it is opened when all that can be refused has been.
-    `take`: takes a step, as a task of an orchestrator say.
-    `holder`: who runs the job, for the message that others get who would write to the same place.
-    `elsewhere`: whether workers may be on machines that do not see temporary files of this one.
-    `observer`: told how many rows of a table were made, which a job makes before its engine is opened.
+    `open_engine`: takes the number of rows that the job passes over, and returns a context manager of the
+      engine. A job enters it after all checks.
+    `take`: takes a step, for example as a task of an orchestrator.
+    `holder`: who runs the job, for the error of another run that wants to write to the same place.
+    `elsewhere`: whether workers may be on machines that do not see this machine's temporary files.
+    `observer`: told how many rows of a table were read, which a job does before it opens the engine.
     """
 
     open_engine: Callable[[int], AbstractContextManager[Engine]]
@@ -69,14 +69,14 @@ class Runner:
 
 
 def in_this_process(engine: Engine | None = None) -> Runner:
-    """Return what drives a job in Python: by the engine, which is left open, or without Dask."""
+    """Return a runner for Python: on the given engine, which is left open, or without Dask."""
     return Runner(lambda _: SerialEngine() if engine is None else nullcontext(engine))
 
 
 def made[T](value: T | None) -> T:
     """Return what an earlier step made.
 
-    Raises InvalidParameterError if that was not taken.
+    Raises InvalidParameterError if that step was not taken.
     """
     if value is None:
         raise InvalidParameterError("the steps of a job were not taken in their order; see its `steps`")
@@ -92,8 +92,8 @@ def run_steps(steps: Iterable[Step], runner: Runner) -> dict[str, Summary | None
 def resumable(engine: Engine, output: Location) -> Iterator[None]:
     """Let an engine keep the sums of passes beside a job's output, and use those that a stopped job left.
 
-    They are removed when the job is done. They stay when it ends with an error, or its process dies, and the
-    error then says so. The job must hold the lease of its output.
+    They are removed when the job is done. They stay if its process dies or it ends with an error, which then
+    says so. The job must hold the lease of its output.
     """
     place = ledger_place(output)
     if place is None:
@@ -103,7 +103,7 @@ def resumable(engine: Engine, output: Location) -> Iterator[None]:
     try:
         with engine.keeping(ledger):
             yield
-    except GeneratorExit:  # its steps were dropped, where an event loop may run and nobody hears of it
+    except GeneratorExit:  # the steps were dropped: an event loop may run here, and nobody sees a note
         raise
     except BaseException as error:
         ledger.leave()

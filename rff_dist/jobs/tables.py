@@ -1,4 +1,4 @@
-"""Tables around models: a table's rows as a model's inputs, and predictions as Parquet or CSV."""
+"""Tables for models: the rows of a table as inputs, and predictions as Parquet or CSV."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rff_dist.storage.writing import Progress, Writing
 from rff_dist.text import redact
 
 _ROWS = 2**16
-#: What a column is called of an array with one value a row.
+#: Name of the column that an array with one value per row becomes.
 _NAMES = {
     "id": "id",
     "predictions": "prediction",
@@ -41,7 +41,7 @@ _NAMES = {
 
 
 def is_table(url: str) -> bool:
-    """Say whether rows are in files, such as CSV or a folder of Parquet, and not in Zarr."""
+    """Say whether rows are in files, such as CSV or a folder of Parquet, rather than in Zarr."""
     location = parse_location(url)
     if location.is_local and Path(location.path).is_dir():
         folder = Path(location.path)
@@ -60,13 +60,15 @@ def table_rows(
     roles: Roles = Roles(),
     observer: Progress | None = None,
 ) -> Iterator[str]:
-    """Make a dataset of a table by a model's recipe, and remove it afterwards.
+    """Make a dataset from a table by a model's recipe, and remove it afterwards.
 
-    `source`: the table, and what else was asked of the rows.
-    `staged`: where to make it.
-    `observer`: told of the rows that were made.
-    Raises DataError if the model has no recipe, or the table not the columns that it needs;
-      InvalidParameterError if a version is asked for.
+    `source`: names the table.
+    `card`: of the model, with its recipe.
+    `model`: its URL, for messages.
+    `staged`: where to make the dataset.
+    `observer`: told how many rows were made.
+    Raises DataError if the model has no recipe, or the table lacks columns of it; InvalidParameterError if a
+      version is asked for.
     """
     url = source.data
     if source.version is not None:
@@ -77,8 +79,8 @@ def table_rows(
     recipe = card.get(RECIPE)
     if recipe is None:
         raise DataError(
-            f"{redact(url)} is a table, but {redact(model)} was not trained on one that was ingested, so it "
-            "holds no recipe; expected a Zarr dataset. Ingest the table first"
+            f"{redact(url)} is a table, but {redact(model)} has no recipe to read it with, since it was not "
+            "trained on an ingested table; expected a Zarr dataset. Ingest the table first"
         )
     made = Recipe.from_dict(recipe)
     try:
@@ -90,7 +92,7 @@ def table_rows(
 
 
 def file_kind(url: str) -> str | None:
-    """Return "parquet" or "csv" where an output is one such file by its name, else None."""
+    """Return "parquet" or "csv" if an output's name says so, else None."""
     name = url.lower()
     if name.endswith((".parquet", ".pq")):
         return "parquet"
@@ -98,14 +100,14 @@ def file_kind(url: str) -> str | None:
 
 
 def check_file(url: str, source: str, *, overwrite: bool) -> None:
-    """Refuse a file to write that cannot be written.
+    """Check that a file can be written.
 
     Raises OutputExistsError if it is there and `overwrite` is False; StorageError if it is the source, its
-      folder is not there, or the store cannot be written to.
+      folder does not exist, or the store cannot be written to.
     """
     location = parse_location(url)
     if location == parse_location(source):
-        raise StorageError(f"{location} is what is read; expected another path for what is written")
+        raise StorageError(f"{location} is what is read; expected another path to write to")
     if location.scheme in ("memory", "https"):
         raise StorageError(f"{location}: no file can be written there; expected a path or an object store")
     path = Path(location.path)
@@ -121,8 +123,8 @@ def check_file(url: str, source: str, *, overwrite: bool) -> None:
 def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence[str] | None) -> None:
     """Write arrays of a Zarr group as one table, which appears when it is complete.
 
-    `arrays`: of one axis or two.
-    `columns`: what arrays of two axes have columns of: targets, or classes.
+    `arrays`: names of arrays of one axis or two.
+    `columns`: names of the columns of arrays of two axes: targets, or classes.
     Raises StorageError if it cannot be written.
     """
     import pyarrow
@@ -132,7 +134,7 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
     path = Path(location.path)
     writer: Any = None
     with ExitStack() as stack, store_errors(f"{location} cannot be written"):
-        # An object store takes a file that is whole.
+        # An object store takes whole files only; a local file is renamed when it is whole.
         folder = path.parent if location.is_local else Path(stack.enter_context(TemporaryDirectory()))
         partial = folder / f".{path.name}.partial-{uuid.uuid4().hex[:12]}"
         try:
@@ -156,7 +158,7 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
 
 
 def _sink(partial: Path, path: Path) -> Any:
-    """Open a file, compressed as the name that it is going to have says."""
+    """Open a file, compressed as its final name says."""
     import pyarrow
 
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
@@ -164,7 +166,7 @@ def _sink(partial: Path, path: Path) -> Any:
 
 
 def _as_columns(name: str, values: np.ndarray, columns: Sequence[str] | None) -> dict[str, Any]:
-    """Return an array as columns of a table, by their names."""
+    """Return an array as columns of a table, by name."""
     if values.ndim == 1:
         return {_NAMES[name]: to_column(values)}
     names = columns or [str(i) for i in range(values.shape[1])]

@@ -1,8 +1,7 @@
 """The job that trains a model: inspect → fit → evaluate → publish.
 
-What is trained is a `Fit`: a ridge regression, a classifier, or the best of given candidates. Each step
-returns a small JSON-able record, and the trained model with its exact sums lies beside the output as a
-checksummed record until it is published.
+A `Fit` says what is trained: a ridge regression, a classifier, or the best of given candidates. Until it is
+published, the model lies with its exact sums beside the output, as a checksummed record.
 """
 
 from __future__ import annotations
@@ -44,21 +43,21 @@ _TRAINED, _PLAN = "trained-model", "plan"
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """A run that trains a model: what it is to do, and what its steps have found.
+    """A run of the training job: what to do, and what its steps have found.
 
-    `fit`: what is trained.
-    `data`: on which rows.
+    `fit`: what to train.
+    `data`: the rows to train on.
     `engine`: runs all passes.
     `output`: where the model is published.
     `folder`: where the run keeps its records.
-    `test`: what the model is evaluated on.
+    `lease`: the right to write to `output`, which is checked again before the model is published.
+    `test`: rows to evaluate the model on.
     `overwrite`: whether a model at `output` may be replaced.
     `register`: whether the model is published as the next version of a registered one.
     `statistics`: whether the published model keeps its sums.
     `reason`: why it is published, for its lineage.
-    `lease`: the right to write to `output`, which is looked at again before the model is published.
-    `kept`: where a trained model is that could not be published: the run's folder then stays.
-    `found`, `metrics`: what the steps have found; None before.
+    `kept`: URLs of trained models that could not be published; the run's folder then stays.
+    `found`, `metrics`: results of the steps; None before.
     """
 
     fit: Fit
@@ -78,7 +77,7 @@ class Training:
 
     @property
     def trained(self) -> Trained:
-        """What the step `fit` has found."""
+        """The result of the step `fit`."""
         if self.found is None:
             raise InvalidParameterError("nothing is trained yet; take the steps in their order")
         return self.found
@@ -97,9 +96,9 @@ class Training:
 
 @contextmanager
 def open_training(job: Train | Tune, runner: Runner) -> Iterator[Training]:
-    """Begin the job of a spec: refuse what can be, take the lease, then open the engine.
+    """Begin the run of a spec: check all that can be checked, take the lease, then open the engine.
 
-    Raises RFFDistError as `open_run`; or if the data do not suit the options.
+    Raises RFFDistError as `open_run`, or if the data do not suit the options.
     """
     fit, place, source = job.to_fit(), job.destination, job.source
     location = check_place(
@@ -136,14 +135,14 @@ def train(job: Train | Tune, runner: Runner) -> dict[str, Summary | None]:
 def open_run(
     fit: Fit, data: JobData, model_url: str, *, engine: Engine, holder: str = "a training run", **options: Any
 ) -> Iterator[Training]:
-    """Begin a run, and remove its folder at the end, unless a trained model could not be published.
+    """Begin a run; its folder is removed at the end, unless a trained model in it could not be published.
 
-    No other run can begin for the same model meanwhile. What runs left that were killed is removed, but for
-    models that were trained and not published.
+    No other run can write to the same place meanwhile. What killed runs left there is removed, except for
+    trained models that were not published.
 
-    `fit`, `data`, `engine`: see `Training`, and for `options` too.
+    `fit`, `data`, `engine`, `**options`: see `Training`.
     `model_url`: where the model is to be published.
-    `holder`: what a second run is told of this one.
+    `holder`: who runs it, for the error of a second run.
     Raises OutputBusyError if another run writes there; OutputExistsError if there is something at `model_url`
       and `overwrite` is False; StorageError if a model cannot be written there.
     """
@@ -161,23 +160,23 @@ def open_run(
                 yield run
         finally:
             if not run.kept:
-                # What another run goes on from is in the ledger.
+                # A repeated run goes on from the ledger, not from this folder.
                 discard(run.folder)
 
 
 def _remove_leftovers(output: Location) -> None:
-    """Remove the folders of runs that were killed: whoever holds the lease knows that none of them lives."""
+    """Remove the folders of killed runs; none of them is alive, since this run holds the lease."""
     folders = beside(output, "run-")
     published = _published(output) if folders else set()
     for folder in folders:
         trained = [model for model in trained_models(folder) if _digest(model) not in published]
         if trained:
             logger.warning(
-                "a run that did not end left trained models, which stay: %s",
+                "an interrupted run left trained models, which are kept: %s",
                 ", ".join(redact(model.url) for model in trained),
             )
         else:
-            logger.info("removing what a run left that did not end: %s", redact(folder.url))
+            logger.info("removing what an interrupted run left: %s", redact(folder.url))
             discard(folder)
 
 
@@ -189,7 +188,7 @@ def _published(output: Location) -> set[str | None]:
 
 
 def _digest(model: Location) -> str | None:
-    """Return the digest that a stored model tells; None where none can be read."""
+    """Return the digest of a stored model; None if it cannot be read."""
     try:
         return peek_record(model.url).metadata.get("digest")
     except RFFDistError:
@@ -197,12 +196,12 @@ def _digest(model: Location) -> str | None:
 
 
 def leftover_runs(model_url: str) -> list[Location]:
-    """Return the folders of runs for this model that go on, or did not end."""
+    """Return the folders of runs for this model that are at work or were interrupted."""
     return beside(parse_location(model_url), "run-")
 
 
 def trained_models(folder: Location) -> list[Location]:
-    """Return where trained models are in a run's folder; what was begun and not finished is none."""
+    """Return the locations of the complete trained models in a run's folder."""
     found = [folder.child(name) for name in list_names(folder) if name.endswith("-model")]
     return [model for model in found if RECORD_FILE in list_names(model)]
 
@@ -211,11 +210,11 @@ def trained_models(folder: Location) -> list[Location]:
 
 
 def inspect_data(run: Training) -> Summary:
-    """Plan the fit, compare the columns of training and test data, and keep the plan as a record; no pass.
+    """Compare the columns of training and test data, plan the fit without a pass, and record the plan.
 
     Returns `summary`: sizes, the data's fingerprint and the plan's figures.
-    Raises InvalidParameterError if the parameters do not suit the columns; PlanError if memory would not do;
-      DataError if the test data have other columns.
+    Raises InvalidParameterError if the parameters do not suit the columns; PlanError if memory does not
+      suffice; DataError if the test data have other columns.
     """
     dataset, options = run.data.rows, run.fit.options
     _check_test(run)
@@ -246,8 +245,8 @@ def inspect_data(run: Training) -> Summary:
 def fit_model(run: Training) -> Summary:
     """Train the model, and keep it with its exact sums as a record in the run's folder.
 
-    Returns `summary`: what `describe_fit` says, and the seconds it took.
-    Raises DataError if a value cannot be used; names row and column.
+    Returns `summary`: the facts of `describe_fit`, and the seconds.
+    Raises DataError, with row and column, if a value cannot be used.
     """
     start = time.perf_counter()
     run.found = found = run.fit.run(run.data, engine=run.engine)
@@ -257,12 +256,12 @@ def fit_model(run: Training) -> Summary:
 
 
 def evaluate_model(run: Training) -> Summary | Skipped:
-    """Measure the trained model's errors on the job's test data in one pass; skipped where there are none.
+    """Measure the trained model's errors on the job's test data in one pass; skipped without test data.
 
-    Returns `metrics`: rows, and of a classifier accuracy, balanced accuracy (the mean recall of classes) and
-      log loss in nats (None without probabilities); else per target mean squared, root mean squared and mean
+    Returns `metrics`: rows; for a classifier accuracy, balanced accuracy (the mean recall of classes) and log
+      loss in nats (None without probabilities); else per target mean squared, root mean squared and mean
       absolute error, bias (all in the target's units) and R² (None for a constant target).
-    Raises DataError if a value cannot be used, or a label is of no class.
+    Raises DataError if a value cannot be used, or a label is not one of the classes.
     """
     test = run.test
     if test is None:
@@ -283,9 +282,9 @@ def evaluate_model(run: Training) -> Summary | Skipped:
 def publish_model(run: Training) -> Summary:
     """Write the trained model to the output; a reader sees it whole or not at all.
 
-    Where it cannot be written there, the run's folder stays with the trained model, and the error says where.
+    If that fails, the trained model stays in the run's folder, and the error says where.
 
-    Returns `summary`: where the model is, its digest, and the version's number where it is registered.
+    Returns `summary`: where the model is, its digest, and its version's number if it is registered.
     """
     model = run.trained.model
     if run.metrics is not None:
@@ -303,7 +302,7 @@ def publish_model(run: Training) -> Summary:
         )
     except Exception as error:
         place = run.place(_TRAINED)
-        run.kept.append(place)  # what was trained for hours is not lost with it
+        run.kept.append(place)  # hours of training must not be lost with it
         error.add_note(f"the trained model is kept at {redact(place)}")
         logger.warning("the model was not published; it is kept at %s", redact(place))
         raise
@@ -317,13 +316,13 @@ def publish_model(run: Training) -> Summary:
 
 
 def _check_test(run: Training) -> None:
-    """Compare the columns of training and test data before hours of work, not after."""
+    """Compare the columns of training and test data, before hours of work rather than after."""
     if run.test is None:
         return
     for what in ("n_features", "n_targets"):
         here, there = getattr(run.data.rows, what), getattr(run.test.rows, what)
         if here != there:
             raise DataError(
-                f"the test data have {what}={there} but the training data {here}; "
-                "give data of the same columns"
+                f"the test data have {what}={there}, but the training data have {here}; give data with the "
+                "same columns"
             )

@@ -203,9 +203,7 @@ def test_what_is_there_or_not_to_be_had_is_refused_before_a_pass(trained, tmp_pa
     run_predict(trained, tmp_path / "p.zarr", model=str(trained / "model-1"))
     with pytest.raises(OutputExistsError):
         run_predict(trained, tmp_path / "p.zarr")
-    with pytest.raises(
-        InvalidParameterError, match="`probabilities` is wanted of a model that is no classifier"
-    ):
+    with pytest.raises(InvalidParameterError, match="`probabilities` is wanted, but a regression has no"):
         run_predict(trained, tmp_path / "q.zarr", probabilities=True)
     write_dataset(tmp_path / "wide.zarr", np.zeros((4, 5)))
     with pytest.raises(DataError, match="X has 5 features, but the model is expecting 2"):

@@ -75,11 +75,11 @@ def test_what_is_wanted_of_each_kind_is_written(folder, tmp_path, name, wanted, 
 @pytest.mark.parametrize(
     ("name", "wanted", "error", "message"),
     [
-        ("regression", {"probabilities": True}, InvalidParameterError, "no classifier but regression"),
+        ("regression", {"probabilities": True}, InvalidParameterError, "a regression has no probabilities"),
         ("regression", {"coverage": 1.5}, InvalidParameterError, r"`coverage` is 1\.5"),
-        ("classifier", {"std": True}, InvalidParameterError, "no regression but classifier"),
+        ("classifier", {"std": True}, InvalidParameterError, "a classifier has no standard dev"),
         ("hinge", {"probabilities": True}, SolveError, "no probabilities: the squared hinge has none"),
-        ("clusters", {"coverage": 0.9}, InvalidParameterError, "no regression but clusters"),
+        ("clusters", {"coverage": 0.9}, InvalidParameterError, "clusters have no intervals"),
     ],
 )
 def test_what_a_kind_does_not_have_is_refused_before_a_pass(folder, tmp_path, name, wanted, error, message):
