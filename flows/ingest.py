@@ -1,6 +1,6 @@
 """Append the rows of new files to a dataset, as a Prefect flow.
 
-Parameters are given as NAME=VALUE, where a value is JSON or text::
+Give parameters as NAME=VALUE; a value is JSON or text::
 
     python flows/ingest.py 'sources=["sales/*.csv"]' data=sales.zarr 'targets=["price"]'
 """

@@ -1,6 +1,6 @@
 """Score a dataset with a model, as a Prefect flow.
 
-Parameters are given as NAME=VALUE, where a value is JSON or text::
+Give parameters as NAME=VALUE; a value is JSON or text::
 
     python flows/predict.py model=nightly data=test.zarr output=predictions.zarr
 """

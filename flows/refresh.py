@@ -1,6 +1,6 @@
-"""Bring a model up to date by the rows that are new, as a Prefect flow.
+"""Add the new rows of a dataset to a model, as a Prefect flow.
 
-Parameters are given as NAME=VALUE, where a value is JSON or text::
+Give parameters as NAME=VALUE; a value is JSON or text::
 
     python flows/refresh.py data=sales.zarr model=models/price
 """

@@ -1,6 +1,6 @@
 """Train a model, as a Prefect flow.
 
-Parameters are given as NAME=VALUE, where a value is JSON or text::
+Give parameters as NAME=VALUE; a value is JSON or text::
 
     python flows/train.py data=train.zarr model=nightly n_components=512
 """

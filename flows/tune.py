@@ -1,6 +1,6 @@
 """Compare given kernels and length scales, and train the best, as a Prefect flow.
 
-Parameters are given as NAME=VALUE, where a value is JSON or text::
+Give parameters as NAME=VALUE; a value is JSON or text::
 
     python flows/tune.py data=train.zarr model=best 'kernels=["gaussian", "cauchy"]'
 """

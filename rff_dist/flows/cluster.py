@@ -1,8 +1,8 @@
-"""Cluster the rows of a dataset as a Prefect flow, and publish their labels, the centres and a picture.
+"""The Prefect flow that clusters the rows of a dataset, and publishes labels, centres and a picture.
 
 Each task is a step of `rff_dist.jobs.cluster`: inspect → draw → broadcast → start → one for each Lloyd pass →
-assign → compare → publish. Centres stay in the process between them. Labels appear when they are all written
-and the model is published.
+assign → compare → publish. Between tasks the centres stay in this process. The labels appear when all are
+written and the model is published.
 
 Run it in a process of its own::
 
@@ -46,11 +46,11 @@ from rff_dist.typing import Summary
 
 
 class ClusterParameters(form(Clustering, Where, Limits)):  # type: ignore[misc]  # made of the specs
-    """What to cluster, how and where."""
+    """What to cluster, how, and where."""
 
 
 def _picture_of(job: Clustering) -> Path | None:
-    """Return where the picture is to be: beside the labels, where they are in a folder of this machine."""
+    """Return where the picture goes: beside the labels; None if these are not in a folder of this machine."""
     location = parse_location(job.output)
     return Path(f"{location.path}.png") if location.is_local else None
 
@@ -59,12 +59,13 @@ def _check_picture(job: Clustering) -> None:
     picture = _picture_of(job)
     if picture is not None and picture.exists() and not job.overwrite:
         raise OutputExistsError(
-            f"{picture} exists already, where the picture is to be; choose another output, or give overwrite"
+            f"{picture} exists already, and the picture would replace it; choose another output, or give "
+            "overwrite"
         )
 
 
 def _with_picture(run: ClusteringRun) -> Iterator[Step]:
-    """Yield the steps of a run; the last one draws the picture before anything is published."""
+    """Yield the steps of a run, the last of which draws the picture before it publishes."""
     picture = _picture_of(run.job)
 
     def draw_and_publish() -> Summary:
@@ -87,9 +88,9 @@ def cluster(parameters: ClusterParameters) -> Summary:
 
     Returns: JSON-able: where labels, model and picture are, the model's digest, sizes of the data, the
       inertia, sizes of at most 1,000 clusters, each pass, the numbers of clusters that were compared (None
-      for one), and how far known labels agree (None without any).
-    Raises RFFDistError of the step that failed. Labels and centres are then not published, but where the
-      error notes it.
+      for one), and how well known labels agree (None without any).
+    Raises the RFFDistError of the step that failed. Labels and centres are then not published, unless a note
+      on the error says so.
     """
     log, job = get_run_logger(), parameters.to(Clustering)
     clock, told = Clock(), {"inspect": log_rows, "pass": _log_pass}
@@ -191,7 +192,7 @@ def _pass_table(rows: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> li
     return [
         {
             "pass": row["pass"],
-            # passes differ in later digits than four
+            # Passes differ beyond the fourth digit, which `number` would not show.
             **{name: f"{value:.8g}" for name, value in zip(names, row["inertias"], strict=True)},
             "starts that moved": row["n_starts"],
             "largest shift": number(row["shift"]),

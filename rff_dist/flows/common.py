@@ -1,4 +1,4 @@
-"""What flows share: the run of a job that trains a model, and the artifacts that tell of it."""
+"""What flows share: the body of the flows that train a model, and the artifacts that flows make."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Summary:
-    """Run the job that trains a model, and make artifacts of what was trained: the body of a flow.
+    """Run the job that trains a model, and make artifacts about it: the body of a flow.
 
     `spec`: of the job.
-    `name`: the flow's, which its artifacts begin with.
-    Returns: JSON-able: what the steps returned, with `metrics`, None without test data.
+    `name`: of the flow; the keys of its artifacts begin with it.
+    Returns: JSON-able: the records of the steps, and the `metrics` on test data (None without any).
     """
     log, job = get_run_logger(), parameters.to(spec)
     clock = Clock()
@@ -62,7 +62,7 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     if job.destination.register:
         show_versions(place)
     if metrics is None:
-        log.info("no test data were given, so the model is not evaluated")
+        log.info("no test data were given, so the model was not evaluated")
     else:
         about = f"{metrics['n_samples']:_}", metrics["test_data"], _estimate(metrics)
         log.info("on %s rows of %s: %s", *about)
@@ -76,7 +76,7 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
 
 
 def log_rows(log: Any, data: Summary) -> None:
-    """Log what was inspected."""
+    """Log the size of the data, and where they are."""
     log.info("%s rows of %s columns, %s", f"{data['n_samples']:_}", data["n_features"], data["data"])
 
 
@@ -98,80 +98,80 @@ def _log_fit(log: Any, trained: Mapping[str, Any]) -> None:
 
 
 def show_text(what: str, text: str, description: str) -> None:
-    """Make an artifact of a text in Markdown."""
+    """Make an artifact from text in Markdown."""
     create_markdown_artifact(text, key=key(what), description=description)
 
 
 def show_table(what: str, rows: list[dict[str, Any]], description: str) -> None:
-    """Make an artifact of a table."""
+    """Make an artifact from a table."""
     create_table_artifact(rows, key=key(what), description=description)
 
 
 def show_choice(model: RidgeModel, *, key: str, title: str, log: Any) -> None:
-    """Make an artifact of the errors that alpha was chosen from; log why where there is nothing to draw.
+    """Make a picture of the errors by which alpha was chosen, or log why there is none.
 
     `model`: its sums are not needed.
-    `key`: the artifact's.
-    `title`: above the axes: which data.
+    `key`: of the artifact.
+    `title`: above the axes.
     """
     with tempfile.TemporaryDirectory() as folder:
         try:
             kernel = kernel_of(model.feature_map)
             about = "features as given" if kernel is None else shortened_text(kernel_text(kernel))
             picture = save_choice(model, Path(folder) / "errors.png", title=title, about=about)
-        except RFFDistError as error:  # all errors 0, say: the model is none the worse
+        except RFFDistError as error:  # such as all errors 0: the model is good all the same
             log.info("the errors are not drawn: %s", error)
             return
         if picture is None:
             log.info("alpha was given, so there are no errors to draw")
             return
-        # With its bytes inside, whoever may see the run sees the picture, wherever the model is.
+        # The picture's bytes are in the artifact, so whoever sees the run sees it, wherever the model is.
         content = base64.b64encode(picture.read_bytes()).decode()
     create_image_artifact(
         f"data:image/png;base64,{content}",
         key=key,
-        description=f"The error that alpha={number(model.plain_alpha)} was chosen by, against alpha.",
+        description=f"The error by which alpha={number(model.plain_alpha)} was chosen, against alpha.",
     )
 
 
 def show_page(what: str, make: Callable[[], Page], log: Any) -> None:
-    """Make an artifact of a page, its pictures inside; log why where it cannot be made.
+    """Make an artifact from a page with its pictures, or log why it cannot be made.
 
-    Browsers open no file and no data of a page that they got over HTTP, so that a link to the HTML would lead
-    nowhere; the artifact is the page itself.
+    The artifact is the page itself, in Markdown: a link to an HTML file would not open, since browsers follow
+    no link to a local file or to embedded data from a page that they got over HTTP.
 
     `make`: returns the page.
     """
     try:
         page = make()
-    except RFFDistError as error:  # the model is published and none the worse
+    except RFFDistError as error:  # the model is published all the same
         log.warning("there is no page about it: %s", error)
         return
     show_text(what, to_markdown(page), page.lead)
 
 
 def show_versions(model: str) -> None:
-    """Make an artifact of the lineage of a registered model's newest versions."""
+    """Make a table of the lineage of a registered model's newest versions."""
     rows = version_rows(RegisteredModel(model), last=_SHOWN_VERSIONS)
     show_table(
         "model-versions",
         [{name.replace("_", " "): _cell(value) for name, value in row.items()} for row in rows],
-        f"The newest versions of {redact(model)}: what each was made of.",
+        f"The newest versions of {redact(model)}, and what each was made from.",
     )
 
 
 def _cell(value: Any) -> Any:
-    """Return what a table shows of a value of `version_rows`."""
+    """Return how a table shows a value of `version_rows`."""
     if isinstance(value, bool):
         return "yes" if value else ""
     if value is None or isinstance(value, float | list):
         return number(value)
-    # Digests are told apart by their beginning.
+    # The beginning of a digest is enough to tell it from others.
     return f"{value[:12]}…" if isinstance(value, str) and _DIGEST.fullmatch(value) else value
 
 
 def place_of(published: Mapping[str, Any]) -> str:
-    """Show where a model is, and as which version it was registered there."""
+    """Show where a model is published and, if it is registered, as which version."""
     version = published["version"]
     return code(published["model"]) + ("" if version is None else f", version {version}")
 
@@ -201,7 +201,7 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
 
 
 def _estimate(found: Mapping[str, Any] | None) -> str:
-    """Show what a model's card estimates of new rows."""
+    """Show the errors on new rows that a model's card estimates."""
     if found is None:
         return "not estimated"
     errors = {name: found[name] for name in ("rmse", "r2", "accuracy", "log_loss") if name in found}
@@ -239,7 +239,7 @@ def facts_markdown(title: str, facts: Mapping[str, str]) -> str:
 
 
 def summary_markdown(title: str, facts: Mapping[str, str], metrics: Mapping[str, Any] | None) -> str:
-    """Return facts as a table, and below it the errors on test data where there are some."""
+    """Return facts as a table, and below it the errors on test data, if there are any."""
     lines = facts_markdown(title, facts).split("\n")
     if metrics is None:
         return "\n".join([*lines, "Not evaluated: no test data were given.", ""])

@@ -1,7 +1,7 @@
-"""Append new files, or the rows of a query, to a dataset as a Prefect flow; run twice it adds nothing twice.
+"""The Prefect flow that appends new files, or the rows of a query, to a dataset; no row is added twice.
 
-A dataset knows the files that it was made of, so a schedule may name a folder's pattern each night, and only
-the files that are new since are read::
+A dataset knows the files that it was made from. So a schedule can give the same pattern each night, and only
+new files are read::
 
     from rff_dist.flows.ingest import ingest
 
@@ -30,30 +30,32 @@ from rff_dist.typing import Summary
 
 @group
 class Connection:
-    """How a query's database is found, without its password in the parameters."""
+    """Where a query's database is, without its password in the parameters."""
 
-    sql: str | None = option("The query.", None)
+    sql: str | None = option("Query whose rows are appended.", None)
     connection_block: str | None = option(
-        "Name of a Prefect Secret block that holds the database's URL, as SQLAlchemy writes it.", None
+        "Name of a Prefect Secret block with the database's URL, as SQLAlchemy writes it.", None
     )
     connection_variable: str | None = option(
-        "Name of an environment variable of the worker that holds it, where there is no block; "
-        f"{CONNECTION_VARIABLE} if left out.",
+        "Name of an environment variable of the worker with the database's URL, if there is no block. By "
+        f"default {CONNECTION_VARIABLE}.",
         None,
     )
 
     def __post_init__(self) -> None:
         if self.sql is None and (self.connection_block or self.connection_variable):
-            raise InvalidParameterError("a connection to a database was given without `sql`; leave it out")
+            raise InvalidParameterError(
+                "a connection to a database was given without `sql`; give both, or leave it out"
+            )
         if self.connection_block and self.connection_variable:
             raise InvalidParameterError(
                 "`connection_block` and `connection_variable` were both given; give one of them"
             )
 
     def read(self) -> str | None:
-        """Return the database's URL; None where there is no query.
+        """Return the database's URL; None without a query.
 
-        Raises InvalidParameterError if the block or the variable is not there.
+        Raises InvalidParameterError if there is no such block or variable.
         """
         if self.sql is None:
             return None
@@ -69,7 +71,7 @@ class Connection:
 
 
 class IngestParameters(form(Connection, Ingest)):  # type: ignore[misc]  # made of the specs
-    """Which rows are appended to which dataset."""
+    """Which rows to append to which dataset."""
 
 
 def _read_secret(block: str) -> str:
@@ -86,15 +88,15 @@ def _read_secret(block: str) -> str:
 @job_flow(
     "ingest",
     IngestParameters,
-    resume="All rows of a run are added at once, by its last write, or none; files whose rows are there "
-    "already are skipped.",
+    resume="The last write of a run adds all its rows at once, so a stopped run added none. Files that were "
+    "ingested before are skipped.",
 )
 def ingest(parameters: IngestParameters) -> Summary:
     """Append the rows of new files, or of a query, to a dataset.
 
-    Returns: JSON-able: rows before and after, files ingested (the first 50 by name) and skipped, rows
+    Returns: JSON-able: rows before and after, files ingested (names of the first 50) and skipped, rows
       dropped.
-    Raises RFFDistError if a source cannot be read or does not fit the dataset, which then is as it was.
+    Raises RFFDistError if a source cannot be read or does not fit the dataset, which is then unchanged.
     """
     log = get_run_logger()
     job = parameters.to(Ingest, append=True, connection=parameters.to(Connection).read())
@@ -106,7 +108,7 @@ def ingest(parameters: IngestParameters) -> Summary:
     else:
         log.info("nothing new for %s, which has %s rows", result["data"], f"{result['n_after']:_}")
     if result["dropped_rows"]:
-        log.warning("%s rows were dropped for missing or infinite values", f"{result['dropped_rows']:_}")
+        log.warning("%s rows with missing or infinite values were dropped", f"{result['dropped_rows']:_}")
     show_text("ingest-summary", _summary(result), "Which rows were appended to which dataset.")
     return result
 

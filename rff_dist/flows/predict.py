@@ -1,7 +1,7 @@
-"""Score a dataset with a model as a Prefect flow: one pass that writes predictions or labels to Zarr.
+"""The Prefect flow that scores a dataset with a model, in one pass that writes predictions or labels to Zarr.
 
-The model may be a registered one, of which the version that is current when the run begins is used. Run it
-in a process of its own::
+Of a registered model it uses the version that is current when the run begins. Run it in a process of its
+own::
 
     from rff_dist.flows.predict import predict
 
@@ -29,22 +29,21 @@ __all__ = ["PredictParameters", "lend_engine", "predict"]
 
 
 class PredictParameters(form(Predict, Where, Limits)):  # type: ignore[misc]  # made of the specs
-    """Which rows are scored by which model."""
+    """Which rows to score with which model."""
 
 
 @job_flow(
     "predict",
     PredictParameters,
-    resume="It goes on from the rows that were written, if model and data are as they were, and the output "
-    "appears when it is complete. Of a registered model the version that is current then scores all rows; in "
-    "an object store and for tables all rows are scored again.",
+    resume="It goes on from the rows that were written, if model and data have not changed, and the output "
+    "appears when it is complete. If a registered model has another current version by then, or for tables "
+    "and in object stores, all rows are scored again.",
 )
 def predict(parameters: PredictParameters) -> Summary:
-    """Score every row of a dataset with a model and write what it says to Zarr.
+    """Write a model's predictions or labels for every row of a dataset to Zarr.
 
     Returns: JSON-able: what was written where, by which version of which model, and the rows and seconds.
-    Raises RFFDistError if something does not fit or the pass fails; then there is no output, or that of
-      before.
+    Raises RFFDistError if something does not fit or the pass fails; an output that was there is unchanged.
     """
     log, job = get_run_logger(), parameters.to(Predict)
     runner = runner_of(parameters, log)
@@ -54,7 +53,7 @@ def predict(parameters: PredictParameters) -> Summary:
         result = run_steps(run.steps(), runner)["score"]
     assert result is not None
     log.info("wrote %s rows to %s", f"{result['n_samples']:_}", result["output"])
-    show_text("predict-summary", _summary(result), "What was scored, and by which model.")
+    show_text("predict-summary", _summary(result), "What was scored, and with which model.")
     return result
 
 

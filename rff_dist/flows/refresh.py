@@ -1,9 +1,9 @@
-"""Bring a model up to date as a Prefect flow, every night say: the job of `rff-dist update`.
+"""The Prefect flow that updates a model, for example every night: the job of `rff-dist update`.
 
 find new rows → score them → hold out rows → sum → drift → solve → gate → publish, or keep the current model
-with the reason → report. Each task is a step of `rff_dist.jobs.refresh` and hands on a small JSON-able
-record; what they work on stays in the process. Before the last step nothing is written: a run that was killed
-is repeated, and a run after one that was completed finds nothing new, says so and starts no cluster.
+with the reason → report. Each task is a step of `rff_dist.jobs.refresh` and returns a small JSON-able record;
+what the steps work on stays in this process. Nothing is written before the last step, so a killed run is
+simply repeated. A run that finds nothing new says so and starts no cluster.
 
 Run it in a process of its own::
 
@@ -34,22 +34,22 @@ from rff_dist.page.model import model_page
 from rff_dist.typing import Summary
 
 _RESUME = (
-    "Nothing is written before the last step: the next run finds the same new rows, and ends with the digest "
-    "of an undisturbed one."
+    "Nothing is written before the last step: the next run finds the same new rows, and its model has the "
+    "digest of an undisturbed run."
 )
 
 
 class RefreshParameters(form(Update, Where, Limits)):  # type: ignore[misc]  # made of the specs
-    """Which model, by which rows, and how good it must stay."""
+    """Which model to update with which rows, and how good it must stay."""
 
 
 @job_flow("refresh", RefreshParameters, resume=_RESUME)
 def refresh(parameters: RefreshParameters) -> Summary:
-    """Add the rows that are new to a model, exactly, and publish it if it is no worse.
+    """Add the new rows to a model, exactly, and publish it if it is no worse.
 
     Returns: JSON-able: `decision` ("published", "kept" or "nothing new") and `reason`; where the model is,
-      its version's number, digest and rows; the new rows, and of these what `jobs.refresh.outcome` tells.
-    Raises RFFDistError of the step that failed; then nothing is published, and no row is refused.
+      its version's number, digest and rows; the new rows, and the other members of `jobs.refresh.outcome`.
+    Raises the RFFDistError of the step that failed; then nothing is published, and no row is refused.
     """
     log = get_run_logger()
     clock = Clock()
@@ -66,9 +66,9 @@ def refresh(parameters: RefreshParameters) -> Summary:
                 log,
             )
     _log(log, result)
-    show_text("refresh-report", _report(result), "What was new, and what became of the model.")
+    show_text("refresh-report", _report(result), "Which rows were new, and what became of the model.")
     if result["n_new"] and (columns := result["drift"]["columns"]):
-        about = "Columns of the new rows, those that moved most first."
+        about = "Columns of the new rows; those that drifted most come first."
         show_table("refresh-columns", _column_table(columns), about)
     return result
 
@@ -130,8 +130,9 @@ def _error_lines(result: Mapping[str, Any]) -> list[str]:
     return [
         "## Errors",
         "",
-        f"Of the champion, the current model, on {progressive['n_samples']:,} new rows before they "
-        f"were added, and root mean squared errors of it and of the challenger on {gate['held_out']}.",
+        f"Errors of the champion, the current model, on {progressive['n_samples']:,} new rows before they "
+        "were added; held out: root mean squared errors of champion and challenger on "
+        f"{gate['held_out']}.",
         "",
         "| target | RMSE | mean absolute | bias | R² | held out: champion | challenger |",
         "|---|---|---|---|---|---|---|",

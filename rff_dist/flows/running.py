@@ -1,8 +1,8 @@
-"""How flows run: on which cluster, for how long, with what retried, and what is said when they stop.
+"""How flows run: on which cluster, for how long, what is retried, and what a stopped run reports.
 
-What keeps two runs of one model apart is the lease of `rff_dist.storage.leases`, which direct runs and those
-of several Prefect servers respect alike; a second run fails at once and names the first. A deployment's
-`concurrency_limit: 1` beside it makes the second one wait instead.
+The lease of `rff_dist.storage.leases` keeps two runs of one model apart, also direct runs and runs of several
+Prefect servers: the second run fails at once and names the first. With a deployment's `concurrency_limit: 1`
+it waits instead.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from rff_dist.text import number as number_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
-#: Times that a step is repeated, and seconds to wait before each.
+#: How often a step is retried, and seconds to wait before each retry.
 RETRIES, RETRY_DELAYS_S = 2, (10.0, 60.0)
-#: A pass shows its progress on the server when it has taken so many seconds, and again after as many.
+#: Seconds after which a pass first shows its progress on the server, and between later updates.
 SHOW_AFTER_S, SHOW_EVERY_S = 2.0, 5.0
 
 type Minutes = Annotated[float, Gt(0)]
@@ -72,11 +72,11 @@ class Limits:
     """How long a flow may take, and what is kept of it."""
 
     timeout_minutes: Minutes | None = option(
-        "The run fails when it takes longer; if left out, it takes what it takes.", None
+        "Minutes after which a run that is not done fails. By default there is no limit.", None
     )
     performance_report: str | None = option(
-        "Path or URL of a folder where Dask's performance report of each run is kept, an HTML page; if left "
-        "out, there is none. Needs the extra `report`.",
+        "Path or URL of a folder that keeps Dask's performance report of each run, an HTML page. By default "
+        "there is none. Needs the extra 'report'.",
         None,
     )
 
@@ -84,7 +84,7 @@ class Limits:
 class Form(BaseModel):
     """Prefect's form of a job: its options by name, checked before a run starts."""
 
-    # Prefect keeps parameters as JSON and reads them again: names that are aliases must survive that.
+    # Prefect keeps parameters as JSON and reads them again; aliases must survive that.
     model_config = ConfigDict(
         allow_inf_nan=False,
         extra="forbid",
@@ -107,13 +107,13 @@ class Form(BaseModel):
         return self
 
     def to[T](self, spec: type[T], **more: Any) -> T:
-        """Return one of the specs that the form is of; `more` is what the form does not ask for."""
+        """Return one of the form's specs; `more` gives the options that the form does not ask for."""
         return build(spec, self.model_dump() | more)
 
 
 #: Names of options that are paths or URLs.
 _PLACES = {"data", "model", "output", "performance_report", "sources", "test"}
-#: What a form asks for first; what a job needs follows, and where it runs is last.
+#: Options that a form asks for first. The other options of the job follow; those of where it runs are last.
 _FIRST = ("data", "model", "output", "n_components", "n_clusters")
 
 
@@ -123,7 +123,7 @@ def form(*specs: type) -> type[Form]:
     options.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
     fields: dict[str, Any] = {}
     for one in options:
-        # Every class of pydantic's has a method `register`, which a field of that name would hide.
+        # Every pydantic class has a method `register`, which a field of that name would hide.
         name, alias = ("registered", "register") if one.name == "register" else (one.name, None)
         default = ... if one.required else one.default
         fields[name] = (_expanded(one.type), Field(default=default, alias=alias, description=one.shown.help))
@@ -133,7 +133,7 @@ def form(*specs: type) -> type[Form]:
 
 
 def _expanded(annotation: Any) -> Any:
-    """Return a type without aliases: pydantic forgets that a model is strict where it refers to one."""
+    """Return a type without type aliases, inside which pydantic forgets that a model is strict."""
     if isinstance(annotation, TypeAliasType):
         return _expanded(annotation.__value__)
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -145,7 +145,7 @@ def _expanded(annotation: Any) -> Any:
 
 
 def check_location(url: str) -> str:
-    """Return a path or URL, if it is one."""
+    """Return a path or URL; raises ValueError, as pydantic expects, if it is neither."""
     try:
         parse_location(url)
     except StorageError as error:
@@ -154,18 +154,18 @@ def check_location(url: str) -> str:
 
 
 def key(what: str, parameters: Mapping[str, Any] | None = None) -> str:
-    """Return the key of an artifact: what it shows, and of which model, since Prefect's pages go by keys.
+    """Return the key of an artifact: what it shows and of which model, since Prefect groups artifacts by key.
 
-    `parameters`: of the run; those of the run that calls this if left out.
+    `parameters`: of the run; by default of the run that calls this.
     """
     place = _place_of(this_run.parameters if parameters is None else parameters)
     return "-".join(["rff", what, *re.findall("[a-z0-9]+", place.lower())])
 
 
 def _place_of(parameters: Mapping[str, Any]) -> str:
-    """Return the last part of where a run's model is, or its output, or its data; "" where it has none.
+    """Return the last part of the URL of a run's model, output or data, whichever it has first; else "".
 
-    Parameters are not checked yet when a run gets its name.
+    The parameters may be of any type: a run gets its name before they are checked.
     """
     given = [parameters.get(name) for name in ("model", "output", "data")]
     url = next((redact(one) for one in given if isinstance(one, str)), "")
@@ -173,13 +173,13 @@ def _place_of(parameters: Mapping[str, Any]) -> str:
 
 
 def _run_name() -> str:
-    """Name a run by what it is about and when it was due, as "main, 2026-11-22 02:00"."""
+    """Return a run's name: what it is about and when it was due, such as "main, 2026-11-22 02:00"."""
     due = f"{this_run.scheduled_start_time:%Y-%m-%d %H:%M}"
     return ", ".join(filter(None, [_place_of(this_run.parameters), due]))
 
 
 def code(text: str) -> str:
-    """Show a name as it is, whatever it holds: it must not become markup."""
+    """Show a name as code, so that nothing in it becomes markup."""
     return "`" + redact(text).replace("`", "'").replace("|", "\\|").replace("\n", " ") + "`"
 
 
@@ -187,24 +187,24 @@ def code(text: str) -> str:
 
 #: What most flows do when they are run again.
 _SAME_BITS = (
-    "It goes on from the sums that are kept, if the data are as they were. All that is random follows from "
-    "`seed`, so the result has the bits of an undisturbed run. What runs left that did not end is removed "
-    "then, but for trained models."
+    "It goes on from the sums that were kept, if the data have not changed. All random numbers follow from "
+    "`seed`, so the result has the bits of an undisturbed run. It removes what interrupted runs left, except "
+    "for trained models."
 )
 
 
 def job_flow[F: Form, R](
     name: str, asked: type[F], *, resume: str = _SAME_BITS
 ) -> Callable[[Callable[[F], R]], Flow[..., R]]:
-    """Make a flow that stores no result, and that says what is left and how to go on when it stops.
+    """Make a flow that stores no result and, when it stops early, reports what is left and how to go on.
 
-    `name`: the flow's.
-    `asked`: the form whose options are the flow's parameters, one by one: Prefect overrides those of a
-      deployment only as wholes.
+    `name`: of the flow.
+    `asked`: the form. Each of its options is a parameter of the flow, since Prefect overrides a deployment's
+      parameters only as wholes.
     `resume`: what a run with the same parameters does with what an earlier one left.
     """
 
-    # Where the flow's process is killed or cancelled, the worker calls it, by these names.
+    # If the flow's process is killed or cancelled, the worker calls this, with arguments of these names.
     def tell_what_is_left(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
         _tell_what_is_left(flow, flow_run, state, resume=resume)
 
@@ -227,9 +227,9 @@ def job_flow[F: Form, R](
             name=name,
             flow_run_name=_run_name,
             description=inspect.getdoc(function),
-            validate_parameters=False,  # the form does, more strictly
+            validate_parameters=False,  # the form does it, more strictly
             persist_result=False,
-            result_serializer="json",  # of an error that ends a run, which Prefect stores all the same
+            result_serializer="json",  # for errors that end a run, which Prefect stores all the same
             on_failure=hooks,
             on_crashed=hooks,
             on_cancellation=hooks,
@@ -242,7 +242,7 @@ def _checked[F: Form](asked: type[F], given: dict[str, Any]) -> F:
     try:
         return asked.model_validate(given)
     except ValidationError as error:
-        # Not the values, which may be secrets.
+        # Without the values, which may be secrets.
         wrong = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise InvalidParameterError(f"the flow's parameters do not fit: {'; '.join(wrong)}") from None
 
@@ -257,11 +257,11 @@ def _keyword(name: str, option: FieldInfo) -> inspect.Parameter:
 
 
 def step[**P, R](run_name: str, *, retried: bool = False) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a task of a function, which Prefect neither caches nor stores the result of.
+    """Make a function a task, whose result Prefect neither caches nor stores.
 
     `run_name`: name of its runs.
-    `retried`: bool, default=False. Whether it is run again after a `is_transient` error: only where a second
-      run does no harm, since it reads, or writes again what it wrote. Blocks are the engine's to retry.
+    `retried`: whether it is run again after an error that `is_transient`: only where a second run does no
+      harm. Blocks are retried by the engine.
     """
     options: dict[str, Any] = {}
     if retried:
@@ -282,7 +282,7 @@ def _is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether an error may be gone a minute later: a cluster without workers, a store that is away."""
+    """Return whether an error may be gone a minute later: a cluster without workers, a store out of reach."""
     if isinstance(error, ClusterLostError | ClusterUnavailableError):
         return True
     if isinstance(error, RFFDistError) and type(error) is not StorageError:
@@ -309,9 +309,9 @@ _lent_engine: ContextVar[Engine | None] = ContextVar("lent_engine", default=None
 
 @contextmanager
 def lend_engine(engine: Engine) -> Iterator[None]:
-    """Let flows that this context calls use `engine`, and leave it open, in the place of one of their own.
+    """Let the flows that are called inside use `engine` instead of opening one; it is left open.
 
-    For a process that has a cluster already, or observers to show the passes with.
+    For a process that already has a cluster, or observers that show the passes.
     """
     token = _lent_engine.set(engine)
     try:
@@ -332,11 +332,11 @@ def runner_of(
     clock: Clock | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Runner:
-    """Return what drives a job in a flow: each step is a task, on the engine that the parameters name.
+    """Return the runner of a job in a flow: each step is a task, on the engine that the parameters name.
 
-    `told`: what is logged after a step, by its name, or by the first word of it.
+    `told`: functions that log the record of a step, by the first word of its name.
     `clock`: times the passes.
-    `check`: refuses what the job does not, before the engine starts.
+    `check`: checks before the engine starts what the job itself does not check.
     """
 
     def take(one: Step) -> Summary | None:
@@ -362,12 +362,11 @@ def runner_of(
 
 @contextmanager
 def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[Engine]:
-    """Open the engine that the parameters name, or the one that was lent to the flow, for the time allowed.
+    """Open the engine that the parameters name, or take the one that was lent to the flow.
 
     `n_samples`: rows that the flow passes over.
-
-    Raises JobTimeoutError if what runs inside takes longer than `timeout_minutes`; InvalidParameterError if
-      an engine was lent and the parameters name another.
+    Raises JobTimeoutError if the context takes longer than `timeout_minutes`; InvalidParameterError if an
+      engine was lent and the parameters name another.
     """
     cluster, limits = parameters.to(Where).cluster, parameters.to(Limits)
     with ExitStack() as stack:
@@ -377,15 +376,15 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[Engine]:
             stack.enter_context(logs.of_run(str(this_run.id or "")))
         engine = _lent_engine.get()
         if engine is None:
-            # An adapter, with the methods of a logger.
+            # Prefect's logger is an adapter, with the methods of a logger.
             observers = (LogObserver(cast("logging.Logger", log)), PassProgress())
             used = cluster.in_environment()
-            if limits.performance_report is None:  # which is Dask's
+            if limits.performance_report is None:  # it needs Dask, also for few rows
                 used = used.for_rows(n_samples)
             engine = stack.enter_context(opening.open_engine(used, observers=observers))
         elif cluster != Cluster():
             raise InvalidParameterError(
-                "an engine was lent to the flow, which `scheduler`, `workers` and `threads` do not change; "
+                "an engine was lent to the flow, so `scheduler`, `workers` and `threads` have no effect; "
                 "leave them out"
             )
         if limits.performance_report is not None:
@@ -399,6 +398,7 @@ def _time_limit(minutes: float | None) -> Iterator[None]:
         with timeout(None if minutes is None else 60 * minutes):
             yield
     except TimeoutError as error:
+        # Only Prefect's own time-out, which says so: others come from what ran inside.
         if isinstance(error, RFFDistError) or minutes is None or "Scope timed out" not in str(error):
             raise
         raise JobTimeoutError(
@@ -409,7 +409,7 @@ def _time_limit(minutes: float | None) -> Iterator[None]:
 
 @contextmanager
 def _reported(engine: Engine, folder: str, log: Any) -> Iterator[None]:
-    """Keep Dask's performance report of what runs inside, also of what fails, and link to it."""
+    """Keep Dask's performance report of the context, also when it fails, and link to it."""
     if not isinstance(engine, DaskEngine):
         raise InvalidParameterError(
             f"`performance_report` is {folder!r}, but {type(engine).__name__} has none; leave it out"
@@ -435,7 +435,7 @@ def _reported(engine: Engine, folder: str, log: Any) -> Iterator[None]:
 
 
 class PassProgress:
-    """Show the progress of long passes as artifacts, which Prefect's pages draw as bars."""
+    """An observer that shows the progress of long passes as artifacts, which Prefect draws as bars."""
 
     def __init__(self) -> None:
         self._artifact: UUID | None = None
@@ -464,7 +464,7 @@ class PassProgress:
             made = create_progress_artifact(
                 share, key=key(f"{what}-progress"), description=f"{label}: {self._n_samples:,} rows"
             )
-            self._artifact = cast("UUID", made)  # not in an event loop
+            self._artifact = cast("UUID", made)  # an awaitable in an event loop only
         else:
             update_progress_artifact(self._artifact, share)
 
@@ -473,7 +473,7 @@ class PassProgress:
 
 
 def _tell_what_is_left(flow: Flow[..., Any], run: FlowRun, state: State[Any], *, resume: str) -> None:
-    """Log and keep as an artifact what a run left that stopped, and how to go on."""
+    """Log, and keep as an artifact, what a stopped run left and how to go on."""
     text = describe_stop(flow.name, run.parameters, state, resume=resume)
     log = flow_run_logger(run, cast("Any", flow))
     name = key(f"{flow.name}-stopped", run.parameters)
@@ -491,10 +491,10 @@ def _tell_what_is_left(flow: Flow[..., Any], run: FlowRun, state: State[Any], *,
 
 
 def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *, resume: str) -> str:
-    """Say why a run of the flow `name` stopped, what it left and how to go on, as markdown.
+    """Return in Markdown why a run stopped, what it left and how to go on.
 
-    `name`: the flow's.
-    `parameters`: the run's, as Prefect keeps them.
+    `name`: of the flow.
+    `parameters`: of the run, as Prefect keeps them.
     `state`: in which it stopped.
     `resume`: what a run with the same parameters does.
     """
@@ -529,19 +529,19 @@ def _describe_leftovers(url: str) -> list[str]:
         leases = beside(location, "lock" if location.is_local else "lease")
         kept = beside(location, "ledger")
     except Exception as error:  # the store may be what failed
-        return [f"- What is beside {code(url)} cannot be looked at: {logs.without_secrets(str(error))}"]
+        return [f"- What is beside {code(url)} cannot be listed: {logs.without_secrets(str(error))}"]
     lines = [f"- {code(place.url)}: unfinished, and read by nobody." for place in left]
-    lines += [f"- {code(place.url)}: what a run with the same parameters goes on from." for place in kept]
+    lines += [f"- {code(place.url)}: a run with the same parameters goes on from here." for place in kept]
     if leases:
         lines.append(
-            f"- {code(leases[0].url)}: the lease of the run. If its process was killed it is void: at once "
-            "on the same machine, else two minutes later."
+            f"- {code(leases[0].url)}: the lease of the run. If its process was killed, the lease ends: at "
+            "once on the same machine, else two minutes later."
         )
     return lines
 
 
 def number(value: Any) -> str:
-    """Show a number, the first eight of several, or a dash for None."""
+    """Show a number, the first eight of a list, or a dash for None."""
     if isinstance(value, list):
         return ", ".join(map(number, value[:8])) + (f" … ({len(value)})" if len(value) > 8 else "")
     return number_of(value)

@@ -12,9 +12,9 @@ from rff_dist.flows.running import Form
 
 
 def run_script(flow: Flow[..., Any], form: type[Form]) -> None:
-    """Run a flow here and now, with the command line's words NAME=VALUE as its parameters.
+    """Run a flow in this process, with the command line's words NAME=VALUE as its parameters.
 
-    A value is JSON, or text where it is none. Exits with 2 and the reason where the parameters do not fit.
+    A value that is not JSON is text. Exits with 2 and the reason if the parameters do not fit.
     """
     try:
         parameters = form.model_validate(dict(map(_parse, sys.argv[1:])))

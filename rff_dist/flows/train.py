@@ -1,8 +1,8 @@
-"""Train a model as a Prefect flow: inspect → fit → evaluate → publish.
+"""The Prefect flow that trains a model: inspect → fit → evaluate → publish.
 
-Kernel, length scale, kind and number of features and penalty are chosen by cross-validation where they are
-left out. Each task is a step of `rff_dist.jobs.train` and hands on a small JSON-able record; the trained
-model lies beside the output until it is published, and Prefect never sees it.
+Cross-validation chooses the kernel, length scale, kind and number of features, and penalty that are left out.
+Each task is a step of `rff_dist.jobs.train` and returns a small JSON-able record. The trained model lies
+beside the output until it is published; Prefect never sees it.
 
 Run it in a process of its own::
 
@@ -26,16 +26,16 @@ __all__ = ["TrainParameters", "lend_engine", "train"]
 
 
 class TrainParameters(form(Train, Where, Limits)):  # type: ignore[misc]  # made of the specs
-    """What to train, on what and where."""
+    """What to train, on which rows, and where."""
 
 
 @job_flow("train", TrainParameters)
 def train(parameters: TrainParameters) -> Summary:
     """Train a ridge regression or a classifier on random features, and publish the model.
 
-    Returns: JSON-able: where the model is and its digest, sizes, what was chosen of which candidates, its
+    Returns: JSON-able: where the model is and its digest, sizes, what was chosen from which candidates, its
       errors on held-out rows as `estimate`, and the metrics on test data (None without any).
-    Raises RFFDistError of the step that failed; then nothing is published. Where publishing fails, the
+    Raises the RFFDistError of the step that failed; then nothing is published. If publishing fails, the
       trained model is kept beside the output, and the error says where.
     """
     return train_model(parameters, Train, name="train")

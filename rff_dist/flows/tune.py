@@ -1,7 +1,7 @@
-"""Compare given kernels and length scales on all rows as a Prefect flow, and publish the best model.
+"""The Prefect flow that compares given kernels and length scales on all rows, and publishes the best model.
 
-inspect → fit → evaluate → publish, as in `train.py`. Candidates share one reading of the data, or as few as
-memory allows, and each is compared with all its components: `train.py` tries its own on a sample first.
+inspect → fit → evaluate → publish, as in `train.py`. The candidates share one reading of the data, or as few
+as memory allows, and are compared with all their components. `train.py` first tries its own on a sample.
 
 Run it in a process of its own::
 
@@ -23,16 +23,16 @@ from rff_dist.typing import Summary
 
 
 class TuneParameters(form(Tune, Where, Limits)):  # type: ignore[misc]  # made of the specs
-    """What to compare, on what and where."""
+    """What to compare, on which rows, and where."""
 
 
 @job_flow("tune", TuneParameters)
 def tune(parameters: TuneParameters) -> Summary:
     """Compare kernels, length scales, alphas and D by k-fold cross-validation; publish the best model.
 
-    Returns: JSON-able: where the model is and its digest, sizes, what was chosen of which candidates, its
+    Returns: JSON-able: where the model is and its digest, sizes, what was chosen from which candidates, its
       errors on held-out rows as `estimate`, and the metrics on test data (None without any).
-    Raises RFFDistError of the step that failed; then nothing is published. Where publishing fails, the
+    Raises the RFFDistError of the step that failed; then nothing is published. If publishing fails, the
       trained model is kept beside the output, and the error says where.
     """
     return train_model(parameters, Tune, name="tune")

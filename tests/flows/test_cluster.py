@@ -207,7 +207,7 @@ def test_what_does_not_fit_the_data_is_refused_before_an_engine_starts(parameter
     for update, error, words in (
         ({"n_clusters": 1000}, DataError, "n_samples=900"),
         ({"labels": "kind"}, StorageError, "kind"),
-        ({}, OutputExistsError, "where the picture is to be"),
+        ({}, OutputExistsError, "the picture would replace it"),
     ):
         with disable_run_logger(), pytest.raises(error, match=words):
             cluster.fn(**parameters.model_copy(update={**elsewhere, **update}).model_dump())

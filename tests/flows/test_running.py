@@ -195,7 +195,7 @@ def test_what_is_left_and_how_to_go_on_is_told_of_every_place(tmp_path, state):
     assert "It starts over." in text
     assert f"`{tmp_path}/.model.run-abc`: unfinished" in text
     assert f"`{tmp_path}/.model.lock`: the lease of the run" in text
-    assert f"`{tmp_path}/.model.ledger`: what a run with the same parameters goes on from" in text
+    assert f"`{tmp_path}/.model.ledger`: a run with the same parameters goes on from here" in text
     assert "word" not in text
 
 
@@ -204,7 +204,7 @@ def test_a_store_that_is_away_does_not_keep_the_rest_from_being_told(tmp_path):
         "predict", {"output": "ftp://host/file"}, Failed(message="it ended"), resume="It starts over."
     )
     assert "> it ended" in text
-    assert "cannot be looked at" in text
+    assert "cannot be listed" in text
 
 
 @pytest.mark.parametrize(
