@@ -52,7 +52,7 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     for step in ("inspect", "fit", "publish"):
         found |= records[step] or {}
     model, place = run.trained.model, job.destination.model
-    show_choice(model, key=key(f"{name}-errors"), title=found["data"], log=log)
+    show_choice(f"{name}-errors", model, title=found["data"], log=log)
     times, metrics = clock.times(), records["evaluate"]
     show_page(
         f"{name}-page",
@@ -107,11 +107,10 @@ def show_table(what: str, rows: list[dict[str, Any]], description: str) -> None:
     create_table_artifact(rows, key=key(what), description=description)
 
 
-def show_choice(model: RidgeModel, *, key: str, title: str, log: Any) -> None:
+def show_choice(what: str, model: RidgeModel, *, title: str, log: Any) -> None:
     """Make a picture of the errors by which alpha was chosen, or log why there is none.
 
     `model`: its sums are not needed.
-    `key`: of the artifact.
     `title`: above the axes.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +128,7 @@ def show_choice(model: RidgeModel, *, key: str, title: str, log: Any) -> None:
         content = base64.b64encode(picture.read_bytes()).decode()
     create_image_artifact(
         f"data:image/png;base64,{content}",
-        key=key,
+        key=key(what),
         description=f"The error by which alpha={number(model.plain_alpha)} was chosen, against alpha.",
     )
 
@@ -231,24 +230,27 @@ def _candidate_table(candidates: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     ]
 
 
-def facts_markdown(title: str, facts: Mapping[str, str]) -> str:
-    """Return facts as a table below a title."""
-    return "\n".join(
-        [f"# {title}", "", "| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in facts.items()), ""]
-    )
+def facts_markdown(title: str, facts: Mapping[str, str], below: Sequence[str] = ()) -> str:
+    """Return facts as a table under a title, and the lines `below` it."""
+    table = [f"| {k} | {v} |" for k, v in facts.items()]
+    lines = [f"# {title}", "", "| | |", "|---|---|", *table, ""]
+    return "\n".join([*lines, *below, ""] if below else lines)
 
 
 def summary_markdown(title: str, facts: Mapping[str, str], metrics: Mapping[str, Any] | None) -> str:
     """Return facts as a table, and below it the errors on test data, if there are any."""
-    lines = facts_markdown(title, facts).split("\n")
     if metrics is None:
-        return "\n".join([*lines, "Not evaluated: no test data were given.", ""])
-    lines += [f"## Errors on {metrics['n_samples']:,} rows of {code(metrics['test_data'])}", ""]
+        return facts_markdown(title, facts, ["Not evaluated: no test data were given."])
+    lines = [f"## Errors on {metrics['n_samples']:,} rows of {code(metrics['test_data'])}", ""]
     if "accuracy" in metrics:
-        shown = {fits.TITLES[name]: metrics[name] for name in ("accuracy", "balanced_accuracy", "log_loss")}
-        lines += [f"- {name}: {number(value)}" for name, value in shown.items()]
-        return "\n".join([*lines, ""])
-    lines += ["| target | RMSE | mean absolute | bias | R² |", "|---|---|---|---|---|"]
-    columns = [metrics[name] for name in ("rmse", "mae", "bias", "r2")]
-    lines += [f"| {i} | {' | '.join(map(number, row))} |" for i, row in enumerate(zip(*columns, strict=True))]
-    return "\n".join([*lines, ""])
+        names = ("accuracy", "balanced_accuracy", "log_loss")
+        lines += [f"- {fits.TITLES[name]}: {number(metrics[name])}" for name in names]
+    else:
+        lines += ["| target | RMSE | mean absolute | bias | R² |", "|---|---|---|---|---|"]
+        lines += target_rows([metrics[name] for name in ("rmse", "mae", "bias", "r2")])
+    return facts_markdown(title, facts, lines)
+
+
+def target_rows(columns: Sequence[Sequence[float | None]]) -> list[str]:
+    """Return the rows of a table of numbers, one for each target."""
+    return [f"| {i} | {' | '.join(map(number, row))} |" for i, row in enumerate(zip(*columns, strict=True))]

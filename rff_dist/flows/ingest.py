@@ -126,4 +126,4 @@ def _summary(result: Mapping[str, Any]) -> str:
     names = [f"- {code(name)}" for name in result["ingested"]]
     more = result["n_ingested"] - len(names)
     names += [f"- and {more:,} more"] if more else []
-    return facts_markdown("Ingested rows", facts) + "\n".join(["", *names, ""] if names else [])
+    return facts_markdown("Ingested rows", facts, names)

@@ -17,15 +17,13 @@ from typing import Any
 from prefect import get_run_logger
 
 from rff_dist.flows.common import facts_markdown, place_of, show_text
-from rff_dist.flows.running import Limits, code, form, job_flow, lend_engine, runner_of
+from rff_dist.flows.running import Limits, code, form, job_flow, runner_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.score import open_scoring
 from rff_dist.jobs.specs import Predict
 from rff_dist.jobs.steps import run_steps
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-
-__all__ = ["PredictParameters", "lend_engine", "predict"]
 
 
 class PredictParameters(form(Predict, Where, Limits)):  # type: ignore[misc]  # made of the specs

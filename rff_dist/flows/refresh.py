@@ -23,7 +23,15 @@ from typing import Any
 from prefect import get_run_logger
 
 from rff_dist.costs.clock import Clock
-from rff_dist.flows.common import facts_markdown, place_of, show_page, show_table, show_text, show_versions
+from rff_dist.flows.common import (
+    facts_markdown,
+    place_of,
+    show_page,
+    show_table,
+    show_text,
+    show_versions,
+    target_rows,
+)
 from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
 from rff_dist.jobs.fits import JobData
 from rff_dist.jobs.options import Where
@@ -116,8 +124,7 @@ def _report(result: Mapping[str, Any]) -> str:
         facts["drift"] = f"{alarm} (p-values: {p_values})"
         facts["alpha"] = f"{number(solution['alpha'])}, before {number(solution['alpha_before'])}"
         facts["solver"] = " ".join([solution["status"], *solution["causes"]])
-    lines = facts_markdown("Refreshed model", facts).split("\n")
-    return "\n".join(lines + (_error_lines(result) if result["n_new"] else []))
+    return facts_markdown("Refreshed model", facts, _error_lines(result) if result["n_new"] else [])
 
 
 def _error_lines(result: Mapping[str, Any]) -> list[str]:
@@ -136,8 +143,7 @@ def _error_lines(result: Mapping[str, Any]) -> list[str]:
         "",
         "| target | RMSE | mean absolute | bias | R² | held out: champion | challenger |",
         "|---|---|---|---|---|---|---|",
-        *(f"| {i} | {' | '.join(map(number, row))} |" for i, row in enumerate(zip(*columns, strict=True))),
-        "",
+        *target_rows(columns),
     ]
 
 

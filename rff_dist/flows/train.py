@@ -17,12 +17,10 @@ or serve it as a deployment, whose parameters are validated before a run starts.
 from __future__ import annotations
 
 from rff_dist.flows.common import train_model
-from rff_dist.flows.running import Limits, form, job_flow, lend_engine
+from rff_dist.flows.running import Limits, form, job_flow
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Train
 from rff_dist.typing import Summary
-
-__all__ = ["TrainParameters", "lend_engine", "train"]
 
 
 class TrainParameters(form(Train, Where, Limits)):  # type: ignore[misc]  # made of the specs

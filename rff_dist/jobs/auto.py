@@ -22,7 +22,6 @@ from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import Progress, Writing
 
 _ROWS = 2**18
-_MOST_CLASSES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def choose_task(url: str, job: Auto) -> tuple[bool, str]:
         is_text, n_rows = part["y"].dtype.kind in "TU", n_rows + len(part["y"])
         new = np.unique(part["y"])
         values = new if values is None else np.unique(np.concatenate([values, new]))
-        if not is_text and len(values) > _MOST_CLASSES:
+        if not is_text and len(values) > 2:  # numbers, of which a third value settles the task
             break
     n_values = len(values)
     if n_values == 1:
@@ -118,8 +117,7 @@ def choose_task(url: str, job: Auto) -> tuple[bool, str]:
         return job.task == "classification", "as given"
     if is_text:
         return True, f"the target is text, {n_values} classes"
-    whole = bool(np.all(values == np.rint(values)))
-    if n_values == 2 and whole:
+    if n_values == 2 and np.all(values == np.rint(values)):
         return True, "the target has two values"
     return False, "the target is a number"
 

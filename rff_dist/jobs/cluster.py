@@ -100,12 +100,10 @@ class ClusteringRun:
         yield Step("compare", self.compare, repeatable=True)
         yield Step("publish", self.publish)
 
-    def check(self) -> None:
-        """Refuse, before any pass, what does not suit the rows or does not fit in memory."""
+    def check_memory(self) -> None:
+        """Refuse, before any pass, what does not fit in memory."""
         dataset, engine, space = self.dataset, self.engine, self.job.features.space
         n_numbers = len(self.job.lloyd.numbers)
-        self.job.features.check_columns(dataset.n_features)
-        kmeans_starts.check_rows(dataset, self.lloyd.n_clusters)
         kmeans_starts.check_fits(dataset, space.width, self.lloyd, n_numbers=n_numbers, engine=engine)
         if space.n_principal is not None:
             check_plan(dataset, space.n_components, Sums(features=space.features), engine=engine)
@@ -264,7 +262,7 @@ def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
         lease = None if job.model is None else stack.enter_context(hold(job.model, holder=runner.holder))
         engine = stack.enter_context(runner.open_engine(dataset.n_samples))
         run = ClusteringRun(job, dataset, known, engine, lease)
-        run.check()
+        run.check_memory()
         stack.enter_context(resumable(engine, parse_location(job.output)))
         try:
             yield run

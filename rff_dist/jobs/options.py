@@ -30,6 +30,7 @@ type Names = Annotated[list[str], Len(1)]
 type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]
 type Share = Annotated[float, Gt(0), Lt(1)]
 type FoldCount = Annotated[int, Ge(2), Le(1000)]
+type Impute = Literal["none", "median", "mean", "most-frequent"]
 
 # -- rows ------------------------------------------------------------------------------------------
 
@@ -41,6 +42,16 @@ def version_option() -> Any:
         None,
         flag="--data-version",
         unit="VERSION",
+    )
+
+
+def impute_option(default: Impute) -> Any:
+    """Return the option that says what replaces missing values."""
+    return option(
+        "Value of the column that replaces missing ones; none replaces nothing. Missing text becomes a level "
+        "of its own, or with most-frequent the most frequent one.",
+        default,
+        unit="median|mean|most-frequent|none",
     )
 
 
@@ -126,12 +137,7 @@ class TableEncoding:
         None,
         unit="PART,…",
     )
-    impute: Literal["none", "median", "mean", "most-frequent"] = option(
-        "Value of the column that replaces missing ones; none replaces nothing. Missing text becomes a level "
-        "of its own, or with most-frequent the most frequent one.",
-        "none",
-        unit="median|mean|most-frequent|none",
-    )
+    impute: Impute = impute_option("none")
     recipe: str | None = option(
         "Path or URL of a model or a dataset whose recipe makes the inputs, or of a .skops file with a "
         "fitted scikit-learn transformer. Nothing is then learned from the table.",

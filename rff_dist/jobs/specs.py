@@ -11,6 +11,7 @@ from rff_dist.jobs.options import (
     ClusterFeatures,
     Count,
     Destination,
+    Impute,
     Lloyd,
     Names,
     NonNegative,
@@ -25,6 +26,7 @@ from rff_dist.jobs.options import (
     TrainingSource,
     TuneFeatures,
     WeightedSource,
+    impute_option,
     version_option,
 )
 from rff_dist.jobs.ridge_options import (
@@ -496,12 +498,7 @@ class Split:
 class AutoEncoding(TableEncoding):
     """How tables are read and become numbers; by default medians replace missing values."""
 
-    impute: Literal["none", "median", "mean", "most-frequent"] = option(
-        "Value of the column that replaces missing ones; none replaces nothing. Missing text becomes a level "
-        "of its own, or with most-frequent the most frequent one.",
-        "median",
-        unit="median|mean|most-frequent|none",
-    )
+    impute: Impute = impute_option("median")
 
 
 @group

@@ -17,11 +17,11 @@ from typing import Any
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError, RFFDistError
+from rff_dist.errors import DataError, RFFDistError
 from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_data
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Train, Tune
-from rff_dist.jobs.steps import Runner, Skipped, Step, resumable, run_steps
+from rff_dist.jobs.steps import Runner, Skipped, Step, made, resumable, run_steps
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
@@ -78,9 +78,7 @@ class Training:
     @property
     def trained(self) -> Trained:
         """The result of the step `fit`."""
-        if self.found is None:
-            raise InvalidParameterError("nothing is trained yet; take the steps in their order")
-        return self.found
+        return made(self.found)
 
     def place(self, name: str) -> str:
         """Return the URL of one of the run's records."""

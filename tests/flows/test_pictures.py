@@ -51,7 +51,7 @@ def test_where_alpha_was_given_there_is_no_picture(tmp_path):
 def test_errors_that_cannot_be_drawn_are_said_and_do_no_harm(caplog):
     log = logging.getLogger("a flow")
     with caplog.at_level("INFO"):
-        show_choice(fit(lambda X: X[:, 0], alpha=0.1), key="key", title="data", log=log)
-        show_choice(fit(lambda X: np.zeros(len(X)), alpha="gcv"), key="key", title="data", log=log)
+        show_choice("errors", fit(lambda X: X[:, 0], alpha=0.1), title="data", log=log)
+        show_choice("errors", fit(lambda X: np.zeros(len(X)), alpha="gcv"), title="data", log=log)
     assert "alpha was given" in caplog.text
     assert "the errors are not drawn: " in caplog.text
