@@ -320,10 +320,6 @@ def lend_engine(engine: Engine) -> Iterator[None]:
         _lent_engine.reset(token)
 
 
-def _holder() -> str:
-    return f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
-
-
 def runner_of(
     parameters: Form,
     log: Any,
@@ -357,7 +353,8 @@ def runner_of(
         with open_engine(parameters, log, n_samples) as engine, (clock or Clock()).watching(engine):
             yield engine
 
-    return Runner(open_checked, take, _holder())
+    holder = f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
+    return Runner(open_checked, take, holder)
 
 
 @contextmanager

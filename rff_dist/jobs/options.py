@@ -438,9 +438,7 @@ class Lloyd:
         "k-means||",
     )
     n_init: Count = option(
-        "Number of starts, which share each pass. The start with the least inertia is kept.",
-        1,
-        flag="--starts",
+        "Number of starts, which share each pass. The one of least inertia is kept.", 1, flag="--starts"
     )
     max_iter: Count = option("Largest number of Lloyd passes.", 300, flag="--max-passes")
     tol: NonNegative = option(
@@ -528,9 +526,7 @@ class Where:
         alias="n_workers",
     )
     threads: Count | None = option(
-        "Number of threads of each process. By default the number of CPUs decides.",
-        None,
-        alias="n_threads",
+        "Number of threads of each process. By default the number of CPUs decides.", None, alias="n_threads"
     )
     min_workers: Count | None = option(
         "Smallest number of processes of a cluster on this machine: it grows and shrinks between this and "

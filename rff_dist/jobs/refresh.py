@@ -258,7 +258,7 @@ def find_rows(job: Refresh) -> Summary:
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError, DataError as `find_new_rows`.
     """
-    job.rows = find_new_rows(
+    job.rows = rows = find_new_rows(
         job.champion,
         job.dataset,
         refusals=job.refusals,
@@ -266,19 +266,19 @@ def find_rows(job: Refresh) -> Summary:
         window=job.window,
         half_life=job.half_life,
     )
-    job.dataset = job.rows.read_once(job.dataset)
+    job.dataset = rows.read_once(job.dataset)
     return {
-        "n_before": job.rows.n_before,
-        "n_after": job.rows.n_after,
-        "n_new": job.rows.n_samples,
-        "n_replaced": 0 if job.rows.came is None else job.rows.came.n_samples,
-        "n_gone": job.rows.n_gone,
-        "new": [list(one) for one in job.rows.ranges],
-        "left_out": [list(one) for one in job.rows.left_out],
-        "left_out_because": [_why(job, start, stop) for start, stop in job.rows.left_out],
-        "window": job.rows.window,
-        "half_life": job.rows.fading.half_life,
-        "first_row": job.rows.start,
+        "n_before": rows.n_before,
+        "n_after": rows.n_after,
+        "n_new": rows.n_samples,
+        "n_replaced": 0 if rows.came is None else rows.came.n_samples,
+        "n_gone": rows.n_gone,
+        "new": [list(one) for one in rows.ranges],
+        "left_out": [list(one) for one in rows.left_out],
+        "left_out_because": [_why(job, start, stop) for start, stop in rows.left_out],
+        "window": rows.window,
+        "half_life": rows.fading.half_life,
+        "first_row": rows.start,
     }
 
 

@@ -232,8 +232,7 @@ class Evaluate:
     model: str = option(_MODEL, argument=True, unit="MODEL")
     source: SupervisedSource
     std: bool = option(
-        "Judge the standard deviations too, by NLPD and by how often intervals cover. For a regression.",
-        False,
+        "Judge the standard deviations too, by NLPD and how often intervals cover. For a regression.", False
     )
 
 
@@ -369,10 +368,7 @@ class Ingest:
         unit="SOURCE",
     )
     data: str = option(
-        "Path or URL of the dataset to write, or to append rows to.",
-        argument=True,
-        unit="OUT",
-        writes=True,
+        "Path or URL of the dataset to write, or to append rows to.", argument=True, unit="OUT", writes=True
     )
     targets: Names | None = option(
         "Columns to predict. When rows are appended, the dataset knows the roles of its columns by name.",
@@ -383,9 +379,7 @@ class Ingest:
     weight: str | None = option("Column of sample weights.", None)
     groups: str | None = option("Column of groups. Rows of one group are held out together.", None)
     columns: Names | None = option(
-        "Columns of X, in this order. By default all columns without another role.",
-        None,
-        unit="A,B,…",
+        "Columns of X, in this order. By default all columns without another role.", None, unit="A,B,…"
     )
     drop: Names | None = option("Columns to leave out.", None, unit="A,B,…")
     id: str | None = option(
@@ -400,9 +394,7 @@ class Ingest:
         face="command",
     )
     append: bool = option(
-        "Append the rows of new files to the dataset if it is there, else create it.",
-        False,
-        face="command",
+        "Append the rows of new files to the dataset if it is there, else create it.", False, face="command"
     )
     sql: str | None = option(
         "Query whose rows are ingested instead of files: its text, or env:NAME or file:PATH where to read "
@@ -419,9 +411,7 @@ class Ingest:
         face="command",
     )
     dtype: Literal["float32", "float64"] | None = option(
-        "Type of the numbers in X. By default the smaller one that keeps all digits.",
-        None,
-        unit="float32|float64",
+        "Type of X's numbers. By default the smaller one that keeps all digits.", None, unit="float32|float64"
     )
     on_nan: Literal["error", "drop"] = option(
         "Effect of a row with a missing or infinite value. error: it stops the job. drop: it is left out.",
@@ -429,9 +419,7 @@ class Ingest:
         unit="error|drop",
     )
     chunk_rows: Count | None = option(
-        "Number of rows of a chunk, in a new dataset. By default chosen by size.",
-        None,
-        unit="ROWS",
+        "Number of rows of a chunk, in a new dataset. By default chosen by size.", None, unit="ROWS"
     )
     overwrite: bool = option("Replace a dataset that is there.", False, face="command")
     plain: bool = option(
@@ -510,10 +498,7 @@ class Auto:
     )
     target: str = option("Column to predict.")
     into: str | None = option(
-        "Folder for data and model. By default it is named after the table.",
-        None,
-        unit="FOLDER",
-        writes=True,
+        "Folder for data and model. By default it is named after the table.", None, unit="FOLDER", writes=True
     )
     task: Literal["auto", "regression", "classification"] = option(
         "Kind of model. auto: classification if the target is text, boolean or has two whole values, else "

@@ -61,7 +61,7 @@ def split(job: Split) -> Parts:
     arrays = {one.name: one for one in stored if one.name in ROLES}
     if "X" not in arrays:
         raise StorageError(f"{redact(job.data)} has no array 'X'; expected a dataset")
-    _say(job, attributes, [one for one in stored if one.name not in ROLES], arrays)
+    _warn(attributes, [one for one in stored if one.name not in ROLES], arrays)
     read = partial(read_arrays, job.data, n_rows=_ROWS, version=version)
     is_test = _rule(job, attributes, arrays, read)
     kept = {key: value for key, value in attributes.items() if key not in (MANIFEST, SOURCES)}
@@ -81,8 +81,8 @@ def split(job: Split) -> Parts:
     return Parts(urls[False], lengths[False], urls[True], lengths[True])
 
 
-def _say(
-    job: Split, attributes: Mapping[str, Any], others: list[StoredArray], arrays: Mapping[str, StoredArray]
+def _warn(
+    attributes: Mapping[str, Any], others: list[StoredArray], arrays: Mapping[str, StoredArray]
 ) -> None:
     n_samples = arrays["X"].header.shape[0]
     left = [one.name for one in others if one.header.shape[:1] == (n_samples,)]

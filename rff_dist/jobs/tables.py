@@ -132,20 +132,19 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
 
     location = parse_location(url)
     path = Path(location.path)
+    kind = parquet.ParquetWriter if file_kind(url) == "parquet" else csv.CSVWriter
     writer: Any = None
     with ExitStack() as stack, store_errors(f"{location} cannot be written"):
         # An object store takes whole files only; a local file is renamed when it is whole.
         folder = path.parent if location.is_local else Path(stack.enter_context(TemporaryDirectory()))
         partial = folder / f".{path.name}.partial-{uuid.uuid4().hex[:12]}"
         try:
-            with _sink(partial, path) as sink:
+            # By the final name: the partial one ends otherwise, so pyarrow cannot tell the compression.
+            compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+            with pyarrow.output_stream(str(partial), compression=compression) as sink:
                 for part in read_arrays(group, arrays, n_rows=_ROWS):
-                    made: dict[str, Any] = {}
-                    for name, values in part.items():
-                        made |= _as_columns(name, values, columns)
-                    table = pyarrow.table(made)
+                    table = pyarrow.table(_as_columns(part, columns))
                     if writer is None:
-                        kind = parquet.ParquetWriter if file_kind(url) == "parquet" else csv.CSVWriter
                         writer = kind(sink, table.schema)
                     writer.write_table(table)
                 writer.close()
@@ -157,17 +156,13 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
             partial.unlink(missing_ok=True)
 
 
-def _sink(partial: Path, path: Path) -> Any:
-    """Open a file, compressed as its final name says."""
-    import pyarrow
-
-    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
-    return pyarrow.output_stream(str(partial), compression=compression)
-
-
-def _as_columns(name: str, values: np.ndarray, columns: Sequence[str] | None) -> dict[str, Any]:
-    """Return an array as columns of a table, by name."""
-    if values.ndim == 1:
-        return {_NAMES[name]: to_column(values)}
-    names = columns or [str(i) for i in range(values.shape[1])]
-    return {f"{_NAMES[name]} of {one}": to_column(values[:, i]) for i, one in enumerate(names)}
+def _as_columns(arrays: Mapping[str, np.ndarray], columns: Sequence[str] | None) -> dict[str, Any]:
+    """Return arrays as columns of a table, by name."""
+    found: dict[str, Any] = {}
+    for name, values in arrays.items():
+        if values.ndim == 1:
+            found[_NAMES[name]] = to_column(values)
+        else:
+            names = columns or range(values.shape[1])
+            found |= {f"{_NAMES[name]} of {one}": to_column(values[:, i]) for i, one in enumerate(names)}
+    return found

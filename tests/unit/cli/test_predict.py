@@ -119,4 +119,4 @@ def test_text_to_predict_is_ingested_as_labels_and_shown_by_info(tmp_path):
 
 def test_a_regression_has_no_probabilities(folder, tmp_path):
     predict = ("predict", folder / "model", folder / "data.zarr", tmp_path / "p", "--serial")
-    assert "no classifier" in refusal(2, *predict, "--probabilities")
+    assert "a regression has no probabilities" in refusal(2, *predict, "--probabilities")
