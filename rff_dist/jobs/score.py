@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 
 from rff_dist.classify import predict as class_prediction
 from rff_dist.classify.confusion import Confusion
-from rff_dist.data.blocks import Dataset
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
@@ -42,31 +41,10 @@ from rff_dist.typing import Summary
 type Judged = Errors | Calibration | Confusion | Contingency
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to write beside predictions or labels; each kind of model has some of it.
-
-    `std`: standard deviations.
-    `coverage`: the ends of intervals that hold a new value with this probability.
-    `probabilities`: of the classes.
-    `distances`: to all centres.
-    """
-
-    std: bool = False
-    coverage: float | None = None
-    probabilities: bool = False
-    distances: bool = False
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the members that are wanted."""
-        return [name for name in _EXTRAS if getattr(self, name) not in (None, False)]
-
-
-#: Which kind of model has each member of `Wanted`, what messages call it, and the arrays that are written.
+#: Options that only one kind of model has: that kind, the words for it, and the arrays that are written.
 _EXTRAS = {
     "std": ("regression", "standard deviations", ["standard_deviations"]),
-    "coverage": ("regression", "intervals", ["lower", "upper"]),
+    "interval": ("regression", "intervals", ["lower", "upper"]),
     "probabilities": ("classifier", "probabilities", ["probabilities"]),
     "distances": ("clusters", "distances", ["distances"]),
 }
@@ -136,57 +114,31 @@ def check_recipes(dataset: ZarrDataset, scoring: ScoringModel) -> None:
         )
 
 
-def check_wanted(scoring: ScoringModel, wanted: Wanted) -> None:
-    """Refuse what a model of this kind does not have, before a pass begins.
+def wanted_of(job: Predict | Evaluate) -> list[str]:
+    """Return the names of the options in `_EXTRAS` that are given."""
+    return [name for name in _EXTRAS if getattr(job, name, None) not in (None, False)]
+
+
+def check_wanted(job: Predict | Evaluate, scoring: ScoringModel) -> None:
+    """Refuse options that a model of this kind does not have, before a pass begins.
 
     Raises InvalidParameterError; SolveError if a classifier has no probabilities.
     """
-    for name in wanted.names:
+    wanted = wanted_of(job)
+    for name in wanted:
         kind, words, _ = _EXTRAS[name]
         if kind != scoring.kind:
             has = "clusters have" if scoring.kind == "clusters" else f"a {scoring.kind} has"
             raise InvalidParameterError(
                 f"`{name}` is wanted, but {has} no {words}; expected a {kind!r} model. Leave it out"
             )
-    if wanted.coverage is not None and not 0.0 < wanted.coverage < 1.0:
+    if isinstance(job, Predict) and job.interval is not None and not 0.0 < job.interval < 1.0:
         raise InvalidParameterError(
-            f"`coverage` is {wanted.coverage!r}; expected a number in (0, 1), such as 0.9"
+            f"`interval` is {job.interval!r}; expected a number in (0, 1), such as 0.9"
         )
     model: Any = scoring.model
-    if wanted.probabilities and model.card["classifier"]["calibration"] is None:
+    if "probabilities" in wanted and model.card["classifier"]["calibration"] is None:
         raise class_prediction.no_probabilities(model)
-
-
-def score(
-    dataset: Dataset,
-    scoring: ScoringModel,
-    url: str | os.PathLike[str],
-    *,
-    wanted: Wanted,
-    engine: Engine,
-    overwrite: bool = False,
-) -> Mapping[str, Any]:
-    """Write a model's predictions or labels to a new Zarr group, which appears when it is complete.
-
-    Returns `facts`: `arrays`, the names of the arrays that were written, and `n_samples`.
-    Raises RFFDistError as `check_wanted`, `ridge.predict.predict`, `classify.predict.predict` and
-      `kmeans.labels.write_labels`.
-    """
-    check_wanted(scoring, wanted)
-    model: Any = scoring.model
-    where: dict[str, Any] = {"engine": engine, "overwrite": overwrite}
-    if scoring.kind == "regression":
-        names = model.card.get("target_names")
-        wish = {"std": wanted.std, "coverage": wanted.coverage, "column_names": names}
-        written = prediction.predict(dataset, model, url, **wish, **where)
-    elif scoring.kind == "classifier":
-        wish = {"probabilities": wanted.probabilities}
-        written = class_prediction.predict(dataset, model, url, **wish, **where)
-    else:
-        written = kmeans_labels.write_labels(dataset, model, url, distances=wanted.distances, **where)
-    first = "predictions" if scoring.kind == "regression" else "labels"
-    extra = [array for name in wanted.names for array in _EXTRAS[name][2]]
-    return {"arrays": [first, *extra], "n_samples": written}
 
 
 # -- the jobs --------------------------------------------------------------------------------------
@@ -212,14 +164,7 @@ class Scoring:
         # Blocks are written in any order, which a file does not allow: a table is made from a hidden group.
         place = hidden_beside(parse_location(job.output), "rows") if is_file else None
         try:
-            written = score(
-                self.dataset,
-                model,
-                job.output if place is None else place.url,
-                wanted=_wanted(job),
-                engine=self.engine,
-                overwrite=job.overwrite,
-            )
+            written = self._write(job.output if place is None else place.url)
             if place is not None:
                 ids = [] if ids_of(self.dataset) is None else [ID]
                 columns = _columns_of(model)
@@ -241,9 +186,25 @@ class Scoring:
             "seconds": round(time.perf_counter() - start, 3),
         }
 
-
-def _wanted(job: Predict) -> Wanted:
-    return Wanted(job.std, job.interval, job.probabilities, job.distances)
+    def _write(self, url: str) -> Summary:
+        """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
+        job, kind = self.job, self.model.kind
+        model: Any = self.model.model
+        given: dict[str, Any] = {"engine": self.engine, "overwrite": job.overwrite}
+        write: Callable[..., int]
+        if kind == "regression":
+            write, first = prediction.predict, "predictions"
+            given |= {"std": job.std, "coverage": job.interval}
+            given["column_names"] = model.card.get("target_names")
+        elif kind == "classifier":
+            write, first = class_prediction.predict, "labels"
+            given["probabilities"] = job.probabilities
+        else:
+            write, first = kmeans_labels.write_labels, "labels"
+            given["distances"] = job.distances
+        n_samples = write(self.dataset, model, url, **given)
+        extra = [array for name in wanted_of(job) for array in _EXTRAS[name][2]]
+        return {"arrays": [first, *extra], "n_samples": n_samples}
 
 
 @contextmanager
@@ -256,7 +217,7 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
         places = [parse_location(one) for one in (source.data, job.model)]
         check_output(parse_location(job.output), overwrite=job.overwrite, inputs=places)
     model = open_model(job.model)
-    check_wanted(model, _wanted(job))
+    check_wanted(job, model)
     with ExitStack() as stack:
         stack.enter_context(hold(job.output, holder=runner.holder))
         url, names = source.data, source.names()
@@ -269,7 +230,7 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
             names = {}
         dataset = open_rows(url, model, **names)
         engine = stack.enter_context(runner.open_engine(dataset.n_samples))
-        if url == source.data:  # rows of a table are ingested anew each time, so kept sums would not fit
+        if url == source.data:  # rows of a table are ingested anew each time, so a run cannot go on from them
             stack.enter_context(resumable(engine, parse_location(job.output)))
         yield Scoring(job, model, dataset, engine)
 
@@ -300,7 +261,7 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
       machines are to read a table; DataError if the data do not fit the model, or have no targets or labels.
     """
     model, source = open_model(job.model), job.source
-    check_wanted(model, Wanted(std=job.std))
+    check_wanted(job, model)
     found: Any = model.model
     with ExitStack() as stack:
         url, names = source.data, source.names()
