@@ -145,13 +145,15 @@ def cluster(parameters: ClusterParameters) -> Summary:
 
 
 def _summary_markdown(result: Mapping[str, Any]) -> str:
+    n_principal = result["n_principal"]
+    principal = "" if n_principal is None else f", in {n_principal:,} leading principal components"
     facts = {
         "labels": code(result["output"]),
         "model": "none" if result["model"] is None else place_of(result),
         "digest": code(result["digest"]),
         "data": code(result["data"]),
         "rows, inputs": f"{result['n_samples']:,}, {result['n_features']:,}",
-        "kernel, D": f"{result['kernel']['name']}, {result['n_components']:,}{_principal_words(result)}",
+        "kernel, D": f"{result['kernel']['name']}, {result['n_components']:,}{principal}",
         "length scale": number(result["kernel"].get("length_scale")),
         "clusters": f"{result['n_clusters']:,}, {result['n_filled']:,} with rows",
         "inertia": number(result["inertia"]),
@@ -166,11 +168,6 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
         picture = Path(result["picture"])
         facts["picture"] = f"[first two kernel principal components]({picture.absolute().as_uri()})"
     return facts_markdown("Clusters", facts)
-
-
-def _principal_words(result: Mapping[str, Any]) -> str:
-    n_principal = result["n_principal"]
-    return "" if n_principal is None else f", in {n_principal:,} leading principal components"
 
 
 def _number_table(candidates: Sequence[Mapping[str, Any]], taken: int) -> list[dict[str, Any]]:

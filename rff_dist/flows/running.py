@@ -295,7 +295,9 @@ def is_transient(error: BaseException) -> bool:
 
 def _is_of_the_network(error: BaseException) -> bool:
     if type(error).__module__.startswith("obstore"):
+        # What obstore has no other class for, such as a store that does not answer or says 503.
         return type(error).__name__ == "GenericError"
+    # Of file systems on a network.
     away = (errno.ESTALE, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
     return isinstance(error, ConnectionError | TimeoutError) or (
         isinstance(error, OSError) and error.errno in away

@@ -21,6 +21,7 @@ from rff_dist.storage.contents import read_arrays
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import Progress, Writing
 
+#: Values of the target that are read at a time: 2 MiB of numbers.
 _ROWS = 2**18
 
 

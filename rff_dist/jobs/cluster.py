@@ -208,6 +208,7 @@ class ClusteringRun:
         If publishing fails, neither appears. If only the labels fail, the error says how to write them.
         """
         job, clusters, version = self.job, self.clusters, None
+        # The centres come first: labels can be written again with them.
         if job.model is not None:
             made(self.lease).check()
             card = {**clusters.card, **self.choice}
@@ -253,6 +254,7 @@ def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
     if job.model is not None:
         inputs = [*places, parse_location(job.output)]
         check_place(job.model, register=job.register, overwrite=job.overwrite, inputs=inputs)
+    # What the metadata tell is refused before leases are taken and a cluster starts.
     dataset = open_dataset(source.data, **source.names())
     known = None if job.labels is None else column_of(dataset, job.labels)
     job.features.check_columns(dataset.n_features)
@@ -267,7 +269,7 @@ def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
         try:
             yield run
         finally:
-            if run.staged is not None:
+            if run.staged is not None:  # does nothing to labels that were published
                 run.staged.discard()
 
 

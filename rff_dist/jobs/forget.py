@@ -146,7 +146,7 @@ def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
     location = parse_location(url)
     if found["decision"] != "kept":
         if holds_versions(location):
-            RegisteredModel(url).prune(1)
+            RegisteredModel(url).prune(1)  # versions before hold sums of the rows
         else:
             # The replaced arrays stay until the next write, for their readers; this write removes them.
             write_model(read_model(url), url, overwrite=True)
@@ -172,7 +172,7 @@ def _versions(run: Forgetting) -> Iterator[Holder]:
             tags = ", ".join(snapshot.tags)
             until = f"it is tagged {tags}: `rff-dist data expire --days 0 --tags` removes it"
         yield Holder(f"version {snapshot.id} of {run.location}", "may hold the rows", until)
-    if run.location.is_remote:
+    if run.location.is_remote:  # where `expire` spares young objects: a writer may not have committed them
         when = datetime.now(UTC) + timedelta(days=1)
         yield Holder(
             f"objects below {run.location}",

@@ -133,7 +133,7 @@ def find_recipe(url: str) -> Recipe:
         return Recipe([read_transformer(content)])
     try:
         facts: Mapping[str, Any] = peek_record(url).metadata["card"]
-    except StorageError:
+    except StorageError:  # not a model: datasets keep their recipe in their attributes
         facts = open_dataset(url, y=None).attributes
     recipe = recipe_of(facts)
     if recipe is None:

@@ -27,9 +27,9 @@ type RowNumber = Annotated[int, Ge(0)]
 type Positives = Annotated[list[Positive], Len(1)]
 type Counts = Annotated[list[Count], Len(1)]
 type Names = Annotated[list[str], Len(1)]
-type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]
+type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]  # see `frequencies.counter`
 type Share = Annotated[float, Gt(0), Lt(1)]
-type FoldCount = Annotated[int, Ge(2), Le(1000)]
+type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folds.MAX_FOLDS`, without its import
 type Impute = Literal["none", "median", "mean", "most-frequent"]
 
 # -- rows ------------------------------------------------------------------------------------------

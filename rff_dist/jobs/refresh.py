@@ -374,6 +374,7 @@ def judge_model(job: Refresh, engine: Engine) -> Summary:
     """
     job.gate = judge(made(job.challenger), made(job.held_out), tolerance=job.tolerance, engine=engine)
     ratios = {"ratio": job.gate.ratio, "at_least": job.gate.at_least}
+    # JSON has no infinity.
     return {**asdict(job.gate), **{name: one if np.isfinite(one) else None for name, one in ratios.items()}}
 
 

@@ -64,6 +64,7 @@ def split(job: Split) -> Parts:
     _warn(attributes, [one for one in stored if one.name not in ROLES], arrays)
     read = partial(read_arrays, job.data, n_rows=_ROWS, version=version)
     is_test = _rule(job, attributes, arrays, read)
+    # All attributes but what holds of the whole dataset only: its manifest, and the files it was made from.
     kept = {key: value for key, value in attributes.items() if key not in (MANIFEST, SOURCES)}
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
     lengths = {}

@@ -106,6 +106,7 @@ def open_training(job: Train | Tune, runner: Runner) -> Iterator[Training]:
     test = None if job.test is None else open_job_data(source, job.test, classify=job.classify)
     fit.check(data.rows)
     with (
+        # Before the engine starts, so that a second run fails at once; `open_run` gets the same lease again.
         hold(location, holder=runner.holder),
         runner.open_engine(max(one.rows.n_samples for one in (data, test) if one is not None)) as engine,
         open_run(
