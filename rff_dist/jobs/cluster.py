@@ -17,6 +17,7 @@ from rff_dist.engines.progress import Announcer, Remark
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of
+from rff_dist.jobs.fields import values_of
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Clustering
 from rff_dist.jobs.steps import Runner, Skipped, Step, made, resumable, run_steps
@@ -117,11 +118,9 @@ class ClusteringRun:
         return {
             "data": redact(dataset.url or ""),
             "fingerprint": dataset.fingerprint(),
-            "n_samples": dataset.n_samples,
-            "n_features": dataset.n_features,
+            **values_of(dataset, "n_samples", "n_features"),
             "n_blocks": len(inspection.blocks_of(dataset)),
-            "n_workers": engine.n_workers,
-            "n_threads": engine.n_threads,
+            **values_of(engine, "n_workers", "n_threads"),
         }
 
     def draw(self) -> Summary:
@@ -161,8 +160,7 @@ class ClusteringRun:
             "pass": number,
             "inertia": done.inertia,
             "inertias": list(done.inertias),
-            "n_starts": done.n_starts,
-            "shift": done.shift,
+            **values_of(done, "n_starts", "shift"),
             "seconds": round(time.perf_counter() - began, 3),
         }
 

@@ -113,9 +113,9 @@ def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
     return spec(**members)
 
 
-def values_of(options: Any, *names: str) -> dict[str, Any]:
-    """Return options of a group by name, as arguments for a function of the library with the same names."""
-    return {name: getattr(options, name) for name in names}
+def values_of(one: Any, *names: str) -> dict[str, Any]:
+    """Return attributes by name, such as options of a group that the library calls the same."""
+    return {name: getattr(one, name) for name in names}
 
 
 def _default_of(one: dataclasses.Field[Any]) -> Any:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from rff_dist.classify import predict as class_prediction
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, RFFDistError
+from rff_dist.jobs.fields import values_of
 from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_data
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Train, Tune
@@ -56,7 +57,7 @@ class Training:
     `register`: whether the model is published as the next version of a registered one.
     `statistics`: whether the published model keeps its sums.
     `reason`: why it is published, for its lineage.
-    `kept`: URLs of trained models that could not be published; the run's folder then stays.
+    `kept`: whether the trained model could not be published; the run's folder then stays.
     `found`, `metrics`: results of the steps; None before.
     """
 
@@ -71,7 +72,7 @@ class Training:
     register: bool = False
     statistics: bool = True
     reason: str = "fitted"
-    kept: list[str] = field(default_factory=list)
+    kept: bool = False
     found: Trained | None = None
     metrics: Summary | None = None
 
@@ -224,15 +225,11 @@ def inspect_data(run: Training) -> Summary:
     summary = {
         "data": redact(dataset.url or "in memory"),
         "fingerprint": dataset.fingerprint(),
-        "n_samples": dataset.n_samples,
-        "n_features": dataset.n_features,
-        "n_targets": dataset.n_targets,
+        **values_of(dataset, "n_samples", "n_features", "n_targets"),
         "solver": plan.solver,
         "solver_reason": plan.reason,
         "n_candidates": choices.n_tried,
-        "n_blocks": plan.n_blocks,
-        "n_workers": plan.n_workers,
-        "n_threads": plan.n_threads,
+        **values_of(plan, "n_blocks", "n_workers", "n_threads"),
         "flops_per_pass": plan.flops,
         "peak_memory": human_bytes(plan.peak_bytes),
         "kept": human_bytes(plan.ledger_bytes),
@@ -270,8 +267,7 @@ def evaluate_model(run: Training) -> Summary | Skipped:
     if test.labels is not None:
         rows = LabelledDataset(test.rows, test.labels, class_prediction.read_classes(model))
         found = class_prediction.evaluate(rows, model, engine=run.engine)
-        names = ("accuracy", "balanced_accuracy", "log_loss")
-        run.metrics = {**about, **{name: getattr(found, name) for name in names}}
+        run.metrics = {**about, **values_of(found, "accuracy", "balanced_accuracy", "log_loss")}
         return run.metrics
     errors = prediction.evaluate(test.rows, model, engine=run.engine)
     run.metrics = {**about, "mse": errors.mean_squared_error.tolist(), **errors.to_dict()}
@@ -301,7 +297,7 @@ def publish_model(run: Training) -> Summary:
         )
     except Exception as error:
         place = run.place(_TRAINED)
-        run.kept.append(place)  # hours of training must not be lost with it
+        run.kept = True  # hours of training must not be lost with the run
         error.add_note(f"the trained model is kept at {redact(place)}")
         logger.warning("the model was not published; it is kept at %s", redact(place))
         raise
