@@ -66,16 +66,16 @@ class TLSFiles:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where passes are to run; see the module for the kinds.
+    """Where passes run; see the module for the kinds.
 
-    `scheduler`: address of a scheduler, or path of a scheduler file (*.json); None is a cluster of its own.
-    `n_workers`: processes of that one, at most; as many as the CPUs give with `n_threads` each where None.
-    `min_workers`: makes it adaptive: so many processes where there is nothing to do.
-    `n_threads`: threads of each process; up to `THREADS_PER_WORKER` where None.
-    `memory`: bytes ("4 GiB") that each of its processes may use; equal shares where None.
-    `serial`: whether to do without Dask.
-    `insecure`: allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
-    `tls`: for "tls://", and for a cluster of its own in the place of temporary certificates.
+    `scheduler`: address of a scheduler, or path of a scheduler file (*.json). None: an own cluster here.
+    `n_workers`: largest number of processes of the own cluster; by default the CPUs over `n_threads`.
+    `min_workers`: smallest number of its processes, which are then as many as there is work for.
+    `n_threads`: threads of each process; by default up to `THREADS_PER_WORKER`.
+    `memory`: bytes, or text such as "4 GiB", that each process may use; by default equal shares.
+    `serial`: whether to run in this process, without Dask.
+    `insecure`: whether to allow a scheduler elsewhere without TLS. Anyone who reaches it can run code there.
+    `tls`: for "tls://", and for the own cluster instead of temporary certificates.
     Raises InvalidParameterError if members exclude each other or are out of range.
     """
 

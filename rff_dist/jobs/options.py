@@ -162,8 +162,8 @@ _KERNELS = (
     "scales of their own: 'gaussian:length_scale=2 + 0.1 * linear'."
 )
 _NYSTROM = (
-    "Kind of features. fourier: random Fourier features. nystrom: kernel values at rows of the data, the "
-    "centres."
+    "Kind of features. fourier: random Fourier features. nystrom: kernel values at some rows of the data, "
+    "the centres."
 )
 _STANDARDIZE = (
     "Scaling of the input columns. true (yes): subtract the mean, divide by the standard deviation. rank: "
@@ -426,7 +426,7 @@ class Lloyd:
         unit="K|K1,K2,…",
     )
     choose: Literal["silhouette", "gap", "stability"] | None = option(
-        "Criterion that takes one of several numbers of clusters. silhouette (the default): the largest "
+        "Criterion that chooses among several numbers of clusters. silhouette (the default): the largest "
         "silhouette. gap: the smallest number whose gap statistic the next number does not beat by a "
         "standard error. stability: the most stable under resampling.",
         None,
@@ -448,9 +448,9 @@ class Lloyd:
         unit="SHARE",
     )
     algorithm: Literal["lloyd", "minibatch", "progressive"] = option(
-        "Algorithm. lloyd: passes over all rows. For very many rows in no particular order, before these "
-        "passes: minibatch takes up to 100 steps on few rows, progressive passes over 1/64, 1/16 and 1/4 of "
-        "the blocks.",
+        "Algorithm. lloyd: passes over all rows. The others are for very many rows in no particular order, "
+        "and come before these passes. minibatch: up to 100 steps on few rows. progressive: passes over "
+        "1/64, 1/16 and 1/4 of the blocks.",
         "lloyd",
     )
 
@@ -480,7 +480,7 @@ class Lloyd:
 
     @property
     def criterion(self) -> str:
-        """The criterion that takes one of several numbers."""
+        """The criterion that chooses among several numbers."""
         return self.choose or "silhouette"
 
 

@@ -371,7 +371,7 @@ class Ingest:
         "Path or URL of the dataset to write, or to append rows to.", argument=True, unit="OUT", writes=True
     )
     targets: Names | None = option(
-        "Columns to predict. When rows are appended, the dataset knows the roles of its columns by name.",
+        "Columns to predict. A dataset that rows are appended to knows its own columns by name.",
         None,
         flag="--target",
         alias="target",
