@@ -36,6 +36,7 @@ from rff_dist.flows.common import (
 )
 from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
 from rff_dist.jobs.cluster import ClusteringRun, open_clustering
+from rff_dist.jobs.fields import values_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
 from rff_dist.jobs.steps import Step, run_steps
@@ -114,11 +115,7 @@ def cluster(parameters: ClusterParameters) -> Summary:
         **found["inspect"],
         **found["draw"],
         **found["start"],
-        "n_clusters": clusters.n_clusters,
-        "n_filled": clusters.n_filled,
-        "inertia": clusters.inertia,
-        "converged": clusters.converged,
-        "n_iter": clusters.n_iter,
+        **values_of(clusters, "n_clusters", "n_filled", "inertia", "converged", "n_iter"),
         "sizes": clusters.weights[:1000].tolist(),
         "passes": [{name: value for name, value in row.items() if name != "inertias"} for row in rows],
         "candidates": candidates,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -125,7 +124,7 @@ def choose_task(url: str, job: Auto) -> tuple[bool, str]:
 
 def training_of(job: Auto, prepared: Prepared) -> Train:
     """Return the job that trains on a prepared table; cross-validation makes all choices."""
-    given: Mapping[str, Any] = {
+    given = {
         "data": prepared.train,
         "model": prepared.model,
         "test": prepared.test,
@@ -133,7 +132,7 @@ def training_of(job: Auto, prepared: Prepared) -> Train:
         "classify": prepared.classify,
         "n_components": job.n_components,
         "seed": job.seed,
-        **({"group_by": "groups"} if job.groups is not None else {}),
-        **({"sample_weight": "sample_weight"} if job.weight is not None else {}),
+        "group_by": None if job.groups is None else "groups",
+        "sample_weight": None if job.weight is None else "sample_weight",
     }
     return build(Train, given)

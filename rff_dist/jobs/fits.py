@@ -149,26 +149,18 @@ class Fit:
 
     def choices(self, dataset: Dataset, *, engine: Engine) -> automatic.Choices:
         """Return the choices that the fit begins with; see `ridge.automatic.choices_of`."""
-        return automatic.choices_of(
-            dataset,
-            self.options,
-            plan=planner(dataset, self.options, engine=engine),
-            candidates=self.candidates,
-        )
+        plan = planner(dataset, self.options, engine=engine)
+        return automatic.choices_of(dataset, self.options, plan=plan, candidates=self.candidates)
 
     def run(self, source: JobData, *, engine: Engine) -> Trained:
         """Train the model, and return it with how it was found."""
         options = self.options
         if self.loss is not None:
             assert source.labels is not None
-            model, solved = classification.fit_labels(
-                source.rows,
-                source.labels,
-                options,
-                classification.LossOptions(self.loss, self.class_weight),
-                engine=engine,
+            losses = classification.LossOptions(self.loss, self.class_weight)
+            return Trained(
+                *classification.fit_labels(source.rows, source.labels, options, losses, engine=engine)
             )
-            return Trained(model, solved)
         if self.candidates is None:
             trained = automatic.fit(source.rows, options, engine=engine)
             return Trained(trained.model, trained.best)

@@ -53,14 +53,12 @@ class Ingestion:
         assert isinstance(found, Ingested)
         return {
             "data": redact(self.job.data),
-            "n_before": found.n_before,
-            "n_after": found.n_after,
+            **values_of(found, "n_before", "n_after"),
             "n_new": found.n_after - found.n_before,
             "n_ingested": len(found.ingested),
             "n_skipped": len(found.skipped),
             "ingested": [redact(name) for name in found.ingested[:_SHOWN_FILES]],
-            "dropped_rows": found.dropped_rows,
-            "version": found.version,
+            **values_of(found, "dropped_rows", "version"),
             "seconds": round(time.perf_counter() - start, 3),
         }
 

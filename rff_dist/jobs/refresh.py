@@ -268,8 +268,7 @@ def find_rows(job: Refresh) -> Summary:
     )
     job.dataset = rows.read_once(job.dataset)
     return {
-        "n_before": rows.n_before,
-        "n_after": rows.n_after,
+        **values_of(rows, "n_before", "n_after"),
         "n_new": rows.n_samples,
         "n_replaced": 0 if rows.came is None else rows.came.n_samples,
         "n_gone": rows.n_gone,
