@@ -88,8 +88,8 @@ def _read_secret(block: str) -> str:
 @job_flow(
     "ingest",
     IngestParameters,
-    resume="The last write of a run adds all its rows at once, so a stopped run added none. Files that were "
-    "ingested before are skipped.",
+    resume="The last write of a run adds all its rows at once, so a stopped run added all of them or none. "
+    "Files that were ingested before are skipped.",
 )
 def ingest(parameters: IngestParameters) -> Summary:
     """Append the rows of new files, or of a query, to a dataset.

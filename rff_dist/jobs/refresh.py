@@ -7,10 +7,9 @@ died is simply repeated.
 
 **Refused rows.** Nothing is published. The document `refused.json` beside the model records the range of the
 rows, a fingerprint and the reason. Later runs skip these rows, judge later ones on their own, and leave the
-refused ones out of the model's statistics. A backfill judges them again, from a given row on. Rows that a
-version had added which was rolled back count as refused too. A refused correction or deletion is recorded
-likewise, and each run judges it again. Every run tells which rows the model lacks, why, and how to get them
-back.
+refused ones out of the model's statistics. A backfill judges them again, from a given row on. Rows of a
+version that was rolled back count as refused too. A refused correction or deletion is recorded likewise, and
+each run judges it again. Every run tells which rows the model lacks, why, and how to get them back.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Runner:
     """What drives a job: the command line, a flow or Python.
 
     `open_engine`: takes the number of rows that the job passes over, and returns a context manager of the
-      engine. A job enters it after all checks.
+      engine. A job enters it after all checks that need no engine.
     `take`: takes a step, for example as a task of an orchestrator.
     `holder`: who runs the job, for the error of another run that wants to write to the same place.
     `elsewhere`: whether workers may be on machines that do not see this machine's temporary files.
