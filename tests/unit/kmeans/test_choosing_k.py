@@ -96,7 +96,8 @@ def compare(dataset, *, engine=ENGINE, **options):
     """Compare numbers of clusters by the steps of the job, on rows in memory."""
     job = build(Clustering, {"data": "data", "output": "labels", **options})
     run = ClusteringRun(job, dataset, None, engine, None)
-    run.check()
+    kmeans_starts.check_rows(dataset, job.lloyd.numbers[-1])  # as the job does before it opens an engine
+    run.check_memory()
     for step in run.steps():
         if step.name == "assign":
             return run.comparison
