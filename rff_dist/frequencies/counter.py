@@ -12,9 +12,9 @@ RADIUS_STREAM = 1
 PHASE_STREAM = 2
 SCRAMBLE_STREAM = 3
 SIGN_STREAM = 4
-WORDS = 4  # that Philox4x64 makes in a counter step
-STREAMS = 8  # of one set of frequencies; further sets of the same seed begin at multiples of it
-_SEED_STREAM = 2**32
+WORDS = 4  # 64-bit words that Philox4x64 makes in one counter step
+STREAMS = 8  # streams of one set of frequencies: other sets of the same seed start at multiples of 8
+_SEED_STREAM = 2**32  # the first stream of `derived_seed`, far above those of frequencies
 
 
 def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> FloatArray:
@@ -24,8 +24,8 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
     only; so the map from integers to floats is our own (Salmon et al. 2011, Random123).
 
     `seed`: from 0 to 2**64 - 1.
-    `stream`: which of the independent streams of that seed.
-    Returns `uniforms`, float64 array of shape (n_rows, n_columns): odd multiples of 2**-53: never 0, never 1.
+    `stream`: which of the seed's independent streams.
+    Returns `uniforms`, float64 array of shape (n_rows, n_columns): odd multiples of 2**-53.
     """
     words_per_row = -(-n_columns // WORDS) * WORDS
     raw = philox(seed, stream).random_raw(n_rows * words_per_row)
@@ -33,23 +33,25 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
 
 
 def row_uniforms(seed: int, stream: int, start: int, stop: int) -> FloatArray:
-    """Return a uniform number in (0, 1) for each row, a function of (seed, stream, row) alone."""
+    """Return a uniform number in (0, 1) for each row; it depends on (seed, stream, row) alone."""
     step, skipped = divmod(start, WORDS)
     return _uniforms(philox(seed, stream, step).random_raw(stop - start + skipped)[skipped:])
 
 
 def _uniforms(words: BitArray) -> FloatArray:
+    # middles of intervals: never 0 or 1, where inverse distribution functions are infinite
     return (np.asarray(words >> np.uint64(12), np.float64) + 0.5) * 2.0**-52
 
 
 def philox(seed: int, stream: int, step: int = 0) -> np.random.Philox:
-    """Return the bits of one of a seed's streams, from a counter step on."""
+    """Return the bit generator of one stream of a seed, `step` counter steps from its start."""
     return np.random.Philox(key=np.array([seed, stream], np.uint64), counter=step)
 
 
 def seed_of(rng: object, *, name: str = "rng") -> int:
-    """Return the 64-bit seed that `rng` is, or draws; an error calls it `name`.
+    """Return an integer as the seed that it is, or draw a 64-bit seed from a Generator.
 
+    `name`: what the error calls `rng`.
     Raises InvalidParameterError if `rng` is neither a Generator nor an integer from 0 to 2**64 - 1.
     """
     if isinstance(rng, np.random.Generator):
@@ -74,7 +76,8 @@ def draw_phases(n_components: int, seed: int) -> FloatArray:
 
 
 def pick(weights: FloatArray, uniforms: FloatArray) -> IndexArray:
-    """Return the indices that numbers uniform on [0, 1) draw, in proportion to weights not below 0."""
+    """Draw an index for each uniform number in [0, 1), with probabilities proportional to `weights`."""
     cumulated = np.cumsum(weights)
     found = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
+    # the product may round up to the total, which lies behind the last index
     return np.asarray(np.minimum(found, np.flatnonzero(weights)[-1]), np.intp)

@@ -34,7 +34,9 @@ class Design(Protocol):
     ) -> FloatArray:
         """Return frequencies of shape (n_features, n_frequencies) for a unit length scale.
 
-        Draws whose ranges of uniforms, from `first` on, do not overlap are independent.
+        `first`: number of the first uniform that the draw uses; `SpectralMeasure.n_uniforms` says how many
+          it uses. Draws that share no uniforms are independent.
+        Raises InvalidParameterError if the design does not suit the measure.
         """
 
 
@@ -47,11 +49,11 @@ class IID:
     def draw(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
-        """Return frequencies of shape (n_features, n_frequencies) for a unit length scale."""
         streams = STREAMS * first
         uniforms = counter_uniforms(seed, streams + FREQUENCY_STREAM, n_frequencies, n_features)
         more = measure.n_uniforms(n_features) - n_features
         if more > 0:
+            # column 0 gives the lengths of orthogonal designs, and column 1 the scales, see `_radii`
             further = counter_uniforms(seed, streams + RADIUS_STREAM, n_frequencies, 1 + more)
             uniforms = np.hstack([uniforms, further[:, 1:]])
         return np.ascontiguousarray(measure.frequencies(uniforms, n_features).T)
@@ -61,8 +63,8 @@ class IID:
 class Orthogonal:
     """Blocks of `n_features` orthogonal directions with independent radii (Yu et al. 2016, Sec. 3).
 
-    Every frequency keeps its exact marginal law, while the variance of the kernel estimate falls;
-    the best choice for isotropic kernels. O(n_frequencies * n_features**2).
+    Every frequency keeps its exact marginal law, and the kernel estimate has less variance: the best choice
+    for isotropic kernels. O(n_frequencies * n_features**2).
     """
 
     name = "orthogonal"
@@ -70,10 +72,6 @@ class Orthogonal:
     def draw(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
-        """Return frequencies of shape (n_features, n_frequencies) for a unit length scale.
-
-        Raises InvalidParameterError if the measure is not isotropic: rotated directions would change it.
-        """
         isotropic = _isotropic(measure, self.name)
         n_blocks, stream = -(-n_frequencies // n_features), STREAMS * first + FREQUENCY_STREAM
         uniforms = counter_uniforms(seed, stream, n_blocks * n_features, n_features)
@@ -86,9 +84,9 @@ class Orthogonal:
 class QuasiMonteCarlo:
     """Scrambled Sobol points through the inverse distribution functions (Avron et al. 2016).
 
-    Every frequency keeps its exact law, and together they fill it more evenly than independent draws: the
-    variance falls the faster, the fewer columns there are. Right for every measure that takes no more uniform
-    numbers than the sequence has dimensions, 21,201. Best with a power of two of frequencies.
+    Every frequency keeps its exact law, and together they cover it more evenly than independent draws: the
+    variance falls faster, most of all in few columns. For every measure that takes at most 21,201 uniform
+    numbers, as many as the sequence has dimensions. Best if the number of frequencies is a power of two.
     """
 
     name = "quasi-monte-carlo"
@@ -96,24 +94,20 @@ class QuasiMonteCarlo:
     def draw(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
-        """Return frequencies of shape (n_features, n_frequencies) for a unit length scale.
-
-        Raises InvalidParameterError if the Sobol sequence has fewer dimensions than are needed.
-        """
         uniforms = scrambled_sobol(seed, first, n_frequencies, measure.n_uniforms(n_features))
         return np.ascontiguousarray(measure.frequencies(uniforms, n_features).T)
 
 
 @dataclass(frozen=True, slots=True)
 class Structured:
-    """Orthogonal directions that a fast transform multiplies by (Choromanski et al. 2017, Sec. 2.2).
+    """Orthogonal directions whose products take a fast transform (Choromanski et al. 2017, Sec. 2.2).
 
-    For hundreds of columns and more: the features of a `Stationary` kernel take O(n_frequencies · log
-    n_features) work for a row, and O(n_frequencies) memory, where all other designs take n_features times
-    n_frequencies of both. Frequencies are those of the next power of two of columns, cut to the first
-    n_features: their law is the isotropic one again. Up to 16 columns this is the orthogonal design. Beyond,
-    a direction is nearly uniform: the mean squares and products of squares of its coordinates differ from
-    those on the sphere by a part of the order of 1/n_features².
+    For hundreds of columns and more: features of a `Stationary` kernel then take O(n_frequencies · log
+    n_features) work per row and O(n_frequencies) memory. All other designs take n_features · n_frequencies of
+    both. Frequencies are drawn for the next power of two of columns and cut to the first n_features, which
+    leaves their law isotropic. Up to 16 columns this is the orthogonal design. Beyond, directions are nearly
+    uniform: the mean squares of coordinates, and of products of two, differ from those on the sphere by a
+    share of the order of 1/n_features².
     """
 
     name = "structured"
@@ -121,10 +115,6 @@ class Structured:
     def draw(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
-        """Return frequencies of shape (n_features, n_frequencies) for a unit length scale.
-
-        Raises InvalidParameterError if the measure is not isotropic: rotated directions would change it.
-        """
         blocks = self.blocks(measure, n_features, n_frequencies, seed, first=first)
         if blocks is not None:
             return blocks.frequencies()
@@ -133,7 +123,7 @@ class Structured:
     def blocks(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> HadamardBlocks | None:
-        """Return what `draw` multiplies out, or None for so few columns that a matrix is as fast.
+        """Return the blocks that `draw` multiplies out, or None where so few columns make a matrix as fast.
 
         Raises InvalidParameterError if the measure is not isotropic.
         """
@@ -164,7 +154,7 @@ def _isotropic(measure: SpectralMeasure, design: str) -> GaussianMixture:
 
 
 def _radii(measure: GaussianMixture, dimension: int, n_frequencies: int, seed: int, first: int) -> FloatArray:
-    """Return lengths of frequencies: of standard normal vectors, times the measure's scales."""
+    """Return lengths of frequencies: those of standard normal vectors, times the measure's scales."""
     uniforms = counter_uniforms(seed, STREAMS * first + RADIUS_STREAM, n_frequencies, 2)
     # half the square of such a length follows Gamma(dimension / 2)
     lengths = np.sqrt(2 * scipy.special.gammaincinv(dimension / 2, uniforms[:, 0]))

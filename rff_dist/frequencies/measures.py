@@ -1,7 +1,7 @@
 """Spectral measures: which law the frequencies follow, as a map from uniform numbers to frequencies.
 
 Bochner's theorem ties a measure to its kernel. A measure never draws by itself: a design hands it uniform
-numbers, independent or arranged, and both follow the measure exactly.
+numbers, independent or arranged, and each frequency follows the measure exactly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SpectralMeasure(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GaussianMixture:
-    """Frequencies s·g with g ~ N(0, I) and one random scale s per vector: every isotropic kernel we have.
+    """Frequencies s·g with g ~ N(0, I) and one random scale s per vector: the law of isotropic kernels.
 
     `scale_quantile`: inverse distribution function of s, from uniforms to scales; None means s = 1.
     """
@@ -40,11 +40,9 @@ class GaussianMixture:
         return np.ones_like(uniforms) if self.scale_quantile is None else self.scale_quantile(uniforms)
 
     def n_uniforms(self, n_features: int) -> int:
-        """Return one number per coordinate, and one for the scale."""
         return n_features + (self.scale_quantile is not None)
 
     def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        """Return frequencies of shape (n, n_features) from uniforms of shape (n, n_uniforms)."""
         normals = scipy.special.ndtri(uniforms[:, :n_features])
         if self.scale_quantile is None:
             return np.asarray(normals)
@@ -61,11 +59,9 @@ class ProductMeasure:
     quantile: Callable[[FloatArray], FloatArray]
 
     def n_uniforms(self, n_features: int) -> int:
-        """Return one number per coordinate."""
         return n_features
 
     def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        """Return frequencies of shape (n, n_features) from uniforms of the same shape."""
         return np.asarray(self.quantile(uniforms[:, :n_features]))
 
 
@@ -73,7 +69,7 @@ class ProductMeasure:
 class NormalMixture:
     """Frequencies μ_c + S_c·g with g ~ N(0, I) and a component c drawn by weight: a spectral mixture.
 
-    `weights`: float64 array of shape (n_mixtures,). Above 0, with the sum 1.
+    `weights`: float64 array of shape (n_mixtures,). Above 0; their sum is 1.
     `means`: float64 array of shape (n_mixtures, n_features).
     `scales`: float64 array of shape (n_mixtures, n_features) or (n_mixtures, n_features, n_features).
       Standard deviations of independent coordinates, or matrices S_c of covariances S_c·S_c'.
@@ -84,11 +80,9 @@ class NormalMixture:
     scales: FloatArray
 
     def n_uniforms(self, n_features: int) -> int:
-        """Return one number per coordinate, and one for the component."""
         return n_features + (len(self.weights) > 1)
 
     def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        """Return frequencies of shape (n, n_features) from uniforms of shape (n, n_uniforms)."""
         normals = scipy.special.ndtri(uniforms[:, :n_features])
         component = np.zeros(len(uniforms), np.int64)
         if len(self.weights) > 1:
@@ -99,6 +93,6 @@ class NormalMixture:
             return np.asarray(frequencies + self.scales[component] * normals)
         for c, factor in enumerate(self.scales):
             chosen = component == c
-            # a BLAS product would round by the number of rows, and a longer draw begin otherwise
+            # not BLAS, which rounds by the number of rows: a longer draw would then begin with other bits
             frequencies[chosen] += np.einsum("nj,ij->ni", normals[chosen], factor)
         return frequencies

@@ -8,24 +8,24 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.counter import SCRAMBLE_STREAM, WORDS, philox
 from rff_dist.typing import BitArray, FloatArray
 
-N_DIMENSIONS = 21_201  # Joe & Kuo (2008) have direction numbers for these, and SciPy the numbers
-_DIGITS = 30  # of SciPy's points: 2**30 of them differ
-_BITS = 52  # of ours, so that the middle of each interval of that width is a float64
-_WORDS = 32  # a dimension's share of the random numbers: a column for each digit, a shift, and one to spare
+N_DIMENSIONS = 21_201  # as many as have direction numbers by Joe & Kuo (2008), which SciPy uses
+_DIGITS = 30  # binary digits of SciPy's points: 2**30 of them differ
+_BITS = 52  # binary digits of ours: the middle of each interval of that width is then a float64
+_WORDS = 32  # random words of a dimension: a column for each digit, a shift, and one to spare
 
 
 def scrambled_sobol(seed: int, first: int, n_points: int, n_dimensions: int) -> FloatArray:
-    """Return points of a Sobol sequence in dimensions `first` and on, scrambled at random.
+    """Return points of a Sobol sequence, scrambled at random, in `n_dimensions` dimensions from `first` on.
 
     Each dimension's binary digits are multiplied by a random lower triangular matrix and shifted by random
     digits: every point is exactly uniform, and the points of one scramble fill the cube as evenly as before.
     The scramble of a dimension depends on (seed, dimension) alone. O(n_points · n_dimensions · log n_points).
 
     `seed`: from 0 to 2**64 - 1.
-    `n_points`, `n_dimensions`: shape of the result. The first m of more points are the m points.
+    `n_points`: more points begin with the same ones.
     Returns `uniforms`, float64 array of shape (n_points, n_dimensions): odd multiples of 2**-53: never 0,
       never 1.
-    Raises InvalidParameterError if the sequence has fewer dimensions, or points.
+    Raises InvalidParameterError if the sequence has too few dimensions or points.
     Source: Matoušek (1998), "On the L2-discrepancy for anchored boxes", Sec. 2; Owen (2003), "Variance with
       alternative scramblings of digital nets"; Joe & Kuo (2008) for the direction numbers.
     """
@@ -50,7 +50,7 @@ def scrambled_sobol(seed: int, first: int, n_points: int, n_dimensions: int) -> 
 
 
 def _scrambles(seed: int, first: int, n_dimensions: int) -> tuple[BitArray, BitArray]:
-    """Return each dimension's matrix, a column of bits per digit, and its shift."""
+    """Return each dimension's matrix (one integer per column, whose bits are its entries) and its shift."""
     raw = philox(seed, SCRAMBLE_STREAM, first * (_WORDS // WORDS)).random_raw(n_dimensions * _WORDS)
     words = raw.reshape(n_dimensions, _WORDS) >> np.uint64(64 - _BITS)
     diagonal = np.uint64(1) << np.arange(_BITS - 1, _BITS - 1 - _DIGITS, -1, dtype=np.uint64)
