@@ -1,7 +1,7 @@
-"""What is approximated: kernels k(x, y), exactly, their algebra, and their spectral measures.
+"""What is approximated: exact kernels k(x, y), their algebra, and their spectral measures.
 
-Shift-invariant kernels have random Fourier features of their spectral measure: those with a formula are in
-`stationary`, those given by the law of their frequencies in `spectral`. Linear, polynomial and min kernels
-(`explicit`) have features of their own. Sums, products, multiples and kernels on some columns (`algebra`) are
-kernels again. `positive_definite` says whether a function of the distance is a kernel at all.
+Shift-invariant kernels have random Fourier features, drawn from their spectral measure. Those with a formula
+are in `stationary`, those given by the law of their frequencies in `spectral`. Linear, polynomial and min
+kernels (`explicit`) have features of their own. Sums, products, multiples and kernels on some columns
+(`algebra`) are kernels again. `positive_definite` checks whether a function of the distance is a kernel.
 """

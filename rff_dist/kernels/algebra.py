@@ -37,7 +37,7 @@ def _in_brackets(kernel: Kernel) -> str:
 
 @dataclass(frozen=True)
 class Constant(Kernel):
-    """The same value for all pairs: the kernel of constant functions.
+    """The same value for all pairs of points: the kernel of constant functions.
 
     `value`: above 0.
     """
@@ -134,7 +134,7 @@ class Sum(_Several):
     def __repr__(self) -> str:
         texts = [repr(k.value) if isinstance(k, Constant) else repr(k) for k in self.kernels]
         if all(isinstance(kernel, Constant) for kernel in self.kernels[:2]):
-            texts[0] = repr(self.kernels[0])  # two numbers would add to a number
+            texts[0] = repr(self.kernels[0])  # Python would add two numbers to a number
         return " + ".join(texts)
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -156,20 +156,20 @@ def product_of(kernels: Sequence[Kernel]) -> Kernel:
 
 
 def shift_invariant_term(term: Term) -> ShiftInvariant | None:
-    """Return a term's product as one kernel with a spectral measure; None where it has none."""
+    """Return a term's factors as one kernel with a spectral measure; None if one of them has none."""
     whole = product_of(term.factors) if term.factors else None
     return whole if isinstance(whole, ShiftInvariant) else None
 
 
 def as_shift_invariant(kernel: Kernel) -> ShiftInvariant | None:
-    """Return a kernel that is one of k(0) = 1 with a spectral measure as such a one; None for others."""
+    """Return a kernel with k(0) = 1 and a spectral measure as a `ShiftInvariant`; None for other kernels."""
     terms = kernel.terms()
     return shift_invariant_term(terms[0]) if len(terms) == 1 and terms[0].weight == 1.0 else None
 
 
 @dataclass(frozen=True, repr=False)
 class Product(_Several):
-    """k1 · k2 · …: functions that vary as each does."""
+    """k1 · k2 · …: points are alike if all factors say so."""
 
     name = "product"
 
@@ -239,7 +239,7 @@ class OnColumns(Kernel):
                 f"`columns` is {self.columns!r}; expected a list of column numbers, counted from 0"
             )
         if len(set(columns.tolist())) < len(columns):
-            raise InvalidParameterError(f"`columns` is {self.columns!r}, where a column comes twice")
+            raise InvalidParameterError(f"`columns` is {self.columns!r}; expected each column once")
         self.kernel.check_columns(len(columns))
         object.__setattr__(self, "columns", tuple(int(column) for column in columns))
 
@@ -247,7 +247,7 @@ class OnColumns(Kernel):
         return f"{_in_brackets(self.kernel)}.on({list(self.columns)})"
 
     def on(self, columns: Sequence[int]) -> Kernel:
-        outer = type(self)(self, columns)  # checks them
+        outer = type(self)(self, columns)  # checks the columns
         return self.kernel.on([outer.columns[column] for column in self.columns])
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -259,7 +259,8 @@ class OnColumns(Kernel):
     def _chosen(self, X: FloatArray) -> FloatArray:
         if X.shape[1] <= max(self.columns):
             raise DataError(
-                f"the data have {X.shape[1]} columns; the kernel looks at column {max(self.columns)}"
+                f"the data have {X.shape[1]} columns, but the kernel sees column {max(self.columns)}, "
+                "counted from 0"
             )
         return X[:, list(self.columns)]
 
@@ -272,7 +273,7 @@ class OnColumns(Kernel):
     def check_columns(self, n_features: int) -> None:
         if n_features <= max(self.columns):
             raise InvalidParameterError(
-                f"the kernel looks at column {max(self.columns)}, counted from 0, but the data have "
+                f"the kernel sees column {max(self.columns)}, counted from 0, but the data have "
                 f"{n_features} columns"
             )
 

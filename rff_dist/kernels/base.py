@@ -19,16 +19,16 @@ from rff_dist.frequencies.measures import GaussianMixture, SpectralMeasure
 from rff_dist.typing import FloatArray
 
 type LengthScale = float | tuple[float, ...]
-type Columns = tuple[int, ...] | None  # of the inputs; None for all
+type Columns = tuple[int, ...] | None  # input columns; None means all
 type LengthScaleFor = Callable[[Stationary, Columns], LengthScale]
 
-_FAR = 1e100  # all kernels are 0 long before, and the squares of larger distances overflow
+_FAR = 1e100  # larger distances count as this one, whose square does not overflow
 
 
 def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
     """Return a length scale, or a tuple of them, as floats.
 
-    Raises InvalidParameterError if one of them is no finite number above 0.
+    Raises InvalidParameterError if one of them is not a finite number above 0.
     """
     if np.ndim(value) == 0:
         return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
@@ -44,7 +44,7 @@ class Term:
     """One summand of a kernel that is written as a sum of products: weight · Π factors.
 
     `weight`: above 0.
-    `factors`: kernels that are neither sums nor products nor scaled; none for a constant.
+    `factors`: kernels that are not sums, products or multiples; none for a constant.
     """
 
     weight: float
@@ -54,8 +54,8 @@ class Term:
 class Kernel(ABC):
     """A positive semi-definite function of two points.
 
-    Call it on two sets of points for the exact Gram matrix. `k1 + k2`, `k1 * k2`, `c * k` and `k + c` are
-    kernels again, and `k.on([0, 3])` looks at these input columns only.
+    Call it on two sets of points to get the exact Gram matrix. `k1 + k2`, `k1 * k2`, `c * k` and `k + c` are
+    kernels again, and `k.on([0, 3])` sees these input columns only.
     """
 
     name: ClassVar[str]
@@ -64,7 +64,7 @@ class Kernel(ABC):
         """Return the Gram matrix k(x_i, y_j), O(n_samples_X * n_samples_Y * n_features).
 
         `X`: array-like of shape (n_samples_X, n_features).
-        `Y`: array-like of shape (n_samples_Y, n_features). X itself where it is left out.
+        `Y`: array-like of shape (n_samples_Y, n_features). X by default.
         Returns `gram`, float64 array of shape (n_samples_X, n_samples_Y).
         Raises DataError if X and Y have different numbers of columns.
         """
@@ -78,24 +78,21 @@ class Kernel(ABC):
 
     @abstractmethod
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return k of all pairs of rows of two float64 matrices with as many columns."""
+        """Return k for all pairs of rows of two float64 matrices, which have the same number of columns."""
 
     @abstractmethod
     def diagonal(self, X: FloatArray) -> FloatArray:
         """Return k(x_i, x_i), shape (n_samples,)."""
 
     def terms(self) -> list[Term]:
-        """Return the kernel as a sum of weighted products, multiplied out."""
+        """Return the kernel, multiplied out into a sum of weighted products."""
         return [Term(1.0, (self,))]
 
-    def check_columns(self, n_features: int) -> None:  # noqa: B027  most look at any columns
-        """Check that the kernel can look at points of `n_features` columns.
-
-        Raises InvalidParameterError if it needs other columns than there are.
-        """
+    def check_columns(self, n_features: int) -> None:  # noqa: B027  most kernels accept any number
+        """Raise InvalidParameterError unless the kernel accepts points of `n_features` columns."""
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
-        """Return the kernel with the parameters filled in that depend on the range of the inputs.
+        """Return the kernel, with parameters that depend on the inputs' range filled in.
 
         `lower`, `upper`: float64 arrays of shape (n_features,). Least and largest value of each
           (standardised) input column.
@@ -104,25 +101,25 @@ class Kernel(ABC):
 
     @property
     def is_bound(self) -> bool:
-        """Whether no parameter waits for the range of the inputs."""
+        """Whether nothing is left for `bind` to fill in."""
         return True
 
     def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
         """Return the kernel with a length scale for each part that was made without one.
 
-        `fill`: from such a part, and the input columns that it looks at (None for all), to its length scale.
-        `columns`: the input columns that this kernel looks at; all of them by default.
+        `fill`: gives the length scale of such a part, from the part and the input columns that it sees.
+        `columns`: the input columns that this kernel sees; all by default.
         """
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return name and parameters as JSON-able values; `kernel_from_dict` is the way back."""
+        """Return the name and parameters as JSON-able values, for `kernel_from_dict`."""
         own = fields(cast("Any", self))  # kernels are dataclasses
         return {"name": self.name, **{one.name: _as_json(getattr(self, one.name)) for one in own}}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        """Build the kernel from what `to_dict` returned, less its name, with kernels for its parts."""
+        """Build the kernel from what `to_dict` returned without the name; parts are kernels already."""
         return cls(**parameters)
 
     # -- algebra ------------------------------------------------------------------------------------
@@ -156,7 +153,7 @@ class Kernel(ABC):
         return self * other
 
     def on(self, columns: Sequence[int]) -> Kernel:
-        """Return the kernel that sees only these input columns; a sum of such is an additive model."""
+        """Return the kernel that sees only these input columns; sums of such kernels are additive models."""
         from rff_dist.kernels.algebra import OnColumns
 
         return OnColumns(self, columns)
@@ -176,12 +173,12 @@ class ShiftInvariant(Kernel):
 
     @abstractmethod
     def n_uniforms(self, n_features: int) -> int:
-        """Return how many uniform numbers a frequency is made of."""
+        """Return how many uniform numbers make one frequency."""
 
     @property
     @abstractmethod
     def isotropic(self) -> bool:
-        """Whether a rotation of the scaled inputs changes nothing, as the orthogonal design needs."""
+        """Whether rotations of the scaled inputs change nothing, as the orthogonal design needs."""
 
     def on(self, columns: Sequence[int]) -> ShiftInvariant:
         from rff_dist.kernels.algebra import ShiftInvariantOnColumns
@@ -198,9 +195,9 @@ class ShiftInvariant(Kernel):
     ) -> FloatArray:
         """Draw frequencies from the kernel's spectral measure.
 
-        `n_frequencies`: how many to draw. The first m of a longer draw with the same seed are the draw of m.
-        `design`: how they are arranged, see `rff_dist.frequencies`; independently by default.
-        `rng`: the seed; a Generator is asked for one.
+        `n_frequencies`: how many to draw. A longer draw with the same seed begins with the same frequencies.
+        `design`: how they are arranged, see `rff_dist.frequencies`; independent by default.
+        `rng`: the seed, or a Generator that draws one.
         Returns `frequencies`, float64 array of shape (n_features, n_frequencies): in radians per unit of the
           inputs.
         Source: Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
@@ -216,9 +213,8 @@ class Stationary(ShiftInvariant):
     """A shift-invariant kernel with a length scale.
 
     `length_scale`: float or sequence of float of shape (n_features,). The length scale, in the inputs' units;
-      a sequence gives one per input column. A kernel that is made without one gets it from the data where an
-      estimator, a search or a pipeline is given it, and has length scale 1 where it is called on points or
-      its features are drawn.
+      a sequence gives one per input column. Without it, estimators, searches and pipelines take one from the
+      data; calls on points and draws of features take 1.
     """
 
     length_scale: float | Sequence[float] | np.ndarray | None = None
@@ -248,7 +244,7 @@ class Stationary(ShiftInvariant):
     def length_scales(self, n_features: int) -> FloatArray:
         """Return one length scale per input column, shape (n_features,); ones where none was given.
 
-        Raises InvalidParameterError if the kernel has another number of length scales than there are columns.
+        Raises InvalidParameterError if the kernel has length scales for another number of columns.
         """
         scales = np.asarray(1.0 if self.length_scale is None else self.length_scale, np.float64)
         if scales.ndim and len(scales) != n_features:
@@ -275,7 +271,7 @@ class Stationary(ShiftInvariant):
         return unit / self.length_scales(n_features)[:, np.newaxis]
 
     def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray | None) -> Self:
-        """Return the same kernel with another length scale; None is a kernel without its own."""
+        """Return the same kernel with another length scale; None leaves it to the data."""
         return replace(self, length_scale=length_scale)
 
     def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
@@ -287,7 +283,7 @@ class OfDistance(Stationary):
 
     @abstractmethod
     def of_distance(self, distance: FloatArray) -> FloatArray:
-        """Return k as a function of the distance (in `metric`) between scaled points."""
+        """Return k for distances, in `metric`, between scaled points."""
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
         distance = scipy.spatial.distance.cdist(left, right, self.metric)
@@ -299,7 +295,7 @@ class OfCoordinates(Stationary):
 
     @abstractmethod
     def of_difference(self, difference: FloatArray) -> FloatArray:
-        """Return one coordinate's factor as a function of its scaled difference."""
+        """Return one coordinate's factor for its scaled differences."""
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
         gram = np.ones((len(left), len(right)))
@@ -325,10 +321,9 @@ def find_design(design: str | Design) -> Design:
 
 
 def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
-    """Return the kernel with another length scale; of a sum or product, the parts without one get it.
+    """Return the kernel with another length scale. In sums and products, only parts without one get it.
 
-    Raises InvalidParameterError if nothing of the kernel can take it, or the length scale is no number above
-      0.
+    Raises InvalidParameterError if no part can take it, or it is not a number above 0.
     """
     if isinstance(kernel, Stationary):
         return kernel.with_length_scale(length_scale)
@@ -353,15 +348,12 @@ def parts_without_length_scale(kernel: Kernel) -> list[Stationary]:
 
 
 def default_design(kernel: Kernel) -> str:
-    """Return "orthogonal", which has less variance, where the kernel's measures allow it, else "iid"."""
+    """Return "orthogonal", which has less variance, if the kernel's measures allow it, else "iid"."""
     return "orthogonal" if all(factor.isotropic for factor in _with_measures(kernel)) else "iid"
 
 
 def check_design(kernel: Kernel, design: str | Design, n_features: int) -> None:
-    """Check that a design suits a kernel, by a draw of one frequency.
-
-    Raises InvalidParameterError if it does not, or has no such name.
-    """
+    """Draw one frequency, which raises InvalidParameterError if the design is unknown or does not suit."""
     found = find_design(design)
     for factor in _with_measures(kernel):
         factor.draw(found, n_features, 1, 0, first=0)

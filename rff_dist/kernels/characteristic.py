@@ -1,9 +1,9 @@
 """Characteristic functions E exp(i·t·ω) of SciPy's distributions of one number, to about 1e-12.
 
-By a closed form where there is one here, by a sum over the values of a discrete law, and else from the
-distribution function alone, which even a law of heavy tails or with a pole in its density has. That one is
-fitted by Legendre series on panels, fine where it is rough, and each panel's part of the integral is then a
-sum of spherical Bessel functions: Filon's way, as exact for rapid oscillation as for slow (Iserles 2004).
+Some laws have a closed form here; discrete laws are summed over their values. All others need only the
+distribution function, which exists even for heavy tails and for densities with poles. It is fitted by
+Legendre series on panels, fine ones where it is rough. Each panel's part of the integral is then a sum of
+spherical Bessel functions: Filon's method, as exact for rapid oscillation as for slow (Iserles 2004).
 """
 
 from __future__ import annotations
@@ -30,23 +30,22 @@ _NODES, _NODE_WEIGHTS = legendre.leggauss(_DEGREE + 1)
 _TO_SERIES = (
     legendre.legvander(_NODES, _DEGREE) * _NODE_WEIGHTS[:, np.newaxis] * (np.arange(_DEGREE + 1) + 0.5)
 )
-_TOLERANCES = (1e-14, 1e-13, 1e-12)  # of the last coefficients: some distribution functions are rougher
+_TOLERANCES = (1e-14, 1e-13, 1e-12)  # for the last coefficients, tried in turn: some laws are rougher
 _MAX_PANELS = 2**14
 _MAX_ATOMS = 2**20
-_TAIL = 2.0**-50  # the probability beyond which a tail is left out
-_MANY = 512  # distinct arguments above which an interpolant in t is made
+_TAIL = 2.0**-50  # tails of less probability are left out
+_MANY = 512  # more distinct arguments than this are interpolated
 
 
 @dataclass(frozen=True)
 class Law:
     """A frozen distribution of scipy.stats, for one number: the law of each coordinate, all independent.
 
-    Laws of the same name and parameters are equal; a law of no name there equals itself alone.
+    Laws with the same name and parameters are equal; a law without a name equals only itself.
 
     `name`: in scipy.stats; None for a distribution of the user's own.
     `parameters`: shape parameters, `loc` and `scale`.
-    `own`: the distribution where it has no name.
-    `distribution`: frozen.
+    `own`: the distribution if it has no name, else None.
     """
 
     name: str | None
@@ -54,14 +53,14 @@ class Law:
     own: Any
     distribution: Any = field(compare=False, repr=False)
 
-    n_features = None  # of points that have a kernel of it: any
+    n_features = None  # any number of columns
 
     @classmethod
     def of(cls, distribution: Any) -> Self:
         """Return the law of a frozen distribution.
 
-        Raises InvalidParameterError if it is no frozen distribution of one number, or its parameters are
-          invalid.
+        Raises InvalidParameterError if it is not a frozen distribution of one number, or has invalid
+          parameters.
         """
         from scipy import stats
 
@@ -82,7 +81,7 @@ class Law:
         }
         if not all(is_number(value) and np.isfinite(value) for value in plain.values()):
             raise InvalidParameterError(
-                f"`distribution` has the parameters {plain}; expected finite numbers, one each"
+                f"`distribution` has the parameters {plain}; expected one finite number for each"
             )
         if not np.isfinite(distribution.ppf(0.5)):
             raise InvalidParameterError(
@@ -114,8 +113,8 @@ class Law:
         """
         if self.name is None:
             raise InvalidParameterError(
-                f"the distribution {self.own!r} has no name in scipy.stats, so a kernel of it cannot be "
-                "stored; take a distribution of scipy.stats, or SpectralKernel.mixture"
+                f"the distribution {self.own!r} has no name in scipy.stats, so its kernel cannot be stored; "
+                "take a distribution of scipy.stats, or SpectralKernel.mixture"
             )
         return {"scipy": self.name, "parameters": dict(self.parameters)}
 
@@ -127,7 +126,7 @@ class Law:
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return the real part of the product of the coordinates' characteristic functions.
 
-        Not the product of their real parts: that would be another kernel where the law is not symmetric.
+        The product of their real parts would be another kernel if the law is not symmetric.
         """
         product: Any = 1.0
         for a, b in zip(left.T, right.T, strict=True):
@@ -139,7 +138,7 @@ class Law:
         return ProductMeasure(self.distribution.ppf)
 
     def characteristic_function(self, t: FloatArray) -> FloatArray | ComplexArray:
-        """Return E exp(i·t·ω) for each entry of t, real where a closed form says so.
+        """Return E exp(i·t·ω) for each entry of t; real for closed forms that are.
 
         Raises InvalidParameterError if the law has no closed form here and its distribution function is too
           rough.
@@ -210,9 +209,10 @@ def _atoms(law: Law) -> tuple[FloatArray, FloatArray]:
     lower, upper = distribution.support()
     middle = distribution.ppf(0.5)
     outside = distribution.cdf(middle - _MAX_ATOMS // 2) + distribution.sf(middle + _MAX_ATOMS // 2)
-    if outside > _TAIL:  # asked first, since SciPy walks to a quantile step by step
+    if outside > _TAIL:  # checked first, since SciPy walks to a quantile step by step
         raise InvalidParameterError(
-            f"{law} spreads over more than {_MAX_ATOMS:_} values, too many to sum; take lighter tails"
+            f"{law} spreads over more than {_MAX_ATOMS:_} values, too many to sum; take a law with lighter "
+            "tails"
         )
     first = lower if np.isfinite(lower) else distribution.ppf(_TAIL)
     last = upper if np.isfinite(upper) else distribution.isf(_TAIL)
@@ -231,7 +231,7 @@ def _sum_atoms(law: Law, t: FloatArray) -> ComplexArray:
 
 
 def _in_parts(function: Callable[[FloatArray], ComplexArray], t: FloatArray, rows: int) -> ComplexArray:
-    """Return a function of so many entries of t at a time, which bounds the memory that it takes."""
+    """Return the function's values, from `rows` entries of t at a time, which bounds the memory."""
     result = np.empty(len(t), np.complex128)
     for start in range(0, len(t), rows):
         result[start : start + rows] = function(t[start : start + rows])
@@ -243,7 +243,11 @@ def _in_parts(function: Callable[[FloatArray], ComplexArray], t: FloatArray, row
 
 @dataclass(frozen=True)
 class Panels:
-    """Functions on intervals side by side, each a Legendre series: coefficients (degree + 1, n_panels)."""
+    """A function as Legendre series on adjacent intervals.
+
+    `left`, `right`: arrays of shape (n_panels,). Ends of the intervals.
+    `series`: array of shape (degree + 1, n_panels). Coefficients.
+    """
 
     left: NDArray[Any]
     right: NDArray[Any]
@@ -259,7 +263,7 @@ class Panels:
 
 
 def panel_nodes(panels: Panels) -> tuple[FloatArray, FloatArray]:
-    """Return the points and the weights of Gauss and Legendre's quadrature on all panels."""
+    """Return points and weights of Gauss-Legendre quadrature on all panels."""
     half = panels.half_width[:, np.newaxis]
     points = panels.centre[:, np.newaxis] + half * _NODES
     return points.ravel(), (half * _NODE_WEIGHTS).ravel()
@@ -268,7 +272,7 @@ def panel_nodes(panels: Panels) -> tuple[FloatArray, FloatArray]:
 def fit_panels(
     function: Callable[[FloatArray], NDArray[Any]], edges: FloatArray, tolerance: float
 ) -> Panels | None:
-    """Fit a function, halving panels until their last coefficients are small; None if they are too many."""
+    """Fit a function, halving panels until their last coefficients are small; None if it takes too many."""
     left, right = edges[:-1], edges[1:]
     done: list[tuple[FloatArray, FloatArray, NDArray[Any]]] = []
     n_panels = 0
@@ -279,7 +283,7 @@ def fit_panels(
         centre, half = (left + right) / 2, (right - left) / 2
         series = function(centre[:, np.newaxis] + half[:, np.newaxis] * _NODES) @ _TO_SERIES
         ulp = np.spacing(np.abs(centre))
-        # a steep function shows the rounding of its argument, which no halving takes away
+        # steep functions show the rounding of their arguments, which halving does not take away
         rounding = 8 * ulp / half * np.abs(series[:, 1:]).max(axis=1)
         smooth = np.abs(series[:, -3:]).max(axis=1) <= tolerance + rounding
         smooth |= half <= 4 * ulp  # a step: nothing is left to halve
@@ -289,7 +293,7 @@ def fit_panels(
     lefts, rights, all_series = (np.concatenate(parts) for parts in zip(*done, strict=True))
     order = np.argsort(lefts, kind="stable")
     lefts, rights, all_series = lefts[order], rights[order], all_series[order]
-    # a slope makes each panel rise as the function does from end to end: rounding and steps lose nothing
+    # a slope makes each panel rise by what the function does: neither rounding nor steps lose probability
     ends = function(np.column_stack([lefts, rights]))
     all_series[:, 1] += (ends[:, 1] - ends[:, 0]) / 2 - all_series[:, 1::2].sum(axis=1)
     return Panels(lefts, rights, all_series.T)
@@ -356,7 +360,7 @@ def _integrate(law: Law, t: FloatArray) -> ComplexArray:
     )
     checks = t[:: max(1, len(t) // 64)]
     if fitted is None or np.abs(_interpolate(fitted, checks) - _transform(panels, checks)).max() > 1e-11:
-        return _transform(panels, t)  # it oscillates faster than an interpolant is worth
+        return _transform(panels, t)  # it oscillates too fast for interpolation
     return _interpolate(fitted, t)
 
 

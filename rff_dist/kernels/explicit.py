@@ -1,4 +1,4 @@
-"""Kernels with features of their own, which are no functions of a difference: linear, polynomial, min."""
+"""Kernels that are not functions of x - y, and have features of their own: linear, polynomial, min."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Polynomial(Kernel):
     degree : int
         At least 1.
     offset : float
-        0 or more; 0 leaves out all lower degrees.
+        0 or more; 0 leaves out all degrees below `degree`.
     """
 
     degree: int = 2
@@ -59,15 +59,15 @@ class Polynomial(Kernel):
 
 @dataclass(frozen=True)
 class Min(Kernel):
-    """Σ_d min(x_d, y_d) - lower_d, the kernel of Brownian motion: a rough function of each column, summed.
+    """Σ_d min(x_d, y_d) - lower_d, the kernel of Brownian motion: sums of a rough function of each column.
 
     `1 + Min()` on one column is the first-order Sobolev space of the interval.
 
     Parameters
     ----------
     lower, upper : float, or None
-        The interval; inputs beyond it count as its ends. None is filled in from the data by the
-        estimators; a kernel called by itself then takes `lower` as 0 and has no upper end.
+        The interval; inputs beyond it count as its ends. Estimators take an end that is None from the data;
+        a kernel that is called by itself takes 0 for `lower`, and has no upper end.
     """
 
     lower: float | Sequence[float] | np.ndarray | None = None
@@ -93,7 +93,7 @@ class Min(Kernel):
             return
         if np.ndim(lower) and np.ndim(upper) and np.size(lower) != np.size(upper):
             raise InvalidParameterError(
-                f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)}; expected as many"
+                f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)}; expected as many of each"
             )
         if not (np.asarray(upper) > np.asarray(lower)).all():
             raise InvalidParameterError(f"`upper` is {upper!r}, not above `lower`, {lower!r}")
@@ -124,17 +124,17 @@ class Min(Kernel):
         return np.sum(list(self._lengths(X)), axis=0)
 
     def _lengths(self, X: FloatArray) -> FloatArray:
-        """Return how far the entries are above their lower ends, shape (n_features, n_samples)."""
+        """Return the entries' distances from their lower ends, shape (n_features, n_samples)."""
         lower, upper = self.interval(X.shape[1])
         if self.lower is None and (X < 0).any():
             raise DataError(
-                f"min(x, y) needs inputs of at least 0, and one is {X.min():g}; give the interval: "
+                f"min(x, y) needs inputs of at least 0, but one is {X.min():g}; give the interval: "
                 "Min(lower, upper)"
             )
         return (np.clip(X, lower, upper) - lower).T
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
-        # a constant column, or one beyond the end that was given, needs some interval
+        # a constant column, or one beyond the end that was given, would have an empty interval
         if self.lower is None and self.upper is None:
             return Min(lower, np.where(upper > lower, upper, lower + _some_width(lower)))
         if self.lower is None:

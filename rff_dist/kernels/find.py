@@ -1,4 +1,4 @@
-"""Kernels found by their text, and made again from what was stored."""
+"""Kernels found by their text, or rebuilt from what was stored."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _WITH_PARTS: dict[str, type[Kernel]] = {
 def find_kernel(kernel: str | Kernel) -> Kernel:
     """Return the kernel that a text describes, or the object itself.
 
-    Parts of a text have no length scale unless it gives them one: it then comes from the data.
+    Parts that the text gives no length scale take theirs from the data.
 
-    `kernel`: a name; with parameters, "matern:nu=2.5"; sums and products, "gaussian + 0.1 * linear"; see
-      `rff_dist.kernels.text`.
-    Raises InvalidParameterError if no kernel has that name, with the nearest one, or it has no such
-      parameters.
+    `kernel`: a name, "matern"; with parameters, "matern:nu=2.5"; sums and products, "gaussian + 0.1 *
+      linear"; see `rff_dist.kernels.text`.
+    Raises InvalidParameterError if no kernel has that name (the message gives the nearest one), or it has no
+      such parameters.
 
     >>> find_kernel("0.5 + 2 * matern:nu=2.5")
     0.5 + 2.0 * Matern(nu=2.5)
@@ -47,7 +47,7 @@ def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
     Raises InvalidParameterError if the name or a parameter is unknown.
     """
     if not isinstance(values, Mapping):
-        raise InvalidParameterError(f"a kernel is described by {values!r}; expected a dictionary")
+        raise InvalidParameterError(f"the description of a kernel is {values!r}; expected a dictionary")
     parameters = dict(values)
     kernel = find_by_name({**KERNELS, **_WITH_PARTS}, parameters.pop("name", None), "kernel")
     try:

@@ -1,4 +1,4 @@
-"""Whether a function of the distance is a kernel: a numerical look at its spectral density (Bochner)."""
+"""Whether a function of the distance is a kernel: a numerical check of its spectral density (Bochner)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels.characteristic import fit_panels, panel_nodes
 from rff_dist.typing import FloatArray
 
-type _Function = Callable[[FloatArray], FloatArray]  # of the distance
+type _Function = Callable[[FloatArray], FloatArray]  # from distances to values
 
-_EXTENT = 50  # half-widths of the function
-_N_POINTS = 2**13  # of the grid in one dimension
+_EXTENT = 50  # in distances at which the function has halved
+_N_POINTS = 2**13  # of the grid, in one dimension
 _N_FREQUENCIES = 2**9  # in several dimensions
 
 
@@ -24,11 +24,11 @@ _N_FREQUENCIES = 2**9  # in several dimensions
 class PositiveDefiniteness:
     """What `check_positive_definite` found.
 
-    `positive_definite`: whether the spectral density is nowhere below -`tolerance`, as far as was looked.
+    `positive_definite`: whether no spectral density that was computed is below -`tolerance`.
     `worst_frequency`: where the density is lowest, in radians per unit of distance.
-    `worst_density`: the density there, smoothed over 1/`extent`; over all frequencies it integrates to k(0).
+    `worst_density`: the density there, smoothed over 1/`extent`. The density integrates to k(0).
     `tolerance`: what counts as rounding, in the units of the density.
-    `extent`, `highest_frequency`: how far was looked, in distances and in frequencies.
+    `extent`, `highest_frequency`: the largest distance and frequency that were checked.
     """
 
     positive_definite: bool
@@ -40,28 +40,25 @@ class PositiveDefiniteness:
     highest_frequency: float
 
     def require(self) -> None:
-        """Raise unless the function passed.
-
-        Raises InvalidParameterError, with the frequency at which Bochner's condition fails.
-        """
+        """Raise InvalidParameterError, with the frequency at which Bochner's condition fails, if it does."""
         if not self.positive_definite:
             raise InvalidParameterError(str(self))
 
     def __str__(self) -> str:
         where = "1 dimension" if self.n_features == 1 else f"{self.n_features} dimensions"
-        looked = f"looked at distances to {self.extent:.3g} and frequencies to {self.highest_frequency:.3g}"
+        looked = f"checked up to distance {self.extent:.3g} and frequency {self.highest_frequency:.3g}"
         if self.positive_definite:
             return (
-                f"nothing against positive definiteness in {where}: the least spectral density is "
+                f"no sign against positive definiteness in {where}: the lowest spectral density is "
                 f"{self.worst_density:.3g}, at the frequency {self.worst_frequency:.4g}, not below "
-                f"{-self.tolerance:.1g} ({looked}; numbers on a grid are no proof)"
+                f"{-self.tolerance:.1g} ({looked}; values on a grid are no proof)"
             )
         return (
             f"not positive definite in {where}: at the frequency {self.worst_frequency:.4g} the spectral "
-            f"density is {self.worst_density:.3g}, below {-self.tolerance:.1g}. By Bochner's theorem that of "
-            "a kernel is nowhere negative; this function has points whose Gram matrix has a negative "
-            f"eigenvalue, and no random features ({looked}). Take a kernel of this library, or give its law "
-            "to SpectralKernel"
+            f"density is {self.worst_density:.3g}, below {-self.tolerance:.1g}. By Bochner's theorem a "
+            "kernel's density is nowhere negative. This function has points whose Gram matrix has a negative "
+            f"eigenvalue, and it has no random features ({looked}). Take a kernel of this library, or give "
+            "the law of its frequencies to SpectralKernel"
         )
 
 
@@ -74,23 +71,23 @@ def check_positive_definite(
 ) -> PositiveDefiniteness:
     """Check numerically whether k(x, y) = function(|x - y|) is positive definite, by Bochner's theorem.
 
-    The function is multiplied by a kernel that is 0 from `extent` on (the overlap of two balls), which
-    leaves a kernel a kernel; so what is found negative is no trace of cutting the function off. In one
-    dimension the rest is a discrete Fourier transform of values on a grid, and a negative density proves
-    that the grid's Gram matrix has a negative eigenvalue. In several, it is a Hankel transform by
-    quadrature, good to about 1e-12. That a function passes proves nothing beyond the distances and
-    frequencies looked at: a narrow negative band, narrower than 1/`extent`, escapes. About a second.
+    The function is multiplied by a kernel that is 0 from `extent` on (the overlap of two balls). A kernel
+    times this one is a kernel, so a negative density does not come from cutting the function off. In one
+    dimension the density is a discrete Fourier transform of values on a grid, and a negative one proves that
+    the grid's Gram matrix has a negative eigenvalue. In several dimensions it is a Hankel transform by
+    quadrature, good to about 1e-12. Passing proves nothing beyond the distances and frequencies that were
+    checked, and negative bands narrower than 1/`extent` go unnoticed. Takes about a second.
 
     Parameters
     ----------
     function : callable
-        From distances, a float64 array of shape (n,) and not negative, to values of that shape.
+        Maps distances, a float64 array of shape (n,) of numbers from 0 on, to values of the same shape.
     n_features : int
         Dimension of the points; a function may pass in one dimension and fail in more.
     extent : float, optional
-        Largest distance looked at; 50 times the distance where the function has halved, by default.
+        Largest distance that is checked. By default 50 times the distance at which the function has halved.
     tolerance : float
-        How far below 0 a density counts as rounding, as a share of the largest density.
+        Densities this far below 0 count as rounding, as a share of the largest density.
 
     Returns
     -------
@@ -100,9 +97,9 @@ def check_positive_definite(
     Raises
     ------
     InvalidParameterError
-        If a parameter is out of range, or no extent is given for a function that does not fall.
+        If a parameter is out of range, or `extent` is missing for a function that does not fall.
     DataError
-        If the function returns other than finite numbers, one per distance, with k(0) above 0.
+        If the function does not return one finite number per distance, or k(0) is not above 0.
 
     References
     ----------
@@ -167,8 +164,8 @@ def _find_extent(function: _Function) -> float:
 def _density_on_a_line(function: _Function, extent: float) -> tuple[FloatArray, FloatArray]:
     """Return frequencies and the density by a Fourier transform; the triangle weights are Fejér's.
 
-    Without rounding the density at ω is (h/2πn)·v*Kv for v_j = exp(iωhj) and the Gram matrix K of the grid,
-    so that it is not negative for any kernel.
+    Without rounding the density at ω is (h/2πn)·v*Kv, with v_j = exp(iωhj) and the grid's Gram matrix K. So
+    no kernel has a negative one.
     """
     step = extent / _N_POINTS
     places = np.arange(_N_POINTS, dtype=np.float64)
@@ -185,11 +182,12 @@ def _density_in_space(function: _Function, extent: float, n_features: int) -> tu
     half = n_features / 2
     frequencies = np.linspace(0, np.pi * _N_FREQUENCIES / (2 * extent), _N_FREQUENCIES)
     size = float(np.abs(_values(function, extent * np.arange(1000.0) / 1000)).max())
-    edges = np.linspace(0, extent, _N_FREQUENCIES // 4 + 1)  # two waves of the highest frequency, at most
+    edges = np.linspace(0, extent, _N_FREQUENCIES // 4 + 1)  # at most two waves of the highest frequency each
     panels = fit_panels(lambda r: _values(function, r.ravel()).reshape(r.shape), edges, 1e-13 * size)
     if panels is None:
         raise InvalidParameterError(
-            "the function is too rough to integrate: it jumps or bends at thousands of distances"
+            "the function is too rough to integrate: it jumps or bends at thousands of distances; give a "
+            "smoother one"
         )
     r, weights = panel_nodes(panels)
     overlap = scipy.special.betainc((n_features + 1) / 2, 0.5, np.maximum(0, 1 - (r / extent) ** 2))
@@ -200,7 +198,7 @@ def _density_in_space(function: _Function, extent: float, n_features: int) -> tu
 
 
 def _spherical_wave(z: FloatArray, half: float) -> FloatArray:
-    """Return the mean of exp(i·z·u) over the unit sphere, Γ(d/2)·(2/z)^(d/2-1)·J_{d/2-1}(z) half = d/2."""
+    """Return the mean of exp(i·z·u) over the unit sphere, Γ(d/2)·(2/z)^(d/2-1)·J_{d/2-1}(z), half = d/2."""
     safe = np.where(z > 0, z, 1.0)
     log_factor = scipy.special.gammaln(half) + (half - 1) * np.log(2 / safe)
     return np.where(z > 1e-8, np.exp(log_factor) * scipy.special.jv(half - 1, safe), 1.0)

@@ -1,4 +1,4 @@
-"""Kernels given by the law of their frequencies, as Bochner's theorem has it: k(Δ) = E cos(ω'Δ)."""
+"""Kernels given by the law of their frequencies, by Bochner's theorem: k(Δ) = E cos(ω'Δ)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rff_dist.typing import FloatArray
 class SpectralKernel(Stationary):
     """k(Δ) = E cos(ω'Δ/ℓ) for frequencies ω of any law: every shift-invariant kernel with k(0) = 1.
 
-    The kernel is the real part of the law's characteristic function, exact to about 1e-10; a law that is not
-    symmetric about 0 has the kernel of its symmetrised form.
+    The kernel is the real part of the law's characteristic function, exact to about 1e-10. A law that is not
+    symmetric about 0 gives the same kernel as its symmetrised form.
 
     Parameters
     ----------
     distribution : frozen distribution of scipy.stats
-        Of one number, continuous or discrete: the law of each coordinate of ω, all independent. A law of
-        whole numbers gives a kernel of period 2πℓ. Or `multivariate_normal`: the law of ω, with one
-        dimension per input column. In radians per unit of the scaled inputs.
+        In radians per unit of the scaled inputs. A distribution of one number, continuous or discrete, is
+        the law of each coordinate of ω, and coordinates are independent; whole numbers give a kernel of
+        period 2πℓ. `multivariate_normal` is the law of ω itself, with one dimension per input column.
     length_scale : float or sequence of float of shape (n_features,)
-        Inputs are divided by it; a sequence gives one per input column. It is 1 where it is left out,
-        since the law has a scale of its own.
+        Inputs are divided by it; a sequence gives one per input column. 1 by default, since the law has a
+        scale of its own.
 
     Raises
     ------
@@ -74,17 +74,17 @@ class SpectralKernel(Stationary):
         scales: ArrayLike,
         length_scale: LengthScale = 1.0,
     ) -> Self:
-        """Return a spectral mixture, Σ_c w_c · cos(μ_c'Δ) · exp(-|S_c'Δ|²/2): it can learn any spectrum.
+        """Return a spectral mixture, Σ_c w_c · cos(μ_c'Δ) · exp(-|S_c'Δ|²/2), which can learn any spectrum.
 
         Parameters
         ----------
         weights : array-like of shape (n_mixtures,)
-            Above 0; divided by their sum.
+            Above 0; they are divided by their sum.
         means : array-like of shape (n_mixtures, n_features), or (n_mixtures,) for one column
             The components' centres, in radians per unit of the scaled inputs.
         scales : array-like of the shape of `means`, or (n_mixtures, n_features, n_features)
-            Standard deviations of the coordinates about them, 0 or more, in the same units; or matrices S_c,
-            for the covariances S_c·S_c'.
+            The coordinates' standard deviations, 0 or more, in the same units; or matrices S_c, for the
+            covariances S_c·S_c'.
         length_scale : float or sequence of float of shape (n_features,)
             Inputs are divided by it.
 
@@ -95,8 +95,8 @@ class SpectralKernel(Stationary):
 
         References
         ----------
-        Wilson & Adams (2013), eq. 12, who count frequencies in cycles, not radians, and have the product of
-        the columns' cosines.
+        Wilson & Adams (2013), eq. 12, who measure frequencies in cycles, not radians, and multiply the
+        columns' cosines.
 
         Examples
         --------
@@ -172,7 +172,7 @@ def _law_of(distribution: Any) -> Law | Mixture:
 
 
 def _root(covariance: FloatArray) -> FloatArray:
-    """Return S with S·S' the covariance, which may be singular."""
+    """Return S with S·S' = `covariance`, which may be singular."""
     try:
         return np.asarray(np.linalg.cholesky(covariance))
     except np.linalg.LinAlgError:
@@ -210,7 +210,8 @@ class Mixture:
             raise InvalidParameterError(f"`weights` has the entry {w.min():g}; expected numbers above 0")
         if s.ndim == 2 and not (s >= 0).all():
             raise InvalidParameterError(f"`scales` has the entry {s.min():g}; expected numbers of at least 0")
-        shares = w if abs(w.sum() - 1) < 1e-14 * len(w) else w / w.sum()  # so that shares stay what they are
+        # weights that were stored are shares already: dividing again would change their last bits
+        shares = w if abs(w.sum() - 1) < 1e-14 * len(w) else w / w.sum()
         return cls(_as_tuples(shares.tolist()), _as_tuples(mu.tolist()), _as_tuples(s.tolist()))
 
     @property
@@ -221,7 +222,7 @@ class Mixture:
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return the Gram matrix of points divided by their length scales."""
         law = self.measure()
-        left, right = left - left[:1], right - left[:1]  # far from 0, phases would lose digits
+        left, right = left - left[:1], right - left[:1]  # phases of points far from 0 lose digits
         gram = np.zeros((len(left), len(right)))
         for weight, mean, scale in zip(law.weights, law.means, law.scales, strict=True):
             a, b = (left * scale, right * scale) if scale.ndim == 1 else (left @ scale, right @ scale)

@@ -23,7 +23,7 @@ class Gaussian(OfDistance):
 
     @classmethod
     def from_gamma(cls, gamma: float) -> Self:
-        """Return exp(-gamma·|x - y|²), scikit-learn's way to write it: gamma = 1 / (2ℓ²)."""
+        """Return exp(-gamma·|x - y|²), as scikit-learn writes it: gamma = 1 / (2ℓ²)."""
         return cls(length_scale=float(np.sqrt(0.5 / check_positive(gamma, "gamma"))))
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
@@ -35,7 +35,7 @@ class Gaussian(OfDistance):
 
 @dataclass(frozen=True, repr=False)
 class Laplacian(OfDistance):
-    """exp(-|x - y|₁ / ℓ), with the L1 distance (scikit-learn's); the L2 form is `Matern(nu=0.5)`."""
+    """exp(-|x - y|₁ / ℓ), with the L1 distance as in scikit-learn; the L2 form is `Matern(nu=0.5)`."""
 
     name = "laplacian"
     metric = "cityblock"
@@ -88,7 +88,7 @@ class Matern(OfDistance):
 
 
 def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
-    """Return 2^(1-ν)/Γ(ν)·s^ν·K_ν(s), by logarithms, since each factor alone overflows."""
+    """Return 2^(1-ν)/Γ(ν)·s^ν·K_ν(s), by logarithms, since single factors overflow."""
     gram = np.ones_like(scaled)
     positive = scaled > 0
     s = scaled[positive]
@@ -105,13 +105,13 @@ def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
 def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
     """Return the Matérn kernel where K_ν overflows (s small beside ν) or underflows (huge s: 0).
 
-    The expansion for large orders, DLMF 10.41.4, divided by its value at s = 0, in a form that cancels
-    nothing: within 1e-12 wherever K_ν overflows.
+    This is the expansion for large orders, DLMF 10.41.4, divided by its value at s = 0. It is written without
+    cancellation, and is within 1e-12 wherever K_ν overflows.
     """
     ratio = s / nu
     excess = ratio * (ratio / (1 + np.hypot(1, ratio)))  # √(1 + (s/ν)²) - 1
     t = 1 / (1 + excess)
-    terms = (  # of the logarithm of the series; each is a polynomial in t, less its value at t = 1
+    terms = (  # of the series' logarithm; each is a polynomial in t minus its value at t = 1, where s = 0
         (3 * t - 5 * t**3 + 2) / 24,
         (t**2 - 6 * t**4 + 5 * t**6) / 16,
         (375 * t**3 - 4779 * t**5 + 9945 * t**7 - 5525 * t**9 - 16) / 5760,
@@ -122,7 +122,7 @@ def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
 
 
 def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore", over="ignore"):  # a tiny nu may give an infinite scale: draws refuse it
+    with np.errstate(divide="ignore", over="ignore"):  # tiny nu may give infinite scales, which draws refuse
         return np.asarray(np.sqrt(nu / scipy.special.gammaincinv(nu, uniforms)))
 
 
@@ -164,7 +164,7 @@ class RationalQuadratic(OfDistance):
 
 @dataclass(frozen=True, repr=False)
 class Cauchy(OfCoordinates):
-    """Π_d 1 / (1 + (x_d - y_d)²/ℓ²), a product over the columns; some libraries mean 1 / (1 + |x - y|²)."""
+    """Π_d 1 / (1 + (x_d - y_d)²/ℓ²), a product over columns; some libraries mean 1 / (1 + |x - y|²)."""
 
     name = "cauchy"
 
@@ -177,7 +177,7 @@ class Cauchy(OfCoordinates):
 
 @dataclass(frozen=True, repr=False)
 class Sinc(OfCoordinates):
-    """Π_d sin(δ_d)/δ_d with δ = (x - y)/ℓ: functions of no frequency above 1/ℓ."""
+    """Π_d sin(δ_d)/δ_d with δ = (x - y)/ℓ: functions without frequencies above 1/ℓ."""
 
     name = "sinc"
 

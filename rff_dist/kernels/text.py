@@ -1,4 +1,4 @@
-"""Kernels as one types them where there is no Python: "matern:nu=2.5", "gaussian + 0.1 * linear"."""
+"""Kernels written as text, on the command line say: "matern:nu=2.5", "gaussian + 0.1 * linear"."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from rff_dist.kernels.algebra import Constant, Scaled, Sum
 from rff_dist.kernels.base import Kernel, Stationary
 from rff_dist.kernels.explicit import Linear
 
-_PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")  # not the sign of a number or of its exponent
+_PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")  # neither the sign of a number nor of its exponent
 _FORM = "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 * linear'"
 
 
 def parse_kernel(text: object, kernels: Mapping[str, type[Kernel]]) -> Kernel:
     """Return the kernel that a text describes: names with parameters, their sums and products.
 
-    `text`: factors with `*` between them, summed with `+`. A factor is a number, or the name of a kernel,
+    `text`: a sum, with `+`, of products, with `*`, of factors. A factor is a number or the name of a kernel,
       with `:` before its parameters and `,` between them: "rational_quadratic:shape=2,length_scale=0.5".
-    `kernels`: the kernels by their names.
-    Raises InvalidParameterError if a name or a parameter is unknown, a parameter is no number, or a lone
-      kernel brings the length scale that `length_scale` is for.
+    `kernels`: the kernels by name.
+    Raises InvalidParameterError if a name or a parameter is unknown, a parameter is not a number, or a single
+      kernel has a length scale, which belongs in `length_scale`.
     """
     if not isinstance(text, str):
-        return find_by_name(kernels, text, "kernel")()  # refuses it
+        return find_by_name(kernels, text, "kernel")()  # raises, with the names that are known
     total = reduce(operator.add, [_product(part, text, kernels) for part in _PLUS.split(text)])
     if isinstance(total, Stationary) and "length_scale" in text:
         raise InvalidParameterError(
-            f"`kernel` is {text!r}, which is one kernel with a length scale; give that as `length_scale`"
+            f"`kernel` is {text!r}, a single kernel with a length scale; give that as `length_scale`"
         )
     return total
 
@@ -71,7 +71,7 @@ def _parameters(kernel: type[Kernel], rest: str, text: str) -> dict[str, float]:
         if name not in known or number is None or name in parameters:
             raise InvalidParameterError(
                 f"`kernel` is {text!r}, but the {kernel.name} kernel does not take {pair.strip()!r}; it has "
-                + (f"{', '.join(known)}, each once and a number" if known else "no parameters")
+                + (f"{', '.join(known)}, each a number and given once" if known else "no parameters")
             )
         parameters[name] = number
     return parameters
@@ -88,7 +88,7 @@ def _number(text: str) -> int | float | None:
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """Return a kernel, or a sum of some, as `find_kernel` reads it, without widths; others as they show.
+    """Return the text that `find_kernel` reads, without length scales; the repr of kernels without a text.
 
     >>> from rff_dist.kernels.explicit import Linear
     >>> from rff_dist.kernels.stationary import Matern
@@ -109,7 +109,7 @@ def kernel_text(kernel: Kernel) -> str:
 
 
 def shortened_text(text: str) -> str:
-    """Return a kernel's text for people: its numbers have three digits.
+    """Round the numbers in a kernel's text to three digits, for people.
 
     >>> shortened_text("Gaussian(length_scale=1.9087707404331382) + Linear()")
     'Gaussian(length_scale=1.91) + Linear()'

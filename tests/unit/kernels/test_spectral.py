@@ -303,9 +303,9 @@ class TestErrors:
         ("distribution", "message"),
         [
             (stats.norm(scale=-1), "scipy.stats.norm is not defined"),
-            (stats.norm([0, 1]), "finite numbers, one each"),
-            (stats.norm(np.nan), "finite numbers, one each"),
-            (stats.t(np.inf), "finite numbers, one each"),
+            (stats.norm([0, 1]), "one finite number for each"),
+            (stats.norm(np.nan), "one finite number for each"),
+            (stats.t(np.inf), "one finite number for each"),
         ],
         ids=["negative", "two", "nan", "infinite"],
     )
