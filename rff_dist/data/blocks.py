@@ -1,4 +1,4 @@
-"""What passes are made over: rows, the datasets they are read from, and blocks of them."""
+"""What passes are made over: datasets, their rows, and blocks of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rff_dist.errors import PlanError
 from rff_dist.typing import FloatArray
 
-ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
+ROUNDING = 1e-14  # rounding alone may give a constant a variance of this share of its mean square
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def cut_blocks(n_samples: int, chunk_rows: int, *, rows_per_block: int) -> list[
 
 
 def whole_chunks(chunk_rows: int, rows_per_block: int) -> int:
-    """Return the rows of as many whole chunks as are about `rows_per_block` rows.
+    """Return the number of rows of the whole chunks that have about `rows_per_block` rows.
 
     Raises PlanError if either is below 1.
     """
@@ -66,11 +66,11 @@ class Rows:
     `X`: real array of shape (n_samples, n_features). Inputs in their stored dtype.
     `y`: float64 array of shape (n_samples, n_targets), or None. Targets.
     `sample_weight`: float64 array of shape (n_samples,), or None. Weights; None means 1 for each row.
-    `chunk_rows`: rows of a stored chunk, for messages; None where rows are not stored.
-    `groups`: int, bool or str array of shape (n_samples,), or None. What rows are held out together by; see
-      `GroupFolds`.
-    `own_weight`: float64 array of shape (n_samples,), or None. Weights before they were multiplied by those
-      of classes; None where they were not.
+    `chunk_rows`: rows of a stored chunk, for messages; None if rows are not stored.
+    `groups`: int, bool or str array of shape (n_samples,), or None. Rows of one group are held out together,
+      see `GroupFolds`.
+    `own_weight`: float64 array of shape (n_samples,), or None. Weights without the factors of classes; None
+      if there are no such factors.
     """
 
     block: Block
@@ -86,10 +86,10 @@ class Dataset(ABC):
     """Rows that blocks are read from: stored, in memory or made by a cluster.
 
     `url`: where the rows are stored; None if they are not.
-    `feature_names`, `target_names`: names of the columns, where they have names.
-    `missing_chunks`: {"error", "fill"}. What a chunk that is not in the store means; "error" for rows that
-      are not stored.
-    `version`: the snapshot that is read, of a stored dataset that keeps versions; else None.
+    `feature_names`, `target_names`: names of the columns; None if they have none.
+    `missing_chunks`: {"error", "fill"}. Whether a chunk that is not in the store is an error, or is filled;
+      "error" for rows that are not stored.
+    `version`: for a stored dataset that keeps versions: the snapshot that is read; else None.
     """
 
     url: str | None
@@ -139,15 +139,15 @@ class Dataset(ABC):
 
     @abstractmethod
     def read_weight(self, block: Block) -> FloatArray | None:
-        """Return the weights of a block, without its X; None without weights."""
+        """Return the weights of a block without reading its X; None without weights."""
 
     @abstractmethod
     def read_targets(self) -> Any:
-        """Return all of y as it is held, in the stored dtype; None without y."""
+        """Return all of y as it is held, in its stored dtype; None without y."""
 
     @abstractmethod
     def take(self, indices: NDArray[np.intp], /) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
-        """Return X, y and weights of single rows, in the order asked."""
+        """Return X, y and weights of single rows, in the order of `indices`."""
 
     @abstractmethod
     def without_targets(self) -> Dataset:
@@ -159,59 +159,59 @@ class Dataset(ABC):
 
     @abstractmethod
     def prefix_fingerprint(self, n_samples: int) -> str | None:
-        """Return a digest of the first rows alone; None where these are not told from others."""
+        """Return a digest of the first rows alone; None if there is none for such data."""
 
     def recorded_prefix(self, n_samples: int) -> str | None:
-        """Return a digest of the first rows that is known without reading them; None where none is."""
+        """Return a digest of the first rows that is known without reading them, or None."""
         return None
 
     @abstractmethod
     def can_travel(self) -> bool:
-        """Return whether another process can read the rows itself, and needs no copy of them."""
+        """Return whether other processes can read the rows themselves, without a copy from this one."""
 
     def read_groups(self, block: Block) -> NDArray[Any] | None:
-        """Return the groups of a block's rows, without its X; None where rows have none."""
+        """Return the groups of a block's rows without reading its X; None without groups."""
         return None
 
     def check_unchanged(self) -> None:
-        """Check that stored rows are still those that were opened; others cannot change.
+        """Check that stored rows are still those that were opened.
 
-        Raises ConflictError if they were changed meanwhile: what was read may be a mixture.
+        Raises ConflictError if they were changed meanwhile: what was read may mix old and new rows.
         """
         return
 
     @property
     def is_lazy(self) -> bool:
-        """Whether a cluster makes the rows, in tasks of its own: see `lazy`."""
+        """Whether a cluster makes the rows in tasks of its own, see `lazy`."""
         return False
 
     def lazy(self, block: Block) -> tuple[Any, Any, Any]:
-        """Return X, y and weights of a block as Dask collections, None for what there is not.
+        """Return X, y and weights of a block as Dask collections, or None for those that are missing.
 
-        Only datasets that are lazy are asked.
+        Only called if the dataset `is_lazy`.
         """
         raise NotImplementedError(f"{type(self).__name__} is not lazy")
 
     @property
     def extends(self) -> tuple[Dataset, Callable[[Rows], Rows]] | None:
-        """The dataset whose rows these are, and what completes them; None where nothing is added.
+        """The dataset whose rows these are, and the function that completes them; None if nothing is added.
 
-        What completes them pickles without the dataset.
+        The function pickles without the dataset.
         """
         return None
 
 
 class BlockFunction[S, T](ABC):
-    """A function of a block and a state that tells an engine where its rows come from.
+    """A function of a block and a state, which tells engines where its rows come from.
 
-    `source`: what it reads; None if it reads no rows of a dataset.
+    `source`: the dataset that it reads; None if it reads none.
     """
 
     source: Dataset | None
 
     @abstractmethod
     def begin(self, block: Block, state: S) -> Callable[..., T]:
-        """Read a block, and return what is left to do."""
+        """Read a block, and return the function that does the rest."""
 
     @final
     def __call__(self, block: Block, state: S) -> T:
@@ -222,11 +222,11 @@ class BlockFunction[S, T](ABC):
 class BlockTask[S, T](BlockFunction[S, T]):
     """Read a block, then compute on its rows: one fused task.
 
-    An engine with a better way to the rows, such as a Dask collection's own tasks, takes `source` and
-    `compute` apart.
+    An engine with a better way to the rows, such as a Dask collection's own tasks, uses `source` and
+    `compute` separately.
 
-    `adds`: whether `compute` takes the result of the blocks before as a third argument, which is None at
-      first, and adds to it in place: then no second result is made.
+    `adds`: whether `compute` takes the result of earlier blocks, or None, as a third argument and adds to it
+      in place. Then no second result is made.
     """
 
     source: Dataset

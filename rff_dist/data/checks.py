@@ -1,4 +1,4 @@
-"""Rows that cannot be used, NaN and infinity among them, refused with their number."""
+"""Checks of the values of rows; errors name the first row and column that cannot be used."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from rff_dist.errors import DataError
 def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
     """Check that inputs and targets are finite, and weights finite and not negative.
 
-    `inputs`: float array of shape (n_samples, n_features). The same rows, prepared; an overflow in float32
-      counts as infinite.
+    `inputs`: float array of shape (n_samples, n_features). The X of the same rows, prepared for features; so
+      values beyond float32 count as infinite.
     Raises DataError, with the first offending row and column.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        overflows = not np.isfinite(inputs.sum())  # as finite numbers may too; a tenth of the time
+        # takes a tenth of the time of looking at each number; but sums of finite ones may overflow too
+        overflows = not np.isfinite(inputs.sum())
     if overflows and not np.isfinite(inputs).all():
         raise _not_finite(rows, "X", inputs)
     check_targets(rows)
@@ -53,6 +54,6 @@ def _not_finite(rows: Rows, name: str, values: NDArray[Any]) -> DataError:
         problem = f"Input {name} contains infinity: {where}"
     else:
         problem = f"Input {name} contains a value too large for dtype('float32'): {where} holds {stored:g}"
-    if name == "X" and rows.chunk_rows is not None:  # y and weights may be cut otherwise
+    if name == "X" and rows.chunk_rows is not None:  # y and weights may have other chunks
         problem += f" (chunk {(rows.block.start + position[0]) // rows.chunk_rows})"
     return DataError(f"{problem}; fill or drop such rows first")

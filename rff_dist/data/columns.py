@@ -1,4 +1,4 @@
-"""Columns in memory: one label or group a row, integers, booleans or text."""
+"""Columns beside a dataset, in memory: a label or group for each row, as integers, booleans or text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = np.dtypes.StringDType()
 
 
 class Column(Protocol):
-    """One value a row beside a dataset: whole numbers, booleans or text."""
+    """One value for each row of a dataset: a whole number, boolean or text."""
 
     @property
     def n_samples(self) -> int:
@@ -33,13 +33,13 @@ class Column(Protocol):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the values are in this process, rather than stored where all can read them."""
+        """Whether only this process has the values; else they are stored where all workers can read them."""
 
     def read(self, block: Block) -> np.ndarray:
         """Return the values of a block's rows, shape (n_samples,)."""
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Return the values of single rows, in the order asked."""
+        """Return the values of single rows, in the order of `indices`."""
 
     def fingerprint(self) -> str:
         """Return a digest that changes when the values change."""
@@ -47,9 +47,9 @@ class Column(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MemoryColumn:
-    """Values in memory: `as_column` makes it.
+    """Values in memory; `as_column` makes it.
 
-    `values`: int, bool, whole float or str array of shape (n_samples,).
+    `values`: int, bool, str or float array of shape (n_samples,); floats are whole numbers.
     """
 
     values: np.ndarray
@@ -66,11 +66,9 @@ class MemoryColumn:
         return self.values.dtype
 
     def read(self, block: Block) -> np.ndarray:
-        """Return the values of a block's rows, as a view."""
         return self.values[block.start : block.stop]
 
     def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
-        """Return the values of single rows, in the order asked."""
         return np.asarray(self.values[check_indices(indices, self.n_samples)])
 
     @cached_property
@@ -78,11 +76,10 @@ class MemoryColumn:
         return digest_array(self.values)
 
     def fingerprint(self) -> str:
-        """Digest of all values."""
         return self._digest
 
     def content_key(self) -> str:
-        """Return what a pass over them is named by, see `engines.kept`."""
+        """Return the digest by which passes over these values are told apart, see `engines.kept`."""
         return self._digest
 
 
@@ -92,11 +89,11 @@ def is_text(dtype: np.dtype[Any]) -> bool:
 
 
 def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
-    """Return labels as integers, booleans, whole floats or text; refuse all else.
+    """Return labels as integers, booleans, whole floats or text.
 
     `values`: array of shape (n,).
-    `rows`: int array of shape (n,). Their rows in the dataset, for errors.
-    Raises DataError, with the first offending row.
+    `rows`: int array of shape (n,). The values' rows in the dataset, for errors.
+    Raises DataError, with the first offending row, if they are anything else.
     """
     kind = values.dtype.kind
     if kind in "iufU":
@@ -105,7 +102,7 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
         return _from_objects(values.astype(object), name, rows)
     if kind == "f" and values.dtype.itemsize <= 8:
         good = values == np.rint(values)
-        good &= np.abs(values) <= 2.0**53  # the last that float64 counts to one by one
+        good &= np.abs(values) <= 2.0**53  # float64 cannot tell all larger whole numbers apart
         if not good.all():
             at = int(np.argmin(good))
             what = (
@@ -130,7 +127,7 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
 
 
 def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
-    """Return Python objects as the one type that all of them are of."""
+    """Return Python objects as an array of the one type that all of them have."""
     families: tuple[tuple[Any, Any], ...] = (
         (str, TEXT),
         (bool | np.bool_, np.dtype(bool)),
@@ -168,7 +165,7 @@ def _as_text(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
 
 
 def _check_text(values: np.ndarray, name: str, rows: np.ndarray) -> None:
-    """Check that text of fixed width holds no half of a surrogate pair, which nothing can store."""
+    """Check that text of fixed width holds no half of a surrogate pair, which UTF-8 cannot store."""
     points = np.ascontiguousarray(values).view(np.uint32).reshape(len(values), values.dtype.itemsize // 4)
     halves = (points >= 0xD800) & (points <= 0xDFFF)
     if halves.any():
@@ -179,5 +176,5 @@ def _check_text(values: np.ndarray, name: str, rows: np.ndarray) -> None:
 def _half_a_character(value: str, name: str, row: int) -> DataError:
     return DataError(
         f"{name} is {str(value)[:50]!a} in row {row:_}, which holds half of a surrogate pair; expected text "
-        "that UTF-8 can store. Decode the bytes it came from anew"
+        "that UTF-8 can store. Decode the original bytes again"
     )

@@ -1,14 +1,14 @@
-"""How a dataset is cut into the blocks of a pass, by the data alone."""
+"""How many rows a block of a pass has; this depends on the data alone."""
 
 from __future__ import annotations
 
 from rff_dist.data.blocks import whole_chunks
 from rff_dist.errors import PlanError
 
-MIN_BLOCK_ROWS = 16_384  # four tiles or more, so that what a block costs beside them is some per cent
+MIN_BLOCK_ROWS = 16_384  # at least four tiles, so that a block costs only a few per cent more than they do
 MAX_BLOCK_ROWS = 262_144
-MAX_BLOCK_BYTES = 2**27  # of inputs, so that reading ahead stays small beside the statistics
-FEW_BLOCKS = 16  # enough for a few
+MAX_BLOCK_BYTES = 2**27  # of inputs, so that blocks that are read ahead stay small beside the statistics
+FEW_BLOCKS = 16  # blocks that are left when folds enlarge them: enough for a few workers to share
 
 
 def block_rows(
@@ -20,19 +20,19 @@ def block_rows(
     max_rows: int = MAX_BLOCK_ROWS,
     n_folds: int = 1,
 ) -> int:
-    """Return the rows of a block of a pass; depends on the data alone.
+    """Return the number of rows of a block.
 
-    More rows are more blocks, not larger ones: appended rows move no edge of the blocks before them, where
-    sums are rounded, so that an update sums only rows that are new.
+    More rows make more blocks, not larger ones. Sums are rounded at the edges of blocks, and appended rows
+    move none of the edges before them, so an update sums only new rows.
 
     Blocks are whole chunks. A chunk far larger than a block is read once for each of its blocks:
     decoding it again costs little beside the products.
 
     `itemsize`: bytes of one number of X.
     `chunk_rows`: rows that are worth reading together.
-    `max_rows`: rows that a block may have at the most.
-    `n_folds`: folds whose rows are summed apart: blocks are up to that many times larger, as long as 16 are
-      left to share out, so that sending and merging all folds' sums costs no greater share of making them.
+    `max_rows`: the most rows that a block may have.
+    `n_folds`: folds that are summed separately. Blocks are up to that many times larger, as long as 16 are
+      left, so that sending and merging the sums of all folds costs no greater share of the time.
     Raises PlanError if a size is below 1.
     """
     if n_samples < 1:
@@ -42,7 +42,7 @@ def block_rows(
     pieces = chunk_rows // wanted
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
     rows = whole_chunks(unit, wanted)
-    if min(rows, n_samples) > max_rows:  # rounded up, or one chunk is too large: cut it into equal parts
+    if min(rows, n_samples) > max_rows:  # by rounding up, or since one chunk is too large: cut that equally
         unit = -(-unit // -(-unit // max_rows))
         rows = max_rows // unit * unit
     return rows

@@ -16,15 +16,15 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.typing import IntArray
 
 MAX_FOLDS = 1000
-MANY_ROWS = 2**18  # above which samples are read in stretches of rows
+MANY_ROWS = 2**18  # samples of more rows than this are read in stretches of rows
 STRETCHES = 256
-_GOLDEN = 0x9E3779B97F4A7C15
-MAX_BALANCED_GROUPS = 2**16  # each takes 10 bytes of the folds; more are even enough by their hashes
+_GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment: 2**64 over the golden ratio, and odd
+MAX_BALANCED_GROUPS = 2**16  # a group takes 10 bytes of the folds; hashes share out more evenly enough
 
 
 @dataclass(frozen=True)
 class Folds(ABC):
-    """Assigns each row to one of `n_folds` folds, by the row alone and never by the cluster.
+    """Assigns each row to one of `n_folds` folds; this never depends on the cluster.
 
     `n_folds`: at least 2.
     """
@@ -42,39 +42,40 @@ class Folds(ABC):
         """Return the fold of each of the rows `start:stop` of a dataset of `n_samples` rows.
 
         `groups`: int, bool or str array of shape (stop - start,), or None. The rows' groups.
-        Raises DataError if these folds are of groups, and there are none.
+        Raises DataError if these folds need groups and there are none.
         """
 
     @property
     def may_lack_rows(self) -> bool:
-        """Whether a fold without rows is no error, but is not validated on."""
+        """Whether a fold may have no rows: it is then not validated on, rather than an error."""
         return False
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
-        """Return each pair of folds to train on and the fold to validate on: all others, each in turn."""
+        """Each split: the folds to train on, and the one to validate on."""
         every = range(self.n_folds)
         return [(tuple(f for f in every if f != held_out), held_out) for held_out in every]
 
 
 @dataclass(frozen=True)
 class HashFolds(Folds):
-    """Folds dealt in hands: each `n_folds` consecutive rows go to all folds, in an order that hashes give.
+    """Folds at random: each `n_folds` consecutive rows go to different folds, in an order given by hashes.
 
-    As good as random, and the same on every machine, whatever rows are appended.
+    They are the same on every machine, and appended rows do not change them.
 
     Attributes
     ----------
     n_folds : int
-        At least 2; they differ in size by at most one row.
+        At least 2. Folds differ in size by at most one row.
     seed : int
-        Another seed cuts other folds.
+        Another seed gives other folds.
     """
 
     seed: int = 0
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
-        first, last = start // self.n_folds, -(-stop // self.n_folds)  # hands
+        # rows are dealt like cards, a hand of `n_folds` at a time
+        first, last = start // self.n_folds, -(-stop // self.n_folds)
         rows = np.arange(first * self.n_folds, last * self.n_folds, dtype=np.uint64)
         order = np.argsort(_mixed(rows, self.seed).reshape(-1, self.n_folds), axis=1, kind="stable")
         fold_of_row = np.empty(order.shape, np.int64)
@@ -105,19 +106,19 @@ class GroupTable:
 class GroupFolds(Folds):
     """Folds of groups: rows of one group (patient, site, day) are held out together.
 
-    Up to 65,536 groups are shared out by their sizes, so that folds are as even as groups allow, once they
-    were counted; a pass over a dataset does so first. The hash of more groups, or of groups that were not
-    counted, says their fold.
+    Passes over a dataset first count the rows of its groups. Up to 65,536 groups are then shared out by size,
+    so that folds are as even as groups allow. With more groups, or for a group that was not counted, a hash
+    of the group gives its fold.
 
     Attributes
     ----------
     n_folds : int
         At least 2.
     seed : int
-        Another seed cuts other folds.
+        Another seed gives other folds.
     table : GroupTable or None
-        The fold of each group that was counted; see `balanced`. It belongs to one dataset, and models' cards
-        leave it out.
+        The fold of each group that was counted; see `balanced`. It belongs to one dataset and is not stored
+        in models' cards.
 
     References
     ----------
@@ -140,14 +141,14 @@ class GroupFolds(Folds):
         return fold_of_group[inverse]
 
     def balanced(self, groups: NDArray[Any], n_rows: IntArray) -> Self:
-        """Return the same folds with groups shared out by their sizes.
+        """Return the same folds, with groups shared out by size.
 
         Parameters
         ----------
         groups : int, bool or str array of shape (n_groups,)
-            Each once.
+            Each group once.
         n_rows : int array of shape (n_groups,)
-            Rows of each.
+            Rows of each group.
 
         Raises
         ------
@@ -156,8 +157,8 @@ class GroupFolds(Folds):
         """
         if len(groups) < self.n_folds:
             raise DataError(
-                f"the data have {len(groups)} groups of rows with weight, and {self} hold out "
-                f"{self.n_folds} sets of them; use at most {len(groups)} folds"
+                f"the data have {len(groups)} groups of rows with weight, but {self} needs a group or more "
+                f"for each fold; use at most {len(groups)} folds"
                 if len(groups) > 1
                 else "all rows with weight are of one group, which cannot be held out; leave out the groups"
             )
@@ -173,7 +174,7 @@ class GroupFolds(Folds):
 
 
 def _keys(groups: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return integers as they are, and hashes of texts."""
+    """Return integers as they are, and texts as hashes."""
     if groups.dtype.kind in "biu":
         return groups.astype(np.int64).view(np.uint64)
     digests = [hashlib.blake2b(str(group).encode(), digest_size=8).digest() for group in groups]
@@ -182,14 +183,14 @@ def _keys(groups: NDArray[Any]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class TimeFolds(Folds):
-    """Contiguous folds of rows in the order of time, validated forward: trained on the past alone.
+    """Contiguous folds of rows in the order of time; each is validated on after training on those before it.
 
-    The first fold is only trained on, so that `n_folds` folds give `n_folds` - 1 splits.
+    The first fold is only trained on, so `n_folds` folds give `n_folds` - 1 splits.
 
     Attributes
     ----------
     n_folds : int
-        At least 2, of equal size.
+        At least 2; folds are of equal size.
     """
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
@@ -202,7 +203,7 @@ class TimeFolds(Folds):
 
 @dataclass(frozen=True)
 class PredefinedFolds(Folds):
-    """Folds that are given: each row's group is the number of its fold.
+    """Folds given by you: each row's group is the number of its fold.
 
     Attributes
     ----------
@@ -216,7 +217,7 @@ class PredefinedFolds(Folds):
         Raises
         ------
         DataError
-            If there are none, or one is no number of a fold.
+            If there are no groups, or one is not the number of a fold.
         """
         if groups is None:
             raise DataError("the data have no fold numbers; name their array, or give them as `groups`")
@@ -233,17 +234,17 @@ class PredefinedFolds(Folds):
 
 @dataclass(frozen=True)
 class HeldInFolds(Folds):
-    """Folds of which some rows are only trained on: those that length scales are tuned by.
+    """Folds in which some rows are held in: length scales are tuned on them, and no split validates on them.
 
-    Length scales that were tuned by a row's targets predict this row too well: its error says too little
-    of new rows. So it is never validated on. `hold_in` makes these folds.
+    Length scales that were tuned on a row predict that row too well, so its error says little about new rows.
+    `hold_in` makes these folds.
 
-    `n_folds`: one more than `base` has, the last of the rows that are held in; as many as `base` where its
-      first fold is held in.
-    `base`: how the other rows are cut.
-    `n_samples`, `n_stretches`, `width`: of each of `n_stretches` equal parts of `n_samples` rows, `width`
-      consecutive rows are held in, from a random place on. Rows beyond `n_samples`, which were appended
-      later, are not. 0 stretches: the first fold of `base` is held in.
+    `n_folds`: one more than `base` has: the last fold is that of the rows held in. As many as `base` has
+      if its first fold is held in.
+    `base`: the folds of all other rows.
+    `n_samples`, `n_stretches`, `width`: the first `n_samples` rows are cut into `n_stretches` equal parts.
+      From a random place on, `width` consecutive rows of each part are held in. Rows that are appended later
+      are not. 0 stretches: the first fold of `base` is held in.
     """
 
     base: Folds = HashFolds()
@@ -258,14 +259,14 @@ class HeldInFolds(Folds):
             return folds
         rows = np.arange(start, stop, dtype=np.int64)
         inside = np.minimum(rows, self.n_samples - 1)
-        # the part that a row lies in: the last whose first row, part · n_samples // n_stretches, is not later
+        # the part of a row: the last one whose first row, part · n_samples // n_stretches, is not after it
         parts = ((inside + 1) * self.n_stretches - 1) // self.n_samples
         first = self.stretch_starts(parts)
         held = (rows >= first) & (rows < first + self.width) & (rows < self.n_samples)
         return np.where(held, self.n_folds - 1, folds)
 
     def stretch_starts(self, parts: IntArray) -> IntArray:
-        """Return the first row that is held in of each of these parts of the rows."""
+        """Return the first row that is held in, for each of these parts."""
         begin = parts * self.n_samples // self.n_stretches
         end = (parts + 1) * self.n_samples // self.n_stretches
         hashes = _mixed(parts.astype(np.uint64), self.seed + 1) >> np.uint64(32)
@@ -274,11 +275,11 @@ class HeldInFolds(Folds):
 
     @property
     def may_lack_rows(self) -> bool:
-        """Whether rows are held in at random, which may be all of a fold."""
+        """Whether rows are held in at random: these may be all rows of a fold."""
         return self.n_stretches > 0
 
     def is_held_in(self, fold_of_row: IntArray) -> NDArray[np.bool_]:
-        """Return which rows are never validated on, given the fold of each."""
+        """Return which rows are never validated on, from the fold of each row."""
         return np.asarray(fold_of_row == (self.n_folds - 1 if self.n_stretches else 0))
 
     @property
@@ -290,14 +291,14 @@ class HeldInFolds(Folds):
 
 @dataclass(frozen=True)
 class SampledFolds(PredefinedFolds):
-    """Folds of a sample of rows, trained and validated on as those of the whole dataset are.
+    """Folds of a sample of rows, with the same splits as the folds of the whole dataset.
 
-    `n_folds`: as many as `whole` has; the fold of each sampled row is its group.
+    `n_folds`: as many as `whole` has; the group of each sampled row is the number of its fold.
     """
 
     whole: Folds = HashFolds()
 
-    may_lack_rows = True  # the sample, in which rows without weight are not, may have missed a fold
+    may_lack_rows = True  # the sample, which leaves out rows without weight, may have missed a fold
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
@@ -305,10 +306,10 @@ class SampledFolds(PredefinedFolds):
 
 
 def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
-    """Return folds that are never validated on some rows, by which length scales can be tuned.
+    """Return folds that hold some rows in, so that length scales can be tuned on them.
 
-    `folds`: of folds by hash, rows are held in at random. Of groups, times and given folds, the first fold
-      is, so that no group or time is both tuned by and validated on.
+    `folds`: with folds by hash, rows are held in at random. With groups, times and given folds the first
+      fold is held in, so that no group or time is both tuned and validated on.
     `n_held_in`: how many rows are wanted. At most half of the rows are held in.
     """
     if isinstance(folds, HeldInFolds):
@@ -316,14 +317,14 @@ def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
     if not isinstance(folds, HashFolds):
         return HeldInFolds(folds.n_folds, folds)
     wanted = max(1, min(n_held_in, n_samples // 2))
-    # of many rows stretches are held in rather than single rows, since each may lie in another chunk
+    # single rows of many may all lie in different chunks, so stretches of rows are held in instead
     n_stretches = wanted if n_samples <= MANY_ROWS else STRETCHES
     width = -(-wanted // n_stretches)
     return HeldInFolds(folds.n_folds + 1, folds, n_samples, n_stretches, width, folds.seed)
 
 
 def folds_to_dict(folds: Folds) -> dict[str, Any]:
-    """Return folds as JSON-able facts, without a table of groups; `folds_from_dict` is the way back."""
+    """Return folds as JSON-able facts, without a table of groups, for `folds_from_dict`."""
     facts = {
         "kind": type(folds).__name__,
         **{f.name: getattr(folds, f.name) for f in fields(folds) if f.repr},
@@ -332,7 +333,7 @@ def folds_to_dict(folds: Folds) -> dict[str, Any]:
 
 
 def folds_words(found: Mapping[str, Any]) -> str:
-    """Return folds, given as by `folds_to_dict`, in words for people."""
+    """Return the facts of `folds_to_dict` in words for people."""
     if found["kind"] == "HeldInFolds":
         return f"{folds_words(found['base'])}, without the rows that length scales were tuned on"
     how = {
@@ -345,9 +346,9 @@ def folds_words(found: Mapping[str, Any]) -> str:
 
 
 def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
-    """Return the folds of `folds_to_dict`.
+    """Return folds from the facts of `folds_to_dict`.
 
-    Raises InvalidParameterError if there are no such folds here.
+    Raises InvalidParameterError if their kind is unknown.
     """
     kinds = {kind.__name__: kind for kind in (HashFolds, GroupFolds, TimeFolds, PredefinedFolds, HeldInFolds)}
     kind = kinds.get(facts["kind"])
@@ -358,7 +359,7 @@ def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
 
 
 def find_folds(cv: int | Folds, seed: int = 0) -> Folds:
-    """Return folds: `HashFolds(cv)` for a number.
+    """Return folds as they are, and `HashFolds(cv)` for a number.
 
     Raises InvalidParameterError if `cv` is neither.
     """
@@ -374,8 +375,8 @@ def find_folds(cv: int | Folds, seed: int = 0) -> Folds:
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """Return the SplitMix64 numbers of keys (Steele, Lea & Flood 2014, fig. 17).
 
-    The stream starts at a number that is mixed from the seed: one at the seed itself would be another seed's,
-    some rows on.
+    The stream starts at a number mixed from the seed. Streams that started at the seeds themselves would be
+    shifted copies of each other.
     """
     return _finished(
         keys * np.uint64(_GOLDEN) + _finished(np.array([(2 * seed + 1) * _GOLDEN % 2**64], np.uint64))

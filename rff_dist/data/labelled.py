@@ -1,4 +1,4 @@
-"""Datasets with labels or groups beside their rows: classes as targets of -1 and +1, and their counts."""
+"""Datasets with labels or groups beside their rows; classes as targets of -1 and +1; counts of labels."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rff_dist.typing import FloatArray, IntArray
 
 
 class ExtendedDataset(Dataset):
-    """A dataset with something beside its rows, read from elsewhere.
+    """A dataset whose rows are those of `source`, with something beside them from elsewhere.
 
-    An engine that computes the source's rows by tasks of their own adds the rest with `addition`.
+    Where a cluster makes the source's rows in tasks of its own, the engine adds the rest with `addition`.
     """
 
     source: Dataset
@@ -35,7 +35,7 @@ class ExtendedDataset(Dataset):
     @property
     @abstractmethod
     def addition(self) -> Callable[[Rows], Rows]:
-        """What completes the source's rows; it pickles without the source."""
+        """The function that completes the source's rows; it pickles without the source."""
 
     @property
     def n_samples(self) -> int:
@@ -77,9 +77,9 @@ class ExtendedDataset(Dataset):
         return self.addition(self.source.read(block))
 
     def prefix_fingerprint(self, n_samples: int) -> str | None:
-        """Digest of the first rows and what belongs to them: see `prefix_digest`.
+        """Return the digest of the first rows and what belongs to them: see `prefix_digest`.
 
-        Weights that balance classes depend on all rows, so they change it when rows are appended.
+        Weights that balance classes depend on all rows, so appended rows change it.
         """
         return None if self.is_lazy else prefix_digest(self, n_samples)
 
@@ -108,10 +108,10 @@ class _WithGroups:
 
 @dataclass(frozen=True, eq=False)
 class GroupedDataset(ExtendedDataset):
-    """A dataset whose rows carry groups, to be held out together.
+    """A dataset with a group for each row; rows of one group are held out together.
 
     `groups`: the group of each row; whole floats count as integers.
-    Raises DataError if there are more or fewer groups than rows.
+    Raises DataError if the numbers of groups and rows differ.
     """
 
     source: Dataset
@@ -193,15 +193,15 @@ class _WithLabels:
 class LabelledDataset(ExtendedDataset):
     """A dataset whose targets are classes: +1 for a row's own class and -1 for the others.
 
-    With two classes there is one column, +1 for the second; with more a column for each.
+    Two classes make one column of y, which is +1 for the second class. More make a column for each.
 
-    `source`: the rows; targets of its own are not used, see `without_targets`.
+    `source`: the rows. If it has targets, they are not used.
     `labels`: the label of each row.
-    `classes`: array of shape (n_classes,). All labels there are, sorted, each once: `LabelCounts.classes`.
-    `class_weight`: float64 array of shape (n_classes,), or None. What weights of a class's rows are
-      multiplied by; see `class_weights`. None means 1.
-    Raises DataError if there are more or fewer labels than rows, or fewer than two classes; on reading, if a
-      label is not among the classes.
+    `classes`: array of shape (n_classes,). All labels, sorted, each once: `LabelCounts.classes`.
+    `class_weight`: float64 array of shape (n_classes,), or None. Factors of the weights of each class's rows,
+      see `class_weights`. None means 1.
+    Raises DataError if the numbers of labels and rows differ, or there are fewer than two classes; on
+      reading, if a label is not among the classes.
     """
 
     source: Dataset
@@ -209,7 +209,7 @@ class LabelledDataset(ExtendedDataset):
     classes: NDArray[Any]
     class_weight: FloatArray | None = None
 
-    target_names = None  # classes are no columns of the data
+    target_names = None  # the columns of y are classes, not columns of the data
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -249,7 +249,7 @@ class LabelledDataset(ExtendedDataset):
         return self.source.without_targets()
 
     def read_codes(self, block: Block) -> IntArray:
-        """Read the labels of one block as positions in `classes`, shape (n_samples,)."""
+        """Return the labels of one block as positions in `classes`, shape (n_samples,)."""
         return encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
 
     def take(self, indices: NDArray[np.intp], /) -> Sample:
@@ -268,10 +268,10 @@ class LabelledDataset(ExtendedDataset):
 def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> IntArray:
     """Return labels as positions in `classes`.
 
-    `labels`: array of shape (n,). As a `Column` reads them.
-    `classes`: array of shape (n_classes,). Sorted, each once; text as Python objects, or as NumPy's.
+    `labels`: array of shape (n,). As `Column.read` returns them.
+    `classes`: array of shape (n_classes,). Sorted, each once; text may be Python objects or NumPy's.
     `rows`: int array of shape (n,). The labels' rows, for errors.
-    Raises DataError if a label is not among the classes; names the first.
+    Raises DataError, with the first row whose label is not among the classes.
     """
     known, given = check_values(np.asarray(classes), "classes", np.arange(len(classes))), labels
     if is_text(known.dtype) != is_text(labels.dtype):
@@ -294,7 +294,7 @@ def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> I
 
 
 def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
-    """Return targets of -1 and +1: one column for two classes, else one for each."""
+    """Return targets of -1 and +1: one column for two classes, else one per class."""
     if n_classes == 2:
         return np.where(codes == 1, 1.0, -1.0)[:, np.newaxis]
     targets = np.full((len(codes), n_classes), -1.0)
@@ -310,8 +310,8 @@ class LabelCounts:
     """The labels seen so far, and the rows and weight of each; `+` does not round.
 
     `labels`: array of shape (n_classes,). Sorted, each once; text of variable width as NumPy's StringDType.
-    `n_samples`: int64 array of shape (n_classes,). Rows of each.
-    `weight`: ExactSum of shape (n_classes,). Sum of each one's weights.
+    `n_samples`: int64 array of shape (n_classes,). Rows of each label.
+    `weight`: ExactSum of shape (n_classes,). The sum of each label's weights.
     """
 
     labels: NDArray[Any]
@@ -342,7 +342,7 @@ class LabelCounts:
 
     @property
     def classes(self) -> NDArray[Any]:
-        """The labels as scikit-learn has them: text of variable width as Python objects."""
+        """The labels as scikit-learn takes them: text of variable width as Python objects."""
         return self.labels.astype(object) if self.labels.dtype.kind == "T" else self.labels
 
 
@@ -350,7 +350,7 @@ def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_ro
     """Count the labels of one block.
 
     `labels`: array of shape (n_samples,).
-    `sample_weight`: float64 array of shape (n_samples,), or None. None weighs each row 1.
+    `sample_weight`: float64 array of shape (n_samples,), or None. None means 1 for each row.
     `first_row`: of the block, for errors.
     Raises DataError if a weight is negative, NaN or infinite.
     """
@@ -370,9 +370,9 @@ def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_ro
 
 @dataclass(frozen=True, eq=False)
 class LabelReader(BlockFunction[None, LabelCounts]):
-    """The block function of a counting pass: it reads labels and weights, and no X.
+    """The block function of a counting pass: it reads labels and weights, but no X.
 
-    `source`: whose weights count; None weighs each row 1.
+    `source`: the dataset with the weights; None means 1 for each row.
     """
 
     labels: Column
@@ -386,13 +386,12 @@ class LabelReader(BlockFunction[None, LabelCounts]):
 def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelCounts) -> FloatArray | None:
     """Return the weight of each class, or None where all are 1.
 
-    `class_weight`: "balanced", mapping of label to float, or None. "balanced" makes all classes weigh alike
-      and keeps the total: total weight / (n_classes · the class's weight), as in scikit-learn. Classes that a
-      mapping leaves out weigh 1.
+    `class_weight`: "balanced", mapping of label to float, or None. "balanced" makes all classes weigh the
+      same and keeps the total: total weight / (n_classes · the class's weight), as in scikit-learn. Classes
+      that are not in a mapping weigh 1.
     Returns float64 array of shape (n_classes,), or None.
-    Raises InvalidParameterError if it is something else, names a label that the data do not have, or a weight
-      is negative or not finite; DataError if all rows of a class have the weight 0, so that they cannot be
-      balanced.
+    Raises InvalidParameterError if it is something else, has a label that the data do not have, or a weight
+      is negative or not finite; DataError if a class cannot be balanced since all its rows have weight 0.
     """
     if class_weight is None:
         return None
@@ -401,8 +400,8 @@ def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelC
         if (weight == 0).any():
             empty = counts.classes[weight == 0].tolist()
             raise DataError(
-                f"all rows of the class {empty[0]!r} have sample_weight 0, so that class_weight='balanced' "
-                "has no finite weight for it; drop these rows"
+                f"all rows of the class {empty[0]!r} have sample_weight 0, so class_weight='balanced' has no "
+                "finite weight for it; drop these rows"
             )
         return np.asarray(weight.sum() / (len(weight) * weight))
     if not isinstance(class_weight, Mapping):

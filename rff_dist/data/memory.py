@@ -1,4 +1,4 @@
-"""Rows in memory behind the protocol of stored ones: arrays and sparse matrices."""
+"""Datasets in memory, of arrays and sparse matrices; digests of values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.errors import DataError, InvalidParameterError
 
-# What `prefix_digest` reads; other numbers would give another digest.
+# What `prefix_digest` reads. Digests are stored, so these numbers must stay.
 N_SEGMENTS = 8
 SEGMENT_BYTES = 2**20
 MAX_SEGMENT_ROWS = 4096
 
 
 class ArraysDataset(Dataset):
-    """A dataset of arrays X, y and sample_weight, whatever holds them."""
+    """A dataset of arrays X, y and sample_weight of any kind."""
 
     X: Any
     y: Any
@@ -88,7 +88,7 @@ class RowsInMemory(ArraysDataset):
 
 
 class Sample(NamedTuple):
-    """Some rows of a dataset, in the order they were asked for.
+    """Some rows of a dataset.
 
     `X`: real array of shape (n_indices, n_features). Inputs in their stored dtype.
     `y`: float64 array of shape (n_indices, n_targets), or None. Targets.
@@ -102,13 +102,13 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ArrayDataset(RowsInMemory):
-    """Rows in memory, behind the same protocol as `ZarrDataset`.
+    """Rows in memory, with the same interface as `ZarrDataset`.
 
     `X`: real array of shape (n_samples, n_features). Inputs; not copied.
     `y`: real array of shape (n_samples,) or (n_samples, n_targets). Targets.
     `sample_weight`: real array of shape (n_samples,). Weights.
-    `chunk_rows`: the rows that blocks are multiples of.
-    Raises DataError if shapes do not belong together, or the values are not real numbers.
+    `chunk_rows`: blocks have a multiple of so many rows.
+    Raises DataError if shapes do not fit together, or values are not real numbers.
     """
 
     X: np.ndarray
@@ -184,7 +184,7 @@ class SparseDataset(RowsInMemory):
 
 
 def as_targets(y: np.ndarray) -> np.ndarray:
-    """Return y as float64 of 2 axes."""
+    """Return y as float64 with 2 axes."""
     columns = y[:, np.newaxis] if y.ndim == 1 else y
     return columns.astype(np.float64, copy=False)
 
@@ -220,7 +220,7 @@ def check_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.nda
 
 
 def digest_array(array: np.ndarray) -> str:
-    """Digest of dtype, shape and all values, in pieces of 16 MiB."""
+    """Return a digest of dtype, shape and all values, which are read in pieces of 16 MiB."""
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     rows = max(1, 2**24 // max(1, array[:1].nbytes))
     for start in range(0, len(array), rows):
@@ -229,20 +229,20 @@ def digest_array(array: np.ndarray) -> str:
 
 
 def prefix_digest(dataset: Dataset, n_samples: int) -> str:
-    """Digest of the values of a dataset's first rows, the same before and after others were appended.
+    """Return a digest of a dataset's first rows, which does not change when others are appended.
 
-    It covers the number of rows, the columns of X and y, the dtype of X, and the values of X, y, weights and
-    groups in up to 8 stretches of rows, each of at most 1 MiB and 4,096 rows, the first and the last of the
-    `n_samples` rows among them. Chunks and codecs do not enter it, nor where the rows are held. It does not
-    notice a change to rows outside these stretches.
+    It covers `n_samples`, the numbers of columns of X and y, the dtype of X, and the values of X, y, weights
+    and groups in up to 8 stretches of rows, each of at most 1 MiB and 4,096 rows, with the first and the last
+    of the `n_samples` rows among them. Changes to other rows go unnoticed. Chunks, codecs and where the rows
+    are held do not matter.
 
     `n_samples`: how many of its rows.
     Raises InvalidParameterError if the dataset has fewer rows; StorageError if rows cannot be read.
     """
     if not 0 <= n_samples <= dataset.n_samples:
         raise InvalidParameterError(
-            f"a digest of the first {n_samples:_} rows of a dataset of {dataset.n_samples:_}; expected 0 to "
-            f"{dataset.n_samples:_}. Were rows removed?"
+            f"a digest of the first {n_samples:_} rows was asked for; the dataset has {dataset.n_samples:_}. "
+            "Were rows removed?"
         )
     told = (n_samples, dataset.n_features, dataset.n_targets, dataset.dtype.newbyteorder("=").str)
     digest = hashlib.sha256(repr(told).encode())
@@ -257,14 +257,14 @@ def prefix_digest(dataset: Dataset, n_samples: int) -> str:
 
 
 def _segments(n_samples: int, row_bytes: int) -> list[tuple[int, int]]:
-    """Return up to `N_SEGMENTS` stretches of rows, spread evenly from the first row to the last."""
+    """Return the starts and stops of up to `N_SEGMENTS` stretches of rows, spread evenly over all rows."""
     rows = max(1, min(n_samples, MAX_SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
     starts = {i * (n_samples - rows) // (N_SEGMENTS - 1) for i in range(N_SEGMENTS)} if n_samples else set()
     return [(start, start + rows) for start in sorted(starts)]
 
 
 def as_bytes(values: np.ndarray) -> bytes | np.ndarray:
-    """Return what values are as bytes: of text its letters and lengths, not where it lies in memory."""
+    """Return values as bytes: text as its lengths and letters, since its arrays hold addresses in memory."""
     if values.dtype.kind != "T":
         return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     lengths = np.strings.str_len(values).astype("<i8")

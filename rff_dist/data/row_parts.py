@@ -1,4 +1,4 @@
-"""Arrays with a row for each row of the data, put together from those of blocks."""
+"""Arrays with a row for each row of the data, joined from the arrays of blocks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rff_dist.data.blocks import Block
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowParts:
-    """What was made of some blocks; `+` joins two sets of blocks, in any order.
+    """The arrays of some blocks; `+` joins two sets of blocks, in any order.
 
-    `parts`: arrays of shape (block.n_samples, ...) by the block's first row.
+    `parts`: arrays of shape (block.n_samples, ...), by the block's first row.
     """
 
     parts: Mapping[int, NDArray[Any]]
 
     @classmethod
     def of(cls, block: Block, array: NDArray[Any]) -> Self:
-        """Return the part of a block."""
+        """Return the array of one block."""
         return cls({block.start: array})
 
     def __add__(self, other: RowParts) -> RowParts:

@@ -14,11 +14,11 @@ from rff_dist.errors import DataError
 from rff_dist.typing import FloatArray
 
 HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
-SAMPLED_CHUNKS = 256  # that a larger sample is read from where single rows would touch more
+SAMPLED_CHUNKS = 256  # chunks that a larger sample is read from, if single rows would touch more
 
 
 def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) -> NDArray[Any]:
-    """Return the inputs of `sample_rows`."""
+    """Return the X of `sample_rows`."""
     return sample_rows(dataset, seed, n_rows=n_rows)[0]
 
 
@@ -27,11 +27,10 @@ def sample_rows(
 ) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
     """Return X, y and weights of up to `n_rows` rows that have weight.
 
-    They are drawn without replacement, and come in the data's order. Rows without weight change nothing as
-    long as the dataset is not larger than the sample; of a larger one, up to 64 times as many rows are
-    looked at to find those that count.
+    They are drawn without replacement and keep the data's order. If the dataset has more than `n_rows` rows,
+    up to 64 · n_rows of them are read to find some with weight.
 
-    Raises DataError if no row has a weight, or a sampled one holds NaN or infinity.
+    Raises DataError if no row has weight, or a sampled row holds NaN or infinity.
     """
     rng = np.random.Generator(np.random.Philox(seed))
     n_drawn = min(n_rows, dataset.n_samples)
@@ -44,8 +43,8 @@ def sample_rows(
         n_drawn = min(dataset.n_samples, 4 * n_drawn)
     if not len(counts):
         raise DataError(
-            f"none of {n_drawn:_} sampled rows has a weight above 0; give rows that "
-            "count, or numbers and names in the place of 'auto'"
+            f"none of {n_drawn:_} sampled rows has a weight above 0; give rows with weight, or "
+            "numbers and names in place of 'auto'"
         )
     if len(counts) > n_rows:
         counts = np.sort(rng.choice(counts, n_rows, replace=False))
@@ -66,7 +65,7 @@ def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None)
 
 
 def _sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
-    """Return distinct row numbers in order; many rows of many chunks come from chunks drawn first."""
+    """Return distinct row numbers, ascending. For many rows of many chunks, some chunks are drawn first."""
     n_chunks = -(-dataset.n_samples // dataset.chunk_rows)
     wanted = max(SAMPLED_CHUNKS, -(-2 * n_rows // dataset.chunk_rows))
     if n_rows <= HEURISTIC_ROWS or n_chunks <= wanted:
@@ -79,7 +78,7 @@ def _sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldSample:
-    """Rows of a dataset that have weight, and the fold of each.
+    """Sampled rows that have weight, and the fold of each.
 
     `fold_of_row`: int64 array of shape (n_sampled,).
     `X`: array of shape (n_sampled, n_features).
@@ -94,24 +93,27 @@ class FoldSample:
     weights: FloatArray | None
 
     def held_in(self, n_rows: int) -> tuple[NDArray[Any], FloatArray, FloatArray | None]:
-        """Return X, y and weights of up to `n_rows` rows that the folds never validate on."""
+        """Return X, y and weights of up to `n_rows` rows that are held in.
+
+        Raises DataError if there is none.
+        """
         assert isinstance(self.folds, HeldInFolds)
         rows = np.flatnonzero(self.folds.is_held_in(self.fold_of_row))
         rows = rows[:: max(1, -(-len(rows) // n_rows))]
         if not len(rows):
             raise DataError(
-                "none of the sampled rows that folds are not validated on has a weight above 0, so there is "
-                "nothing to tune length scales by; give rows that count, or a `length_scale`"
+                "none of the sampled rows that are held in to tune length scales has a weight above 0; give "
+                "rows with weight, or a `length_scale`"
             )
         return self.X[rows], self.y[rows], None if self.weights is None else self.weights[rows]
 
 
 def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
-    """Return about `n_rows` rows with their folds, those that are held in among them; all of few rows.
+    """Return about `n_rows` rows with their folds, or all rows if there are fewer.
 
-    Rows without weight are left out.
+    Some of the rows are held in, if the folds hold any in. Rows without weight are left out.
 
-    Raises DataError if a sampled value is NaN or infinite, or folds are of groups and there are none.
+    Raises DataError if a sampled value is NaN or infinite, or the folds need groups and there are none.
     """
     n_samples = dataset.n_samples
     whole = n_samples <= MANY_ROWS
@@ -124,7 +126,7 @@ def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
         n_stretches = n_rows if whole else STRETCHES
         starts, width = np.arange(n_stretches) * n_samples // n_stretches, n_rows // n_stretches
     indices = np.unique(np.minimum(starts[:, np.newaxis] + np.arange(width), n_samples - 1))
-    # the folds of runs of consecutive rows, each read at once
+    # groups are read once for each stretch of consecutive rows; of few rows, once for all
     cuts = [0] if whole else [0, *(np.flatnonzero(np.diff(indices) > 1) + 1)]
     fold_of_row = np.empty(len(indices), np.int64)
     for run in np.split(np.arange(len(indices)), cuts[1:]):

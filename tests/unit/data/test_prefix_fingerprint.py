@@ -89,7 +89,7 @@ def test_what_belongs_to_the_rows_enters_the_digest():
 
 
 def test_more_rows_than_there_are_have_no_digest():
-    with pytest.raises(InvalidParameterError, match="first 7 rows of a dataset of 6"):
+    with pytest.raises(InvalidParameterError, match="first 7 rows was asked for; the dataset has 6"):
         ArrayDataset(np.zeros((6, 2))).prefix_fingerprint(7)
 
 
