@@ -1,5 +1,5 @@
-"""Z for one tile of rows: what maps an input to features, and how it is drawn from a kernel.
+"""Z for one tile of rows: feature maps, and how they are drawn from a kernel.
 
-Features are computed unnormalised (entries in [-1, 1] where a bound exists) and transposed, one
-component per line, because that is how the products want them; scales make Z of them.
+Features are computed unnormalised (entries in [-1, 1] if a bound exists) and transposed, one
+component per line, as the products need them. Multiplied by `scales` they are Z.
 """

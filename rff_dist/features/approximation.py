@@ -33,7 +33,7 @@ MEASURES = ("mean", "max", "operator_norm", "relative_operator_norm")
 class Estimate:
     """A mean over samples of rows, and its confidence interval.
 
-    `low`, `high`: Student's interval of the mean; `low` is at least 0, as errors are.
+    `low`, `high`: Student's interval for the mean; `low` is at least 0, since errors are.
     """
 
     value: float
@@ -45,9 +45,9 @@ class Estimate:
 class ApproximationError:
     """How far Z Z' is from the kernel's Gram matrix K, on samples of rows.
 
-    `mean`: of the absolute error, over all entries of Z Z' - K.
-    `max`: the largest absolute error of an entry; it grows slowly with the rows of a sample.
-    `operator_norm`: ‖Z Z' - K‖, the largest eigenvalue by size; it grows with the rows, as ‖K‖ does.
+    `mean`: the mean absolute entry of Z Z' - K.
+    `max`: its largest absolute entry, which grows slowly with the rows of a sample.
+    `operator_norm`: ‖Z Z' - K‖, its largest absolute eigenvalue, which grows with the rows, as ‖K‖ does.
     `relative_operator_norm`: ‖Z Z' - K‖ / ‖K‖.
     `gram_norm`: ‖K‖, the mean over the samples.
     `n_samples`, `n_repeats`: rows of a sample, and the number of samples; no row is in two of them.
@@ -64,9 +64,9 @@ class ApproximationError:
     confidence: float
 
     def components_for(self, error: float, *, measure: Measure = "max") -> int:
-        """Return the D at which a measure would fall to `error`, by the 1/√D law; an even number.
+        """Return the even D at which a measure would fall to `error`, by the 1/√D law.
 
-        Raises InvalidParameterError if the error is not above 0, or there is no such measure.
+        Raises InvalidParameterError if the error is not above 0, or the measure is unknown.
         """
         wanted = check_positive(error, "error")
         check_name(measure, MEASURES, "measure")
@@ -78,7 +78,7 @@ class ApproximationError:
 class Sampling:
     """The samples of rows that an error is measured on.
 
-    `n_samples`, `n_repeats`: rows of a sample, and disjoint samples: at least 2 of each.
+    `n_samples`, `n_repeats`: rows of a sample, and the number of disjoint samples: at least 2 of each.
     `confidence`: of the intervals, between 0 and 1.
     `seed`: of the choice of rows.
     Raises InvalidParameterError if one is out of range.
@@ -113,25 +113,25 @@ def approximation_error(
 ) -> ApproximationError:
     """Measure how far Z Z' is from the kernel, on several disjoint samples of rows.
 
-    The kernel is evaluated on the rows that the features see: standardised where the map does so. Of a
-    dataset only the sampled rows are read. O(n_repeats · (n_samples² · n_components + n_samples³)).
+    If the map standardises its inputs, the kernel sees standardised rows too. Only sampled rows of a dataset
+    are read. O(n_repeats · (n_samples² · n_components + n_samples³)).
 
     The intervals say how much the errors vary with the rows: each is Student's, for the mean over the
-    `n_repeats` samples. The feature map is one draw, and the errors of other seeds' differ by more.
+    `n_repeats` samples. The feature map is one draw; the errors of draws with other seeds differ by more.
 
     Parameters
     ----------
     kernel : name or Kernel
-        What the features stand for, with its length scale in units of the (standardised) inputs: for a map
-        that was drawn, `feature_map.spec.kernel`.
+        The kernel that is approximated, with its length scale in units of the (standardised) inputs. For a
+        map that was drawn: `feature_map.spec.kernel`.
     X : array-like of shape (n_rows, n_features), or Dataset
         Rows of weight 0 are left out.
     n_samples : int
-        Rows of one sample, at least 2; fewer where X has not enough for all samples.
+        Rows of one sample, at least 2; fewer if X has not enough for all samples.
     n_repeats : int
-        Disjoint samples, at least 2.
+        Number of disjoint samples, at least 2.
     confidence : float
-        Of the intervals, between 0 and 1.
+        Level of the intervals, between 0 and 1.
     random_state : int, Generator, RandomState or None
         Seed of the choice of rows.
 
@@ -140,7 +140,8 @@ def approximation_error(
     InvalidParameterError
         If a parameter is out of range.
     DataError
-        If X has other columns than the map, fewer than 2 rows for each sample, or values that are not finite.
+        If X has another number of columns than the map expects, fewer than 2 rows for each sample, or values
+        that are not finite.
 
     Examples
     --------
@@ -164,12 +165,12 @@ def error_curve(
     n_components: Sequence[int],
     sampling: Sampling = Sampling(),
 ) -> list[ApproximationError]:
-    """Measure the error with fewer components too, on the same samples; see `approximation_error`.
+    """Measure the error for several numbers of components, on the same samples; see `approximation_error`.
 
-    The first components of Fourier features are the features of a smaller draw, so that the whole curve
-    costs as much as its last point. Other maps are drawn again for each point.
+    The first components of Fourier features are the features of a smaller draw, so the whole curve costs as
+    much as its last point. Other maps are drawn again for each point.
 
-    `n_components`: the numbers of components, each up to that of the map; ascending in the result.
+    `n_components`: the numbers of components, each at most that of the map.
     Returns `errors`: one for each number of components, in ascending order.
     Raises InvalidParameterError if a parameter is out of range, or the map can neither be cut nor drawn
       again.
@@ -211,8 +212,8 @@ def _check_widths(feature_map: FeatureMap, n_components: Sequence[int]) -> list[
         )
     if widths != [feature_map.n_components] and not _nested(feature_map) and feature_map.spec is None:
         raise InvalidParameterError(
-            "this feature map knows no spec to draw fewer components from; measure it at its own "
-            f"{feature_map.n_components} only"
+            "this feature map has no spec from which fewer components could be drawn; measure it only at its "
+            f"own {feature_map.n_components}"
         )
     return widths
 
@@ -229,8 +230,8 @@ def _samples(X: ArrayLike | Dataset, sampling: Sampling) -> NDArray[Any]:
     size = min(sampling.n_samples, len(rows) // n_repeats)
     if size < 2:
         raise DataError(
-            f"the data have {len(rows)} rows for {n_repeats} disjoint samples, each of at least 2; lower "
-            "`n_repeats` or give more rows"
+            f"the data have {len(rows)} rows for {n_repeats} disjoint samples; expected at least 2 rows for "
+            "each. Lower `n_repeats` or give more rows"
         )
     order = np.random.Generator(philox(seed, 1)).permutation(len(rows))
     return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)
@@ -264,7 +265,7 @@ def _estimates(feature_map: FeatureMap, rows: NDArray[Any], widths: Sequence[int
     start, total = 0, np.zeros((len(rows), len(rows)), Z.dtype)
     for D in widths:
         total += Z[:, start:D] @ Z[:, start:D].conj().T
-        yield total * (feature_map.n_components / D)  # a mean over D components, no longer over all
+        yield total * (feature_map.n_components / D)  # Z is scaled for the mean over all components
         start = D
 
 

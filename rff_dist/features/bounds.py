@@ -1,6 +1,6 @@
-"""Is D large enough? Theory's bounds on the kernel estimate, from an error to D and back; exact variances.
+"""Is D large enough? Bounds on the kernel estimate, from an error to D and back; exact variances.
 
-Three bounds, each for independent frequencies of one shift-invariant kernel:
+There are three bounds, each for independent frequencies of one shift-invariant kernel:
 
 ============================  =====================================================================
 `pairwise_components`         the largest error over all pairs of n points (Hoeffding, union bound)
@@ -8,8 +8,8 @@ Three bounds, each for independent frequencies of one shift-invariant kernel:
 `compact_set_components`      the largest error over a whole compact set (a net and a Lipschitz constant)
 ============================  =====================================================================
 
-Each has an inverse that ends in `_error`. All are safe and loose, often by a factor of 10 to 100 in D:
-`rff_dist.approximation_error` measures what the error is. The variances are exact.
+Each has an inverse whose name ends in `_error`. All are safe but loose, often by a factor of 10 to 100 in D:
+`rff_dist.approximation_error` measures the real error. The variances are exact.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _REAL_MAPS = ("pairs", "phases")
 
 
 def pairwise_components(error: float, *, n_points: int, delta: float, map: str = "pairs") -> int:
-    """Return a D with which no pair of `n_points` points is off by more than `error`, but for bad luck.
+    """Return a D with which no pair of `n_points` points is off by more than `error`, with high probability.
 
-    Hoeffding's inequality for each pair, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c), and a union bound
-    over the pairs. Phases average D terms in [-2, 2], so c = 8, and the n entries of the diagonal count
-    too; pairs average D/2 terms in [-1, 1], so c = 4, and the diagonal is exact. The usual short form for
+    This is Hoeffding's inequality for each pair, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c), and a union
+    bound over the pairs. Phases average D terms in [-2, 2], so c = 8, and the n entries of the diagonal count
+    too. Pairs average D/2 terms in [-1, 1], so c = 4, and the diagonal is exact. The usual short form for
     phases, D ≥ (16/ε²)·log(n/δ), is never less for δ ≤ 1/2.
 
     `error`: the wanted bound on |z(x)'z(y) - k(x, y)|, above 0.
     `n_points`: at least 2.
-    `delta`: how likely the bound may fail, between 0 and 1.
+    `delta`: the probability with which the bound may fail, between 0 and 1.
     `map`: {"pairs", "phases"}.
     Returns `n_components`: even for pairs.
     Raises InvalidParameterError if a parameter is out of range.
@@ -64,10 +64,7 @@ def pairwise_components(error: float, *, n_points: int, delta: float, map: str =
 
 
 def pairwise_error(n_components: int, *, n_points: int, delta: float, map: str = "pairs") -> float:
-    """Return the error that no pair of `n_points` points exceeds with D components, but for bad luck.
-
-    The inverse of `pairwise_components`; see there.
-    """
+    """Return the error that no pair of points exceeds: the inverse of `pairwise_components`, see there."""
     return math.sqrt(_pairwise_rate(n_points, delta, map) / check_count(n_components, "n_components"))
 
 
@@ -84,9 +81,9 @@ def _pairwise_rate(n_points: int, delta: float, map: str) -> float:
 def operator_norm_components(error: float, *, n_points: int, gram_norm: float) -> int:
     """Return a D with which ‖Z Z' - K‖ ≤ error·‖K‖ in expectation, in the operator norm.
 
-    D ≥ (4/ε²)·(n/‖K‖)·log(2n) gives E‖Z Z' - K‖ ≤ (ε + ε²)·‖K‖, and ε is solved from error = ε + ε². It is
-    the same D for both maps: matrix Bernstein sees D matrices of norm at most 2n for phases, and D/2 of norm
-    at most n for pairs. n/‖K‖, between 1 and n, is small where few directions hold most of the kernel.
+    D ≥ (4/ε²)·(n/‖K‖)·log(2n) gives E‖Z Z' - K‖ ≤ (ε + ε²)·‖K‖; ε is solved from error = ε + ε². D is the
+    same for both maps: matrix Bernstein sums D matrices of norm at most 2n for phases, and D/2 of norm at
+    most n for pairs. n/‖K‖, between 1 and n, is small if few directions hold most of the kernel.
 
     `error`: the wanted relative error, above 0.
     `n_points`: n, at least 2.
@@ -120,24 +117,25 @@ def _operator_norm_rate(n_points: int, gram_norm: float) -> float:
 def compact_set_components(
     error: float, *, n_features: int, second_moment: float, diameter: float, delta: float, map: str = "pairs"
 ) -> int:
-    """Return a D with which no two points of a compact set are off by more than `error`, but for bad luck.
+    """Return a D with which no two points of a compact set are off by more than `error`, but rarely.
 
     P(sup |z(x)'z(y) - k(x, y)| ≥ ε) ≤ 2⁸·(σ·diam/ε)²·exp(-D·ε²/c), where σ² = E‖ω‖² and σ·diam/ε counts as
-    at least 1. A net of the set, Hoeffding on it, and a Lipschitz constant between its points. The net has d
-    dimensions, of the difference, for pairs: c = 8(d + 2) with D/2 frequencies, which the paper calls D. For
-    phases it has 2d, of both points: c = 32(d + 1), as in Sutherland & Schneider.
+    at least 1. The proof takes a net of the set, Hoeffding's inequality on it, and a Lipschitz constant
+    between its points. For pairs the net is of differences and has d dimensions: c = 8(d + 2), with D/2
+    frequencies, which the paper calls D. For phases it is of both points and has 2d dimensions:
+    c = 32(d + 1), as in Sutherland & Schneider.
 
     `error`: the wanted bound ε, above 0.
     `n_features`: d, the dimension of the set.
-    `second_moment`: σ² = E‖ω‖², see `second_moment`; without a finite one there is no such bound.
-    `diameter`: the largest distance of two points of the set, in the units of the inputs.
-    `delta`: how likely the bound may fail, between 0 and 1.
+    `second_moment`: σ² = E‖ω‖², see `second_moment`; if it is infinite there is no such bound.
+    `diameter`: the largest distance between two points of the set, in the units of the inputs.
+    `delta`: the probability with which the bound may fail, between 0 and 1.
     `map`: {"pairs", "phases"}.
     Returns `n_components`: even for pairs.
     Raises InvalidParameterError if a parameter is out of range, or the second moment is infinite.
-    The proof takes E L² ≤ σ² for the Lipschitz constant L of the error, at a place that depends on the draw.
-    With the supremum bounded in full, by the mean of ‖ω‖ plus its expectation, pairs keep 2⁸ up to 12
-    dimensions and have at most 2⁹ beyond; phases at most 2¹⁰.
+    The papers' proofs use E L² ≤ σ² for the Lipschitz constant L of the error, at a place that depends on the
+    draw. If the supremum is bounded in full, by the mean of ‖ω‖ plus its expectation, pairs keep 2⁸ up to 12
+    dimensions and have at most 2⁹ beyond; phases have at most 2¹⁰.
     Source: Rahimi & Recht (2007), Claim 1; Sutherland & Schneider (2015), Prop. 1 and 2.
 
     >>> compact_set_components(0.1, n_features=4, second_moment=4.0, diameter=6.0, delta=0.05)
@@ -159,10 +157,9 @@ def compact_set_error(
     delta: float,
     map: str = "pairs",
 ) -> float:
-    """Return the error that no two points of a compact set exceed with D components, but for bad luck.
+    """Return the error that no two points of a compact set exceed: the inverse of `compact_set_components`.
 
-    The inverse of `compact_set_components`; see there. With u = D·ε²/c the equation is u·eᵘ = a, which
-    Lambert's W solves.
+    With u = D·ε²/c the equation is u·eᵘ = a, which Lambert's W solves.
     """
     log_scale, per_component = _compact_set_rates(n_features, second_moment, diameter, delta, map)
     rate = per_component * check_count(n_components, "n_components")
@@ -183,8 +180,8 @@ def _compact_set_rates(
     d = check_count(n_features, "n_features")
     if second_moment == math.inf:
         raise InvalidParameterError(
-            "`second_moment` is infinite: the frequencies' tails are so heavy (Laplacian, Matérn with nu up "
-            "to 1) that there is no bound over a compact set; take `pairwise_components`, for n points"
+            "`second_moment` is infinite: the frequencies have such heavy tails (Laplacian, Matérn with nu "
+            "up to 1) that there is no bound over a compact set; take `pairwise_components`, for n points"
         )
     log_scale = math.log(check_positive(second_moment, "second_moment")) / 2
     log_scale += math.log(check_positive(diameter, "diameter"))
@@ -194,7 +191,7 @@ def _compact_set_rates(
 def second_moment(kernel: Kernel, n_features: int) -> float:
     """Return E‖ω‖² of a shift-invariant kernel's frequencies: minus the trace of its Hessian at 0.
 
-    `kernel`: shift-invariant with k(0) = 1, or a product of such.
+    `kernel`: shift-invariant with k(0) = 1, or a product of such kernels.
     Returns `moment`: in squared radians per unit of the inputs; infinite for the Laplacian and for Matérn
       kernels with nu up to 1, which are not smooth enough at 0.
     Raises InvalidParameterError if the kernel is of another kind.
@@ -239,18 +236,18 @@ def _coordinate_moment(kernel: Stationary) -> float:
 def feature_variance(
     kernel: Kernel, X: ArrayLike, Y: ArrayLike | None = None, *, n_components: int, map: str = "pairs"
 ) -> FloatArray:
-    """Return the variance of z(x)'z(y) over independent draws of the frequencies, exactly.
+    """Return the exact variance of z(x)'z(y) over independent draws of the frequencies.
 
-    With Δ = x - y: pairs (1/D)·[1 + k(2Δ) - 2k(Δ)²], phases (1/D)·[1 + k(2Δ)/2 - k(Δ)²], complex features
-    (1/D)·[1 - k(Δ)²]. Pairs have the lower one where k(Δ)² > k(2Δ)/2: always for the Gaussian and the
-    Laplacian. O(n_samples_X · n_samples_Y · n_features).
+    With Δ = x - y it is (1/D)·[1 + k(2Δ) - 2k(Δ)²] for pairs, (1/D)·[1 + k(2Δ)/2 - k(Δ)²] for phases, and
+    (1/D)·[1 - k(Δ)²] for complex features. Pairs have the lower one if k(Δ)² > k(2Δ)/2: always for the
+    Gaussian and the Laplacian. O(n_samples_X · n_samples_Y · n_features).
 
-    `kernel`: shift-invariant with k(0) = 1, or a product of such.
+    `kernel`: shift-invariant with k(0) = 1, or a product of such kernels.
     `X`: array-like of shape (n_samples_X, n_features).
-    `Y`: array-like of shape (n_samples_Y, n_features). X itself where it is left out.
+    `Y`: array-like of shape (n_samples_Y, n_features). X by default.
     `map`: {"pairs", "phases", "complex"}.
     Returns `variance`, float64 array of shape (n_samples_X, n_samples_Y).
-    Raises InvalidParameterError if the kernel is of another kind, or the map unknown.
+    Raises InvalidParameterError if the kernel is of another kind, or the map is unknown.
     Source: Sutherland & Schneider (2015), eq. 3 and 5.
 
     >>> from rff_dist.kernels.stationary import Gaussian
@@ -279,14 +276,14 @@ def _unit_variance(once: FloatArray, twice: FloatArray, map: str) -> FloatArray:
         variance = 1 + twice / 2 - once**2
     else:
         variance = 1 - once**2
-    return np.maximum(variance, 0.0)  # rounding near Δ = 0
+    return np.maximum(variance, 0.0)  # near Δ = 0 rounding may make it negative
 
 
 @dataclass(frozen=True, slots=True)
 class MapVariances:
-    """The mean closed-form variance of the two real maps over pairs of points, times D.
+    """The mean closed-form variances of the two real maps over pairs of points, times D.
 
-    `pairs`, `phases`: divided by D they are the mean squared error of z(x)'z(y) with independent frequencies.
+    Divided by D they are the mean squared errors of z(x)'z(y) with independent frequencies.
     """
 
     pairs: float
@@ -294,21 +291,21 @@ class MapVariances:
 
     @property
     def better(self) -> Literal["pairs", "phases"]:
-        """The map with the lower variance; pairs where they are equal, for their exact diagonal."""
+        """The map with the lower variance; pairs if they are equal, since their diagonal is exact."""
         return "pairs" if self.pairs <= self.phases else "phases"
 
 
 def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
-    """Compare the maps by their mean closed-form variance over the pairs of distinct rows.
+    """Compare the maps by their mean closed-form variance over all pairs of different rows.
 
-    Phases win where most rows are far apart and the kernel falls slowly (Cauchy, rational quadratic); pairs
-    win otherwise. O(n_samples² · n_features).
+    Phases win if most rows are far apart and the kernel falls slowly (Cauchy, rational quadratic); else pairs
+    win. O(n_samples² · n_features).
 
     `kernel`: shift-invariant, or a sum with such terms, which share the components in proportion to their
       weights as in `draw_feature_map`. Linear, polynomial and min terms have the same features for both maps
       and add nothing to either variance.
-    `X`: array-like of shape (n_samples, n_features). At least 2 rows; rows that are equal to each other count
-      as pairs too.
+    `X`: array-like of shape (n_samples, n_features). At least 2 rows; two rows with equal values are a pair
+      too.
     Returns `variances`: its `better` is the answer.
     Raises DataError if there are fewer than 2 rows.
 
@@ -334,7 +331,7 @@ def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
 
 
 def shift_invariant_form(kernel: Kernel) -> ShiftInvariant:
-    """Return a kernel that is shift-invariant with k(0) = 1, or a product of such, as one of that class.
+    """Return a kernel with k(0) = 1 that is shift-invariant, or a product of such kernels, as that class.
 
     Raises InvalidParameterError if it is of another kind: a sum, a multiple, or linear, polynomial or min.
     """

@@ -1,7 +1,7 @@
 """Which rows become the centres of Nyström features: uniform, k-means++ and randomly pivoted Cholesky.
 
-Every rule is seeded, and nested: the first centres of a longer choice are those of a shorter one. Rules
-that look at the kernel choose fewer where those explain it on all the points.
+Every rule is seeded and nested: a longer choice begins with the centres of a shorter one. Rules that use the
+kernel choose fewer centres if those explain it on all points.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rff_dist.numerics.threads import tile_pool
 from rff_dist.numerics.triangular import cholesky_in_place, solve_transposed
 from rff_dist.typing import FloatArray, IndexArray
 
-_STREAM = 2**33  # the first of the seed's streams of random numbers for centres, far above those in use
-_PROPOSALS = 256  # pivots proposed together: a rank-256 update is a matrix product
+_STREAM = 2**33  # the first stream of random numbers for centres, far above all others of the seed
+_PROPOSALS = 256  # pivots that are proposed together, so that updates are matrix products
 
 
 def choose_uniform(points: FloatArray, kernel: Kernel, n_centres: int, seed: int) -> IndexArray:
-    """Choose any rows with the same probability, without replacement; looks at nothing."""
+    """Choose rows uniformly, without replacement, whatever the kernel."""
     return np.argsort(counter_uniforms(seed, _STREAM, len(points), 1)[:, 0], kind="stable")[:n_centres]
 
 
 def choose_by_kmeans(points: FloatArray, kernel: Kernel, n_centres: int, seed: int) -> IndexArray:
-    """Choose each row with the probability of its squared distance to the nearest centre so far.
+    """Choose each row with a probability proportional to its squared distance to the nearest centre so far.
 
-    Distances are those of the kernel's feature space, k(x, x) − 2·k(x, c) + k(c, c), so that length
-    scales count. O(n_points · n_centres) values of the kernel.
+    Distances are those in the kernel's feature space, k(x, x) − 2·k(x, c) + k(c, c), so length scales matter.
+    O(n_points · n_centres) values of the kernel.
 
     Source: Arthur & Vassilvitskii (2007), k-means++; Oglic & Gärtner (2017), Sec. 3, for Nyström features.
     """
@@ -51,11 +51,11 @@ def choose_by_kmeans(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
 
 
 def choose_by_pivots(points: FloatArray, kernel: Kernel, n_centres: int, seed: int) -> IndexArray:
-    """Choose each row with the probability of what the rows before leave of its k(x, x).
+    """Choose each row with a probability proportional to its k(x, x) less what earlier centres explain of it.
 
-    Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots are proposed
-    256 at a time by the diagonal before them, and each is kept with the probability that the ones
-    kept since have left of it: the law is that of one pivot at a time.
+    Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots are proposed 256 at a
+    time by the diagonal that is left. Each is kept with a probability equal to the share of its diagonal that
+    is left after the pivots kept before it. This gives the same law as one pivot at a time.
 
     Source: Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1; Epperly, Tropp & Webber
       (2024), Alg. 2, for the rejection.
@@ -84,8 +84,9 @@ def choose_by_pivots(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
 
 
 def _accept(residual: FloatArray, proposed: FloatArray, uniforms: FloatArray) -> IndexArray:
-    """Return which proposals to keep; `residual` is used up."""
+    """Return which proposals to keep; `residual` is overwritten."""
     kept = []
+    # what is left of a row below this is rounding
     tiny = len(residual) * np.finfo(np.float64).eps * proposed.max()
     for i, uniform in enumerate(uniforms):
         if residual[i, i] <= max(uniform * proposed[i], tiny):
@@ -106,7 +107,7 @@ def _add_columns(
         new[:, part] -= known[:, kept].T @ known[:, part]
     factor = np.ascontiguousarray(new[:, kept])
     stopped = cholesky_in_place(factor, pool)
-    assert stopped is None, "accepted pivots are positive by the same elimination"
+    assert stopped is None, "`_accept` found all pivots positive by the same elimination"
     solve_transposed(factor, new)
 
 

@@ -1,4 +1,4 @@
-"""Complex Fourier features, for teaching: Z·Z* approximates the kernel as Bochner's theorem says."""
+"""Complex Fourier features, for teaching: Z·Z* approximates the kernel, straight from Bochner's theorem."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 @dataclass(frozen=True, eq=False)
 class ComplexFeatureMap(FeatureMap):
-    """exp(i·ω_j'x) / √D: D frequencies, D complex components. It transforms, and trains nothing.
+    """exp(i·ω_j'x) / √D: D frequencies, D complex components. For `transform` only, not for training.
 
     `frequencies`: float32 array of shape (n_features, n_components). In radians per unit of the
       (standardised) inputs.
@@ -49,10 +49,7 @@ class ComplexFeatureMap(FeatureMap):
         return ((self.n_components, 1 / np.sqrt(self.n_components)),)
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Refuse: sums and solvers are real.
-
-        Raises InvalidParameterError always.
-        """
+        """Raise InvalidParameterError: sums and solvers are real."""
         raise InvalidParameterError(
             "map='complex' is for teaching: it has no real features to train on; take map='pairs', whose "
             "cosines and sines are its real and imaginary parts"

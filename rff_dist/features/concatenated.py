@@ -18,7 +18,7 @@ from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 class ConcatenatedFeatureMap(FeatureMap):
     """√w₁·z₁, √w₂·z₂, …: the features of Σ wᵢ·kᵢ.
 
-    `parts`: without standardizers of their own.
+    `parts`: feature maps without standardizers of their own.
     """
 
     kind = "concatenated"

@@ -1,7 +1,7 @@
 """What all real Fourier features share: cosines and sines of angles, and their scale.
 
-Sines follow their cosines, (cos ω₁, sin ω₁, cos ω₂, sin ω₂, …), so that the leading components are the
-features of a smaller draw.
+Each sine follows its cosine, (cos ω₁'x, sin ω₁'x, cos ω₂'x, sin ω₂'x, …), so that the leading components are
+the features of a smaller draw.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rff_dist.numerics.runs import Runs
 from rff_dist.products.protocol import FIXED_POINT_BITS, FIXED_POINT_ONE
 from rff_dist.typing import Float32Array, FloatArray
 
-_WHOLE_ROWS = 128  # whose angles stay in a core's own cache
+_WHOLE_ROWS = 128  # rows whose angles stay in a core's own cache
 
 type MapName = Literal["pairs", "phases"]
 
 
 class CosineFeatureMap(FeatureMap):
-    """Random Fourier features of a shift-invariant kernel, however their angles are made.
+    """Random Fourier features of a shift-invariant kernel, however their angles are computed.
 
     `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
-    `precision`: {"standard", "high"}. Whether cosines and sines are rounded to whole multiples of 1/16,256,
-      whose products are summed exactly and fast, or are float32 numbers.
+    `precision`: {"standard", "high"}. "standard" rounds cosines and sines to whole multiples of 1/16,256,
+      whose products are summed exactly and fast; "high" keeps them as float32 numbers.
     """
 
     phases: Float32Array | None
@@ -48,11 +48,10 @@ class CosineFeatureMap(FeatureMap):
         """Yield ω'x of frequencies `start:stop`, piece by piece.
 
         `inputs`: float32 array of shape (n_samples, n_features).
-        `start`, `stop`: which frequencies.
         `scratch`: float64 array of shape (stop - start, n_samples). May be overwritten.
-        Yields `frequencies, rows`: which angles these are; frequencies are counted from `start`.
-        Yields `angles`, float32 array of shape (n_frequencies, n_rows): each row's are the same in whatever
-          company. The caller may overwrite them.
+        Yields `frequencies, rows`: which angles these are, as slices; frequencies count from `start`.
+        Yields `angles`, float32 array of shape (n_frequencies, n_rows): a row's angles do not depend on the
+          rows beside it. The caller may overwrite them.
         """
 
     @property
@@ -61,7 +60,7 @@ class CosineFeatureMap(FeatureMap):
 
     @property
     def per_frequency(self) -> int:
-        """Components of a frequency."""
+        """How many components each frequency makes."""
         return 2 if self.phases is None else 1
 
     @property
@@ -71,7 +70,7 @@ class CosineFeatureMap(FeatureMap):
 
     @property
     def scale(self) -> float:
-        """√(2/D), for both maps: pairs average D/2 frequencies, phases D cosines of mean square 1/2."""
+        """√(2/D), for both maps: pairs average D/2 frequencies, phases D cosines whose mean square is 1/2."""
         return float(np.sqrt(2 / self.n_components))
 
     @property
@@ -88,12 +87,12 @@ class CosineFeatureMap(FeatureMap):
 
     @property
     def _one(self) -> float:
-        """What `fill` writes for a cosine of 1."""
+        """The number that `fill` writes for a cosine of 1."""
         return FIXED_POINT_ONE / 2.0**FIXED_POINT_BITS if self.fixed_point else 1.0
 
     @abstractmethod
     def frequency_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what the frequencies are stored as."""
+        """Return the arrays that store the frequencies, by name."""
 
     def record(self) -> Record:
         arrays = self.frequency_arrays()
@@ -110,13 +109,13 @@ class CosineFeatureMap(FeatureMap):
 
     @abstractmethod
     def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
-        """Return what `angles` yields of all frequencies, rows first: shape (n_samples, n_frequencies).
+        """Return the angles of all frequencies, rows first: shape (n_samples, n_frequencies).
 
-        The caller may overwrite it.
+        The caller may overwrite them.
         """
 
     def fill_whole(self, inputs: Float32Array, out: NDArray[np.int16]) -> None:
-        """Write all components rows first, as the whole numbers of which `fill` writes multiples of 2**-14.
+        """Write all components, rows first, as whole numbers: 2**14 times what `fill` writes.
 
         `inputs`: float32 array of shape (n_samples, n_features). From `prepare`.
         `out`: int16 array of shape (n_samples, n_components). Overwritten.
@@ -126,7 +125,7 @@ class CosineFeatureMap(FeatureMap):
             lines = out[i : i + _WHOLE_ROWS]
             with np.errstate(over="ignore", invalid="ignore"):
                 angles = self.angles_of_rows(inputs[i : i + _WHOLE_ROWS])
-                finite = np.isfinite(angles.sum())
+                finite = np.isfinite(angles.sum())  # in int16 a NaN would be a number like any other
             if not finite:
                 raise overflow()
             if self.phases is None:
@@ -139,8 +138,7 @@ class CosineFeatureMap(FeatureMap):
         """Write unnormalised components `start:stop` to `out`.
 
         `inputs`: float32 array of shape (n_samples, n_features). From `prepare`.
-        `out`: float64 array of shape (stop - start, n_samples). Overwritten; its values are float32 cosines
-          and sines.
+        `out`: float64 array of shape (stop - start, n_samples). Overwritten by float32 cosines and sines.
         `start`, `stop`: even for pairs.
         """
         each = self.per_frequency
@@ -158,8 +156,8 @@ class CosineFeatureMap(FeatureMap):
                 np.cos(angles, out=lines, dtype=np.float32)
 
     def _fill_fixed(self, angles: Float32Array, lines: FloatArray) -> None:
-        """Write rounded cosines, and sines in pairs, of some angles, which are overwritten."""
-        strip = max(1, 2**17 // max(1, angles.shape[1]))  # lines of 512 KiB together, which stay in the cache
+        """Write rounded cosines (and sines, for pairs) of some angles; these are overwritten."""
+        strip = max(1, 2**17 // max(1, angles.shape[1]))  # lines of 512 KiB in all, which stay in the cache
         for i in range(0, len(angles), strip):
             part = angles[i : i + strip]
             if self.phases is None:
@@ -170,7 +168,7 @@ class CosineFeatureMap(FeatureMap):
 
 
 def to_fixed_point(values: Float32Array, out: NDArray[Any]) -> None:
-    """Round cosines or sines to whole multiples of 1/16,256 and write these, times 2**-14, to `out`.
+    """Round cosines or sines to multiples m/16,256, and write m · 2**-14 to `out`.
 
     `values`: float32 array, overwritten.
     """
@@ -178,13 +176,13 @@ def to_fixed_point(values: Float32Array, out: NDArray[Any]) -> None:
 
 
 def to_whole(values: Float32Array) -> Float32Array:
-    """Overwrite cosines or sines by the whole multiples of 1/16,256 that are nearest to them."""
+    """Overwrite cosines or sines by m, where m/16,256 is the nearest whole multiple."""
     values *= np.float32(FIXED_POINT_ONE)
     return np.rint(values, out=values)
 
 
 def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) -> None:
-    """Write whole numbers in turns, two at once: half the time of writing each to every second place.
+    """Write whole numbers of two arrays in turns: two in one int32, in half the time of two strided writes.
 
     `even`, `odd`: float32 arrays of shape (n, m).
     `out`: int16 array of shape (n, 2m), in C order. Overwritten.

@@ -1,4 +1,4 @@
-"""Draw the feature map of a kernel: the one of its law, or several side by side."""
+"""Draw the feature map of a kernel; for a sum, a map for each term side by side."""
 
 from __future__ import annotations
 
@@ -54,32 +54,32 @@ def draw_feature_map(
 ) -> FeatureMap:
     """Draw the random features of a kernel.
 
-    The approximation's error falls as 1/√n_components; cost and memory of training grow with its square.
-    The features of a sum of kernels are those of its terms side by side: linear terms and constants
-    take a component per column and are exact, the others share the rest in proportion to their weight.
-    A polynomial term whose share holds all its monomials takes a component for each, and is exact.
+    The approximation's error falls as 1/√n_components; time and memory of training grow as n_components².
+    The features of a sum of kernels are those of its terms side by side. Linear terms and constants take a
+    component per column and are exact; the others share the rest in proportion to their weights. A polynomial
+    term whose share is enough for all its monomials takes one component for each, and is exact.
 
     Parameters
     ----------
     kernel : name or Kernel
-        What Z @ Z.T approximates; see `rff_dist.kernels`. Parts without a length scale have length scale 1.
+        The kernel that Z @ Z.T approximates; see `rff_dist.kernels`. Parts without a length scale have 1.
     n_features : int
         Columns of the inputs.
     n_components : int
-        D, the number of components of Z; even for pairs. Kernels of exact terms alone may have fewer.
+        D, the number of components of Z; even for pairs. If all terms are exact there may be fewer.
     design : name or Design
         How the frequencies are arranged, see `rff_dist.frequencies`. "orthogonal" has less variance than
-        "iid" and needs an isotropic kernel; so does "structured", whose features take O(n_components ·
-        log n_features) work for a row, less than others from some 250 columns on; "quasi-monte-carlo" is for
-        any kernel and best in few columns.
+        "iid" and needs an isotropic kernel. So does "structured", whose features take O(n_components ·
+        log n_features) work per row: less than the others from about 250 columns on. "quasi-monte-carlo"
+        is for any kernel and best in few columns.
     map : {"pairs", "phases", "complex"}
         Cosines and sines of D/2 frequencies, cosines of D frequencies with random phases, or D complex
         exponentials, for teaching. `better_map` says which of the real ones has the lower variance.
     precision : {"standard", "high"}
-        "standard" rounds cosines and sines to 15 bits, with the sign: their products are then summed without
-        rounding, and by the processor's instructions for bytes. "high" keeps them in float32, which shows
-        only where a penalty is below some 1e-9 · n_samples / n_components. Kernels with other features
-        (linear, polynomial, min) always have high precision.
+        "standard" rounds cosines and sines to 15 bits, with the sign. Their products are then summed without
+        rounding, and by the processor's instructions for bytes. "high" keeps them in float32, which matters
+        only for penalties below about 1e-9 · n_samples / n_components. Kernels with other features (linear,
+        polynomial, min) always have high precision.
     random_state : int, Generator, RandomState or None
         The seed; None takes one from the operating system.
     standardizer : Standardizer, optional
@@ -88,8 +88,8 @@ def draw_feature_map(
     Returns
     -------
     feature_map : FeatureMap
-        A `FourierFeatureMap` for a shift-invariant kernel; a `StructuredFeatureMap` where the design is
-        structured and the kernel has a length scale of its own.
+        A `FourierFeatureMap` for a shift-invariant kernel; a `StructuredFeatureMap` if the design is
+        structured and the kernel is `Stationary`.
 
     Raises
     ------
@@ -143,12 +143,12 @@ def draw_from_spec(spec: FeatureSpec, standardizer: Standardizer | None) -> Feat
 
 
 def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
-    """Return the feature map of the leading components: the one that a smaller draw would have given.
+    """Return the feature map of the leading components, which is what a smaller draw would have given.
 
     `feature_map`: drawn from one shift-invariant kernel, or with Nyström's centres.
     `n_components`: at most as many as it has; even for pairs.
-    Raises InvalidParameterError if there are fewer components, or they are no draw of their own: sums of
-      kernels share out their components, and explicit or given features are not drawn one after another.
+    Raises InvalidParameterError if there are fewer components, or the leading ones are not a smaller draw:
+      sums of kernels share out components, and explicit or given features are not drawn one by one.
     """
     if not 1 <= n_components <= feature_map.n_components:
         raise InvalidParameterError(
@@ -170,7 +170,7 @@ def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
 
 
 def in_high_precision(feature_map: FeatureMap) -> FeatureMap:
-    """Return the same features in float32, for those that are rounded to 15 bits and were drawn."""
+    """Return the same features in float32, if they were drawn and are rounded to 15 bits."""
     if feature_map.spec is None or not feature_map.fixed_point:
         return feature_map
     return draw_from_spec(replace(feature_map.spec, precision="high"), feature_map.standardizer)
@@ -188,7 +188,7 @@ def _draw_complex(
 
 
 def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, FeatureMap]]:
-    """Draw the terms' feature maps; pairs come first, so that all of them start at even places."""
+    """Draw the terms' feature maps; pairs come first, so that each starts at an even component."""
     linear: list[tuple[float, FeatureMap]] = []
     sampled: list[tuple[float, Kernel]] = []
     for term in terms:
@@ -223,7 +223,7 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
         seed = derived_seed(spec.seed, i)
         if isinstance(kernel, ShiftInvariant):
             own = replace(spec, kernel=kernel, seed=seed)
-            # Pairs of an odd share, and one cosine with a phase more: all have the scale √(2/share).
+            # An odd share is pairs and one cosine with a phase, and all of it has the scale √(2/share).
             odd = size % 2 if spec.map == "pairs" else 0
             paired.append((weight * (size - odd) / size, draw_fourier(replace(own, n_components=size - odd))))
             if odd:
@@ -235,9 +235,9 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
 
 
 def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
-    """Share out components in proportion to weight · typical k(x, x); no term gets more than are exact.
+    """Share out components in proportion to weight · typical k(x, x), so that each term's error falls alike.
 
-    In twos, and at least two for each, but for exact ones.
+    Terms get an even number, at least two. Those that are exact with fewer get just these.
     """
     shares = _proportional(sampled, n_features, total)
     exact = [_n_exact(kernel, n_features, share) for (_, kernel), share in zip(sampled, shares, strict=True)]
@@ -249,7 +249,7 @@ def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) ->
 
 
 def _n_exact(kernel: Kernel, n_features: int, most: int) -> int | None:
-    """Return how many features make a term exactly; None where no number up to `most` does."""
+    """Return with how many features a term is exact; None if with no number up to `most`."""
     inner, columns = _columns_of(kernel, n_features)
     if not isinstance(inner, Polynomial):
         return None
@@ -302,9 +302,9 @@ def _draw_explicit(kernel: Kernel, n_features: int, size: int, seed: int) -> Fea
 
 
 def seed_from_random_state(random_state: int | np.random.Generator | np.random.RandomState | None) -> int:
-    """Return a seed: the integer itself, or one drawn from the generator or the operating system.
+    """Return a seed: the integer itself, or one from the generator or, for None, the operating system.
 
-    Raises InvalidParameterError if `random_state` is none of these.
+    Raises InvalidParameterError if `random_state` is something else.
     """
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])

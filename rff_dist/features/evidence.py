@@ -1,9 +1,9 @@
 """Choose length scales by the evidence: the marginal likelihood of a sample of rows, with its gradient.
 
-The model is y = Zw + noise with w ~ N(0, signal variance), so that y ~ N(0, σ²·(ZZ'/α + I)), where
-σ² is the noise variance and α its ratio to the signal variance, which is ridge's penalty. The feature
-matrix Z depends on the length scales only through the angles, so that the gradient costs two matrix
-products more than the evidence itself, for any number of columns.
+The model is y = Zw + noise with w ~ N(0, signal variance). So y ~ N(0, σ²·(ZZ'/α + I)), where σ² is the noise
+variance, and α, its ratio to the signal variance, is ridge's penalty. Z depends on the length scales only
+through its angles, so the gradient costs two more matrix products than the evidence itself, for any number of
+columns.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ TUNING_ROWS = 4000  # rows of the seeded sample whose evidence gives the length 
 
 
 DISTANCE_ROWS = 1000  # rows whose distances give the median heuristic
-LENGTH_SCALE_RANGE = 1e3  # on either side of the median heuristic
+LENGTH_SCALE_RANGE = 1e3  # the bounds are the median heuristic divided and multiplied by this
 ALPHA_RANGE = (1e-8, 1e4)
 FIRST_ALPHA = 0.1
 PERTURBATION = 0.5  # standard deviation of a random start's log length scales
-COMPARED_COMPONENTS = 2  # times as many as in the search
+COMPARED_COMPONENTS = 2  # the comparison has this many times the components of the search
 MAX_ITERATIONS = 200
-_TOLERANCE = 1e-4  # of -2·log evidence per row and target: 0.1 nats of 2,000 rows
+_TOLERANCE = 1e-4  # in -2·log evidence per row and target: 0.1 nats for 2,000 rows
 
 
 @dataclass(frozen=True, slots=True)
 class TunedKernel:
     """A kernel with the length scales of the greatest evidence, and how they were found.
 
-    `kernel`: with the length scales found, in units of the (standardised) inputs.
-    `alpha`: noise variance over signal variance: the penalty of ridge, for any number of rows.
-    `noise_variance`: per target, in its units squared; NaN for a target that is constant.
-    `log_evidence`: log density of the sample's targets, summed over targets, in the features of the
+    `kernel`: with these length scales, in units of the (standardised) inputs.
+    `alpha`: noise variance over signal variance: ridge's penalty, for any number of rows.
+    `noise_variance`: of each target, in its units squared; NaN for a constant target.
+    `log_evidence`: log density of the sample's targets, summed over targets, with the features of the
       comparison.
-    `start_log_evidences`: the same for the end of each start's search.
-    `converged`: whether the search that won ended at a maximum, rather than at its limit of iterations.
-    `n_evaluations`: of the evidence and its gradient, in all searches.
+    `start_log_evidences`: the same at the end of each start's search.
+    `converged`: whether the best search ended at a maximum, rather than at its limit of iterations.
+    `n_evaluations`: how often all searches evaluated the evidence and its gradient.
     """
 
     kernel: Stationary
@@ -76,9 +76,9 @@ class TunedKernel:
 
 
 def check_tunable(kernel: Kernel) -> Stationary:
-    """Return the kernel if the evidence can choose its length scales.
+    """Return the kernel if the evidence can tune it.
 
-    Raises InvalidParameterError if it has no length scale, or several.
+    Raises InvalidParameterError if it is a sum or product, or has no length scale.
     """
     if not isinstance(kernel, Stationary):
         raise InvalidParameterError(
@@ -90,7 +90,7 @@ def check_tunable(kernel: Kernel) -> Stationary:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """-2·log evidence per row and target, less its constants, as a function of log length scales and log α.
+    """-2·log evidence per row and target without constants, as a function of log length scales and log α.
 
     `inputs`: float64 array of shape (n_samples, n_features).
     `targets`: float64 array of shape (n_samples, n_targets). Centred, and multiplied by `root_weights`.
@@ -106,7 +106,7 @@ class Objective:
 
     @property
     def n_observations(self) -> float:
-        """Sum of the weights; the number of rows without any."""
+        """The sum of the weights; without weights the number of rows."""
         return len(self.inputs) if self.root_weights is None else float((self.root_weights**2).sum())
 
     def features(self, length_scales: FloatArray) -> FloatArray:
@@ -152,8 +152,8 @@ class Objective:
         by_log_alpha += n_targets * (alpha * np.trace(inverse) - n_components)
         by_Z = (2 * n_targets) * (Z @ inverse)
         by_Z -= residuals @ (2 * n / misfit * weights).T
-        # A cosine changes by minus the sine of its angle, a sine by the cosine: Z holds both, with the
-        # weights' roots, which the chain rule asks for once.
+        # The derivative of a cosine is minus the sine, that of a sine is the cosine, and Z holds both. Z also
+        # holds the weights' roots once, as the chain rule wants.
         half = n_components // 2
         by_angle = by_Z[:, half:] * Z[:, :half] - by_Z[:, :half] * Z[:, half:]
         by_log_scale = -((self.inputs.T @ by_angle) * self.frequencies).sum(axis=1) / scales
@@ -163,9 +163,9 @@ class Objective:
         return float(value) / count, np.append(by_log_scale, by_log_alpha) / count
 
     def log_evidence(self, length_scales: FloatArray) -> tuple[float, float, FloatArray]:
-        """Return the log evidence at the best α for these length scales, that α, and the noise variances.
+        """Return the log evidence at the best α for these length scales, this α, and the noise variances.
 
-        One eigendecomposition serves all α. A row of whole-number weight counts as that many rows.
+        One eigendecomposition serves all α. A row with a whole number as its weight counts as so many rows.
         """
         n, n_targets = self.n_observations, self.targets.shape[1]
         Z = self.features(length_scales)
@@ -198,15 +198,15 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceSearch:
-    """How length scales are looked for.
+    """How length scales are searched for.
 
-    `per_feature`: whether each input column has a length scale of its own: those of columns that do not
-      matter become large.
-    `n_samples`: rows of a dataset that are looked at, at most.
-    `n_components`: features of the searches, even.
-    `n_starts`: the first starts at the median distance between rows, the second at √n_features times that,
-      the others at random multiples of the first.
-    `n_threads`: searches that run at a time; one per CPU by default.
+    `per_feature`: whether each input column has its own length scale; columns that do not matter get large
+      ones.
+    `n_samples`: the most rows of a dataset that are used.
+    `n_components`: number of features in the searches; even.
+    `n_starts`: number of searches. The first starts at the median distance between rows, the second at
+      √n_features times that, the others at random multiples of it.
+    `n_threads`: searches that run at the same time; one per CPU by default.
     Raises InvalidParameterError if a number is out of range.
     """
 
@@ -226,8 +226,8 @@ class EvidenceSearch:
 def likelihood_weights(sample_weight: FloatArray, *, repeated: bool) -> FloatArray:
     """Return how often each row counts in the likelihood, shape (n_samples,).
 
-    Weights that do not repeat rows are scaled to add up to Kish's effective number of rows, (Σw)²/Σw², so
-    that a factor on all of them changes nothing.
+    Weights that do not repeat rows are scaled so that their sum is Kish's effective number of rows,
+    (Σw)²/Σw². A factor on all weights then changes nothing.
 
     `sample_weight`: float64 array of shape (n_samples,). Above 0.
     `repeated`: whether weights are whole numbers that repeat their rows.
@@ -235,11 +235,11 @@ def likelihood_weights(sample_weight: FloatArray, *, repeated: bool) -> FloatArr
     Source: Kish (1965), Survey Sampling.
     """
     if not repeated:
-        relative = sample_weight / sample_weight.max()  # whose squares are in float64's range
+        relative = sample_weight / sample_weight.max()  # so that squares stay in float64's range
         return np.asarray(relative * (relative.sum() / (relative**2).sum()))
     if len(broken := sample_weight[sample_weight != np.rint(sample_weight)]):
         raise DataError(
-            f"a sample weight is {broken[0]:g}, and these weights say how often a row is there; give whole "
+            f"a sample weight is {broken[0]:g}, but these weights say how often a row is there; give whole "
             "numbers"
         )
     return sample_weight
@@ -257,22 +257,21 @@ def maximize_evidence(
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of rows in memory.
 
-    Each start has frequencies of its own, drawn once, and climbs by L-BFGS-B; the ends are compared in
-    features of twice as many other frequencies, so that a search that bent the length scales to its
-    own draw does not win. O(n_samples · n_components²) for each of some hundred evaluations. The result
-    does not depend on the number of threads.
+    Each start has frequencies of its own, drawn once, and climbs by L-BFGS-B. The ends are compared in other
+    features with twice as many frequencies, so that a search that fitted the length scales to its own draw
+    does not win. O(n_samples · n_components²) for each of a few hundred evaluations. The result does not
+    depend on the number of threads.
 
     `kernel`: its own length scale is replaced.
     `X`: float64 array of shape (n_samples, n_features). (Standardised) inputs; finite.
-    `y`: float64 array of shape (n_samples, n_targets). Targets share the length scales and α; their means are
-      taken out, and constant ones have no say.
+    `y`: float64 array of shape (n_samples, n_targets). Targets share the length scales and α. Their means are
+      subtracted, and constant targets are left out.
     `weights`: float64 array of shape (n_samples,). How often a row counts; see `likelihood_weights`.
-    `told`: called with the steps that were taken, and how many there may be, from several threads.
-    Raises InvalidParameterError if the kernel has no length scale, or several; DataError if all targets are
+    `told`: called from several threads with the number of steps taken, and how many there may be.
+    Raises InvalidParameterError if the kernel is not one with a length scale; DataError if all targets are
       constant, or all rows of X are equal.
-    Source: Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al.
-      (2010), Sparse spectrum Gaussian process regression, JMLR 11, with frequencies that stay as they were
-      drawn.
+    Source: Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al. (2010), Sparse spectrum Gaussian
+      process regression, JMLR 11, but with fixed frequencies.
     """
     found = check_tunable(kernel)
     n_starts, per_feature = search.n_starts, search.per_feature
@@ -282,11 +281,11 @@ def maximize_evidence(
     varying = np.abs(centred).max(axis=0) > 1e-12 * np.abs(y).max(axis=0)
     if not varying.any():
         raise DataError(
-            f"all targets are constant in the sample of {n_samples:_} rows, which says nothing of the "
-            "length scale; give a `length_scale`, or 'auto'"
+            f"all targets are constant in the sample of {n_samples:_} rows, which says nothing about length "
+            "scales; give a `length_scale`, or 'auto'"
         )
-    # A shift of the inputs changes nothing but the precision of the angles. With a length scale for each,
-    # columns start alike in units of their deviations.
+    # A shift of the inputs changes only the precision of the angles. If each column has a length scale, all
+    # start the same in units of the columns' standard deviations.
     inputs = X - X.mean(axis=0)
     deviations = inputs.std(axis=0)
     units = np.where(deviations > 0, deviations, 1.0) if per_feature else np.ones(n_features)
@@ -373,7 +372,7 @@ def _report(tuned: TunedKernel, search: scipy.optimize.OptimizeResult) -> None:
     logger.info(message, tuned.n_samples, tuned.n_evaluations, evidences, tuned.alpha)
     if not tuned.converged:
         logger.warning(
-            "the search for length scales stopped before it converged (%s); they may be improved by more "
-            "starts or another seed",
+            "the search for length scales stopped before it converged (%s); more starts or another seed may "
+            "improve them",
             search.message,
         )

@@ -1,4 +1,4 @@
-"""Feature maps of kernels that are no functions of a difference: constant, linear, polynomial, min."""
+"""Feature maps of kernels that are not functions of x - y: constant, linear, polynomial, min."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HASH_STREAM = 4
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ExplicitFeatureMap(FeatureMap):
-    """Features that are stored as their fields: arrays, and numbers such as `width`, the inputs' columns."""
+    """Features stored by their fields: arrays, and numbers such as `width`, the number of input columns."""
 
     width: int
     standardizer: Standardizer | None = None
@@ -55,7 +55,7 @@ class ExplicitFeatureMap(FeatureMap):
 
 @dataclass(frozen=True, eq=False)
 class LinearFeatureMap(ExplicitFeatureMap):
-    """Some of the inputs themselves, and a constant: the exact features of linear kernels and constants.
+    """Input columns and constants: the exact features of linear and constant kernels.
 
     `columns`: int64 array of shape (n_components,). The input column of each component; -1 is the constant 1.
     """
@@ -82,8 +82,8 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
     """1{t ≤ x} for thresholds t spread over an interval: features of the min kernel.
 
     `thresholds`: float32 array of shape (n_components,).
-    `columns`: int64 array of shape (n_components,). The input column that each threshold is for.
-    `factors`: float64 array of shape (n_components,). √(width of the column's interval / number of its
+    `columns`: int64 array of shape (n_components,). The input column of each threshold.
+    `factors`: float64 array of shape (n_components,). √(length of the column's interval / number of its
       thresholds).
     """
 
@@ -115,9 +115,8 @@ def draw_thresholds(
 ) -> ThresholdFeatureMap:
     """Draw the thresholds of a min kernel, each uniform on its column's interval.
 
-    Columns take turns. A column's thresholds follow a van der Corput sequence, shifted at random: any
-    2**k from the start on have one in each of 2**k equal parts of the interval, and more thresholds
-    keep the first.
+    Columns take turns. A column's thresholds follow a van der Corput sequence, shifted at random. So of the
+    first 2**k there is one in each of 2**k equal parts of the interval, and more thresholds begin with them.
     """
     lower, upper = kernel.interval(len(columns))
     turns = np.arange(n_components)
@@ -131,7 +130,7 @@ def draw_thresholds(
 
 
 def _radical_inverse(indices: NDArray[np.int64]) -> FloatArray:
-    """Return the binary digits of each index mirrored at the point (van der Corput)."""
+    """Return each index with its binary digits mirrored at the point (van der Corput)."""
     result, half, rest = np.zeros(len(indices)), 0.5, indices.copy()
     while rest.any():
         result += half * (rest & 1)
@@ -144,8 +143,8 @@ def _radical_inverse(indices: NDArray[np.int64]) -> FloatArray:
 class MonomialFeatureMap(ExplicitFeatureMap):
     """All monomials of a polynomial kernel, which are its exact features.
 
-    (x·y + offset)^degree is the power of an inner product of inputs that have √offset beside them, so that
-    its features are the products of `degree` of these, times the root of how many orders each product has.
+    (x·y + offset)^degree is a power of the inner product of (x, √offset) and (y, √offset). So its features
+    are the products of `degree` of these entries, times the root of the number of orders of each product.
 
     `inputs`: int64 array of shape (n_components, degree). The input columns that are multiplied; -1 is the
       constant 1.
@@ -194,8 +193,8 @@ def make_monomials(kernel: Polynomial, columns: NDArray[np.int64], *, width: int
 class PolynomialFeatureMap(ExplicitFeatureMap):
     """Tensor sketch of a polynomial kernel (Pham & Pagh 2013): products of count sketches, by FFT.
 
-    `buckets`: int64 array of shape (degree, n_inputs). Where each input of each count sketch is added; the
-      last input is √offset.
+    `buckets`: int64 array of shape (degree, n_inputs). The component to which each count sketch adds each
+      input; the last input is √offset.
     `signs`: float64 array of shape (degree, n_inputs). 1 or -1.
     `columns`: int64 array of shape (n_inputs - 1,). The input columns.
     `offset`: of (x·y + offset)^degree.

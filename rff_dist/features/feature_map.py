@@ -1,4 +1,4 @@
-"""What a feature map is: all that tiles, statistics and solvers know of it."""
+"""What a feature map is: all that tiles, statistics and solvers know about it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and 
 
 @dataclass(frozen=True, slots=True)
 class RankMap:
-    """A column's map to a normal law: piecewise linear between knots, constant beyond them.
+    """A column's map to normal scores: piecewise linear between knots, constant beyond them.
 
-    `column`: of the inputs.
-    `inputs`, `scores`: float64 arrays of shape (n_knots,). The knots, strictly ascending: each value of the
-      column and its normal score.
+    `column`: which input column.
+    `inputs`, `scores`: float64 arrays of shape (n_knots,), strictly ascending. The knots: values of the
+      column, and their normal scores.
     """
 
     column: int
@@ -39,10 +39,10 @@ class RankMap:
 
 @dataclass(frozen=True, slots=True)
 class Standardizer:
-    """Map of the input columns, applied in float64 before features are float32.
+    """Map of the input columns, applied in float64 before anything is rounded to float32.
 
     `mean`, `scale`: float64 arrays of shape (n_features,). Inputs become (x - mean) / scale.
-    `ranks`: columns that become normal scores instead.
+    `ranks`: the columns that become normal scores instead.
     """
 
     mean: FloatArray
@@ -65,7 +65,7 @@ class Standardizer:
         return tuple(rank.column for rank in self.ranks)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that all of it is stored as; `from_arrays` is the way back."""
+        """Return all of it as arrays by name, for `from_arrays`."""
         arrays: dict[str, NDArray[Any]] = {"input_mean": self.mean, "input_scale": self.scale}
         if self.ranks:
             arrays["input_rank_columns"] = np.array(self.ranked_columns, np.int64)
@@ -76,7 +76,7 @@ class Standardizer:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self | None:
-        """Read what `to_arrays` returned, among other arrays; None where there is nothing of it."""
+        """Build it from arrays that include those of `to_arrays`; None if they do not."""
         if "input_mean" not in arrays:
             return None
         ranks: tuple[RankMap, ...] = ()
@@ -90,7 +90,7 @@ class Standardizer:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """The few hundred bytes that a whole feature map is drawn from."""
+    """The few hundred bytes from which a whole feature map is drawn."""
 
     kernel: Kernel
     design: Design
@@ -102,21 +102,21 @@ class FeatureSpec:
 
 
 class FeatureMap(ABC):
-    """Maps rows to features; everything above knows no more of it than this.
+    """Maps rows to features; other rooms know no more about it than this.
 
-    Features are made unnormalised and transposed, one component per line, by `fill`; `scales` make Z of
-    them, and a `whitener`, where there is one, mixes them last.
+    `fill` writes features unnormalised and transposed, one component per line. Multiplied by `scales`, and
+    then by the inverse of the `whitener` if there is one, they are Z.
 
     Attributes
     ----------
     standardizer : Standardizer, or None
         Applied to the inputs first.
     spec : FeatureSpec, or None
-        What the map was drawn from; None where its arrays were given.
+        What the map was drawn from; None if its arrays were given.
     """
 
     kind: ClassVar[str]
-    transform_rows: ClassVar[int] = 4096  # that `transform` fills at once
+    transform_rows: ClassVar[int] = 4096  # rows that `transform` fills at once
     standardizer: Standardizer | None
     spec: FeatureSpec | None
 
@@ -147,12 +147,12 @@ class FeatureMap(ABC):
         """Return a hexadecimal digest of everything that the features depend on."""
 
     def content_key(self) -> str:
-        """Return what a pass is named by, see `engines.kept`."""
+        """Return the digest by which passes with this map are told apart, see `engines.kept`."""
         return self.digest()
 
     @abstractmethod
     def record(self) -> Record:
-        """Return what the map is stored as: JSON-able facts, and arrays by name."""
+        """Return what is stored of the map: JSON-able facts, and arrays by name."""
 
     @classmethod
     @abstractmethod
@@ -163,41 +163,41 @@ class FeatureMap(ABC):
 
     @property
     def scales(self) -> Runs:
-        """What unnormalised features are multiplied by to give Z: runs of (components, scale)."""
+        """The factors from unnormalised features to Z, as runs of (number of components, factor)."""
         return ((self.n_components, 1.0),)
 
     def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
+        """Return the same features, of inputs that this standardizer maps first."""
         return cast("Self", replace(cast("Any", self), standardizer=standardizer))
 
     @property
     def squared_norm(self) -> float | None:
-        """Sum of squares of each row of unnormalised features where it is constant, else None."""
+        """The sum of squares of a row's unnormalised features, if it is the same for all rows, else None."""
         return None
 
     @property
     def squared_norm_error(self) -> float:
-        """By what share of itself `squared_norm` may be off for a row."""
+        """The relative error that rounding may leave in a row's `squared_norm`."""
         return 1e-4 if self.fixed_point else 1e-6  # float32 cos² + sin² is 1 within 1e-7
 
     @property
     def bounded(self) -> bool:
-        """Whether all unnormalised features lie in [-1, 1], so that the sums' grid is known beforehand."""
+        """Whether all unnormalised features lie in [-1, 1]: the sums' grid is then known before a pass."""
         return True
 
     @property
     def fixed_point(self) -> bool:
-        """Whether `fill` writes whole multiples of 2**-14, the largest `FIXED_POINT_ONE` of them."""
+        """Whether `fill` writes m · 2**-14 for whole numbers m up to `FIXED_POINT_ONE`."""
         return False
 
     @property
     def whitener(self) -> FloatArray | None:
-        """The triangular T of Z = V·T⁻¹, V the scaled features; None where Z is V."""
+        """The triangular T of Z = V·T⁻¹, where V are the scaled features; None if Z is V."""
         return None
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        """Ranges of components that `fill` makes well, in order: all components once."""
+        """Ranges of components that `fill` makes efficiently: in order, with each component once."""
         D = self.n_components
         return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
 
@@ -232,11 +232,11 @@ class FeatureMap(ABC):
         if X.dtype.kind not in "biuf":
             raise DataError(f"X holds {X.dtype}; expected real numbers")
         standardized = X if self.standardizer is None else self.standardizer(X)
-        with np.errstate(over="ignore"):  # an overflow is an Inf, which the caller reports with its row
+        with np.errstate(over="ignore"):  # overflows become infinite, which callers report with the row
             return np.ascontiguousarray(standardized, np.float32)
 
     def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
-        """Return the coefficients of the unnormalised features, for those of Z: shape (D, n_targets)."""
+        """Return coefficients of the unnormalised features from those of Z, shape (D, n_targets)."""
         return np.asarray(expand(self.scales)[:, np.newaxis] * coefficients)
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -246,7 +246,7 @@ class FeatureMap(ABC):
         ----------
         X : array-like of shape (n_samples, n_features)
         dtype : dtype
-            float64 holds the very numbers that statistics are made of; float32 rounds them once more.
+            float64 holds exactly the numbers that statistics are made of; float32 rounds them once more.
 
         Returns
         -------
@@ -282,7 +282,7 @@ class FeatureMap(ABC):
 def check_inputs(inputs: Float32Array) -> None:
     """Check that prepared inputs are finite.
 
-    Raises DataError, with the first row and column that are not.
+    Raises DataError, with the first row and column where one is not.
     """
     if not np.isfinite(inputs).all():
         row, column = np.argwhere(~np.isfinite(inputs))[0]
@@ -292,7 +292,7 @@ def check_inputs(inputs: Float32Array) -> None:
 
 
 def overflow() -> DataError:
-    """Return the error of finite inputs whose features are not."""
+    """Return the error for finite inputs whose features are not finite."""
     return DataError("features of some rows are not finite: their inputs overflow; standardise them")
 
 

@@ -1,4 +1,4 @@
-"""Features for a dataset: its length scale, the better map, and the features drawn."""
+"""Features for a dataset: choose its length scales and the better map, and draw the features."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ class Inputs:
 
     `standardizer`: applied to the rows first.
     `seed`: of all samples of rows, and of the features.
-    `ranges`: float64 arrays of shape (n_features,), from `input_range`: they fill in what a kernel wants to
-      know of the inputs.
+    `ranges`: float64 arrays of shape (n_features,), from `input_range`, for kernels that need them.
     `frequency_weights`: whether weights repeat rows.
     """
 
@@ -56,7 +55,7 @@ class Inputs:
         return MedianDistances(self.dataset, standardizer=self.standardizer, seed=self.seed)
 
     def prepare(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Return rows standardised; those that overflow are refused by a pass, which knows their numbers."""
+        """Return rows standardised. Overflows are left to the passes, whose errors give the rows' numbers."""
         with np.errstate(over="ignore"):
             return X if self.standardizer is None else self.standardizer(X)
 
@@ -71,14 +70,14 @@ def tune(
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of a seeded sample of rows, in this process.
 
-    Takes seconds to a minute; O(n_samples · n_components²) for each of some hundred evaluations.
+    Takes seconds to a minute: O(n_samples · n_components²) for each of a few hundred evaluations.
 
-    `inputs`: with targets; rows without weight do not count.
+    `inputs`: with targets; rows without weight are left out.
     `kernel`: its own length scale is replaced.
-    `folds`: only rows that these folds never validate on are sampled.
-    `told`: called with the steps that were taken, and how many there may be, from several threads.
-    Raises InvalidParameterError if the kernel has no length scale, or several; DataError if the dataset has
-      no targets, a sampled value is not finite, or the sample says nothing of a length scale.
+    `folds`: only the rows that these folds hold in are sampled.
+    `told`: called from several threads with the number of steps taken, and how many there may be.
+    Raises InvalidParameterError if the kernel is not one with a length scale; DataError if the dataset has no
+      targets, a sampled value is not finite, or the sample says nothing about length scales.
     """
     found, dataset = check_tunable(kernel), inputs.dataset
     if dataset.n_targets < 1:
@@ -95,9 +94,9 @@ def tune(
 
 
 def choose_map(inputs: Inputs, kernel: Kernel, n_components: int) -> str:
-    """Return "pairs" or "phases": the real map with the lower closed-form variance on up to 1,000 rows.
+    """Return "pairs" or "phases": the map with the lower closed-form variance on up to 1,000 rows.
 
-    An odd `n_components` leaves only phases. The kernel has its length scale. See `better_map`.
+    If `n_components` is odd, only phases will do. The kernel must have its length scale. See `better_map`.
     """
     if n_components % 2:
         return "phases"
@@ -113,8 +112,8 @@ def choose_map(inputs: Inputs, kernel: Kernel, n_components: int) -> str:
 def resolve_kernel(inputs: Inputs, kernel: Kernel, length_scale: str | LengthScale | None) -> Kernel:
     """Return a kernel with all that depends on the data filled in; see `Recipe` for the length scale.
 
-    Raises InvalidParameterError if the length scale is neither a name nor numbers above 0, or the kernel
-      takes none.
+    Raises InvalidParameterError if the length scale is neither "auto", "median" nor numbers above 0, or no
+      part of the kernel takes it.
     """
     kernel.check_columns(inputs.dataset.n_features)
     if length_scale == "median" and isinstance(kernel, Stationary):

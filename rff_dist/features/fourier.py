@@ -25,15 +25,11 @@ from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 class FourierFeatureMap(CosineFeatureMap):
     """Random Fourier features of a shift-invariant kernel (Rahimi & Recht 2007).
 
-    Pickles as its spec and digest where it was drawn from a spec, and is drawn again, and checked,
-    where it is unpickled; with given frequencies it pickles as bytes.
+    A map that was drawn from a spec pickles as the spec and its digest; unpickling draws it again and checks
+    the digest. A map of given frequencies pickles them.
 
     `frequencies`: float32 array of shape (n_features, n_frequencies). In radians per unit of the
       (standardised) inputs.
-    `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
-    `standardizer`: applied to the inputs first.
-    `spec`: what the arrays were drawn from; None where they were given.
-    `precision`: see `CosineFeatureMap`.
     """
 
     kind = "fourier"
@@ -55,11 +51,9 @@ class FourierFeatureMap(CosineFeatureMap):
     def angles(
         self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray
     ) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
-        """Yield ω'x of frequencies `start:stop`, all at once: made in float64 and rounded once.
-
-        A float32 product rounds by the shape of its factors and the number of BLAS threads; this one gives
-        a row the same features in whatever company, at 1 to 2 % of a pass (32 inputs, D = 1,024).
-        """
+        # A float32 product rounds by the shape of its factors and the number of BLAS threads. In float64 and
+        # rounded once, a row's angles do not depend on the rows beside it; this costs 1 to 2 % of a pass (32
+        # inputs, D = 1,024).
         frequencies = self.frequencies[:, start:stop]
         np.matmul(frequencies.T.astype(np.float64), inputs.T.astype(np.float64), out=scratch)
         yield slice(0, stop - start), slice(0, len(inputs)), scratch.astype(np.float32)
@@ -105,7 +99,7 @@ def _draw_matrix(spec: FeatureSpec, n_frequencies: int) -> Float32Array:
 
 
 def _draw_blocks(spec: FeatureSpec, n_frequencies: int) -> HadamardBlocks | None:
-    """Return the blocks of a structured draw; None where the kernel or the design has none."""
+    """Return the blocks of a structured draw; None if the kernel or the design has none."""
     kernel, design, n_features = spec.kernel, spec.design, spec.n_features
     if not isinstance(design, Structured) or not isinstance(kernel, Stationary):
         return None
@@ -128,15 +122,15 @@ def _check_float32(largest: float, spec: FeatureSpec) -> None:
 def redraw(
     spec: FeatureSpec, standardizer: Standardizer | None, digest: str
 ) -> FourierFeatureMap | StructuredFeatureMap:
-    """Draw a feature map again that was pickled as its spec.
+    """Draw a feature map that was pickled as its spec.
 
-    Raises BroadcastError if it has another digest here.
+    Raises BroadcastError if it has another digest in this process.
     """
     feature_map = draw_fourier(spec, standardizer)
     if feature_map.digest() != digest:
         raise BroadcastError(
-            f"this process drew a feature map with digest {feature_map.digest()[:12]}, expected "
-            f"{digest[:12]}: its processor or libraries round differently; use one kind of machine, or give "
+            f"this process drew a feature map with the digest {feature_map.digest()[:12]}; expected "
+            f"{digest[:12]}. Its processor or libraries round differently: use one kind of machine, or give "
             "the frequencies as arrays"
         )
     return feature_map
@@ -145,12 +139,12 @@ def redraw(
 def draw_fourier(
     spec: FeatureSpec, standardizer: Standardizer | None = None
 ) -> FourierFeatureMap | StructuredFeatureMap:
-    """Draw the features of a shift-invariant kernel, or take them from the few drawn last.
+    """Draw the features of a shift-invariant kernel, or take them from the last few draws.
 
     Raises InvalidParameterError if float32 cannot hold the frequencies, or the design does not suit the
       kernel.
     """
-    drawn, phases = _draw_arrays(replace(spec, precision="high"))  # the same frequencies for both
+    drawn, phases = _draw_arrays(replace(spec, precision="high"))  # both precisions share frequencies
     if isinstance(drawn, HadamardBlocks):
         return StructuredFeatureMap(drawn, phases, standardizer, spec, spec.precision)
     return FourierFeatureMap(drawn, phases, standardizer, spec, spec.precision)

@@ -1,4 +1,4 @@
-"""Which kernel a feature map stands for, with which length scale, and by which kind of features."""
+"""Which kernel a feature map approximates, with which length scale, by which kind of features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rff_dist.kernels.base import Kernel, LengthScale
 
 
 def kernel_of(feature_map: FeatureMap) -> Kernel | None:
-    """Return the kernel that a feature map stands for; None where its frequencies were given."""
+    """Return the kernel that a feature map approximates; None if its frequencies were given."""
     if isinstance(feature_map, PrincipalFeatureMap):
         return kernel_of(feature_map.base)
     if isinstance(feature_map, NystromFeatureMap):
@@ -21,15 +21,15 @@ def kernel_of(feature_map: FeatureMap) -> Kernel | None:
 
 
 def kind_of(feature_map: FeatureMap) -> str:
-    """Return "nystrom" or "fourier", as parameters name the kinds of features."""
+    """Return the kind of features as parameters name it: "nystrom" or "fourier"."""
     inner = feature_map.base if isinstance(feature_map, PrincipalFeatureMap) else feature_map
     return "nystrom" if isinstance(inner, NystromFeatureMap) else "fourier"
 
 
 def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:
-    """Return the kernel's length scale that a feature map was drawn with; None where it has no single one.
+    """Return the length scale of a feature map's kernel; None if it has no single one.
 
-    Raises InvalidParameterError if its frequencies were given rather than drawn.
+    Raises InvalidParameterError if the frequencies were given rather than drawn.
     """
     kernel = kernel_of(feature_map)
     if kernel is None:

@@ -1,4 +1,4 @@
-"""The kinds of feature maps, by the names that stored ones have."""
+"""The kinds of feature maps, by the names under which they are stored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS: dict[str, type[FeatureMap]] = {
 def feature_map_class(kind: str) -> type[FeatureMap]:
     """Return the class of a stored feature map.
 
-    Raises IntegrityError if there is no such kind here.
+    Raises IntegrityError if the kind is unknown.
     """
     if kind not in _KINDS:
         raise IntegrityError(
@@ -41,6 +41,6 @@ def feature_map_class(kind: str) -> type[FeatureMap]:
 
 
 def part_from_record(facts: Facts, arrays: Arrays, prefix: str) -> FeatureMap:
-    """Rebuild a part of a feature map from its facts, and those arrays of the whole that have its prefix."""
+    """Rebuild a part of a feature map from its facts and the arrays whose names have its prefix."""
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     return feature_map_class(facts["kind"]).from_record(facts, own, None)

@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 class MedianDistances:
     """Length scales: the median distance between distinct rows of a seeded sample, in a kernel's metric.
 
-    A first guess that is right within a factor of a few for smooth targets; cross-validation or the
-    evidence are better and dearer. The sample is read once, where it is first needed.
+    This is a first guess, right within a factor of a few for smooth targets. Cross-validation and the
+    evidence are better but take longer. The sample is read once, when it is first needed.
 
     `seed`: of the sample of up to 1,000 rows.
     """
@@ -37,9 +37,9 @@ class MedianDistances:
         return np.asarray(sample, np.float64) if self._standardizer is None else self._standardizer(sample)
 
     def __call__(self, kernel: Stationary, columns: tuple[int, ...] | None = None) -> float:
-        """Return the length scale of a kernel that looks at these input columns; all by default.
+        """Return the length scale of a kernel that sees these input columns; all by default.
 
-        It is in units of the (standardised) inputs, and 1 where all sampled rows are equal.
+        It is in units of the (standardised) inputs, and 1 if all sampled rows are equal.
         """
         key = kernel.metric, columns
         if key not in self._medians:
@@ -54,11 +54,11 @@ class MedianDistances:
 
 
 def median_distance(points: FloatArray, kernel: Stationary) -> float | None:
-    """Return the median distance, in the kernel's metric, between distinct rows; None where all are equal.
+    """Return the median distance, in the kernel's metric, between distinct rows; None if all are equal.
 
     Raises DataError if the distance is too small or large for float64.
     """
-    # equal rows say nothing of the scale: drop repetitions, so that they change nothing
+    # repeated rows say nothing about the scale, so they must not change it
     distances = scipy.spatial.distance.pdist(np.unique(points, axis=0), kernel.metric)
     if not len(distances):
         return None

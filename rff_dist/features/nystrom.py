@@ -1,7 +1,7 @@
 """Nyström features: kernel values at centres, whitened by the centres' own Gram matrix.
 
 z(x) = T⁻ᵀ·k(C, x) with T'T = k(C, C) + jitter·I, so that z(x)'z(y) = k(x, C)·k(C, C)⁻¹·k(C, y), the
-projection of the kernel on what its centres span. Any kernel will do: only k(x, y) is asked for.
+projection of the kernel on the span of its centres. Any kernel will do, since only k(x, y) is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 RELATIVE_JITTER = 1e-5  # measured, see `Nystrom`
 SAMPLE_ROWS = 10_000
 _PANEL_ROWS = 64
-_PANEL_CENTRES = 256  # 128 KiB of kernel values, which caches hold and the allocator keeps
+_PANEL_CENTRES = 256  # with 64 rows 128 KiB of kernel values, which caches hold and the allocator reuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,18 @@ class Nystrom:
     Parameters
     ----------
     centres : {"uniform", "k-means++", "rpcholesky"}
-        Distinct rows with the same probability; by k-means++ in the kernel's own distance; or by randomly
-        pivoted Cholesky, which needs the fewest centres to come near the kernel, and
-        8 · sample_rows · n_components bytes. With 2,000 centres the latter two took the errors on two real
-        data sets from 0.392 to 0.388 and from 0.097 to 0.093, and about a second more.
+        How centres are chosen among distinct rows: with equal probabilities; by k-means++ in the kernel's own
+        distance; or by randomly pivoted Cholesky, which needs the fewest centres to come near the kernel, and
+        8 · sample_rows · n_components bytes. With 2,000 centres the latter two lowered the errors on two real
+        data sets from 0.392 to 0.388 and from 0.097 to 0.093, and took about a second more.
     jitter : float
-        Added to the diagonal of the centres' Gram, as a share of its mean. With a small one and centres that
-        the kernel hardly tells apart, rounding divided by the jitter is the noise floor: of a Gaussian kernel
-        of length scale 10 on 36,000 rows of eight columns, 1e-7 left an error of 0.39, 1e-5 and 1e-4 of 0.36.
-        Where centres are far apart, 1e-11 and 1e-5 gave the same errors to four digits.
+        Added to the diagonal of the centres' Gram matrix, as a share of its mean. If the kernel hardly tells
+        centres apart, rounding errors are divided by the jitter. With a Gaussian kernel of length scale 10 on
+        36,000 rows of eight columns, 1e-7 left an error of 0.39, but 1e-5 and 1e-4 one of 0.36. With centres
+        far apart, 1e-11 and 1e-5 gave the same errors to four digits.
     sample_rows : int, optional
-        How many rows centres are chosen from: by default 10,000, or twice the centres.
+        How many rows centres are chosen from. By default 10,000, or twice the number of centres if that is
+        more.
 
     References
     ----------
@@ -78,9 +79,9 @@ class Nystrom:
 
 @dataclass(frozen=True, eq=False)
 class NystromFeatureMap(FeatureMap):
-    """Kernel values at centres, in float64. Statistics hold them as they are; T comes in on reading.
+    """Kernel values at centres, in float64. Statistics hold them as they are, and apply T when they are read.
 
-    Pickles without T, which is computed where it is asked for.
+    Pickles without T, which is computed when it is needed.
 
     `centres`: float32 array of shape (n_components, n_features). Rows of (standardised) inputs.
     `jitter`: what was added to the diagonal of k(C, C), in units of the kernel.
@@ -120,18 +121,15 @@ class NystromFeatureMap(FeatureMap):
         factor = _factor(self)
         if factor is None:
             raise SolveError(
-                f"the centres' Gram with the jitter {self.jitter:.3g} is not positive definite here; its "
-                "features were made on another kind of machine, or the kernel is no kernel: fit anew"
+                f"the centres' Gram matrix with the jitter {self.jitter:.3g} is not positive definite here; "
+                "the model was made on another kind of machine, or the kernel is not positive definite: fit "
+                "again"
             )
         return factor
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`.
-
-        Values are made in panels of 64 rows. The last one is padded unless they are functions of distances,
-        so that a row has the same features in whatever company: matrix products round by the shape of their
-        factors.
-        """
+        # Matrix products round by the shape of their factors: all panels have 64 rows, the last one padded,
+        # so that a row's features do not depend on the rows beside it. Distances are computed pair by pair.
         padded = not isinstance(self.kernel, OfDistance)
         for first in range(0, len(inputs), _PANEL_ROWS):
             panel = inputs[first : first + _PANEL_ROWS].astype(np.float64)
@@ -172,7 +170,7 @@ class NystromFeatureMap(FeatureMap):
 
 
 def largest_value(kernel: Kernel) -> float | None:
-    """Return what no |k(x, y)| exceeds, the largest k(x, x); None where no bound is known."""
+    """Return the largest k(x, x), which no |k(x, y)| exceeds; None if no bound is known."""
     match kernel:
         case ShiftInvariant():
             return 1.0
@@ -202,13 +200,13 @@ def draw_nystrom(
 ) -> NystromFeatureMap:
     """Choose centres among the distinct rows of a sample and factor their Gram matrix.
 
-    Where the factorisation breaks down, the jitter is raised tenfold and logged until it does not.
+    If the factorisation breaks down, the jitter is raised tenfold, and this is logged, until it does not.
 
-    `kernel`: with nothing to be filled in from the data. Parts without a length scale have length scale 1.
-    `sample`: float32 array of shape (n_sampled, n_features). Prepared inputs. Repetitions change nothing.
-    `n_components`: how many centres; fewer, and logged, where that many explain the kernel on the sample.
-    Raises InvalidParameterError if the kernel is no kernel of such rows, or 0 for them; SolveError if the
-      Gram is not positive definite with a jitter of its own size.
+    `kernel`: needs nothing from the data. Parts without a length scale have length scale 1.
+    `sample`: float32 array of shape (n_sampled, n_features). Prepared inputs. Repeated rows change nothing.
+    `n_components`: how many centres. If fewer explain the kernel on the sample, fewer are taken, and logged.
+    Raises InvalidParameterError if the kernel does not suit such rows, or k(x, x) is not above 0; SolveError
+      if the Gram matrix is not positive definite with a jitter of its own size.
     """
     kernel = kernel.with_default_length_scales(lambda part, columns: 1.0)
     kernel.check_columns(sample.shape[1])
@@ -216,9 +214,7 @@ def draw_nystrom(
     wanted = min(n_components, len(points))
     chosen = RULES[nystrom.centres](points.astype(np.float64), kernel, wanted, seed)
     if len(chosen) < n_components:
-        message = (
-            "%d centres in the place of %d: they explain the kernel on all %d distinct rows of the sample"
-        )
+        message = "%d centres instead of %d: they explain the kernel on all %d distinct rows of the sample"
         logger.info(message, len(chosen), n_components, len(points))
     centres = np.ascontiguousarray(points[chosen])
     mean = float(kernel.diagonal(centres.astype(np.float64)).mean())
@@ -234,18 +230,18 @@ def draw_nystrom(
             feature_map.__dict__["whitener"] = factor
             return feature_map
         message = (
-            "the Gram of %d centres is not positive definite with the jitter %.3g: taking ten times as much"
+            "%d centres have no positive definite Gram matrix with the jitter %.3g; trying ten times that"
         )
         logger.warning(message, len(centres), feature_map.jitter)
         share *= 10
     raise SolveError(
-        f"the Gram of {len(centres)} centres is not positive definite even with a jitter of its own size; is "
-        f"{kernel} a positive semi-definite kernel?"
+        f"the Gram matrix of {len(centres)} centres is not positive definite even with a jitter of its own "
+        f"size; is {kernel} a positive semi-definite kernel?"
     )
 
 
 def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
-    """Return the upper triangular T of T'T = k(C, C) + jitter·I; None where it breaks down."""
+    """Return the upper triangular T of T'T = k(C, C) + jitter·I; None if the factorisation breaks down."""
     size = feature_map.n_components
     gram = np.empty((size, size))
 

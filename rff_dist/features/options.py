@@ -1,4 +1,4 @@
-"""Which features are drawn for a dataset: nouns for all that is said of them, checked once."""
+"""Which features are drawn for a dataset: options that check themselves."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ DATASET_MAPS = ("auto", "pairs", "phases")
 class Recipe:
     """Features of a kernel.
 
-    `length_scale`: "auto" and None give each part of the kernel that has no length scale the median distance
-      between rows, in its own columns and metric; "median" replaces the length scale of a kernel that has
-      one. Numbers replace a kernel's length scale; of a sum or product they are that of the parts without
-      one.
-    `n_components`: D, the number of features: even for pairs.
-    `features`: {"fourier", "nystrom"} or Nystrom. Random Fourier features, to which `design` and `map`
-      belong; or Nyström features, whose centres are chosen among the distinct rows of a seeded sample.
+    `length_scale`: with "auto" or None, each part of the kernel without a length scale takes the median
+      distance between rows, in its own columns and metric. "median" also replaces the length scale of a
+      single kernel that has one. So do numbers; in sums and products they go to the parts without one.
+    `n_components`: D, the number of features; even for pairs.
+    `features`: {"fourier", "nystrom"} or Nystrom. Random Fourier features, for which `design`, `map` and
+      `precision` are; or Nyström features, with centres among the distinct rows of a seeded sample.
     `design`: how frequencies are arranged.
-    `map`: {"auto", "pairs", "phases"}. "auto" is `choose_map`; the map's spec says what it chose.
-    `precision`: {"standard", "high"}. Of random Fourier features, see `draw_feature_map`.
+    `map`: {"auto", "pairs", "phases"}. "auto" lets `choose_map` choose; the map's spec has its choice.
+    `precision`: {"standard", "high"}. See `draw_feature_map`.
     Raises InvalidParameterError if a value is out of range.
     """
 
@@ -52,8 +51,7 @@ class Recipe:
 class FeatureOptions(Recipe):
     """Features of a kernel, and what is done to the inputs first.
 
-    `standardize`: {"auto", "rank"} or bool. What is done to the input columns first, see
-      `statistics.inspection.standardizer_for`.
+    `standardize`: {"auto", "rank"} or bool. See `statistics.inspection.standardizer_for`.
     `seed`: of frequencies and samples.
     """
 
@@ -73,15 +71,16 @@ def find_features(features: str | Nystrom) -> Nystrom | None:
 
 
 def check_width(n_components: object, map: str, features: str | Nystrom) -> int:
-    """Return `n_components` as an int, if there can be as many features of that kind.
+    """Return `n_components` as an int, checked for this kind of features.
 
-    Raises InvalidParameterError if it is no integer of at least 1, or odd for Fourier features in pairs.
+    Raises InvalidParameterError if it is not an integer of at least 1, or is odd for Fourier features in
+      pairs.
     """
     return check_n_components(n_components, map if find_features(features) is None else "centres")
 
 
 def check_without_targets(length_scale: object) -> None:
-    """Refuse length scales that only targets give."""
+    """Raise InvalidParameterError for length scales that need targets."""
     if isinstance(length_scale, str) and length_scale == "evidence":
         raise InvalidParameterError(
             "`length_scale` is 'evidence', which needs targets, and there are none here; expected 'auto' or "

@@ -18,22 +18,22 @@ from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 logger = logging.getLogger(__name__)
 
 _STORED = ("coefficients", "intercept", "offset")
-_PANEL_ROWS = 64  # whose scores are made by one product, always of the same shape
+_PANEL_ROWS = 64  # rows of one product, always of the same shape, which decides how it rounds
 _WORK_BYTES = 2**22  # of the other map's features, filled at once
 
 
 @dataclass(frozen=True, eq=False)
 class PrincipalFeatureMap(FeatureMap):
-    """Z·A + a of another map's Z: its leading principal components, made anew for each tile.
+    """Z·A + a for another map's Z: its leading principal components, computed anew for each tile.
 
-    Rows cost O(D · (n_features + n_kept)), D the other map's width, and D numbers of them exist at a time.
+    A row costs O(D · (n_features + n_kept)), where D is the other map's number of components.
 
-    `base`: without a standardizer of its own.
-    `coefficients`: float64 array of shape (D, n_kept) or (D, n_kept + 1). Of the other map's unnormalised
-      features; the last column gives degrees where `floor` is given.
-    `intercept`: float64 array of as many columns. Added to the products.
+    `base`: the other map, without a standardizer of its own.
+    `coefficients`: float64 array of shape (D, n_kept) or (D, n_kept + 1). Coefficients of the other map's
+      unnormalised features. If there is a `floor`, the last column gives the row's degree.
+    `intercept`: float64 array with as many entries as `coefficients` has columns. Added to the products.
     `offset`: float64 array of shape (n_kept,). Subtracted after the scores are divided by the degree.
-    `floor`: of the degrees; None where features are not normalised.
+    `floor`: the least degree; None if scores are not divided by degrees.
     """
 
     kind = "principal"

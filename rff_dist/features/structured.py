@@ -1,4 +1,4 @@
-"""Random Fourier features by fast Hadamard transforms: no matrix of frequencies is held or multiplied by."""
+"""Random Fourier features by fast Hadamard transforms, without a matrix of frequencies."""
 
 from __future__ import annotations
 
@@ -21,18 +21,13 @@ _STORED = ("rotations", "signs", "radii", "stretch")
 class StructuredFeatureMap(CosineFeatureMap):
     """Random Fourier features of an isotropic kernel (Choromanski, Rowland & Weller 2017).
 
-    A row takes O(n_components · log n_features) work. Pickles as its spec and digest where it was drawn from
-    a spec.
+    A row takes O(n_components · log n_features) work. Pickles as `FourierFeatureMap` does.
 
     `blocks`: with float32 rotations and radii.
-    `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
-    `standardizer`: applied to the inputs first.
-    `spec`: what the arrays were drawn from; None where they were given.
-    `precision`: see `CosineFeatureMap`.
     """
 
     kind = "structured"
-    transform_rows = 128  # stripes are wide, and so few rows of one stay in a core's own cache
+    transform_rows = 128  # stripes are wide: only so few of their rows fit a core's own cache
 
     blocks: HadamardBlocks
     phases: Float32Array | None = None
@@ -42,7 +37,7 @@ class StructuredFeatureMap(CosineFeatureMap):
 
     @property
     def frequencies(self) -> Float32Array:
-        """The frequencies multiplied out, shape (n_features, n_frequencies): to look at."""
+        """The frequencies multiplied out, shape (n_features, n_frequencies), for inspection."""
         return self.blocks.frequencies().astype(np.float32)
 
     @property
@@ -88,7 +83,7 @@ class StructuredFeatureMap(CosineFeatureMap):
 
 
 def in_float32(blocks: HadamardBlocks) -> HadamardBlocks:
-    """Return blocks as a feature map holds them: read-only, with rotations and radii in float32."""
+    """Return blocks as feature maps hold them: read-only, with rotations and radii in float32."""
     rotations, radii = blocks.rotations.astype(np.float32), blocks.radii.astype(np.float32)
     for array in (rotations, blocks.signs, radii, blocks.stretch):
         array.setflags(write=False)

@@ -109,7 +109,9 @@ class TestNystrom:
         assert found.max.value < 1e-5  # float32 features of the kernel
 
     def test_fewer_centres_are_another_choice_and_no_prefix(self, X):
-        with pytest.raises(InvalidParameterError, match="knows no spec to draw fewer components from"):
+        with pytest.raises(
+            InvalidParameterError, match="has no spec from which fewer components could be drawn"
+        ):
             error_curve(Gaussian(2.0), self.draw(X, 60), X, n_components=[30, 60])
 
 
