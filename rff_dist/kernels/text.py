@@ -34,7 +34,7 @@ def parse_kernel(text: object, kernels: Mapping[str, type[Kernel]]) -> Kernel:
     total = reduce(operator.add, [_product(part, text, kernels) for part in _PLUS.split(text)])
     if isinstance(total, Stationary) and "length_scale" in text:
         raise InvalidParameterError(
-            f"`kernel` is {text!r}, a single kernel with a length scale; give that as `length_scale`"
+            f"`kernel` is {text!r}, which is one kernel with a length scale; give that as `length_scale`"
         )
     return total
 
