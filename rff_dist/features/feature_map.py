@@ -201,21 +201,25 @@ class FeatureMap(ABC):
         D = self.n_components
         return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
 
-    def fill_lines(self, inputs: Float32Array, out: FloatArray) -> None:
-        """Write all unnormalised components, rows first.
+    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], scales: FloatArray | None = None) -> None:
+        """Write all components, rows first.
 
         Parameters
         ----------
         inputs : float32 array of shape (n_samples, n_features)
             From `prepare`.
-        out : float64 array of shape (n_samples, n_components)
+        out : float array of shape (n_samples, n_components)
             Overwritten.
+        scales : float64 array of shape (n_components,), or None
+            Factors of the components; None leaves them unnormalised.
         """
         stripes = self.stripes
         work = np.empty((max(stop - start for start, stop in stripes), len(inputs)))
         for start, stop in stripes:
             stripe = work[: stop - start]
             self.fill(inputs, stripe, start, stop)
+            if scales is not None:
+                stripe *= scales[start:stop, np.newaxis]
             for i in range(0, len(inputs), 64):  # a transpose that stays in the cache: half the time
                 out[i : i + 64, start:stop] = stripe[:, i : i + 64].T
 
@@ -262,17 +266,10 @@ class FeatureMap(ABC):
         check_inputs(inputs)
         whitener = self.whitener
         Z = np.empty((len(inputs), self.n_components), np.float64 if whitener is not None else dtype)
-        rows = min(self.transform_rows, max(1, len(inputs)))
-        stripes, scales = self.stripes, expand(self.scales)
-        work = np.empty((max(stop - start for start, stop in stripes), rows))
-        for row in range(0, len(inputs), rows):
-            tile = inputs[row : row + rows]
-            for start, stop in stripes:
-                stripe = work[: stop - start, : len(tile)]
-                self.fill(tile, stripe, start, stop)
-                stripe *= scales[start:stop, np.newaxis]
-                for i in range(0, len(tile), 64):  # a transpose that stays in the cache: half the time
-                    Z[row + i : row + i + 64, start:stop] = stripe[:, i : i + 64].T
+        scales = expand(self.scales)
+        for row in range(0, len(inputs), self.transform_rows):
+            tile = slice(row, row + self.transform_rows)
+            self.fill_lines(inputs[tile], Z[tile], scales)
         if whitener is not None:
             with tile_pool() as pool:
                 whiten_rows(Z, whitener, pool)
