@@ -133,7 +133,7 @@ class GroupFolds(Folds):
             raise DataError("the data have no groups to cut folds by; name their array, or give `groups`")
         values, inverse = np.unique(np.asarray(groups), return_inverse=True)
         keys = _keys(values)
-        fold_of_group = _to_folds(_mixed(keys, self.seed), self.n_folds)
+        fold_of_group = _below(np.uint64(self.n_folds), _mixed(keys, self.seed))
         if self.table is not None:
             places = np.minimum(np.searchsorted(self.table.keys, keys), len(self.table.keys) - 1)
             known = self.table.keys[places] == keys
@@ -269,9 +269,8 @@ class HeldInFolds(Folds):
         """Return the first row that is held in, for each of these parts."""
         begin = parts * self.n_samples // self.n_stretches
         end = (parts + 1) * self.n_samples // self.n_stretches
-        hashes = _mixed(parts.astype(np.uint64), self.seed + 1) >> np.uint64(32)
         room = (end - begin - self.width + 1).astype(np.uint64)
-        return begin + (hashes * room >> np.uint64(32)).astype(np.int64)
+        return begin + _below(room, _mixed(parts.astype(np.uint64), self.seed + 1))
 
     @property
     def may_lack_rows(self) -> bool:
@@ -389,5 +388,6 @@ def _finished(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
-def _to_folds(hashes: NDArray[np.uint64], n_folds: int) -> IntArray:
-    return ((hashes >> np.uint64(32)) * np.uint64(n_folds) >> np.uint64(32)).astype(np.int64)
+def _below(limits: NDArray[np.uint64] | np.uint64, hashes: NDArray[np.uint64]) -> IntArray:
+    """Return numbers from 0 to below each limit; the limits are below 2**32."""
+    return ((hashes >> np.uint64(32)) * limits >> np.uint64(32)).astype(np.int64)

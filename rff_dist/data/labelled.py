@@ -168,14 +168,17 @@ class _WithLabels:
     class_weight: FloatArray | None
 
     def __call__(self, rows: Rows) -> Rows:
-        block = rows.block
-        codes = encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
+        codes = self.read_codes(rows.block)
         return replace(
             rows,
             y=class_targets(codes, len(self.classes)),
             sample_weight=self.weighted(codes, rows.sample_weight),
             own_weight=self.own(rows.sample_weight, len(codes)),
         )
+
+    def read_codes(self, block: Block) -> IntArray:
+        """Return the labels of one block as positions in `classes`, shape (n_samples,)."""
+        return encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
 
     def own(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray | None:
         if self.class_weight is None:
@@ -240,17 +243,13 @@ class LabelledDataset(ExtendedDataset):
         weight = self.source.read_weight(block)
         if self.class_weight is None:
             return weight
-        return self.addition.weighted(self.read_codes(block), weight)
+        return self.addition.weighted(self.addition.read_codes(block), weight)
 
     def read_targets(self) -> Column:
         return self.labels
 
     def without_targets(self) -> Dataset:
         return self.source.without_targets()
-
-    def read_codes(self, block: Block) -> IntArray:
-        """Return the labels of one block as positions in `classes`, shape (n_samples,)."""
-        return encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
 
     def take(self, indices: NDArray[np.intp], /) -> Sample:
         X, _, weight = self.source.take(indices)
@@ -287,8 +286,8 @@ def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> I
     if not found.all():
         at = int(np.argmin(found))
         raise DataError(
-            f"y is {labels[at].item() if hasattr(labels[at], 'item') else labels[at]!r} in row "
-            f"{rows[at]:_}, which is not among the {len(classes)} classes: {_listed(classes)}"
+            f"y is {labels[at : at + 1].tolist()[0]!r} in row {rows[at]:_}, which is not among the "
+            f"{len(classes)} classes: {_listed(classes)}"
         )
     return codes.astype(np.int64, copy=False)
 

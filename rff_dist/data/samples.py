@@ -127,9 +127,10 @@ def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
         starts, width = np.arange(n_stretches) * n_samples // n_stretches, n_rows // n_stretches
     indices = np.unique(np.minimum(starts[:, np.newaxis] + np.arange(width), n_samples - 1))
     # groups are read once for each stretch of consecutive rows; of few rows, once for all
-    cuts = [0] if whole else [0, *(np.flatnonzero(np.diff(indices) > 1) + 1)]
+    places = np.arange(len(indices))
+    runs = [places] if whole else np.split(places, np.flatnonzero(np.diff(indices) > 1) + 1)
     fold_of_row = np.empty(len(indices), np.int64)
-    for run in np.split(np.arange(len(indices)), cuts[1:]):
+    for run in runs:
         first, stop = int(indices[run[0]]), int(indices[run[-1]]) + 1
         groups = dataset.read_groups(Block(0, first, stop))
         assigned = folds.assign(first, stop, n_samples=n_samples, groups=groups)
