@@ -69,7 +69,7 @@ def pairwise_error(n_components: int, *, n_points: int, delta: float, map: str =
 
 
 def _pairwise_rate(n_points: int, delta: float, map: str) -> float:
-    _check_real_map(map)
+    check_name(map, _REAL_MAPS, "map")
     n = _check_points(n_points)
     twice_the_pairs = n * (n - 1) if map == "pairs" else n * (n + 1)
     return (4 if map == "pairs" else 8) * (math.log(twice_the_pairs) - math.log(_check_delta(delta)))
@@ -175,7 +175,7 @@ def _compact_set_rates(
     n_features: int, second_moment: float, diameter: float, delta: float, map: str
 ) -> tuple[float, float]:
     """Return log(σ·diam) and 1/c."""
-    _check_real_map(map)
+    check_name(map, _REAL_MAPS, "map")
     _check_delta(delta)
     d = check_count(n_features, "n_features")
     if second_moment == math.inf:
@@ -345,11 +345,6 @@ def shift_invariant_form(kernel: Kernel) -> ShiftInvariant:
 
 
 # -- checks ----------------------------------------------------------------------------------------
-
-
-def _check_real_map(map: str) -> None:
-    if map not in _REAL_MAPS:
-        raise InvalidParameterError(f"unknown `map` {map!r}; the bounds are for 'pairs' and 'phases'")
 
 
 def _check_points(n_points: int) -> int:

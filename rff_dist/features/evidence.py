@@ -18,6 +18,7 @@ import numpy as np
 import scipy
 
 from rff_dist.checks import check_count
+from rff_dist.data.samples import HEURISTIC_ROWS
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.features.median_heuristic import median_distance
 from rff_dist.frequencies.counter import derived_seed
@@ -29,9 +30,6 @@ from rff_dist.typing import FloatArray
 logger = logging.getLogger(__name__)
 
 TUNING_ROWS = 4000  # rows of the seeded sample whose evidence gives the length scales
-
-
-DISTANCE_ROWS = 1000  # rows whose distances give the median heuristic
 LENGTH_SCALE_RANGE = 1e3  # the bounds are the median heuristic divided and multiplied by this
 ALPHA_RANGE = (1e-8, 1e4)
 FIRST_ALPHA = 0.1
@@ -290,7 +288,7 @@ def maximize_evidence(
     deviations = inputs.std(axis=0)
     units = np.where(deviations > 0, deviations, 1.0) if per_feature else np.ones(n_features)
     inputs /= units
-    sampled = inputs[:: -(-n_samples // DISTANCE_ROWS)]
+    sampled = inputs[:: -(-n_samples // HEURISTIC_ROWS)]
     median = median_distance(sampled, found)
     if median is None:
         raise DataError(

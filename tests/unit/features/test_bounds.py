@@ -315,7 +315,7 @@ def test_one_row_has_no_pairs_to_compare():
         ({"error": 1e-200}, "no number of components"),
         ({"n_points": 1}, "`n_points` is 1; expected at least 2"),
         ({"delta": 1.0}, "`delta` is 1.0; expected a probability"),
-        ({"map": "complex"}, "'pairs' and 'phases'"),
+        ({"map": "complex"}, "'pairs', 'phases'"),
     ],
 )
 def test_parameters_out_of_range_are_refused(changes, message):
