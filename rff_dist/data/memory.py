@@ -252,6 +252,7 @@ def prefix_digest(dataset: Dataset, n_samples: int) -> str:
             values = getattr(rows, name)
             if values is not None:
                 digest.update(name.encode())
+                # text of fixed and of variable width gives the same digest
                 digest.update(as_bytes(values.astype("T") if values.dtype.kind == "U" else values))
     return digest.hexdigest()
 

@@ -233,7 +233,7 @@ def _samples(X: ArrayLike | Dataset, sampling: Sampling) -> NDArray[Any]:
             f"the data have {len(rows)} rows for {n_repeats} disjoint samples; expected at least 2 rows for "
             "each. Lower `n_repeats` or give more rows"
         )
-    order = np.random.Generator(philox(seed, 1)).permutation(len(rows))
+    order = np.random.Generator(philox(seed, 1)).permutation(len(rows))  # rows come in the data's order
     return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)
 
 

@@ -43,7 +43,7 @@ def choose_by_kmeans(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
         chosen[i] = index = int(pick(weights, uniform))
         to_centre = diagonal - 2 * kernel.gram(points, points[index : index + 1])[:, 0] + diagonal[index]
         np.minimum(distances, np.maximum(to_centre, 0.0), out=distances)
-        distances[index] = 0.0
+        distances[index] = 0.0  # whatever rounding left: no row is chosen twice
         weights = distances
         if not weights.any():
             return chosen[: i + 1]
@@ -77,6 +77,7 @@ def choose_by_pivots(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
             _add_columns(new, known, kernel, points, kept, pool)
             left -= np.square(new).sum(axis=0)
             chosen += kept.tolist()
+            # probabilities: rounding must not make them negative, or let a row be chosen twice
             left[chosen] = 0.0
             np.maximum(left, 0.0, out=left)
             turn += 1

@@ -227,6 +227,7 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
             odd = size % 2 if spec.map == "pairs" else 0
             paired.append((weight * (size - odd) / size, draw_fourier(replace(own, n_components=size - odd))))
             if odd:
+                # another seed than those of all terms: this cosine must be independent of the pairs
                 lone = replace(own, n_components=1, map="phases", seed=derived_seed(seed, 2**20))
                 single.append((weight / size, draw_fourier(lone)))
         else:
@@ -263,6 +264,7 @@ def _proportional(sampled: list[tuple[float, Kernel]], n_features: int, total: i
     sizes = np.array([weight * _typical_size(kernel, n_features) for weight, kernel in sampled])
     wanted = (total // 2 - len(sampled)) * sizes / sizes.sum()
     shares = np.floor(wanted).astype(int)
+    # what rounding down left goes to the largest remainders
     shares[np.argsort(shares - wanted, kind="stable")[: total // 2 - len(sampled) - shares.sum()]] += 1
     shares = 2 * (shares + 1)
     shares[-1] += total % 2

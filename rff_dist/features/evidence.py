@@ -173,7 +173,7 @@ class Objective:
         eigenvalues = np.maximum(eigenvalues, 0.0)
         projected = eigenvectors.T @ (Z.T @ self.targets)
         total = (self.targets**2).sum(axis=0)
-        least = len(eigenvalues) * np.finfo(np.float64).eps * total
+        least = len(eigenvalues) * np.finfo(np.float64).eps * total  # a smaller misfit is rounding
 
         def misfit(alpha: float) -> FloatArray:
             explained = (projected**2 / (eigenvalues + alpha)[:, np.newaxis]).sum(axis=0)
@@ -311,6 +311,7 @@ def maximize_evidence(
         if told is not None:
             told(next(steps), n_starts * MAX_ITERATIONS)
 
+    # one BLAS thread each: with more, products and so the result would depend on their number
     with limit_blas(1), ThreadPoolExecutor(threads) as pool:
         objectives = [objective(i, search.n_components) for i in range(n_starts)]
         found_by = list(pool.map(lambda i: _search(objectives[i], starts[i], median, count), range(n_starts)))
@@ -320,7 +321,7 @@ def maximize_evidence(
     best = max(range(n_starts), key=lambda i: evidences[i][0])
     _, alpha, noise = evidences[best]
     all_noise = np.full(y.shape[1], np.nan)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # beyond float64 a variance is infinite, while log evidences are not
         all_noise[varying] = noise * largest**2
     offset = referee.n_observations * np.log(largest).sum()
     log_evidences = [float(evidence[0] - offset) for evidence in evidences]

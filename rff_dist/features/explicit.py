@@ -172,6 +172,7 @@ class MonomialFeatureMap(ExplicitFeatureMap):
 
 def n_monomials(kernel: Polynomial, n_columns: int) -> int:
     """Return how many exact features a polynomial kernel has."""
+    # multisets of `degree` entries of (x, √offset), where an offset of 0 is no entry
     return math.comb(n_columns - (kernel.offset == 0) + kernel.degree, kernel.degree)
 
 
@@ -234,6 +235,7 @@ def draw_sketch(
 ) -> PolynomialFeatureMap:
     """Draw the hashes of a tensor sketch."""
     uniforms = counter_uniforms(seed, _HASH_STREAM, kernel.degree, 2 * (len(columns) + 1))
+    # the product may round up to n_components
     buckets = np.minimum(uniforms[:, 0::2] * n_components, n_components - 1).astype(np.int64)
     signs = np.where(uniforms[:, 1::2] < 0.5, -1.0, 1.0)
     return PolynomialFeatureMap(buckets, signs, columns, n_components, kernel.offset, width=width)

@@ -85,6 +85,7 @@ def tune(
     if folds is None:
         X, y, weights = sample_rows(dataset, inputs.seed, n_rows=search.n_samples)
     else:
+        # half of the rows are held in at most, so twice as many are sampled
         X, y, weights = sample_folds(dataset, folds, n_rows=2 * search.n_samples).held_in(search.n_samples)
     assert y is not None  # there are targets
     if weights is not None:

@@ -113,6 +113,7 @@ class NystromFeatureMap(FeatureMap):
 
     @property
     def _scale(self) -> float:
+        # a power of two: dividing by it brings values into [-1, 1] without rounding
         largest = largest_value(self.kernel)
         return 1.0 if largest is None else 2.0 ** math.ceil(math.log2(largest))
 
@@ -184,6 +185,7 @@ def largest_value(kernel: Kernel) -> float | None:
             known = [bound for bound in bounds if bound is not None]
             join = math.fsum if isinstance(kernel, Sum) else math.prod
             return join(known) if len(known) == len(bounds) else None
+        # a single number is for each of the columns, whose number is not known here
         case Min() if isinstance(kernel.lower, tuple) and isinstance(kernel.upper, tuple):
             return math.fsum(kernel.upper) - math.fsum(kernel.lower)
     return None
@@ -227,7 +229,7 @@ def draw_nystrom(
         feature_map = NystromFeatureMap(kernel, centres, share * mean, standardizer)
         factor = _factor(feature_map)
         if factor is not None:
-            feature_map.__dict__["whitener"] = factor
+            feature_map.__dict__["whitener"] = factor  # fills the cached property: no second factorisation
             return feature_map
         message = (
             "%d centres have no positive definite Gram matrix with the jitter %.3g; trying ten times that"

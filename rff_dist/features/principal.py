@@ -72,7 +72,7 @@ class PrincipalFeatureMap(FeatureMap):
                 self.base.fill(inputs[first : first + rows], tile[a:b], a, b)
             for i in range(0, tile.shape[1], _PANEL_ROWS):
                 part = tile[:, i : i + _PANEL_ROWS]
-                panel[:, : part.shape[1]] = part
+                panel[:, : part.shape[1]] = part  # a short part is padded with what the panel held before
                 scores = self._scores(panel)[start:stop, : part.shape[1]]
                 out[:, first + i : first + i + part.shape[1]] = scores
 
@@ -113,6 +113,7 @@ class PrincipalFeatureMap(FeatureMap):
             kernel, design = kernel_from_dict(spec["kernel"]), DESIGNS[spec["design"]]
             asked = spec["map"], spec["seed"], spec.get("precision", "high")
             drawn = draw_from_spec(FeatureSpec(kernel, design, *sizes, *asked), None)
+            # a map that was drawn pickles as its spec, one of given frequencies as all of them
             if drawn.digest() == base.digest():
                 base = drawn
             else:

@@ -85,6 +85,7 @@ class HadamardBlocks:
             size = (last - block) * p * n_rows
             for row in range(0, len(inputs), n_rows):
                 piece = inputs[row : row + n_rows]
+                # columns beyond a short piece keep old numbers, and coordinates beyond n_features their zeros
                 np.multiply(piece.T, self.stretch[:, np.newaxis], out=padded[:n_features, : len(piece)])
                 x, y = work[0, :size], work[1, :size]
                 chunks = (last - block, p // CHUNK, CHUNK, n_rows)

@@ -40,7 +40,7 @@ def scrambled_sobol(seed: int, first: int, n_points: int, n_dimensions: int) -> 
     log2_points = (n_points - 1).bit_length()
     sobol = qmc.Sobol(first + n_dimensions, scramble=False, bits=_DIGITS)
     points = sobol.random_base2(log2_points)[:n_points, first:]
-    digits = (points * 2.0**_DIGITS).astype(np.uint64)
+    digits = (points * 2.0**_DIGITS).astype(np.uint64)  # exact: points are multiples of 2**-30
     columns, shifts = _scrambles(seed, first, n_dimensions)
     scrambled = np.repeat(shifts[np.newaxis], n_points, axis=0)
     for place in range(log2_points):  # the first 2**k points have k digits
@@ -53,5 +53,6 @@ def _scrambles(seed: int, first: int, n_dimensions: int) -> tuple[BitArray, BitA
     """Return each dimension's matrix (one integer per column, whose bits are its entries) and its shift."""
     raw = philox(seed, SCRAMBLE_STREAM, first * (_WORDS // WORDS)).random_raw(n_dimensions * _WORDS)
     words = raw.reshape(n_dimensions, _WORDS) >> np.uint64(64 - _BITS)
+    # ones on the diagonal and nothing above: such a matrix has an inverse, so points that differ stay apart
     diagonal = np.uint64(1) << np.arange(_BITS - 1, _BITS - 1 - _DIGITS, -1, dtype=np.uint64)
     return words[:, :_DIGITS] & (diagonal - np.uint64(1)) | diagonal, words[:, _DIGITS]

@@ -127,6 +127,7 @@ class Kernel(ABC):
     __array_ufunc__: ClassVar[None] = None  # NumPy's numbers leave `np.float64(2) * kernel` to the kernel
 
     def __add__(self, other: Kernel | float) -> Kernel:
+        # here and below: algebra.py imports this module
         from rff_dist.kernels.algebra import Constant, Sum
 
         if isinstance(other, Kernel):

@@ -73,6 +73,7 @@ class Matern(OfDistance):
         object.__setattr__(self, "nu", check_positive(self.nu, "nu"))
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
+        # these orders need no Bessel function (Rasmussen & Williams 2006, Sec. 4.2.1)
         if self.nu == 0.5:
             return np.exp(-distance)
         if self.nu == 1.5:
@@ -93,9 +94,9 @@ def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
     positive = scaled > 0
     s = scaled[positive]
     with np.errstate(divide="ignore", over="ignore"):
-        log_bessel = np.log(scipy.special.kve(nu, s)) - s
+        log_bessel = np.log(scipy.special.kve(nu, s)) - s  # kve is exp(s)·K_ν, which does not underflow
     log_value = (1 - nu) * np.log(2.0) - scipy.special.gammaln(nu) + nu * np.log(s) + log_bessel
-    values = np.exp(np.minimum(log_value, 0.0))
+    values = np.exp(np.minimum(log_value, 0.0))  # rounding would give more than k(0) = 1 at tiny s
     beyond = ~np.isfinite(log_value)
     values[beyond] = _matern_debye(s[beyond], nu)
     gram[positive] = values
@@ -119,15 +120,6 @@ def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
     log_value = -nu * (excess - np.log1p(excess / 2)) - np.log1p(excess) / 2
     log_value += -terms[0] / nu + terms[1] / nu**2 - terms[2] / nu**3
     return np.asarray(np.exp(np.minimum(log_value, 0.0)))
-
-
-def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore", over="ignore"):  # tiny nu may give infinite scales, which draws refuse
-        return np.asarray(np.sqrt(nu / scipy.special.gammaincinv(nu, uniforms)))
-
-
-def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
-    return np.asarray(np.tan(np.pi * (uniforms - 0.5)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,7 +180,21 @@ class Sinc(OfCoordinates):
         return ProductMeasure(_uniform_quantile)
 
 
+# -- inverse distribution functions of scales, and of coordinates ----------------------------------------
+
+
+def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
+    # Matérn's frequencies follow Student's t law: g·√(2ν/χ²), where χ²_2ν/2 follows Gamma(ν)
+    with np.errstate(divide="ignore", over="ignore"):  # tiny nu may give infinite scales, which draws refuse
+        return np.asarray(np.sqrt(nu / scipy.special.gammaincinv(nu, uniforms)))
+
+
+def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
+    return np.asarray(np.tan(np.pi * (uniforms - 0.5)))
+
+
 def _gamma_scales(shape: float, uniforms: FloatArray) -> FloatArray:
+    # (1 + r²/2a)^(-a) is the mean of exp(-τr²/2) for τ that follow Gamma(a, rate a)
     return np.asarray(np.sqrt(scipy.special.gammaincinv(shape, uniforms) / shape))
 
 
