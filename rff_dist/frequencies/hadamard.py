@@ -78,27 +78,36 @@ class HadamardBlocks:
             last = min(block + together, blocks.stop)
             first_wanted, last_wanted = max(start, block * p), min(stop, last * p)
             rotations = self.rotations[block:last].astype(np.float64)
-            signs = self.signs[block:last, :, :, np.newaxis].astype(np.float64)
+            signs = self.signs[block:last].astype(np.float64)
             # H and H' have rows of squared length p and p / 16
             lengths = self.radii[first_wanted:last_wanted, np.newaxis] / (p * np.sqrt(p / CHUNK))
             wanted = slice(first_wanted - block * p, last_wanted - block * p)
-            size = (last - block) * p * n_rows
             for row in range(0, len(inputs), n_rows):
                 piece = inputs[row : row + n_rows]
                 # columns beyond a short piece keep old numbers, and coordinates beyond n_features their zeros
                 np.multiply(piece.T, self.stretch[:, np.newaxis], out=padded[:n_features, : len(piece)])
-                x, y = work[0, :size], work[1, :size]
-                chunks = (last - block, p // CHUNK, CHUNK, n_rows)
-                np.matmul(rotations, padded.reshape(chunks[1:]), out=x.reshape(chunks))
-                x, y = _transform(x, y, p // CHUNK, CHUNK * n_rows)
-                for i in range(2):
-                    signed = x.reshape(last - block, p, n_rows)
-                    signed *= signs[:, i]
-                    x, y = _transform(x, y, p, n_rows)
-                products = x.reshape(-1, n_rows)[wanted]
+                products = _multiply(rotations, signs, padded, work)[wanted]
                 products *= lengths
                 columns = slice(first_wanted - start, last_wanted - start)
                 yield columns, slice(row, row + len(piece)), products[:, : len(piece)]
+
+
+def _multiply(rotations: FloatArray, signs: FloatArray, inputs: FloatArray, work: FloatArray) -> FloatArray:
+    """Return H·S₂·H·S₁·(H'⊗I)·Q times inputs, block by block: shape (n_blocks · p, n_rows).
+
+    `inputs`: float64 array of shape (p, n_rows).
+    `work`: float64 array of shape (2, n_blocks · p · n_rows or more). Overwritten; it holds the result.
+    """
+    n_blocks, (p, n_rows) = len(signs), inputs.shape
+    x, y = work[:, : n_blocks * inputs.size]
+    chunks = (n_blocks, p // CHUNK, CHUNK, n_rows)
+    np.matmul(rotations, inputs.reshape(chunks[1:]), out=x.reshape(chunks))
+    x, y = _transform(x, y, p // CHUNK, CHUNK * n_rows)
+    for i in range(2):
+        signed = x.reshape(n_blocks, p, n_rows)
+        signed *= signs[:, i, :, np.newaxis]
+        x, y = _transform(x, y, p, n_rows)
+    return x.reshape(-1, n_rows)
 
 
 def _transform(x: FloatArray, y: FloatArray, order: int, inner: int) -> tuple[FloatArray, FloatArray]:
