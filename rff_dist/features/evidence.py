@@ -150,8 +150,8 @@ class Objective:
         by_log_alpha += n_targets * (alpha * np.trace(inverse) - n_components)
         by_Z = (2 * n_targets) * (Z @ inverse)
         by_Z -= residuals @ (2 * n / misfit * weights).T
-        # The derivative of a cosine is minus the sine, that of a sine is the cosine, and Z holds both. Z also
-        # holds the weights' roots once, as the chain rule wants.
+        # The derivative of a cosine is minus the sine, the derivative of a sine is the cosine, and Z holds
+        # both. It also holds the weights' roots, which the chain rule needs once.
         half = n_components // 2
         by_angle = by_Z[:, half:] * Z[:, :half] - by_Z[:, :half] * Z[:, half:]
         by_log_scale = -((self.inputs.T @ by_angle) * self.frequencies).sum(axis=1) / scales

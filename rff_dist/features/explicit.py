@@ -172,7 +172,7 @@ class MonomialFeatureMap(ExplicitFeatureMap):
 
 def n_monomials(kernel: Polynomial, n_columns: int) -> int:
     """Return how many exact features a polynomial kernel has."""
-    # multisets of `degree` entries of (x, √offset), where an offset of 0 is no entry
+    # multisets of `degree` entries of (x, √offset); without √offset if that is 0
     return math.comb(n_columns - (kernel.offset == 0) + kernel.degree, kernel.degree)
 
 

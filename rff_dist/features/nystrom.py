@@ -185,7 +185,7 @@ def largest_value(kernel: Kernel) -> float | None:
             known = [bound for bound in bounds if bound is not None]
             join = math.fsum if isinstance(kernel, Sum) else math.prod
             return join(known) if len(known) == len(bounds) else None
-        # a single number is for each of the columns, whose number is not known here
+        # ends that are single numbers hold for each column, and how many columns there are is not known here
         case Min() if isinstance(kernel.lower, tuple) and isinstance(kernel.upper, tuple):
             return math.fsum(kernel.upper) - math.fsum(kernel.lower)
     return None

@@ -86,7 +86,7 @@ class NormalMixture:
         normals = scipy.special.ndtri(uniforms[:, :n_features])
         component = np.zeros(len(uniforms), np.int64)
         if len(self.weights) > 1:
-            ends = np.cumsum(self.weights)[:-1]  # the last end is 1 but for rounding
+            ends = np.cumsum(self.weights)[:-1]  # by rounding the last end may be below 1
             component = np.searchsorted(ends, uniforms[:, n_features], side="right")
         frequencies = self.means[component]
         if self.scales.ndim == 2:

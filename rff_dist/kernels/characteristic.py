@@ -293,7 +293,7 @@ def fit_panels(
     lefts, rights, all_series = (np.concatenate(parts) for parts in zip(*done, strict=True))
     order = np.argsort(lefts, kind="stable")
     lefts, rights, all_series = lefts[order], rights[order], all_series[order]
-    # a slope makes each panel rise by what the function does: neither rounding nor steps lose probability
+    # slopes are set so that each panel rises as much as the function: rounding and steps lose no probability
     ends = function(np.column_stack([lefts, rights]))
     all_series[:, 1] += (ends[:, 1] - ends[:, 0]) / 2 - all_series[:, 1::2].sum(axis=1)
     return Panels(lefts, rights, all_series.T)
