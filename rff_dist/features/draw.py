@@ -189,26 +189,7 @@ def _draw_complex(
 
 def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, FeatureMap]]:
     """Draw the terms' feature maps; pairs come first, so that each starts at an even component."""
-    linear: list[tuple[float, FeatureMap]] = []
-    sampled: list[tuple[float, Kernel]] = []
-    for term in terms:
-        whole = shift_invariant_term(term)
-        if whole is not None:
-            sampled.append((term.weight, whole))
-        elif not term.factors:
-            linear.append((term.weight, explicit.LinearFeatureMap(np.array([-1]), width=spec.n_features)))
-        elif len(term.factors) > 1:
-            raise InvalidParameterError(
-                f"the product of {' and '.join(str(factor) for factor in term.factors)} has no random "
-                "features here: only shift-invariant kernels multiply; take features='nystrom', which needs "
-                "k(x, y) alone"
-            )
-        else:
-            kernel, columns = _columns_of(term.factors[0], spec.n_features)
-            if isinstance(kernel, Linear):
-                linear.append((term.weight, explicit.LinearFeatureMap(columns, width=spec.n_features)))
-            else:
-                sampled.append((term.weight, term.factors[0]))
+    linear, sampled = _split_terms(terms, spec.n_features)
     rest = spec.n_components - sum(part.n_components for _, part in linear)
     if rest < 2 * len(sampled):
         raise InvalidParameterError(
@@ -233,6 +214,33 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
         else:
             single.append((weight, _draw_explicit(kernel, spec.n_features, size, seed)))
     return paired + single + linear
+
+
+def _split_terms(
+    terms: list[Term], n_features: int
+) -> tuple[list[tuple[float, FeatureMap]], list[tuple[float, Kernel]]]:
+    """Return weights and maps of linear terms and constants, and weights and kernels of all other terms."""
+    linear: list[tuple[float, FeatureMap]] = []
+    sampled: list[tuple[float, Kernel]] = []
+    for term in terms:
+        whole = shift_invariant_term(term)
+        if whole is not None:
+            sampled.append((term.weight, whole))
+        elif not term.factors:
+            linear.append((term.weight, explicit.LinearFeatureMap(np.array([-1]), width=n_features)))
+        elif len(term.factors) > 1:
+            raise InvalidParameterError(
+                f"the product of {' and '.join(str(factor) for factor in term.factors)} has no random "
+                "features here: only shift-invariant kernels multiply; take features='nystrom', which needs "
+                "k(x, y) alone"
+            )
+        else:
+            kernel, columns = _columns_of(term.factors[0], n_features)
+            if isinstance(kernel, Linear):
+                linear.append((term.weight, explicit.LinearFeatureMap(columns, width=n_features)))
+            else:
+                sampled.append((term.weight, term.factors[0]))
+    return linear, sampled
 
 
 def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from rff_dist.checks import check_count
 from rff_dist.data.samples import HEURISTIC_ROWS
@@ -275,19 +276,8 @@ def maximize_evidence(
     n_starts, per_feature = search.n_starts, search.per_feature
     threads = min(check_n_threads(search.n_threads), n_starts)
     n_samples, n_features = X.shape
-    centred = y - np.average(y, axis=0, weights=weights)
-    varying = np.abs(centred).max(axis=0) > 1e-12 * np.abs(y).max(axis=0)
-    if not varying.any():
-        raise DataError(
-            f"all targets are constant in the sample of {n_samples:_} rows, which says nothing about length "
-            "scales; give a `length_scale`, or 'auto'"
-        )
-    # A shift of the inputs changes only the precision of the angles. If each column has a length scale, all
-    # start the same in units of the columns' standard deviations.
-    inputs = X - X.mean(axis=0)
-    deviations = inputs.std(axis=0)
-    units = np.where(deviations > 0, deviations, 1.0) if per_feature else np.ones(n_features)
-    inputs /= units
+    targets, largest, varying = _scaled_targets(y, weights)
+    inputs, units = _scaled_inputs(X, per_feature)
     sampled = inputs[:: -(-n_samples // HEURISTIC_ROWS)]
     median = median_distance(sampled, found)
     if median is None:
@@ -296,8 +286,8 @@ def maximize_evidence(
             "another; give a `length_scale`"
         )
     roots = None if weights is None else np.sqrt(weights)
-    largest = np.abs(centred[:, varying]).max(axis=0)  # so that no square overflows
-    targets = centred[:, varying] / largest * (1.0 if roots is None else roots[:, np.newaxis])
+    if roots is not None:
+        targets *= roots[:, np.newaxis]
     unit, design = found.with_length_scale(1.0), find_design(default_design(found))
 
     def objective(index: int, width: int) -> Objective:
@@ -338,6 +328,31 @@ def maximize_evidence(
     )
     _report(tuned, found_by[best])
     return tuned
+
+
+def _scaled_targets(
+    y: FloatArray, weights: FloatArray | None
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Return the targets that vary, centred and divided by their largest entry; these; and which vary."""
+    centred = y - np.average(y, axis=0, weights=weights)
+    varying = np.abs(centred).max(axis=0) > 1e-12 * np.abs(y).max(axis=0)  # means of constants are rounded
+    if not varying.any():
+        raise DataError(
+            f"all targets are constant in the sample of {len(y):_} rows, which says nothing about length "
+            "scales; give a `length_scale`, or 'auto'"
+        )
+    largest = np.abs(centred[:, varying]).max(axis=0)  # so that no square overflows
+    return centred[:, varying] / largest, largest, varying
+
+
+def _scaled_inputs(X: FloatArray, per_feature: bool) -> tuple[FloatArray, FloatArray]:
+    """Return the inputs centred and in units of their columns, and these units, shape (n_features,)."""
+    inputs = X - X.mean(axis=0)  # this changes only the precision of the angles
+    if not per_feature:
+        return inputs, np.ones(X.shape[1])
+    deviations = inputs.std(axis=0)
+    units = np.where(deviations > 0, deviations, 1.0)  # all columns start alike
+    return inputs / units, units
 
 
 def _starts(n_starts: int, n_scales: int, n_features: int, seed: int) -> FloatArray:
