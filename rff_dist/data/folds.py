@@ -358,7 +358,7 @@ def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
     return kind(**values | ({"base": folds_from_dict(values["base"])} if "base" in values else {}))
 
 
-def find_folds(cv: int | Folds, seed: int = 0) -> Folds:
+def find_folds(cv: int | Folds) -> Folds:
     """Return folds as they are, and `HashFolds(cv)` for a number.
 
     Raises InvalidParameterError if `cv` is neither.
@@ -369,7 +369,7 @@ def find_folds(cv: int | Folds, seed: int = 0) -> Folds:
         raise InvalidParameterError(
             f"`cv` is {cv!r}; expected a number of folds, HashFolds(…), GroupFolds(…) or TimeFolds(…)"
         )
-    return HashFolds(int(cv), seed)
+    return HashFolds(int(cv))
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:

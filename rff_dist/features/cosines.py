@@ -22,8 +22,6 @@ from rff_dist.typing import Float32Array, FloatArray
 
 _WHOLE_ROWS = 128  # rows whose angles stay in a core's own cache
 
-type MapName = Literal["pairs", "phases"]
-
 
 class CosineFeatureMap(FeatureMap):
     """Random Fourier features of a shift-invariant kernel, however their angles are computed.
@@ -64,7 +62,7 @@ class CosineFeatureMap(FeatureMap):
         return 2 if self.phases is None else 1
 
     @property
-    def map(self) -> MapName:
+    def map(self) -> Literal["pairs", "phases"]:
         """Whether these are cos/sin pairs or cosines with random phases."""
         return "pairs" if self.phases is None else "phases"
 
