@@ -168,22 +168,16 @@ class _WithLabels:
     class_weight: FloatArray | None
 
     def __call__(self, rows: Rows) -> Rows:
-        codes = self.read_codes(rows.block)
-        return replace(
-            rows,
-            y=class_targets(codes, len(self.classes)),
-            sample_weight=self.weighted(codes, rows.sample_weight),
-            own_weight=self.own(rows.sample_weight, len(codes)),
-        )
+        codes, weight = self.read_codes(rows.block), rows.sample_weight
+        labelled = replace(rows, y=class_targets(codes, len(self.classes)), own_weight=None)
+        if self.class_weight is None:
+            return labelled
+        own = np.ones(len(codes)) if weight is None else weight
+        return replace(labelled, sample_weight=self.weighted(codes, weight), own_weight=own)
 
     def read_codes(self, block: Block) -> IntArray:
         """Return the labels of one block as positions in `classes`, shape (n_samples,)."""
         return encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
-
-    def own(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray | None:
-        if self.class_weight is None:
-            return None
-        return np.ones(n_samples) if sample_weight is None else sample_weight
 
     def weighted(self, codes: IntArray, sample_weight: FloatArray | None) -> FloatArray | None:
         if self.class_weight is None:

@@ -125,7 +125,7 @@ class Objective:
 
         `parameters`: float64 array of shape (2,) or (n_features + 1,). Natural logarithms of one length scale
           for all columns, or one for each; then that of α.
-        Source: Rasmussen & Williams (2006), eq. 5.8 and 5.9, in the space of weights, σ² at its maximum.
+        Source: Rasmussen & Williams (2006), eq. 5.8 and 5.9, in weight space, with σ² at its maximum.
         """
         n, n_targets = self.n_observations, self.targets.shape[1]
         scales = np.broadcast_to(np.exp(parameters[:-1]), len(self.frequencies))

@@ -49,11 +49,6 @@ class Inputs:
     ranges: tuple[FloatArray, FloatArray] | None = None
     frequency_weights: bool = False
 
-    @property
-    def medians(self) -> MedianDistances:
-        """Length scales by the median heuristic."""
-        return MedianDistances(self.dataset, standardizer=self.standardizer, seed=self.seed)
-
     def prepare(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return rows standardised. Overflows are left to the passes, whose errors give the rows' numbers."""
         with np.errstate(over="ignore"):
@@ -120,7 +115,8 @@ def resolve_kernel(inputs: Inputs, kernel: Kernel, length_scale: str | LengthSca
     if length_scale == "median" and isinstance(kernel, Stationary):
         kernel = kernel.with_length_scale(None)
     if length_scale is None or (isinstance(length_scale, str) and length_scale in ("auto", "median")):
-        kernel = kernel.with_default_length_scales(inputs.medians)
+        medians = MedianDistances(inputs.dataset, standardizer=inputs.standardizer, seed=inputs.seed)
+        kernel = kernel.with_default_length_scales(medians)
     elif not isinstance(length_scale, str):
         kernel = with_length_scale(kernel, length_scale)
     else:
