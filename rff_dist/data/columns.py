@@ -98,6 +98,7 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     kind = values.dtype.kind
     if kind in "iufU":
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    # a StringDType with an `na_object` may hold missing values
     if kind == "O" or (kind == "T" and hasattr(values.dtype, "na_object")):
         return _from_objects(values.astype(object), name, rows)
     if kind == "f" and values.dtype.itemsize <= 8:
@@ -136,6 +137,7 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
     first = values[0] if len(values) else ""
     expected, dtype = next((f for f in families if isinstance(first, f[0])), (None, None))
     for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+        # Python's bool is an int
         mixed = isinstance(value, bool) and not isinstance(first, bool | np.bool_)
         if expected is None or mixed or not isinstance(value, expected):
             missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value

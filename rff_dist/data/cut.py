@@ -40,6 +40,7 @@ def block_rows(
     enlarged = MIN_BLOCK_ROWS * max(1, min(n_folds, n_samples // (FEW_BLOCKS * MIN_BLOCK_ROWS)))
     wanted = max(1, min(enlarged, MAX_BLOCK_ROWS, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
     pieces = chunk_rows // wanted
+    # equal parts of a chunk that is larger than two blocks, else whole chunks
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
     rows = whole_chunks(unit, wanted)
     if min(rows, n_samples) > max_rows:  # by rounding up, or since one chunk is too large: cut that equally

@@ -126,7 +126,7 @@ class GroupFolds(Folds):
     """
 
     seed: int = 0
-    table: GroupTable | None = field(default=None, repr=False)
+    table: GroupTable | None = field(default=None, repr=False)  # `folds_to_dict` leaves it out by its repr
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
         if groups is None:

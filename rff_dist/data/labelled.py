@@ -274,7 +274,9 @@ def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> I
             "give labels of the same kind"
         )
     if known.dtype.kind != given.dtype.kind and is_text(known.dtype):
+        # NumPy does not search text of fixed width among text of variable width
         known, given = known.astype(TEXT), given.astype(TEXT)
+    # labels beyond the last class point to it, and are found to differ
     codes = np.minimum(np.searchsorted(known, given), len(known) - 1)
     found = known[codes] == given
     if not found.all():

@@ -51,7 +51,7 @@ class Standardizer:
 
     def __call__(self, X: NDArray[Any]) -> FloatArray:
         """Return the standardised rows in float64; values that are not finite stay so."""
-        inputs = np.asarray(X, np.float64)
+        inputs = np.asarray(X, np.float64)  # at 1.7e9, a timestamp of today, float32 has steps of two minutes
         standardized = (inputs - self.mean) / self.scale
         for rank in self.ranks:
             values = inputs[..., rank.column]
@@ -267,6 +267,7 @@ class FeatureMap(ABC):
         inputs = self.prepare(np.asarray(X))
         check_inputs(inputs)
         whitener = self.whitener
+        # whitened in float64, and rounded once
         Z = np.empty((len(inputs), self.n_components), np.float64 if whitener is not None else dtype)
         scales = expand(self.scales)
         for row in range(0, len(inputs), self.transform_rows):

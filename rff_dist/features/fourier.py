@@ -94,7 +94,7 @@ def _draw_matrix(spec: FeatureSpec, n_frequencies: int) -> Float32Array:
     drawn = spec.kernel.sample_frequencies(spec.n_features, n_frequencies, design=spec.design, rng=spec.seed)
     _check_float32(float(np.abs(drawn).max()), spec)
     frequencies = drawn.astype(np.float32)
-    frequencies.setflags(write=False)
+    frequencies.setflags(write=False)  # the cache shares them, and digests name them
     return frequencies
 
 

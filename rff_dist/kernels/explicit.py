@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
@@ -95,16 +96,14 @@ class Min(Kernel):
             raise InvalidParameterError(
                 f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)}; expected as many of each"
             )
-        if not (np.asarray(upper) > np.asarray(lower)).all():
-            raise InvalidParameterError(f"`upper` is {upper!r}, not above `lower`, {lower!r}")
+        _check_above(lower, upper)
 
     def interval(self, n_features: int) -> tuple[FloatArray, FloatArray]:
         """Return the lower and the upper ends, each of shape (n_features,)."""
         self.check_columns(n_features)
         lower = 0.0 if self.lower is None else self.lower
         upper = np.inf if self.upper is None else self.upper
-        if not np.all(np.asarray(upper) > np.asarray(lower)):
-            raise InvalidParameterError(f"`upper` is {upper!r}, not above `lower`, {lower!r}")
+        _check_above(lower, upper)
         return np.broadcast_to(lower, n_features), np.broadcast_to(upper, n_features)
 
     def check_columns(self, n_features: int) -> None:
@@ -148,6 +147,11 @@ class Min(Kernel):
     @property
     def is_bound(self) -> bool:
         return self.lower is not None and self.upper is not None
+
+
+def _check_above(lower: ArrayLike, upper: ArrayLike) -> None:
+    if not np.all(np.asarray(upper) > np.asarray(lower)):
+        raise InvalidParameterError(f"`upper` is {upper!r}; expected numbers above `lower`, {lower!r}")
 
 
 def _some_width(end: FloatArray) -> FloatArray:

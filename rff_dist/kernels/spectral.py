@@ -161,7 +161,7 @@ class SpectralKernel(Stationary):
 
 
 def _law_of(distribution: Any) -> Law | Mixture:
-    from scipy import stats
+    from scipy import stats  # takes tens of MiB, which no other kernel needs
 
     if isinstance(distribution, Mixture):
         return distribution

@@ -67,11 +67,13 @@ class TestMin:
 
     @pytest.mark.parametrize(("lower", "upper"), [(1, 1), (2, 1), ([0, 2], 1), (0, [1, -1])])
     def test_an_empty_interval_is_refused(self, lower, upper):
-        with pytest.raises(InvalidParameterError, match="not above `lower`"):
+        with pytest.raises(InvalidParameterError, match="expected numbers above `lower`"):
             Min(lower, upper)
 
     def test_without_a_lower_end_it_is_zero_for_a_kernel_called_by_itself(self):
-        with pytest.raises(InvalidParameterError, match=r"`upper` is -1.0, not above `lower`, 0.0"):
+        with pytest.raises(
+            InvalidParameterError, match=r"`upper` is -1.0; expected numbers above `lower`, 0.0"
+        ):
             Min(upper=-1.0)([[1.0]])
 
     def test_numbers_of_ends_that_differ_are_refused(self):
