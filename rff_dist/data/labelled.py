@@ -324,17 +324,6 @@ class LabelCounts:
             weight = weight + ExactSum(part.weight.lowest, digits)
         return LabelCounts(labels, n_samples, weight)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, LabelCounts):
-            return NotImplemented
-        return (
-            np.array_equal(self.labels, other.labels)
-            and np.array_equal(self.n_samples, other.n_samples)
-            and self.weight == other.weight
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
     @property
     def classes(self) -> NDArray[Any]:
         """The labels as scikit-learn takes them: text of variable width as Python objects."""

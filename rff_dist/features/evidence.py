@@ -68,11 +68,6 @@ class TunedKernel:
         """The kernel's length scale: one number, or one per input column."""
         return self.kernel.length_scale  # type: ignore[return-value]  # made so by the kernel itself
 
-    @property
-    def n_starts(self) -> int:
-        """How many searches there were."""
-        return len(self.start_log_evidences)
-
 
 def check_tunable(kernel: Kernel) -> Stationary:
     """Return the kernel if the evidence can tune it.

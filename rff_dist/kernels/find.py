@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import operator
+import re
 from collections.abc import Mapping
+from functools import reduce
+from inspect import signature
 from typing import Any
 
 from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels.algebra import Constant, OnColumns, Product, Scaled, Sum
-from rff_dist.kernels.base import Kernel
+from rff_dist.kernels.base import Kernel, Stationary
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
-from rff_dist.kernels.text import parse_kernel
 
 KERNELS: dict[str, type[Kernel]] = {
     kernel.name: kernel
@@ -24,21 +28,83 @@ _WITH_PARTS: dict[str, type[Kernel]] = {
     kernel.name: kernel for kernel in (Constant, Scaled, Sum, Product, OnColumns, SpectralKernel)
 }
 
+_PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")  # neither the sign of a number nor of its exponent
+_FORM = "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 * linear'"
+
 
 def find_kernel(kernel: str | Kernel) -> Kernel:
     """Return the kernel that a text describes, or the object itself.
 
     Parts that the text gives no length scale take theirs from the data.
 
-    `kernel`: a name, "matern"; with parameters, "matern:nu=2.5"; sums and products, "gaussian + 0.1 *
-      linear"; see `rff_dist.kernels.text`.
-    Raises InvalidParameterError if no kernel has that name (the message gives the nearest one), or it has no
-      such parameters.
+    `kernel`: a sum, with `+`, of products, with `*`, of factors. A factor is a number or the name of a
+      kernel, with `:` before its parameters and `,` between: "rational_quadratic:shape=2,length_scale=1".
+    Raises InvalidParameterError if a name or a parameter is unknown (the message gives the nearest name), a
+      parameter is not a number, or a single kernel has a length scale, which belongs in `length_scale`.
 
     >>> find_kernel("0.5 + 2 * matern:nu=2.5")
     0.5 + 2.0 * Matern(nu=2.5)
     """
-    return kernel if isinstance(kernel, Kernel) else parse_kernel(kernel, KERNELS)
+    return kernel if isinstance(kernel, Kernel) else _parsed(kernel)
+
+
+def _parsed(text: object) -> Kernel:
+    if not isinstance(text, str):
+        return find_by_name(KERNELS, text, "kernel")()  # raises, with the names that are known
+    total = reduce(operator.add, [_product(part, text) for part in _PLUS.split(text)])
+    if isinstance(total, Stationary) and "length_scale" in text:
+        raise InvalidParameterError(
+            f"`kernel` is {text!r}, which is one kernel with a length scale; give that as `length_scale`"
+        )
+    return total
+
+
+def _product(part: str, text: str) -> Kernel:
+    weight, found = 1.0, None
+    for piece in part.split("*"):
+        factor = piece.strip()
+        if not factor:
+            raise InvalidParameterError(f"`kernel` is {text!r}, with nothing beside an operator; {_FORM}")
+        number = _number(factor)
+        if number is not None:
+            weight *= number
+        else:
+            one = _factor(factor, text)
+            found = one if found is None else found * one
+    if found is None:
+        return Constant(weight)
+    return found if weight == 1 else weight * found
+
+
+def _factor(factor: str, text: str) -> Kernel:
+    name, colon, rest = factor.partition(":")
+    kernel = find_by_name(KERNELS, name.strip(), "kernel")
+    return kernel(**_parameters(kernel, rest, text)) if colon else kernel()
+
+
+def _parameters(kernel: type[Kernel], rest: str, text: str) -> dict[str, float]:
+    known = list(signature(kernel).parameters)
+    parameters: dict[str, float] = {}
+    for pair in rest.split(","):
+        name, _, value = (part.strip() for part in pair.partition("="))
+        number = _number(value)
+        if name not in known or number is None or name in parameters:
+            raise InvalidParameterError(
+                f"`kernel` is {text!r}, but the {kernel.name} kernel does not take {pair.strip()!r}; it has "
+                + (f"{', '.join(known)}, each a number and given once" if known else "no parameters")
+            )
+        parameters[name] = number
+    return parameters
+
+
+def _number(text: str) -> int | float | None:
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
 
 
 def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
