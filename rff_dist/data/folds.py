@@ -59,7 +59,7 @@ class Folds(ABC):
 
 @dataclass(frozen=True)
 class HashFolds(Folds):
-    """Folds at random: each `n_folds` consecutive rows go to different folds, in an order given by hashes.
+    """Folds as good as random: each `n_folds` consecutive rows go to different folds, in an order by hashes.
 
     They are the same on every machine, and appended rows do not change them.
 
@@ -162,7 +162,7 @@ class GroupFolds(Folds):
                 if len(groups) > 1
                 else "all rows with weight are of one group, which cannot be held out; leave out the groups"
             )
-        # by hashes alone, 46 % of data sets with 10 groups and 5 folds had an empty fold
+        # cut by hashes alone, 46 % of data sets with 10 groups had an empty one of 5 folds
         keys = _keys(groups)
         fold_of_group = np.empty(len(keys), np.int16)
         filled = [(0, fold) for fold in range(self.n_folds)]

@@ -88,7 +88,7 @@ class RowsInMemory(ArraysDataset):
 
 
 class Sample(NamedTuple):
-    """Some rows of a dataset.
+    """Some rows of a dataset, in the order they were asked for.
 
     `X`: real array of shape (n_indices, n_features). Inputs in their stored dtype.
     `y`: float64 array of shape (n_indices, n_targets), or None. Targets.

@@ -27,8 +27,8 @@ def sample_rows(
 ) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
     """Return X, y and weights of up to `n_rows` rows that have weight.
 
-    They are drawn without replacement and keep the data's order. If the dataset has more than `n_rows` rows,
-    up to 64 · n_rows of them are read to find some with weight.
+    They are drawn without replacement and keep the data's order. In a dataset of up to `n_rows` rows, rows
+    without weight change nothing. Of a larger one, up to 64 · n_rows rows are read to find those with weight.
 
     Raises DataError if no row has weight, or a sampled row holds NaN or infinity.
     """

@@ -117,7 +117,7 @@ def _operator_norm_rate(n_points: int, gram_norm: float) -> float:
 def compact_set_components(
     error: float, *, n_features: int, second_moment: float, diameter: float, delta: float, map: str = "pairs"
 ) -> int:
-    """Return a D with which no two points of a compact set are off by more than `error`, but rarely.
+    """Return a D with which no two points of a compact set err by more than `error`, with high probability.
 
     P(sup |z(x)'z(y) - k(x, y)| ≥ ε) ≤ 2⁸·(σ·diam/ε)²·exp(-D·ε²/c), where σ² = E‖ω‖² and σ·diam/ε counts as
     at least 1. The proof takes a net of the set, Hoeffding's inequality on it, and a Lipschitz constant

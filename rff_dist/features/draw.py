@@ -66,7 +66,7 @@ def draw_feature_map(
     n_features : int
         Columns of the inputs.
     n_components : int
-        D, the number of components of Z; even for pairs. If all terms are exact there may be fewer.
+        D, the number of components of Z; even for pairs. A kernel whose terms are all exact may get fewer.
     design : name or Design
         How the frequencies are arranged, see `rff_dist.frequencies`. "orthogonal" has less variance than
         "iid" and needs an isotropic kernel. So does "structured", whose features take O(n_components ·
@@ -246,7 +246,7 @@ def _split_terms(
 def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
     """Share out components in proportion to weight · typical k(x, x), so that each term's error falls alike.
 
-    Terms get an even number, at least two. Those that are exact with fewer get just these.
+    Terms get an even number, at least two. A term that is exact with fewer gets only as many as that takes.
     """
     shares = _proportional(sampled, n_features, total)
     exact = [_n_exact(kernel, n_features, share) for (_, kernel), share in zip(sampled, shares, strict=True)]

@@ -26,7 +26,8 @@ _WORK_BYTES = 2**22  # of the other map's features, filled at once
 class PrincipalFeatureMap(FeatureMap):
     """Z·A + a for another map's Z: its leading principal components, computed anew for each tile.
 
-    A row costs O(D · (n_features + n_kept)), where D is the other map's number of components.
+    A row costs O(D · (n_features + n_kept)), where D is the other map's number of components. Of its Z only
+    a tile's exists at a time.
 
     `base`: the other map, without a standardizer of its own.
     `coefficients`: float64 array of shape (D, n_kept) or (D, n_kept + 1). Coefficients of the other map's
