@@ -354,7 +354,7 @@ def default_design(kernel: Kernel) -> str:
 
 
 def check_design(kernel: Kernel, design: str | Design, n_features: int) -> None:
-    """Draw one frequency, which raises InvalidParameterError if the design is unknown or does not suit."""
+    """Draw one frequency; raises InvalidParameterError if the design is unknown or does not suit."""
     found = find_design(design)
     for factor in _with_measures(kernel):
         factor.draw(found, n_features, 1, 0, first=0)

@@ -96,7 +96,7 @@ def test_hash_folds_look_random_and_another_seed_cuts_others():
     )
     joint = np.bincount(5 * first + second, minlength=25)
     expected = n_samples / 25
-    # chi-squared of 24 degrees of freedom: above 60 with a probability of 7e-5, were both random
+    # if both were random: chi-squared with 24 degrees of freedom, above 60 with a probability of 7e-5
     assert ((joint - expected) ** 2 / expected).sum() < 60
     hands = first.reshape(-1, 5)  # each of the 120 orders about as often: 119 degrees of freedom, p = 1e-5
     orders = np.unique(hands, axis=0, return_counts=True)[1]
@@ -117,7 +117,7 @@ def split_mix(key, seed):
 
 @given(start=st.integers(0, 2**40), seed=st.integers(0, 2**63 - 1), n_folds=st.integers(2, 1000))
 def test_hash_folds_are_ranks_of_split_mix(start, seed, n_folds):
-    """So that they never change: a stored model names its folds by these numbers."""
+    """They must never change: a stored model names its folds by these numbers."""
     found = HashFolds(n_folds, seed).assign(start, start + 3, n_samples=start + 3, groups=None)
     hand = {row: range(row - row % n_folds, row - row % n_folds + n_folds) for row in range(start, start + 3)}
     expected = [sum(split_mix(other, seed) < split_mix(row, seed) for other in hand[row]) for row in hand]
@@ -359,7 +359,7 @@ def test_rows_held_in_are_trained_on_in_every_split_that_uses_their_time_and_nev
         assert validated not in held_in
         assert held_in <= set(trained)
         assert validated not in trained
-        # in time nothing is trained on that is later
+        # folds by time train only on earlier rows
         assert not isinstance(base, TimeFolds) or max(trained) < validated
 
 

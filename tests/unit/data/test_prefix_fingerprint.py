@@ -1,4 +1,4 @@
-"""The digest of a dataset's first rows: what an update compares before it adds those that came later."""
+"""The digest of a dataset's first rows, which an update compares before it adds later rows."""
 
 from __future__ import annotations
 

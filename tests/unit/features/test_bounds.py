@@ -191,7 +191,7 @@ def test_bounds_fail_no_more_often_than_they_say(kernel, X, map_name):
         for gram in estimates(kernel, X, map_name=map_name, n_components=D, n_draws=n_draws)
     ]
     assert np.mean(np.array(worst) > pairwise) <= delta
-    assert max(worst) > pairwise / 4  # a bound that nothing comes near would test nothing
+    assert max(worst) > pairwise / 4  # else the bound would hold whatever the features are
 
 
 @pytest.mark.parametrize("map_name", MAPS)
@@ -262,7 +262,7 @@ def test_pairs_are_better_for_the_gaussian_and_the_laplacian_whatever_the_data(s
 
 
 def test_phases_are_better_where_a_slowly_falling_kernel_sees_distant_points():
-    """Of 1/(1 + δ²), pairs have the lower variance while δ² < 3 + √10."""
+    """For 1/(1 + δ²), pairs have the lower variance while δ² < 3 + √10."""
     edge = math.sqrt(3 + math.sqrt(10))
     for distance, better in ((0.99 * edge, "pairs"), (1.01 * edge, "phases")):
         assert bounds.better_map(Cauchy(), [[0.0], [distance]]).better == better
@@ -281,7 +281,7 @@ def test_variances_of_a_sum_are_those_of_its_terms_with_shared_components():
     a, b = bounds.better_map(Cauchy(0.5), X), bounds.better_map(Gaussian(), X)
     found = bounds.better_map(3 * Cauchy(0.5) + Gaussian() + 5 * Linear(), X)
     for map_name in MAPS:
-        # of D = 4 components the first term has 3, the second 1
+        # with D = 4 the first term has 3 components, the second 1
         parts = 3**2 * getattr(a, map_name) / 3 + getattr(b, map_name) / 1
         assert_allclose(getattr(found, map_name) / 4, parts, rtol=1e-12)
 

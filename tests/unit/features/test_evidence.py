@@ -38,7 +38,7 @@ def objective(*, n_features=3, n_targets=1, weighted=False, seed=0, kernel=None)
 
 
 def dense_log_density(function, length_scales, alpha):
-    """Log density by SciPy, at the noise variance that maximises it; a row of weight w is there w times."""
+    """Log density by SciPy, at the noise variance that maximises it; a row of weight w occurs w times."""
     roots = np.ones(len(function.inputs)) if function.root_weights is None else function.root_weights
     rows = np.repeat(np.arange(len(roots)), np.rint(roots**2).astype(int))
     Z = (function.features(length_scales) / roots[:, np.newaxis])[rows]
@@ -132,7 +132,7 @@ class TestMaximum:
         units = np.array([1e6, 1e-6])
         plain = maximize(Matern(nu=1.5), X, y, n_starts=1)
         scaled = maximize(Matern(nu=1.5), 7.0 * units + X * units, y, n_starts=1)
-        # exact but for the digits that the offset takes from X
+        # equal except for the digits that X loses by the offset
         assert np.divide(scaled.length_scale, units)[0] == pytest.approx(plain.length_scale[0], rel=1e-2)
 
     def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(self):
@@ -167,7 +167,7 @@ class TestMaximum:
         options = {"n_starts": 1, "per_feature": False}
         weighted = maximize(Gaussian(), X, y, times * 1.0, frequency_weights=True, **options)
         repeated = maximize(Gaussian(), X.repeat(times, axis=0), y.repeat(times, axis=0), **options)
-        # searches in float32 cosines of inputs about another mean, which stop within 1e-6 of the evidence
+        # the searches see float32 cosines of inputs about another mean, and stop within 1e-6 of the evidence
         assert weighted.log_evidence == pytest.approx(repeated.log_evidence, rel=1e-4)
         assert weighted.length_scale == pytest.approx(repeated.length_scale, rel=0.01)
         with pytest.raises(DataError, match=r"a sample weight is \d.5, .* how often a row is there"):
@@ -177,7 +177,7 @@ class TestMaximum:
         X, y = sample(200, 2)
         alone = maximize(Gaussian(), X, y, n_starts=1)
         beside = maximize(Gaussian(), X, np.hstack([np.full_like(y, 7.3), y]), n_starts=1)
-        # as far as a search that stops at 1e-6 goes; the products round otherwise for other strides
+        # the search stops at 1e-6, and products of arrays with other strides round differently
         assert beside.length_scale == pytest.approx(alone.length_scale, rel=1e-3)
         assert np.isnan(beside.noise_variance[0])
         assert beside.noise_variance[1] == pytest.approx(alone.noise_variance[0], rel=1e-3)

@@ -40,7 +40,7 @@ class TestThresholds:
         np.testing.assert_allclose(thresholds.var(axis=0), 16 / 12, rtol=0.1)
 
     def test_their_error_falls_as_their_number_not_its_root(self):
-        """Stratified: the count below x is off by two at most, so the estimate by 2·width/D."""
+        """Strata: the number of thresholds below x is off by at most two, so the estimate by 2·width/D."""
         x = np.linspace(0, 3, 50)[:, np.newaxis].astype(np.float32)
         for n_components in (16, 128, 1024):
             features = draw(Min(0, 3), n_components)
@@ -99,7 +99,7 @@ class TestMonomials:
         kernel = Polynomial(degree, offset)
         columns = PolynomialFeatures(degree).fit_transform(self.X)
         n_exact = columns.shape[1]
-        if not offset:  # those of the highest degree alone
+        if not offset:  # only monomials of the highest degree
             n_exact -= PolynomialFeatures(degree - 1).fit(self.X).n_output_features_ if degree > 1 else 1
         features = draw(kernel, n_exact, n_features=4)
         assert isinstance(features, MonomialFeatureMap)

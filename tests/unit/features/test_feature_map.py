@@ -157,7 +157,7 @@ class TestFeatures:
     def test_a_row_has_its_features_whatever_rows_surround_it(self, n_samples, row):
         features, X = draw(n_components=70, precision="high"), inputs(60)
         together = features.transform(X[max(0, row + 1 - n_samples) : row + 1])[-1]
-        # other edges of the float32 product may round the angle otherwise, by its last bits
+        # float32 products with other edges may round the angle's last bits differently
         np.testing.assert_allclose(together, features.transform(X)[row], atol=16 * FLOAT32 * features.scale)
 
     def test_tiles_are_joined_in_order(self):
@@ -263,7 +263,7 @@ class TestTravelling:
         np.testing.assert_array_equal(again.transform(inputs(4)), given_arrays.transform(inputs(4)))
 
     def test_drawn_arrays_cannot_be_written_to(self):
-        """They are shared through a cache, and the digest speaks of them."""
+        """They are shared through a cache, and the digest names them."""
         features = draw(map="phases")
         for array in (features.frequencies, features.phases):
             with pytest.raises(ValueError, match="read-only"):

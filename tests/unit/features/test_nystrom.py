@@ -115,7 +115,7 @@ class TestAgainstDenseFormulas:
 
 class TestBits:
     def test_a_row_has_the_same_features_in_whatever_company(self):
-        # SciPy's distances are pair by pair; the products of Linear, BLAS's, round by their shape
+        # SciPy's distances are computed pair by pair; Linear's products, by BLAS, round by their shape
         for kernel in (Matern(2.0, nu=1.5), Matern(2.0, nu=0.8), Gaussian(2.0), Gaussian(2.0) * Linear()):
             feature_map, X = draw(kernel, 90), inputs(200, seed=3)
             Z = feature_map.transform(X)
@@ -190,7 +190,7 @@ class TestStatistics:
 
     @pytest.mark.parametrize("length_scale", [1.0, 30.0])
     def test_the_error_that_is_reported_covers_what_the_order_of_rows_changes(self, length_scale):
-        """With length scale 30 the Gram of the centres is singular but for its jitter."""
+        """With length scale 30 the Gram matrix of the centres would be singular without its jitter."""
         feature_map = draw(Gaussian(length_scale), 100)
         X = inputs(20_000, seed=6)
         engine, orders = SerialEngine(1), np.random.default_rng(0)

@@ -89,7 +89,7 @@ class TestScrambledSobol:
         assert 0 < whole.min() <= whole.max() < 1
 
     def test_every_interval_of_a_net_holds_one_point(self):
-        """What makes a Sobol net: 256 points, one in each 256th, in every coordinate and every stretch."""
+        """A Sobol net: each stretch of 256 points has one in each 256th of every coordinate."""
         points = scrambled_sobol(3, 0, 512, 40)
         for stretch in (points[:256], points[256:]):
             occupied = np.sort((stretch * 256).astype(int), axis=0)
@@ -137,7 +137,7 @@ class TestQuasiMonteCarlo:
     )
     @pytest.mark.parametrize("n_features", [1, 2, 3, 8])
     def test_a_frequency_follows_the_kernels_law_over_seeds(self, kernel, law, n_features):
-        """Within one draw frequencies are more even than chance; the law is that of one over seeds."""
+        """Within one draw frequencies are more even than by chance, so the law is tested over seeds."""
         draws = np.array(
             [
                 kernel.sample_frequencies(n_features, 3, design="quasi-monte-carlo", rng=seed)

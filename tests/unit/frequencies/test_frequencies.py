@@ -229,7 +229,7 @@ class TestSpectralMarginals:
     )
     def test_every_coordinate_follows_the_kernels_law(self, kernel, design, law, n_features):
         frequencies = kernel.sample_frequencies(n_features, N_FREQUENCIES * n_features, design=design, rng=11)
-        for place in {0, n_features - 1}:  # first and last column of the blocks: QR treats them otherwise
+        for place in {0, n_features - 1}:  # first and last column of the blocks, which QR treats differently
             for coordinate in frequencies[:, place::n_features]:
                 assert stats.kstest(coordinate, law.cdf).pvalue > SMALLEST_P_VALUE
 

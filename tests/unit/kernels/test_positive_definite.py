@@ -26,7 +26,7 @@ FUNCTIONS = {
     "cosine": np.cos,
     "three times": lambda r: 3 * np.exp(-r),
 }
-EVERYWHERE = 8  # what is a kernel in any dimension is looked at on a line and here
+EVERYWHERE = 8  # functions that are kernels in any dimension are checked in one dimension and in this one
 # The largest dimension in which it is positive definite (0: in none). Askey 1973: (1 - r)^δ for
 # d ≤ 2δ - 1; Schoenberg 1938: exp(-r^p) for p ≤ 2 in all; sin(πr)/πr is the sphere's in 3, and its square,
 # of the density 1/w³ and a ring at the edge in 5, is one in 5 but not in 7; cos r is one on a line alone.
@@ -80,7 +80,7 @@ def test_a_function_that_fails_on_a_line_has_a_gram_matrix_with_that_negative_ei
 
 
 def test_the_density_is_in_the_units_that_integrate_to_k_at_zero():
-    """N(0, 1) in each coordinate: its least value looked at is that of the highest frequency, smoothed."""
+    """N(0, 1) in each coordinate: the least value that is checked is at the highest frequency, smoothed."""
     for n_features in (2, 3):
         found = check_positive_definite(
             lambda r: -np.exp(-0.5 * r**2) + 2 * (r == 0), n_features=n_features, extent=600
