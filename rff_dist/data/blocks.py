@@ -31,7 +31,6 @@ class Block:
 
     @property
     def n_samples(self) -> int:
-        """Rows in the block."""
         return self.stop - self.start
 
 

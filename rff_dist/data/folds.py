@@ -42,7 +42,8 @@ class Folds(ABC):
         """Return the fold of each of the rows `start:stop` of a dataset of `n_samples` rows.
 
         `groups`: int, bool or str array of shape (stop - start,), or None. The rows' groups.
-        Raises DataError if these folds need groups and there are none.
+        Raises DataError if these folds need groups and there are none, or if a group is not the number of a
+          fold (`PredefinedFolds`).
         """
 
     @property
@@ -213,13 +214,6 @@ class PredefinedFolds(Folds):
     """
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
-        """Return the rows' groups.
-
-        Raises
-        ------
-        DataError
-            If there are no groups, or one is not the number of a fold.
-        """
         if groups is None:
             raise DataError("the data have no fold numbers; name their array, or give them as `groups`")
         folds = np.asarray(groups)
@@ -346,10 +340,7 @@ def folds_words(found: Mapping[str, Any]) -> str:
 
 
 def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
-    """Return folds from the facts of `folds_to_dict`.
-
-    Raises InvalidParameterError if their kind is unknown.
-    """
+    """Return folds from the facts of `folds_to_dict`; raises InvalidParameterError for an unknown kind."""
     kinds = {kind.__name__: kind for kind in (HashFolds, GroupFolds, TimeFolds, PredefinedFolds, HeldInFolds)}
     kind = kinds.get(facts["kind"])
     if kind is None:
@@ -359,10 +350,7 @@ def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
 
 
 def find_folds(cv: int | Folds) -> Folds:
-    """Return folds as they are, and `HashFolds(cv)` for a number.
-
-    Raises InvalidParameterError if `cv` is neither.
-    """
+    """Return folds as they are, and `HashFolds(cv)` for a number; raises InvalidParameterError for others."""
     if isinstance(cv, Folds):
         return cv
     if isinstance(cv, bool) or not isinstance(cv, int | np.integer):

@@ -93,10 +93,7 @@ class FoldSample:
     weights: FloatArray | None
 
     def held_in(self, n_rows: int) -> tuple[NDArray[Any], FloatArray, FloatArray | None]:
-        """Return X, y and weights of up to `n_rows` rows that are held in.
-
-        Raises DataError if there is none.
-        """
+        """Return X, y and weights of up to `n_rows` rows that are held in, or raise DataError without any."""
         assert isinstance(self.folds, HeldInFolds)
         rows = np.flatnonzero(self.folds.is_held_in(self.fold_of_row))
         rows = rows[:: max(1, -(-len(rows) // n_rows))]

@@ -107,10 +107,7 @@ class CosineFeatureMap(FeatureMap):
 
     @abstractmethod
     def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
-        """Return the angles of all frequencies, rows first: shape (n_samples, n_frequencies).
-
-        The caller may overwrite them.
-        """
+        """Return all angles, of shape (n_samples, n_frequencies); the caller may overwrite them."""
 
     def fill_whole(self, inputs: Float32Array, out: NDArray[np.int16]) -> None:
         """Write all components, rows first, as whole numbers: 2**14 times what `fill` writes.
@@ -133,12 +130,7 @@ class CosineFeatureMap(FeatureMap):
                 np.copyto(lines, to_whole(np.cos(angles, out=angles)), casting="unsafe")
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`.
-
-        `inputs`: float32 array of shape (n_samples, n_features). From `prepare`.
-        `out`: float64 array of shape (stop - start, n_samples). Overwritten by float32 cosines and sines.
-        `start`, `stop`: even for pairs.
-        """
+        """Write unnormalised components `start:stop`, both even for pairs: float32 cosines and sines."""
         each = self.per_frequency
         first, last = start // each, stop // each
         for frequencies, rows, angles in self.angles(inputs, first, last, out[: last - first]):

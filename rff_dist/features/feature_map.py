@@ -61,7 +61,6 @@ class Standardizer:
 
     @property
     def ranked_columns(self) -> tuple[int, ...]:
-        """The columns that become normal scores."""
         return tuple(rank.column for rank in self.ranks)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

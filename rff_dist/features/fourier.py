@@ -122,10 +122,7 @@ def _check_float32(largest: float, spec: FeatureSpec) -> None:
 def redraw(
     spec: FeatureSpec, standardizer: Standardizer | None, digest: str
 ) -> FourierFeatureMap | StructuredFeatureMap:
-    """Draw a feature map that was pickled as its spec.
-
-    Raises BroadcastError if it has another digest in this process.
-    """
+    """Draw a feature map that was pickled as its spec; raises BroadcastError if its digest has changed."""
     feature_map = draw_fourier(spec, standardizer)
     if feature_map.digest() != digest:
         raise BroadcastError(

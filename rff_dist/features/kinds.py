@@ -29,10 +29,7 @@ _KINDS: dict[str, type[FeatureMap]] = {
 
 
 def feature_map_class(kind: str) -> type[FeatureMap]:
-    """Return the class of a stored feature map.
-
-    Raises IntegrityError if the kind is unknown.
-    """
+    """Return the class of a stored feature map; raises IntegrityError if the kind is unknown."""
     if kind not in _KINDS:
         raise IntegrityError(
             f"the stored feature map is of the unknown kind {kind!r}; expected {sorted(_KINDS)}"

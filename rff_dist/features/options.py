@@ -71,11 +71,7 @@ def find_features(features: str | Nystrom) -> Nystrom | None:
 
 
 def check_width(n_components: object, map: str, features: str | Nystrom) -> int:
-    """Return `n_components` as an int, checked for this kind of features.
-
-    Raises InvalidParameterError if it is not an integer of at least 1, or is odd for Fourier features in
-      pairs.
-    """
+    """Return `n_components` as an int; raises InvalidParameterError if such features cannot have as many."""
     return check_n_components(n_components, map if find_features(features) is None else "centres")
 
 

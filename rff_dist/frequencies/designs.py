@@ -123,10 +123,7 @@ class Structured:
     def blocks(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> HadamardBlocks | None:
-        """Return the blocks that `draw` multiplies out, or None where so few columns make a matrix as fast.
-
-        Raises InvalidParameterError if the measure is not isotropic.
-        """
+        """Return the blocks that `draw` multiplies out; None for few columns, where a matrix is as fast."""
         isotropic = _isotropic(measure, self.name)
         if n_features <= CHUNK:
             return None

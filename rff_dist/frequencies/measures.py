@@ -36,7 +36,6 @@ class GaussianMixture:
     scale_quantile: Callable[[FloatArray], FloatArray] | None = None
 
     def scales(self, uniforms: FloatArray) -> FloatArray:
-        """Return one scale per uniform number."""
         return np.ones_like(uniforms) if self.scale_quantile is None else self.scale_quantile(uniforms)
 
     def n_uniforms(self, n_features: int) -> int:

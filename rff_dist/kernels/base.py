@@ -312,10 +312,7 @@ def _as_json(value: Any) -> Any:
 
 
 def find_design(design: str | Design) -> Design:
-    """Return the design of that name, or the object itself.
-
-    Raises InvalidParameterError if no design has that name; the message gives the nearest one.
-    """
+    """Return the design of that name, or the object itself; raises InvalidParameterError with near names."""
     if not isinstance(design, str) and hasattr(design, "draw"):
         return design
     return find_by_name(DESIGNS, design, "design")

@@ -94,10 +94,7 @@ class Law:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build the law from what `to_dict` returned.
-
-        Raises InvalidParameterError if scipy.stats has no such distribution.
-        """
+        """Build the law from `to_dict`'s facts; raises InvalidParameterError for an unknown distribution."""
         from scipy import stats
 
         name, parameters = values["scipy"], values["parameters"]
@@ -107,10 +104,7 @@ class Law:
         return cls.of(dist(**parameters))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the distribution's name and parameters.
-
-        Raises InvalidParameterError if it has no name in scipy.stats.
-        """
+        """Return the name and parameters; raises InvalidParameterError if scipy.stats has no such name."""
         if self.name is None:
             raise InvalidParameterError(
                 f"the distribution {self.own!r} has no name in scipy.stats, so its kernel cannot be stored; "

@@ -126,13 +126,6 @@ class SpectralKernel(Stationary):
         return super().gram(left, right)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name and parameters as JSON-able values.
-
-        Raises
-        ------
-        InvalidParameterError
-            If the distribution has no name in scipy.stats.
-        """
         parameters = super().to_dict()
         del parameters["_law"]
         return {**parameters, "distribution": self._law.to_dict()}
@@ -220,7 +213,6 @@ class Mixture:
         return len(self.means[0])
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the Gram matrix of points divided by their length scales."""
         law = self.measure()
         left, right = left - left[:1], right - left[:1]  # phases of points far from 0 lose digits
         gram = np.zeros((len(left), len(right)))
@@ -231,11 +223,9 @@ class Mixture:
         return gram
 
     def measure(self) -> NormalMixture:
-        """Return the law of the frequencies."""
         return NormalMixture(np.array(self.weights), np.array(self.means), np.array(self.scales))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the parameters as lists."""
         law = self.measure()
         return {name: getattr(law, name).tolist() for name in ("weights", "means", "scales")}
 

@@ -54,8 +54,7 @@ class Matern(OfDistance):
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        The length scale, in the inputs' units; a sequence gives one per input column. Left out, it
-        comes from the data, see `Stationary`.
+        In the inputs' units; a sequence gives one per input column. Without it, see `Stationary`.
     nu : float
         Smoothness, any number above 0; 0.5 is exp(-r/ℓ).
 
@@ -129,8 +128,7 @@ class RationalQuadratic(OfDistance):
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        The length scale, in the inputs' units; a sequence gives one per input column. Left out, it
-        comes from the data, see `Stationary`.
+        In the inputs' units; a sequence gives one per input column. Without it, see `Stationary`.
     shape : float
         a above 0; the smaller, the heavier the tails.
 
