@@ -5,7 +5,9 @@ from __future__ import annotations
 from rff_dist.data.blocks import whole_chunks
 from rff_dist.errors import PlanError
 
-MIN_BLOCK_ROWS = 16_384  # at least four tiles, so that a block costs only a few per cent more than they do
+# At least four tiles, so that a block costs only a few per cent more than they do. At D = 4,096, blocks of
+# half a tile took 1.17 and blocks of a tile 1.05 times the CPU time.
+MIN_BLOCK_ROWS = 16_384
 MAX_BLOCK_ROWS = 262_144
 MAX_BLOCK_BYTES = 2**27  # of inputs, so that blocks that are read ahead stay small beside the statistics
 FEW_BLOCKS = 16  # blocks that are left when folds enlarge them: enough for a few workers to share

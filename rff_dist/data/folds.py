@@ -310,6 +310,7 @@ def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
         return folds
     if not isinstance(folds, HashFolds):
         return HeldInFolds(folds.n_folds, folds)
+    # half of the rows tuned length scales as well as all did (airfoil, concrete, energy)
     wanted = max(1, min(n_held_in, n_samples // 2))
     # single rows of many may all lie in different chunks, so stretches of rows are held in instead
     n_stretches = wanted if n_samples <= MANY_ROWS else STRETCHES

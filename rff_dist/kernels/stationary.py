@@ -96,6 +96,7 @@ def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
         log_bessel = np.log(scipy.special.kve(nu, s)) - s  # kve is exp(s)·K_ν, which does not underflow
     log_value = (1 - nu) * np.log(2.0) - scipy.special.gammaln(nu) + nu * np.log(s) + log_bessel
     values = np.exp(np.minimum(log_value, 0.0))  # rounding would give more than k(0) = 1 at tiny s
+    # K_ν overflows long before s is small: for nu ≥ 1,000 the kernel was 1 everywhere without this
     beyond = ~np.isfinite(log_value)
     values[beyond] = _matern_debye(s[beyond], nu)
     gram[positive] = values
