@@ -83,10 +83,11 @@ class Law:
             raise InvalidParameterError(
                 f"`distribution` has the parameters {plain}; expected one finite number for each"
             )
-        if not np.isfinite(distribution.ppf(0.5)):
+        if not np.isfinite(distribution.ppf(0.5)):  # NaN for parameters out of range
             raise InvalidParameterError(
                 f"`distribution` has the parameters {plain}, for which scipy.stats.{dist.name} is not defined"
             )
+        # a law made of the user's own values, which has `xk`, has no name in scipy.stats
         known = getattr(stats, str(dist.name), None)
         named = type(known) is type(dist) and not hasattr(dist, "xk")
         own = None if named else distribution

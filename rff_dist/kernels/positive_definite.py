@@ -144,7 +144,7 @@ def _values(function: _Function, distances: FloatArray) -> FloatArray:
         )
     if not np.isfinite(values).all():
         where = distances[np.argmin(np.isfinite(values))]
-        raise DataError(f"the function is not finite at the distance {where:g}")
+        raise DataError(f"the function is not finite at the distance {where:g}; expected finite numbers")
     return values.astype(np.float64)
 
 
