@@ -91,7 +91,4 @@ class ConcatenatedFeatureMap(FeatureMap):
 
     @classmethod
     def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
-        from rff_dist.features.kinds import part_from_record
-
-        parts = (part_from_record(part, arrays, f"part{i}_") for i, part in enumerate(facts["parts"]))
-        return cls(tuple(parts), tuple(facts["weights"]), standardizer)
+        return cls(tuple(facts["parts"]), tuple(facts["weights"]), standardizer)

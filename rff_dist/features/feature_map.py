@@ -156,7 +156,7 @@ class FeatureMap(ABC):
     @classmethod
     @abstractmethod
     def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
-        """Rebuild the map from what `record` returned."""
+        """Rebuild the map from what `record` returned; maps that it is made of are rebuilt already."""
 
     # -- what most maps share -----------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,11 +10,8 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
 from rff_dist.frequencies.designs import DESIGNS
-from rff_dist.kernels.find import kernel_from_dict
 from rff_dist.numerics.threads import tile_pool
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
-
-logger = logging.getLogger(__name__)
 
 _STORED = ("coefficients", "intercept", "offset")
 _PANEL_ROWS = 64  # rows of one product, always of the same shape, which decides how it rounds
@@ -105,19 +101,5 @@ class PrincipalFeatureMap(FeatureMap):
 
     @classmethod
     def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
-        from rff_dist.features.draw import draw_from_spec
-        from rff_dist.features.kinds import part_from_record
-
-        base = part_from_record(facts["base"], arrays, "base_")
-        if (spec := facts["base"].get("spec")) is not None:
-            sizes = base.n_features, base.n_components
-            kernel, design = kernel_from_dict(spec["kernel"]), DESIGNS[spec["design"]]
-            asked = spec["map"], spec["seed"], spec.get("precision", "high")
-            drawn = draw_from_spec(FeatureSpec(kernel, design, *sizes, *asked), None)
-            # a map that was drawn pickles as its spec, one of given frequencies as all of them
-            if drawn.digest() == base.digest():
-                base = drawn
-            else:
-                logger.warning("using the stored features: this machine draws others from the same seed")
         coefficients, intercept, offset = (np.asarray(arrays[name], np.float64) for name in _STORED)
-        return cls(base, coefficients, intercept, offset, facts["floor"], standardizer)
+        return cls(facts["base"], coefficients, intercept, offset, facts["floor"], standardizer)

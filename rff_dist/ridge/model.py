@@ -16,12 +16,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.errors import IntegrityError, RFFDistError, StatisticsError
-from rff_dist.features.draw import draw_feature_map
+from rff_dist.errors import IntegrityError, StatisticsError
 from rff_dist.features.feature_map import FeatureMap, Standardizer
-from rff_dist.features.kinds import feature_map_class
+from rff_dist.features.kinds import drawn_again, read_map
 from rff_dist.frequencies.designs import DESIGNS
-from rff_dist.kernels.find import kernel_from_dict
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.numerics.threads import libraries_with_threads
 from rff_dist.ridge.conformal import HeldOutScores, RootDeviations
@@ -340,27 +338,5 @@ def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, 
 def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FeatureMap:
     """Rebuild the map that `record_features` kept, from its spec if that still draws the same features."""
     standardizer = Standardizer.from_arrays(arrays)
-    stored = feature_map_class(values["kind"]).from_record(
-        values, _with_prefix(arrays, "features_"), standardizer
-    )
-    if "spec" not in values:
-        return stored
-    spec = values["spec"]
-    try:
-        drawn = draw_feature_map(
-            kernel_from_dict(spec["kernel"]),
-            n_features=stored.n_features,
-            n_components=spec.get("n_components", stored.n_components),
-            design=spec["design"],
-            map=spec["map"],
-            precision=spec.get("precision", "high"),  # models from before fixed point have float32 features
-            random_state=spec["seed"],
-            standardizer=standardizer,
-        )
-    except RFFDistError as error:
-        logger.warning("using the stored features, since their spec cannot be drawn here: %s", error)
-        return stored
-    if drawn.digest() != values["digest"]:
-        logger.warning("using the stored features: this machine draws others from the same seed")
-        return stored
-    return drawn
+    stored = read_map(values, _with_prefix(arrays, "features_"), standardizer)
+    return drawn_again(stored, values.get("spec"), values["digest"])

@@ -13,7 +13,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.centres import RULES
 from rff_dist.features.feature_map import Standardizer
-from rff_dist.features.kinds import feature_map_class
+from rff_dist.features.kinds import read_map
 from rff_dist.features.nystrom import Nystrom, NystromFeatureMap, draw_nystrom, largest_value
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
@@ -108,7 +108,7 @@ class TestAgainstDenseFormulas:
     def test_a_map_is_stored_by_its_record(self, kernel):
         feature_map = draw(kernel).with_standardizer(Standardizer(np.ones(3), np.full(3, 2.0)))
         facts, arrays = feature_map.record()
-        again = feature_map_class("nystrom").from_record(facts, arrays, feature_map.standardizer)
+        again = read_map({"kind": "nystrom", **facts}, arrays, feature_map.standardizer)
         assert again.digest() == feature_map.digest()
         assert_array_equal(again.transform(inputs(5)), feature_map.transform(inputs(5)))
 

@@ -22,7 +22,7 @@ from rff_dist.features.concatenated import ConcatenatedFeatureMap
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.feature_map import FeatureMap, Standardizer
 from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.features.kinds import feature_map_class
+from rff_dist.features.kinds import read_map
 from rff_dist.features.structured import StructuredFeatureMap
 from rff_dist.frequencies.designs import Orthogonal, QuasiMonteCarlo, Structured
 from rff_dist.frequencies.hadamard import HadamardBlocks
@@ -437,7 +437,7 @@ class TestStructuredFeatureMap:
     def test_records_and_bytes_bring_back_the_same_features(self, map_name):
         features = structured(map=map_name)
         facts, arrays = features.record()
-        stored = feature_map_class(features.kind).from_record(facts, arrays, None)
+        stored = read_map({"kind": features.kind, **facts}, arrays)
         travelled = pickle.loads(pickle.dumps(replace(features, spec=None)))
         for other in (stored, travelled):
             assert other.digest() == features.digest()
