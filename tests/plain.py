@@ -8,7 +8,8 @@ import numpy as np
 from rff_dist import RFFClassifier, RFFRidge
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.kernels.base import Kernel, parts_without_length_scale
+from rff_dist.kernels.base import Kernel
+from rff_dist.kernels.stationary import parts_without_length_scale
 from rff_dist.ridge import automatic, search
 from rff_dist.ridge.candidates import Candidate
 from rff_dist.ridge.model import RidgeModel

@@ -59,7 +59,7 @@ def generate(
     features of the kernel. No model can have a smaller RMSE than the noise.
     """
     from rff_dist.ingest.generate import RandomRows, generate_dataset
-    from rff_dist.kernels.base import with_length_scale
+    from rff_dist.kernels.stationary import with_length_scale
     from rff_dist.numerics.machine import available_cores
     from rff_dist.numerics.threads import using_threads
     from rff_dist.storage.writing import Writing

@@ -24,8 +24,9 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.evidence import check_tunable
-from rff_dist.kernels.base import Kernel, LengthScale, Stationary, with_length_scale
+from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.kernels.find import find_kernel
+from rff_dist.kernels.stationary import Stationary, with_length_scale
 from rff_dist.storage.columns import StoredColumn, as_column, open_column
 from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
 

@@ -24,14 +24,23 @@ from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_count, check_name, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.algebra import (
+from rff_dist.kernels.base import (
+    Kernel,
     OnColumns,
+    ShiftInvariant,
     ShiftInvariantProduct,
     as_shift_invariant,
     shift_invariant_term,
 )
-from rff_dist.kernels.base import Kernel, ShiftInvariant, Stationary
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.kernels.stationary import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Matern,
+    RationalQuadratic,
+    Sinc,
+    Stationary,
+)
 from rff_dist.typing import FloatArray
 
 _REAL_MAPS = ("pairs", "phases")

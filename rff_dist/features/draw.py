@@ -16,9 +16,15 @@ from rff_dist.features.fourier import FourierFeatureMap, draw_fourier
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.features.structured import StructuredFeatureMap
 from rff_dist.frequencies.counter import derived_seed, seed_of
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.algebra import OnColumns, as_shift_invariant, shift_invariant_term
-from rff_dist.kernels.base import Kernel, ShiftInvariant, Term, find_design
+from rff_dist.frequencies.designs import Design, find_design
+from rff_dist.kernels.base import (
+    Kernel,
+    OnColumns,
+    ShiftInvariant,
+    Term,
+    as_shift_invariant,
+    shift_invariant_term,
+)
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.find import find_kernel
 

@@ -23,7 +23,9 @@ from rff_dist.data.samples import HEURISTIC_ROWS
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.features.median_heuristic import median_distance
 from rff_dist.frequencies.counter import derived_seed
-from rff_dist.kernels.base import Kernel, LengthScale, Stationary, default_design, find_design
+from rff_dist.frequencies.designs import find_design
+from rff_dist.kernels.base import Kernel, LengthScale, default_design
+from rff_dist.kernels.stationary import Stationary
 from rff_dist.numerics.solution import check_n_threads
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.typing import FloatArray

@@ -27,7 +27,8 @@ from rff_dist.features.feature_map import FeatureMap, Standardizer
 from rff_dist.features.median_heuristic import MedianDistances
 from rff_dist.features.nystrom import draw_nystrom
 from rff_dist.features.options import Recipe, find_features
-from rff_dist.kernels.base import Kernel, LengthScale, Stationary, with_length_scale
+from rff_dist.kernels.base import Kernel, LengthScale
+from rff_dist.kernels.stationary import Stationary, with_length_scale
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from rff_dist.features.structured import StructuredFeatureMap, in_float32
 from rff_dist.frequencies.counter import draw_phases
 from rff_dist.frequencies.designs import Structured
 from rff_dist.frequencies.hadamard import HadamardBlocks
-from rff_dist.kernels.base import ShiftInvariant, Stationary
+from rff_dist.kernels.base import ShiftInvariant
+from rff_dist.kernels.stationary import Stationary
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 

@@ -12,7 +12,7 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.data.samples import sample_inputs
 from rff_dist.errors import DataError
 from rff_dist.features.feature_map import Standardizer
-from rff_dist.kernels.base import Stationary
+from rff_dist.kernels.stationary import Stationary
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)

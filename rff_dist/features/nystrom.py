@@ -19,10 +19,10 @@ from rff_dist.checks import check_count, check_positive, find_by_name
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.features.centres import RULES
 from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
-from rff_dist.kernels.algebra import Constant, OnColumns, Product, Scaled, Sum
-from rff_dist.kernels.base import Kernel, OfDistance, ShiftInvariant
+from rff_dist.kernels.base import Constant, Kernel, OnColumns, Product, Scaled, ShiftInvariant, Sum
 from rff_dist.kernels.explicit import Min
 from rff_dist.kernels.find import kernel_from_dict
+from rff_dist.kernels.stationary import OfDistance
 from rff_dist.numerics.runs import Runs
 from rff_dist.numerics.threads import tile_pool
 from rff_dist.numerics.triangular import cholesky_in_place, solve_upper, tiles_of

@@ -8,8 +8,8 @@ from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.draw import PRECISIONS, check_n_components
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale, find_design
+from rff_dist.frequencies.designs import Design, find_design
+from rff_dist.kernels.base import Kernel, LengthScale
 
 FEATURES = ("fourier", "nystrom")
 DATASET_MAPS = ("auto", "pairs", "phases")

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import scipy
 
+from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.counter import (
     FREQUENCY_STREAM,
@@ -168,3 +169,10 @@ def _haar_columns(normals: FloatArray) -> FloatArray:
 
 _DESIGNS: tuple[Design, ...] = (IID(), Orthogonal(), QuasiMonteCarlo(), Structured())
 DESIGNS = {design.name: design for design in _DESIGNS}
+
+
+def find_design(design: str | Design) -> Design:
+    """Return the design of that name, or the object itself; raises InvalidParameterError with near names."""
+    if not isinstance(design, str) and hasattr(design, "draw"):
+        return design
+    return find_by_name(DESIGNS, design, "design")

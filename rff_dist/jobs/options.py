@@ -247,7 +247,7 @@ class Features(Drawing):
 
     def make_kernel(self) -> Kernel:
         """Return the kernel, with its length scale where that is given in numbers."""
-        from rff_dist.kernels.base import with_length_scale
+        from rff_dist.kernels.stationary import with_length_scale
 
         kernel = self._bare_kernel()
         return kernel if isinstance(self.scale, str) else with_length_scale(kernel, self.scale)

@@ -3,5 +3,5 @@
 Shift-invariant kernels have random Fourier features, drawn from their spectral measure. Those with a formula
 are in `stationary`, those given by the law of their frequencies in `spectral`. Linear, polynomial and min
 kernels (`explicit`) have features of their own. Sums, products, multiples and kernels on some columns
-(`algebra`) are kernels again. `positive_definite` checks whether a function of the distance is a kernel.
+(`base`) are kernels again. `positive_definite` checks whether a function of the distance is a kernel.
 """

@@ -1,42 +1,26 @@
-"""What every kernel can do: its Gram matrix, its algebra, and its way to JSON."""
+"""What every kernel can do, its Gram matrix, and kernels made of kernels by +, * and `on`."""
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self, cast
+from functools import reduce
+from typing import Any, ClassVar, cast
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
 
-from rff_dist.checks import check_count, check_positive, find_by_name, is_number
+from rff_dist.checks import check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.frequencies.counter import seed_of
-from rff_dist.frequencies.designs import DESIGNS, Design
-from rff_dist.frequencies.measures import GaussianMixture, SpectralMeasure
+from rff_dist.frequencies.designs import Design, find_design
 from rff_dist.typing import FloatArray
 
 type LengthScale = float | tuple[float, ...]
 type Columns = tuple[int, ...] | None  # input columns; None means all
-type LengthScaleFor = Callable[[Stationary, Columns], LengthScale]
-
-_FAR = 1e100  # larger distances count as this one, whose square does not overflow
-
-
-def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
-    """Return a length scale, or a tuple of them, as floats.
-
-    Raises InvalidParameterError if one of them is not a finite number above 0.
-    """
-    if np.ndim(value) == 0:
-        return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
-    if np.ndim(value) != 1 or len(value) == 0:  # type: ignore[arg-type]
-        raise InvalidParameterError(
-            f"`length_scale` has shape {np.shape(value)}; expected one number, or one per input column"
-        )
-    return tuple(check_positive(v, "length_scale") for v in value)  # type: ignore[union-attr]
+type LengthScaleFor = Callable[[Any, Columns], LengthScale]  # of a `Stationary` kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +111,6 @@ class Kernel(ABC):
     __array_ufunc__: ClassVar[None] = None  # NumPy's numbers leave `np.float64(2) * kernel` to the kernel
 
     def __add__(self, other: Kernel | float) -> Kernel:
-        # here and below: algebra.py imports this module
-        from rff_dist.kernels.algebra import Constant, Sum
-
         if isinstance(other, Kernel):
             return Sum((self, other))
         if not is_number(other):
@@ -137,15 +118,11 @@ class Kernel(ABC):
         return self if other == 0 else Sum((self, Constant(other)))
 
     def __radd__(self, other: float) -> Kernel:
-        from rff_dist.kernels.algebra import Constant, Sum
-
         if not is_number(other):
             return NotImplemented
         return self if other == 0 else Sum((Constant(other), self))  # the built-in `sum` begins with 0
 
     def __mul__(self, other: Kernel | float) -> Kernel:
-        from rff_dist.kernels.algebra import Scaled, product_of
-
         if isinstance(other, Kernel):
             return product_of((self, other))
         return Scaled(other, self) if is_number(other) else NotImplemented
@@ -155,8 +132,6 @@ class Kernel(ABC):
 
     def on(self, columns: Sequence[int]) -> Kernel:
         """Return the kernel that sees only these input columns; sums of such kernels are additive models."""
-        from rff_dist.kernels.algebra import OnColumns
-
         return OnColumns(self, columns)
 
 
@@ -182,8 +157,6 @@ class ShiftInvariant(Kernel):
         """Whether rotations of the scaled inputs change nothing, as the orthogonal design needs."""
 
     def on(self, columns: Sequence[int]) -> ShiftInvariant:
-        from rff_dist.kernels.algebra import ShiftInvariantOnColumns
-
         return ShiftInvariantOnColumns(self, columns)
 
     def sample_frequencies(
@@ -209,140 +182,316 @@ class ShiftInvariant(Kernel):
         return self.draw(find_design(design), n_features, n_frequencies, seed_of(rng), first=0)
 
 
-@dataclass(frozen=True)
-class Stationary(ShiftInvariant):
-    """A shift-invariant kernel with a length scale.
-
-    `length_scale`: float or sequence of float of shape (n_features,). The length scale, in the inputs' units;
-      a sequence gives one per input column. Without it, estimators, searches and pipelines take one from the
-      data; calls on points and draws of features take 1.
-    """
-
-    length_scale: float | Sequence[float] | np.ndarray | None = None
-
-    metric: ClassVar[str] = "euclidean"
-
-    def __post_init__(self) -> None:
-        if self.length_scale is not None:
-            object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
-
-    def __repr__(self) -> str:
-        given = [(f.name, getattr(self, f.name)) for f in fields(self)]
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given if v is not None)})"
-
-    @abstractmethod
-    def spectral_measure(self) -> SpectralMeasure:
-        """Return the law of the frequencies for a unit length scale (Bochner's theorem)."""
-
-    @abstractmethod
-    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the Gram matrix of points divided by their length scales."""
-
-    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        scales = self.length_scales(left.shape[1])
-        return self.of_scaled(left / scales, right / scales)
-
-    def length_scales(self, n_features: int) -> FloatArray:
-        """Return one length scale per input column, shape (n_features,); ones where none was given.
-
-        Raises InvalidParameterError if the kernel has length scales for another number of columns.
-        """
-        scales = np.asarray(1.0 if self.length_scale is None else self.length_scale, np.float64)
-        if scales.ndim and len(scales) != n_features:
-            raise InvalidParameterError(
-                f"`length_scale` has {len(scales)} entries but the data have {n_features} columns; "
-                "give one number, or one per column"
-            )
-        return np.broadcast_to(scales, n_features)
-
-    def check_columns(self, n_features: int) -> None:
-        self.length_scales(n_features)
-
-    def n_uniforms(self, n_features: int) -> int:
-        return self.spectral_measure().n_uniforms(n_features)
-
-    @property
-    def isotropic(self) -> bool:
-        return isinstance(self.spectral_measure(), GaussianMixture)
-
-    def draw(
-        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
-    ) -> FloatArray:
-        unit = design.draw(self.spectral_measure(), n_features, n_frequencies, seed, first=first)
-        return unit / self.length_scales(n_features)[:, np.newaxis]
-
-    def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray | None) -> Self:
-        """Return the same kernel with another length scale; None leaves it to the data."""
-        return replace(self, length_scale=length_scale)
-
-    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
-        return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
-
-
-class OfDistance(Stationary):
-    """A stationary kernel of the distance alone."""
-
-    @abstractmethod
-    def of_distance(self, distance: FloatArray) -> FloatArray:
-        """Return k for distances, in `metric`, between scaled points."""
-
-    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        distance = scipy.spatial.distance.cdist(left, right, self.metric)
-        return self.of_distance(np.minimum(distance, _FAR, out=distance))
-
-
-class OfCoordinates(Stationary):
-    """A stationary kernel that is a product over the coordinates' differences."""
-
-    @abstractmethod
-    def of_difference(self, difference: FloatArray) -> FloatArray:
-        """Return one coordinate's factor for its scaled differences."""
-
-    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        gram = np.ones((len(left), len(right)))
-        for a, b in zip(left.T, right.T, strict=True):
-            gram *= self.of_difference(np.clip(np.subtract.outer(a, b), -_FAR, _FAR))
-        return gram
-
-
 def _as_json(value: Any) -> Any:
     if isinstance(value, Kernel):
         return value.to_dict()
     return [_as_json(part) for part in value] if isinstance(value, tuple) else value
 
 
-def find_design(design: str | Design) -> Design:
-    """Return the design of that name, or the object itself; raises InvalidParameterError with near names."""
-    if not isinstance(design, str) and hasattr(design, "draw"):
-        return design
-    return find_by_name(DESIGNS, design, "design")
+# -- kernels made of kernels ----------------------------------------------------------------------
 
 
-def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
-    """Return the kernel with another length scale. In sums and products, only parts without one get it.
-
-    Raises InvalidParameterError if no part can take it, or it is not a number above 0.
-    """
-    if isinstance(kernel, Stationary):
-        return kernel.with_length_scale(length_scale)
-    if not parts_without_length_scale(kernel):
+def _check_weight(value: object, what: str) -> float:
+    if not is_number(value) or not 0 < value < np.inf:
         raise InvalidParameterError(
-            f"`length_scale` is {length_scale!r}, but {kernel} has no part without a length scale; "
-            "leave it out"
+            f"{what} {value!r}: expected a finite number above 0, which keeps a kernel positive definite"
         )
-    return kernel.with_default_length_scales(lambda part, columns: length_scale)
+    return float(value)
 
 
-def parts_without_length_scale(kernel: Kernel) -> list[Stationary]:
-    """Return the parts of a kernel that were made without a length scale."""
-    found: list[Stationary] = []
+def _check_kernels(kernels: object) -> tuple[Kernel, ...]:
+    if not isinstance(kernels, Sequence) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
+        raise InvalidParameterError(f"`kernels` is {kernels!r}; expected one kernel or more")
+    return tuple(kernels)
 
-    def note(part: Stationary, columns: Columns) -> LengthScale:
-        found.append(part)
-        return 1.0
 
-    kernel.with_default_length_scales(note)
-    return found
+def _in_brackets(kernel: Kernel) -> str:
+    return f"({kernel!r})" if isinstance(kernel, Sum | Product | Scaled) else repr(kernel)
+
+
+@dataclass(frozen=True)
+class Constant(Kernel):
+    """The same value for all pairs of points: the kernel of constant functions.
+
+    `value`: above 0.
+    """
+
+    value: float = 1.0
+
+    name = "constant"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _check_weight(self.value, "a constant kernel of"))
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        return np.full((len(left), len(right)), self.value)
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        return np.full(len(X), self.value)
+
+    def terms(self) -> list[Term]:
+        return [Term(self.value, ())]
+
+
+@dataclass(frozen=True, repr=False)
+class Scaled(Kernel):
+    """A kernel times a number above 0."""
+
+    weight: float
+    kernel: Kernel
+
+    name = "scaled"
+
+    def __post_init__(self) -> None:
+        _check_kernels((self.kernel,))
+        object.__setattr__(self, "weight", _check_weight(self.weight, "a kernel times"))
+
+    def __repr__(self) -> str:
+        return f"{self.weight!r} * {_in_brackets(self.kernel)}"
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        return self.weight * self.kernel.gram(left, right)
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        return self.weight * self.kernel.diagonal(X)
+
+    def terms(self) -> list[Term]:
+        return [Term(self.weight * term.weight, term.factors) for term in self.kernel.terms()]
+
+    def check_columns(self, n_features: int) -> None:
+        self.kernel.check_columns(n_features)
+
+    def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
+        return Scaled(self.weight, self.kernel.bind(lower, upper))
+
+    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
+        return replace(self, kernel=self.kernel.with_default_length_scales(fill, columns))
+
+    @property
+    def is_bound(self) -> bool:
+        return self.kernel.is_bound
+
+
+@dataclass(frozen=True, repr=False)
+class _Several(Kernel):
+    """Kernels side by side; (a + b) + c is kept as a + b + c."""
+
+    kernels: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        parts: list[Kernel] = []
+        for kernel in _check_kernels(self.kernels):
+            parts += kernel.kernels if isinstance(kernel, _Several) and kernel.name == self.name else [kernel]
+        object.__setattr__(self, "kernels", tuple(parts))
+
+    def check_columns(self, n_features: int) -> None:
+        for kernel in self.kernels:
+            kernel.check_columns(n_features)
+
+    def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
+        return type(self)(tuple(kernel.bind(lower, upper) for kernel in self.kernels))
+
+    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
+        return type(self)(tuple(k.with_default_length_scales(fill, columns) for k in self.kernels))
+
+    @property
+    def is_bound(self) -> bool:
+        return all(kernel.is_bound for kernel in self.kernels)
+
+
+@dataclass(frozen=True, repr=False)
+class Sum(_Several):
+    """k1 + k2 + …: functions that are sums of functions of each."""
+
+    name = "sum"
+
+    def __repr__(self) -> str:
+        texts = [repr(k.value) if isinstance(k, Constant) else repr(k) for k in self.kernels]
+        if all(isinstance(kernel, Constant) for kernel in self.kernels[:2]):
+            texts[0] = repr(self.kernels[0])  # Python would add two numbers to a number
+        return " + ".join(texts)
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        return reduce(operator.add, (kernel.gram(left, right) for kernel in self.kernels))
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        return np.sum([kernel.diagonal(X) for kernel in self.kernels], axis=0)
+
+    def terms(self) -> list[Term]:
+        return [term for kernel in self.kernels for term in kernel.terms()]
+
+
+def product_of(kernels: Sequence[Kernel]) -> Kernel:
+    """Return the product of kernels, with a spectral measure where each has one."""
+    if len(kernels) == 1:
+        return kernels[0]
+    invariant = tuple(kernel for kernel in kernels if isinstance(kernel, ShiftInvariant))
+    return ShiftInvariantProduct(invariant) if len(invariant) == len(kernels) else Product(tuple(kernels))
+
+
+def shift_invariant_term(term: Term) -> ShiftInvariant | None:
+    """Return a term's factors as one kernel with a spectral measure; None if one of them has none."""
+    whole = product_of(term.factors) if term.factors else None
+    return whole if isinstance(whole, ShiftInvariant) else None
+
+
+def as_shift_invariant(kernel: Kernel) -> ShiftInvariant | None:
+    """Return a kernel with k(0) = 1 and a spectral measure as a `ShiftInvariant`; None for other kernels."""
+    terms = kernel.terms()
+    return shift_invariant_term(terms[0]) if len(terms) == 1 and terms[0].weight == 1.0 else None
+
+
+@dataclass(frozen=True, repr=False)
+class Product(_Several):
+    """k1 · k2 · …: points are alike if all factors say so."""
+
+    name = "product"
+
+    def __repr__(self) -> str:
+        first, *others = self.kernels
+        start = repr(first) if isinstance(first, Scaled) else _in_brackets(first)
+        return " * ".join([start, *map(_in_brackets, others)])
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
+        return product_of(parameters["kernels"])
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        return reduce(operator.mul, (kernel.gram(left, right) for kernel in self.kernels))
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        return np.prod([kernel.diagonal(X) for kernel in self.kernels], axis=0)
+
+    def terms(self) -> list[Term]:
+        terms = [Term(1.0, ())]
+        for kernel in self.kernels:
+            own = kernel.terms()
+            terms = [Term(a.weight * b.weight, (*a.factors, *b.factors)) for a in terms for b in own]
+        return terms
+
+
+@dataclass(frozen=True, repr=False)
+class ShiftInvariantProduct(Product, ShiftInvariant):
+    """A product of shift-invariant kernels: its frequencies are sums of independent ones."""
+
+    kernels: tuple[ShiftInvariant, ...]
+
+    def n_uniforms(self, n_features: int) -> int:
+        return sum(kernel.n_uniforms(n_features) for kernel in self.kernels)
+
+    @property
+    def isotropic(self) -> bool:
+        return all(kernel.isotropic for kernel in self.kernels)
+
+    def draw(
+        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
+    ) -> FloatArray:
+        total = np.zeros((n_features, n_frequencies))
+        for kernel in self.kernels:
+            total += kernel.draw(design, n_features, n_frequencies, seed, first=first)
+            first += kernel.n_uniforms(n_features)
+        return total
+
+
+@dataclass(frozen=True, repr=False)
+class OnColumns(Kernel):
+    """A kernel that sees only some of the input columns.
+
+    `columns`: which columns, each once, counted from 0.
+    """
+
+    kernel: Kernel
+    columns: Sequence[int]
+
+    name = "on_columns"
+
+    def __post_init__(self) -> None:
+        _check_kernels((self.kernel,))
+        columns = np.atleast_1d(np.asarray(self.columns))
+        if columns.dtype.kind not in "iu" or columns.ndim != 1 or not len(columns) or (columns < 0).any():
+            raise InvalidParameterError(
+                f"`columns` is {self.columns!r}; expected a list of column numbers, counted from 0"
+            )
+        if len(set(columns.tolist())) < len(columns):
+            raise InvalidParameterError(f"`columns` is {self.columns!r}; expected each column once")
+        self.kernel.check_columns(len(columns))
+        object.__setattr__(self, "columns", tuple(int(column) for column in columns))
+
+    def __repr__(self) -> str:
+        return f"{_in_brackets(self.kernel)}.on({list(self.columns)})"
+
+    def on(self, columns: Sequence[int]) -> Kernel:
+        outer = type(self)(self, columns)  # checks the columns
+        return self.kernel.on([outer.columns[column] for column in self.columns])
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        return self.kernel.gram(self._chosen(left), self._chosen(right))
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        return self.kernel.diagonal(self._chosen(X))
+
+    def _chosen(self, X: FloatArray) -> FloatArray:
+        if X.shape[1] <= max(self.columns):
+            raise DataError(
+                f"the data have {X.shape[1]} columns, but the kernel sees column {max(self.columns)}, "
+                "counted from 0"
+            )
+        return X[:, list(self.columns)]
+
+    def terms(self) -> list[Term]:
+        return [
+            Term(term.weight, tuple(factor.on(self.columns) for factor in term.factors))
+            for term in self.kernel.terms()
+        ]
+
+    def check_columns(self, n_features: int) -> None:
+        if n_features <= max(self.columns):
+            raise InvalidParameterError(
+                f"the kernel sees column {max(self.columns)}, counted from 0, but the data have "
+                f"{n_features} columns"
+            )
+
+    def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
+        chosen = list(self.columns)
+        return self.kernel.bind(lower[chosen], upper[chosen]).on(self.columns)
+
+    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
+        own = tuple(self.columns) if columns is None else tuple(columns[i] for i in self.columns)
+        return replace(self, kernel=self.kernel.with_default_length_scales(fill, own))
+
+    @property
+    def is_bound(self) -> bool:
+        return self.kernel.is_bound
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
+        kernel: Kernel = parameters["kernel"]
+        return kernel.on(parameters["columns"])
+
+
+@dataclass(frozen=True, repr=False)
+class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc]  # `on` is narrower there
+    """A shift-invariant kernel on some columns: the frequencies of all other columns are 0."""
+
+    kernel: ShiftInvariant
+
+    def n_uniforms(self, n_features: int) -> int:
+        return self.kernel.n_uniforms(len(self.columns))
+
+    @property
+    def isotropic(self) -> bool:
+        return self.kernel.isotropic
+
+    def draw(
+        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
+    ) -> FloatArray:
+        frequencies = np.zeros((n_features, n_frequencies))
+        drawn = self.kernel.draw(design, len(self.columns), n_frequencies, seed, first=first)
+        frequencies[list(self.columns)] = drawn
+        return frequencies
+
+
+# -- designs --------------------------------------------------------------------------------------
 
 
 def default_design(kernel: Kernel) -> str:

@@ -12,11 +12,18 @@ from typing import Any
 
 from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.algebra import Constant, OnColumns, Product, Scaled, Sum
-from rff_dist.kernels.base import Kernel, Stationary
+from rff_dist.kernels.base import Constant, Kernel, OnColumns, Product, Scaled, Sum
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.spectral import SpectralKernel
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.kernels.stationary import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Matern,
+    RationalQuadratic,
+    Sinc,
+    Stationary,
+)
 
 KERNELS: dict[str, type[Kernel]] = {
     kernel.name: kernel

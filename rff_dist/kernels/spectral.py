@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.measures import NormalMixture, SpectralMeasure
-from rff_dist.kernels.base import LengthScale, Stationary
+from rff_dist.kernels.base import LengthScale
 from rff_dist.kernels.characteristic import Law
+from rff_dist.kernels.stationary import Stationary
 from rff_dist.typing import FloatArray
 
 

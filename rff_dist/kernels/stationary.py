@@ -1,18 +1,161 @@
-"""Shift-invariant kernels of one length scale: k(x, y) exactly, and the law of their frequencies."""
+"""Kernels with a length scale: k(x, y) exactly, and the law of their frequencies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import scipy
 
 from rff_dist.checks import check_positive
+from rff_dist.errors import InvalidParameterError
+from rff_dist.frequencies.designs import Design
 from rff_dist.frequencies.measures import GaussianMixture, ProductMeasure, SpectralMeasure
-from rff_dist.kernels.base import OfCoordinates, OfDistance
+from rff_dist.kernels.base import Columns, Kernel, LengthScale, LengthScaleFor, ShiftInvariant
 from rff_dist.typing import FloatArray
+
+_FAR = 1e100  # larger distances count as this one, whose square does not overflow
+
+
+def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
+    """Return a length scale, or a tuple of them, as floats.
+
+    Raises InvalidParameterError if one of them is not a finite number above 0.
+    """
+    if np.ndim(value) == 0:
+        return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
+    if np.ndim(value) != 1 or len(value) == 0:  # type: ignore[arg-type]
+        raise InvalidParameterError(
+            f"`length_scale` has shape {np.shape(value)}; expected one number, or one per input column"
+        )
+    return tuple(check_positive(v, "length_scale") for v in value)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Stationary(ShiftInvariant):
+    """A shift-invariant kernel with a length scale.
+
+    `length_scale`: float or sequence of float of shape (n_features,). The length scale, in the inputs' units;
+      a sequence gives one per input column. Without it, estimators, searches and pipelines take one from the
+      data; calls on points and draws of features take 1.
+    """
+
+    length_scale: float | Sequence[float] | np.ndarray | None = None
+
+    metric: ClassVar[str] = "euclidean"
+
+    def __post_init__(self) -> None:
+        if self.length_scale is not None:
+            object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
+
+    def __repr__(self) -> str:
+        given = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given if v is not None)})"
+
+    @abstractmethod
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return the law of the frequencies for a unit length scale (Bochner's theorem)."""
+
+    @abstractmethod
+    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return the Gram matrix of points divided by their length scales."""
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        scales = self.length_scales(left.shape[1])
+        return self.of_scaled(left / scales, right / scales)
+
+    def length_scales(self, n_features: int) -> FloatArray:
+        """Return one length scale per input column, shape (n_features,); ones where none was given.
+
+        Raises InvalidParameterError if the kernel has length scales for another number of columns.
+        """
+        scales = np.asarray(1.0 if self.length_scale is None else self.length_scale, np.float64)
+        if scales.ndim and len(scales) != n_features:
+            raise InvalidParameterError(
+                f"`length_scale` has {len(scales)} entries but the data have {n_features} columns; "
+                "give one number, or one per column"
+            )
+        return np.broadcast_to(scales, n_features)
+
+    def check_columns(self, n_features: int) -> None:
+        self.length_scales(n_features)
+
+    def n_uniforms(self, n_features: int) -> int:
+        return self.spectral_measure().n_uniforms(n_features)
+
+    @property
+    def isotropic(self) -> bool:
+        return isinstance(self.spectral_measure(), GaussianMixture)
+
+    def draw(
+        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
+    ) -> FloatArray:
+        unit = design.draw(self.spectral_measure(), n_features, n_frequencies, seed, first=first)
+        return unit / self.length_scales(n_features)[:, np.newaxis]
+
+    def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray | None) -> Self:
+        """Return the same kernel with another length scale; None leaves it to the data."""
+        return replace(self, length_scale=length_scale)
+
+    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
+        return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
+
+
+class OfDistance(Stationary):
+    """A stationary kernel of the distance alone."""
+
+    @abstractmethod
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k for distances, in `metric`, between scaled points."""
+
+    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        distance = scipy.spatial.distance.cdist(left, right, self.metric)
+        return self.of_distance(np.minimum(distance, _FAR, out=distance))
+
+
+class OfCoordinates(Stationary):
+    """A stationary kernel that is a product over the coordinates' differences."""
+
+    @abstractmethod
+    def of_difference(self, difference: FloatArray) -> FloatArray:
+        """Return one coordinate's factor for its scaled differences."""
+
+    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        gram = np.ones((len(left), len(right)))
+        for a, b in zip(left.T, right.T, strict=True):
+            gram *= self.of_difference(np.clip(np.subtract.outer(a, b), -_FAR, _FAR))
+        return gram
+
+
+def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
+    """Return the kernel with another length scale. In sums and products, only parts without one get it.
+
+    Raises InvalidParameterError if no part can take it, or it is not a number above 0.
+    """
+    if isinstance(kernel, Stationary):
+        return kernel.with_length_scale(length_scale)
+    if not parts_without_length_scale(kernel):
+        raise InvalidParameterError(
+            f"`length_scale` is {length_scale!r}, but {kernel} has no part without a length scale; "
+            "leave it out"
+        )
+    return kernel.with_default_length_scales(lambda part, columns: length_scale)
+
+
+def parts_without_length_scale(kernel: Kernel) -> list[Stationary]:
+    """Return the parts of a kernel that were made without a length scale."""
+    found: list[Stationary] = []
+
+    def note(part: Stationary, columns: Columns) -> LengthScale:
+        found.append(part)
+        return 1.0
+
+    kernel.with_default_length_scales(note)
+    return found
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
-from rff_dist.kernels.algebra import Scaled, Sum
-from rff_dist.kernels.base import Kernel, Stationary
+from rff_dist.kernels.base import Kernel, Scaled, Sum
 from rff_dist.kernels.explicit import Linear
+from rff_dist.kernels.stationary import Stationary
 
 
 def kernel_text(kernel: Kernel) -> str:

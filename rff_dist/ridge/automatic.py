@@ -39,10 +39,10 @@ from rff_dist.features.draw import in_high_precision
 from rff_dist.features.evidence import TUNING_ROWS, check_tunable
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.kernels.base import Kernel, Stationary, parts_without_length_scale
+from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.find import find_kernel
-from rff_dist.kernels.stationary import Gaussian, Matern
+from rff_dist.kernels.stationary import Gaussian, Matern, Stationary, parts_without_length_scale
 from rff_dist.kernels.text import shortened_text
 from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
 from rff_dist.ridge.choices import (

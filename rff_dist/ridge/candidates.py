@@ -18,17 +18,14 @@ from rff_dist.features.evidence import EvidenceSearch, check_tunable
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import Recipe, find_features
-from rff_dist.kernels.base import (
-    Kernel,
-    LengthScale,
+from rff_dist.kernels.base import Kernel, LengthScale, check_design, default_design
+from rff_dist.kernels.find import find_kernel
+from rff_dist.kernels.stationary import (
     Stationary,
     as_length_scale,
-    check_design,
-    default_design,
     parts_without_length_scale,
     with_length_scale,
 )
-from rff_dist.kernels.find import find_kernel
 from rff_dist.kernels.text import kernel_text
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.ridge.prepare import Prepared

@@ -16,7 +16,7 @@ from rff_dist.data.blocks import Block
 from rff_dist.data.folds import Folds, folds_to_dict
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
-from rff_dist.kernels.base import Stationary
+from rff_dist.kernels.stationary import Stationary
 from rff_dist.ridge.alpha_warnings import how_cancelling, rounding_seen, warn_of_alpha, warn_of_rounding
 from rff_dist.ridge.describe import describe_choices, describe_cut, describe_dataset, describe_estimate
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out

@@ -16,8 +16,8 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.features.draw import PRECISIONS
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import check_width, find_features
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale, find_design
+from rff_dist.frequencies.designs import Design, find_design
+from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.kernels.explicit import Linear
 from rff_dist.selection.alphas import PerTarget, check_per_target
 from rff_dist.statistics.inspection import check_standardize

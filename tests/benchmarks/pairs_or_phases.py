@@ -16,7 +16,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.features.evidence import EvidenceSearch
 from rff_dist.features.for_dataset import Inputs, tune
 from rff_dist.features.median_heuristic import MedianDistances
-from rff_dist.kernels.base import with_length_scale
+from rff_dist.kernels.stationary import with_length_scale
 from rff_dist.ridge import predict as prediction
 from rff_dist.statistics import inspection
 from tests.plain import fit_ridge

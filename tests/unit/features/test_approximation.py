@@ -13,8 +13,7 @@ from scipy import stats
 from rff_dist import draw_feature_map
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.designs import DESIGNS
-from rff_dist.kernels.algebra import Product
-from rff_dist.kernels.base import Kernel
+from rff_dist.kernels.base import Kernel, Product
 from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 

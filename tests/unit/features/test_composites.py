@@ -16,7 +16,7 @@ from rff_dist.features.concatenated import ConcatenatedFeatureMap
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.kinds import read_map
 from rff_dist.frequencies.counter import derived_seed
-from rff_dist.kernels.algebra import Constant
+from rff_dist.kernels.base import Constant
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc

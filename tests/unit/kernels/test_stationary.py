@@ -13,10 +13,17 @@ from sklearn.gaussian_process import kernels as sklearn_kernels
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.designs import IID, Orthogonal
-from rff_dist.kernels.base import Stationary, find_design
+from rff_dist.frequencies.designs import IID, Orthogonal, find_design
 from rff_dist.kernels.find import KERNELS, find_kernel, kernel_from_dict
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.kernels.stationary import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Matern,
+    RationalQuadratic,
+    Sinc,
+    Stationary,
+)
 from tests.strategies import kernels
 
 EXACT = 1e-12  # both sides round: distances, exponentials and a Bessel function in float64
