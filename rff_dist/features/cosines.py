@@ -10,12 +10,14 @@ import sys
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.features.feature_map import FeatureMap, Record, overflow
+from rff_dist.errors import BroadcastError, InvalidParameterError
+from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, overflow
+from rff_dist.frequencies.counter import draw_phases
 from rff_dist.numerics.runs import Runs
 from rff_dist.products.protocol import FIXED_POINT_BITS, FIXED_POINT_ONE
 from rff_dist.typing import Float32Array, FloatArray
@@ -99,11 +101,14 @@ class CosineFeatureMap(FeatureMap):
         return {"map": self.map, "precision": self.precision}, arrays
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from rff_dist.features.fourier import redraw
-
         if self.spec is None:
             return type(self), tuple(getattr(self, one.name) for one in fields(cast("Any", self)))
-        return redraw, (self.spec, self.standardizer, self.digest())
+        return redraw, (type(self), self.spec, self.standardizer, self.digest())
+
+    @classmethod
+    @abstractmethod
+    def drawn(cls, spec: FeatureSpec, standardizer: Standardizer | None) -> Self:
+        """Draw the map of a spec, or take it from the last few draws."""
 
     @abstractmethod
     def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
@@ -183,3 +188,40 @@ def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) ->
     low &= 0xFFFF
     high <<= 16
     np.bitwise_or(low, high, out=out.view(np.int32))
+
+
+def redraw(
+    kind: type[CosineFeatureMap], spec: FeatureSpec, standardizer: Standardizer | None, digest: str
+) -> CosineFeatureMap:
+    """Draw a feature map that was pickled as its spec; raises BroadcastError if its digest has changed."""
+    feature_map = kind.drawn(spec, standardizer)
+    if feature_map.digest() != digest:
+        raise BroadcastError(
+            f"this process drew a feature map with the digest {feature_map.digest()[:12]}; expected "
+            f"{digest[:12]}. Its processor or libraries round differently: use one kind of machine, or give "
+            "the frequencies as arrays"
+        )
+    return feature_map
+
+
+def n_frequencies_of(spec: FeatureSpec) -> int:
+    """Return how many frequencies a spec's components have."""
+    return spec.n_components // 2 if spec.map == "pairs" else spec.n_components
+
+
+def drawn_phases(spec: FeatureSpec) -> Float32Array | None:
+    """Draw the phases of a spec; None for pairs."""
+    if spec.map == "pairs":
+        return None
+    phases = draw_phases(n_frequencies_of(spec), spec.seed).astype(np.float32)
+    phases.setflags(write=False)  # digests name them
+    return phases
+
+
+def check_float32(largest: float, spec: FeatureSpec) -> None:
+    """Raise InvalidParameterError if float32 does not hold the largest of a spec's frequencies."""
+    if not largest <= float(np.finfo(np.float32).max):
+        raise InvalidParameterError(
+            f"frequencies of {spec.kernel} reach {largest:.3g}, more than float32 holds; take a "
+            "larger `length_scale` (or `nu`), or scale the inputs up with it"
+        )

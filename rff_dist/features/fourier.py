@@ -10,15 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.errors import BroadcastError, InvalidParameterError
-from rff_dist.features.cosines import CosineFeatureMap
+from rff_dist.features.cosines import CosineFeatureMap, check_float32, drawn_phases, n_frequencies_of
 from rff_dist.features.feature_map import FeatureSpec, Standardizer, arrays_digest
-from rff_dist.features.structured import StructuredFeatureMap, in_float32
-from rff_dist.frequencies.counter import draw_phases
-from rff_dist.frequencies.designs import Structured
-from rff_dist.frequencies.hadamard import HadamardBlocks
+from rff_dist.features.structured import StructuredFeatureMap, has_blocks
 from rff_dist.kernels.base import ShiftInvariant
-from rff_dist.kernels.stationary import Stationary
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 
@@ -75,63 +70,21 @@ class FourierFeatureMap(CosineFeatureMap):
         precision = facts.get("precision", "high")
         return cls(arrays["frequencies"], arrays.get("phases"), standardizer, precision=precision)
 
-
-type _Drawn = Float32Array | HadamardBlocks
+    @classmethod
+    def drawn(cls, spec: FeatureSpec, standardizer: Standardizer | None) -> Self:
+        frequencies = _draw_matrix(replace(spec, precision="high"))  # both precisions share frequencies
+        return cls(frequencies, drawn_phases(spec), standardizer, spec, spec.precision)
 
 
 @lru_cache(maxsize=8)
-def _draw_arrays(spec: FeatureSpec) -> tuple[_Drawn, Float32Array | None]:
-    n_frequencies = spec.n_components // 2 if spec.map == "pairs" else spec.n_components
-    drawn = _draw_blocks(spec, n_frequencies) or _draw_matrix(spec, n_frequencies)
-    if spec.map == "pairs":
-        return drawn, None
-    phases = draw_phases(n_frequencies, spec.seed).astype(np.float32)
-    phases.setflags(write=False)
-    return drawn, phases
-
-
-def _draw_matrix(spec: FeatureSpec, n_frequencies: int) -> Float32Array:
+def _draw_matrix(spec: FeatureSpec) -> Float32Array:
     assert isinstance(spec.kernel, ShiftInvariant)
-    drawn = spec.kernel.sample_frequencies(spec.n_features, n_frequencies, design=spec.design, rng=spec.seed)
-    _check_float32(float(np.abs(drawn).max()), spec)
+    count = n_frequencies_of(spec)
+    drawn = spec.kernel.sample_frequencies(spec.n_features, count, design=spec.design, rng=spec.seed)
+    check_float32(float(np.abs(drawn).max()), spec)
     frequencies = drawn.astype(np.float32)
     frequencies.setflags(write=False)  # the cache shares them, and digests name them
     return frequencies
-
-
-def _draw_blocks(spec: FeatureSpec, n_frequencies: int) -> HadamardBlocks | None:
-    """Return the blocks of a structured draw; None if the kernel or the design has none."""
-    kernel, design, n_features = spec.kernel, spec.design, spec.n_features
-    if not isinstance(design, Structured) or not isinstance(kernel, Stationary):
-        return None
-    unit = design.blocks(kernel.spectral_measure(), n_features, n_frequencies, spec.seed)
-    if unit is None:
-        return None
-    stretch = unit.stretch / kernel.length_scales(n_features)
-    _check_float32(float(unit.radii.max() * max(1.0, stretch.max())), spec)
-    return in_float32(replace(unit, stretch=stretch))
-
-
-def _check_float32(largest: float, spec: FeatureSpec) -> None:
-    if not largest <= float(np.finfo(np.float32).max):
-        raise InvalidParameterError(
-            f"frequencies of {spec.kernel} reach {largest:.3g}, more than float32 holds; take a "
-            "larger `length_scale` (or `nu`), or scale the inputs up with it"
-        )
-
-
-def redraw(
-    spec: FeatureSpec, standardizer: Standardizer | None, digest: str
-) -> FourierFeatureMap | StructuredFeatureMap:
-    """Draw a feature map that was pickled as its spec; raises BroadcastError if its digest has changed."""
-    feature_map = draw_fourier(spec, standardizer)
-    if feature_map.digest() != digest:
-        raise BroadcastError(
-            f"this process drew a feature map with the digest {feature_map.digest()[:12]}; expected "
-            f"{digest[:12]}. Its processor or libraries round differently: use one kind of machine, or give "
-            "the frequencies as arrays"
-        )
-    return feature_map
 
 
 def draw_fourier(
@@ -142,7 +95,5 @@ def draw_fourier(
     Raises InvalidParameterError if float32 cannot hold the frequencies, or the design does not suit the
       kernel.
     """
-    drawn, phases = _draw_arrays(replace(spec, precision="high"))  # both precisions share frequencies
-    if isinstance(drawn, HadamardBlocks):
-        return StructuredFeatureMap(drawn, phases, standardizer, spec, spec.precision)
-    return FourierFeatureMap(drawn, phases, standardizer, spec, spec.precision)
+    kind = StructuredFeatureMap if has_blocks(spec) else FourierFeatureMap
+    return kind.drawn(spec, standardizer)

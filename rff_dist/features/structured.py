@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.features.cosines import CosineFeatureMap
+from rff_dist.features.cosines import CosineFeatureMap, check_float32, drawn_phases, n_frequencies_of
 from rff_dist.features.feature_map import STRIPE, FeatureSpec, Standardizer, arrays_digest
+from rff_dist.frequencies.designs import Structured
 from rff_dist.frequencies.hadamard import HadamardBlocks
+from rff_dist.kernels.stationary import Stationary
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 _STORED = ("rotations", "signs", "radii", "stretch")
@@ -81,10 +84,30 @@ class StructuredFeatureMap(CosineFeatureMap):
         precision = facts.get("precision", "high")
         return cls(blocks, arrays.get("phases"), standardizer, precision=precision)
 
+    @classmethod
+    def drawn(cls, spec: FeatureSpec, standardizer: Standardizer | None) -> Self:
+        blocks = _draw_blocks(replace(spec, precision="high"))  # both precisions share frequencies
+        assert blocks is not None
+        return cls(blocks, drawn_phases(spec), standardizer, spec, spec.precision)
 
-def in_float32(blocks: HadamardBlocks) -> HadamardBlocks:
-    """Return blocks as feature maps hold them: read-only, with rotations and radii in float32."""
-    rotations, radii = blocks.rotations.astype(np.float32), blocks.radii.astype(np.float32)
-    for array in (rotations, blocks.signs, radii, blocks.stretch):
-        array.setflags(write=False)
-    return replace(blocks, rotations=rotations, radii=radii)
+
+def has_blocks(spec: FeatureSpec) -> bool:
+    """Return whether a spec is drawn as blocks; a matrix serves other designs, and few columns."""
+    return _draw_blocks(replace(spec, precision="high")) is not None
+
+
+@lru_cache(maxsize=8)
+def _draw_blocks(spec: FeatureSpec) -> HadamardBlocks | None:
+    """Return the blocks of a structured draw; None if the kernel or the design has none."""
+    kernel, design, n_features = spec.kernel, spec.design, spec.n_features
+    if not isinstance(design, Structured) or not isinstance(kernel, Stationary):
+        return None
+    unit = design.blocks(kernel.spectral_measure(), n_features, n_frequencies_of(spec), spec.seed)
+    if unit is None:
+        return None
+    stretch = unit.stretch / kernel.length_scales(n_features)
+    check_float32(float(unit.radii.max() * max(1.0, stretch.max())), spec)
+    rotations, radii = unit.rotations.astype(np.float32), unit.radii.astype(np.float32)
+    for array in (rotations, unit.signs, radii, stretch):
+        array.setflags(write=False)  # the cache shares them, and digests name them
+    return replace(unit, rotations=rotations, radii=radii, stretch=stretch)

@@ -228,7 +228,7 @@ class TestTravelling:
         )
         data = pickle.dumps(features)
         assert len(data) < 2_048
-        fourier._draw_arrays.cache_clear()
+        fourier._draw_matrix.cache_clear()
         again = pickle.loads(data)
         assert again.frequencies is not features.frequencies
         np.testing.assert_array_equal(again.frequencies, features.frequencies)
@@ -248,7 +248,7 @@ class TestTravelling:
         data = pickle.dumps(features)
         off_by_one_bit = features.frequencies.copy()
         off_by_one_bit[0, 0] = np.nextafter(off_by_one_bit[0, 0], np.float32(np.inf))
-        monkeypatch.setattr(fourier, "_draw_arrays", lambda _: (off_by_one_bit, None))
+        monkeypatch.setattr(fourier, "_draw_matrix", lambda _: off_by_one_bit)
         with pytest.raises(BroadcastError, match=rf"expected {features.digest()[:12]}"):
             pickle.loads(data)
 
