@@ -14,6 +14,7 @@ from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Broadcast
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.numerics.threads import using_threads
 from rff_dist.ridge.held_out import leave_one_out
 from rff_dist.ridge.predict import evaluate
 from rff_dist.ridge.update import update_model
@@ -38,7 +39,8 @@ class AnyOrderEngine(SerialEngine):
         label: str = "pass",
     ) -> Any:
         shared = state.state if isinstance(state, Broadcast) else state
-        parts = [function(block, shared) for block in blocks]
+        with using_threads(1):  # of BLAS too, as an engine does: predictions round by their number
+            parts = [function(block, shared) for block in blocks]
         found = [self._merge(list(parts), combine) for _ in range(2)]
         in_order = super().map_reduce(function, blocks, state, combine=combine, label=label)
         assert bits_of(found[0]) == bits_of(found[1]) == bits_of(in_order), label
