@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def describe_clusters(found: Clusters) -> dict[str, Any]:
     """Return the facts of clusters for the JSON document."""
     from rff_dist.features.kernel_of import kernel_of
+    from rff_dist.kernels.stationary import own_length_scale
 
     kernel = kernel_of(found.feature_map)
     return {
@@ -24,7 +25,7 @@ def describe_clusters(found: Clusters) -> dict[str, Any]:
         "n_components": found.feature_map.n_components,
         "features": found.feature_map.kind,
         "kernel": None if kernel is None else kernel.to_dict(),
-        "length_scale": getattr(kernel, "length_scale", None),
+        "length_scale": own_length_scale(kernel),
         "sizes": found.weights,
         "inertia": found.inertia,
         "inertias": found.inertias,

@@ -98,6 +98,11 @@ class Dataset(ABC):
     version: str | None
 
     @property
+    def column_names(self) -> list[str]:
+        """The names of X's columns; x0, x1, … if they have none."""
+        return list(self.feature_names or (f"x{i}" for i in range(self.n_features)))
+
+    @property
     @abstractmethod
     def n_samples(self) -> int:
         """Rows."""

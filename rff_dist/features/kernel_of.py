@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.features.principal import PrincipalFeatureMap
 from rff_dist.kernels.base import Kernel, LengthScale
+from rff_dist.kernels.stationary import own_length_scale
 
 
 def kernel_of(feature_map: FeatureMap) -> Kernel | None:
@@ -36,4 +35,4 @@ def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:
         raise InvalidParameterError(
             "this feature map was made of given frequencies; it knows no length scale"
         )
-    return cast("LengthScale | None", getattr(kernel, "length_scale", None))
+    return own_length_scale(kernel)

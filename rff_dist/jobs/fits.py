@@ -16,11 +16,9 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.features.options import DATASET_MAPS
 from rff_dist.jobs.options import SupervisedSource
 from rff_dist.kernels.base import check_design, default_design
-from rff_dist.kernels.text import kernel_text
 from rff_dist.products.choice import check_environment
 from rff_dist.ridge import automatic, search
 from rff_dist.ridge.candidates import Candidate, check_candidates
@@ -173,12 +171,9 @@ class Fit:
 
 def describe_fit(model: RidgeModel, solved: Solved) -> Summary:
     """Return JSON-able facts about a trained model: what was chosen, and how good it is."""
-    kernel, status = kernel_of(model.feature_map), solved.solution.status
-    length_scale = getattr(kernel, "length_scale", None)
+    status = solved.solution.status
     return {
-        "kernel": "given" if kernel is None else kernel_text(kernel),
-        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
-        "features": kind_of(model.feature_map),
+        **search.describe_features(model.feature_map),
         "n_components": model.feature_map.n_components,
         "alpha": model.plain_alpha,
         "alpha_chosen_by": model.card["chosen_by"],

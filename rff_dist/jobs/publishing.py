@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.features.kernel_of import kernel_of
+from rff_dist.kernels.stationary import own_length_scale
 from rff_dist.kmeans.model import AnyModel, kind_of
 from rff_dist.registry.versions import RegisteredModel, Version
 from rff_dist.storage.locations import RECORD_FILE, Location, parse_location
@@ -87,7 +88,7 @@ def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
     spec = {
         "features": feature_map.kind,
         "kernel": None if kernel is None else kernel.to_dict(),
-        "length_scale": getattr(kernel, "length_scale", None),
+        "length_scale": own_length_scale(kernel),
         "n_components": feature_map.n_components,
         "design": None if drawn is None else drawn.design.name,
         **{name: getattr(drawn, name, None) for name in ("map", "seed", "precision")},

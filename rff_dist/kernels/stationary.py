@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import scipy
@@ -144,6 +144,11 @@ def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
             "leave it out"
         )
     return kernel.with_default_length_scales(lambda part, columns: length_scale)
+
+
+def own_length_scale(kernel: Kernel | None) -> LengthScale | None:
+    """Return a kernel's length scale; None if it has none of its own, as sums and products, or is unknown."""
+    return cast("LengthScale | None", kernel.length_scale) if isinstance(kernel, Stationary) else None
 
 
 def parts_without_length_scale(kernel: Kernel) -> list[Stationary]:

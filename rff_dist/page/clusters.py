@@ -66,7 +66,7 @@ def clusters_page(
         )
     X, _, _ = sample_rows(dataset.without_targets(), seed, n_rows=len(view.labels))
     Z = clusters.feature_map.transform(X, dtype=np.float64)
-    names = getattr(dataset, "feature_names", None) or [f"x{i}" for i in range(X.shape[1])]
+    names = dataset.column_names
     shown = min(10, X.shape[1])
     nearest = [int(np.square(Z - clusters.centres[i]).sum(axis=1).argmin()) for i in order[:20]]
     stand = [(int(i), *X[row, :shown].tolist()) for i, row in zip(order, nearest, strict=False)]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.features.kernel_of import kernel_of
+from rff_dist.kernels.stationary import own_length_scale
 from rff_dist.page.content import Page, png_of, words_of
 from rff_dist.page.sample import SEED, PageSample
 from rff_dist.report import BLUE, MUTED, figure_of, plain_axes, round_ticks
@@ -25,7 +26,7 @@ type _Predict = Callable[[NDArray[Any]], FloatArray]
 
 def columns_section(page: Page, sample: PageSample, model: RidgeModel) -> None:
     """Add the section that says which columns matter, and how predictions change along the first six."""
-    found = getattr(kernel_of(model.feature_map), "length_scale", None)
+    found = own_length_scale(kernel_of(model.feature_map))
     scales = np.array(found) if isinstance(found, tuple) else None
     page.section(
         "Which columns matter",

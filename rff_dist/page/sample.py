@@ -64,11 +64,10 @@ def sample_data(data: JobData, model: RidgeModel) -> PageSample:
                 fitted, left_out = y - (y - fitted) / (1.0 - leverage), True
         except RFFDistError:
             pass  # without usable sums the page shows predictions of training rows, and says so
-    names = getattr(dataset, "feature_names", None) or [f"x{i}" for i in range(X.shape[1])]
     targets = model.card.get("target_names") or (
         ["y"] if y.shape[1] == 1 else [f"y{i}" for i in range(y.shape[1])]
     )
-    return PageSample(X, y, fitted, left_out, list(names), [str(name) for name in targets])
+    return PageSample(X, y, fitted, left_out, dataset.column_names, [str(name) for name in targets])
 
 
 def linear_errors(sample: PageSample) -> list[float]:

@@ -23,6 +23,7 @@ from rff_dist.features.evidence import TUNING_ROWS
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.kernels.stationary import own_length_scale
 from rff_dist.kernels.text import kernel_text
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
 from rff_dist.ridge.choices import DEFAULT_FOLDS, folds_for, plan_choices, planner, prepare_folds
@@ -189,7 +190,7 @@ def describe_candidate(feature_map: FeatureMap, solved: Solved) -> Row:
 def describe_features(feature_map: FeatureMap) -> Row:
     """Return the `kernel`, `length_scale` and `features` of a candidate; see `describe_candidate`."""
     kernel = kernel_of(feature_map)
-    length_scale = getattr(kernel, "length_scale", None)
+    length_scale = own_length_scale(kernel)
     return {
         "kernel": "given" if kernel is None else kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
