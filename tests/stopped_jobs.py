@@ -25,12 +25,12 @@ from rff_dist.features.draw import draw_feature_map
 from rff_dist.statistics.passes import accumulate
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.ledger import Ledger, open_ledger
+from rff_dist.storage.ledger import FileLedger, open_ledger
 from rff_dist.storage.locations import parse_location
 from tests.processes import environment_of_all_cores
 
 
-class Eager(Ledger):
+class Eager(FileLedger):
     """A ledger to which keeping sums costs nothing, so that those of small tests are kept."""
 
     def seconds(self, total: Any) -> float:
@@ -102,7 +102,7 @@ def main(label: str, n_blocks: str, words: Sequence[str]) -> None:
         kill(event)
 
     progress.Announcer.__call__ = announce_and_kill  # type: ignore[method-assign]
-    Ledger.seconds = Eager.seconds  # type: ignore[method-assign]
+    FileLedger.seconds = Eager.seconds  # type: ignore[method-assign]
     sys.argv = ["rff-dist", *(word for word in words if word != "--interrupt")]
     run_command()
 

@@ -88,7 +88,7 @@ def approximate(
     from rff_dist.features.approximation import Sampling, error_curve
     from rff_dist.features.bounds import better_map
     from rff_dist.features.draw import check_n_components
-    from rff_dist.features.options import Recipe
+    from rff_dist.features.options import KernelFeatures
     from rff_dist.kernels.base import check_design, default_design
     from rff_dist.statistics import inspection
     from rff_dist.storage import datasets
@@ -107,10 +107,10 @@ def approximate(
     standardizer = None if no_standardize else inspection.standardizer_from(moments)
     ranges = inspection.input_range(moments, standardizer)
     seen = for_dataset.Inputs(sample, standardizer, seed, ranges)
-    recipe = Recipe(
+    described = KernelFeatures(
         chosen, length_scale=features.scale, n_components=dimension, design=arranged, map=features.map
     )
-    feature_map = for_dataset.draw(seen, recipe)
+    feature_map = for_dataset.draw(seen, described)
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
     sampling = Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)

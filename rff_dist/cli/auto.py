@@ -20,7 +20,7 @@ from rff_dist.text import number
 
 if TYPE_CHECKING:
     from rff_dist.cli.baselines import Baselines
-    from rff_dist.jobs.auto import Prepared
+    from rff_dist.jobs.auto import AutoData
 
 _OURS = "this model"
 
@@ -94,7 +94,7 @@ def verdict(scores: Mapping[str, Mapping[str, float]]) -> str:
     )
 
 
-def _following(prepared: Prepared) -> list[str]:
+def _following(prepared: AutoData) -> list[str]:
     std = [] if prepared.classify else ["--std"]
     commands = [
         ["rff-dist", "predict", prepared.model, "NEW.csv", "predictions.csv"],
@@ -105,7 +105,7 @@ def _following(prepared: Prepared) -> list[str]:
 
 
 def _view(
-    document: Mapping[str, Any], prepared: Prepared, others: Baselines, card: Mapping[str, Any]
+    document: Mapping[str, Any], prepared: AutoData, others: Baselines, card: Mapping[str, Any]
 ) -> RenderableType:
     from rff_dist.jobs.fits import TITLES
     from rff_dist.kernels.text import shortened_text

@@ -67,6 +67,9 @@ class Ledger(Protocol):
     def seconds(self, total: Any) -> float:
         """Estimate how many seconds keeping some sums takes; infinite where they cannot be kept."""
 
+    def output(self, name: str) -> Any:
+        """Return where to write the rows of a writing pass until it is finished; None if nowhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeptPass:

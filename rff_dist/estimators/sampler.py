@@ -18,7 +18,7 @@ from rff_dist.features import for_dataset
 from rff_dist.features.draw import check_n_components, seed_from_random_state
 from rff_dist.features.kernel_of import length_scale_of
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.features.options import Recipe
+from rff_dist.features.options import KernelFeatures
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.ridge import predict as prediction
@@ -115,7 +115,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
         ranges = None
         if not kernel.is_bound:
             ranges = inspection.input_range(inspection.inspect(dataset, engine=SerialEngine()), None)
-        recipe = Recipe(
+        described = KernelFeatures(
             kernel,
             length_scale=length_scale,
             n_components=self.n_components,
@@ -125,7 +125,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
             precision=self.precision,
         )
         seed = seed_from_random_state(self.random_state)
-        self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), recipe)
+        self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), described)
         self.length_scale_ = length_scale_of(self.feature_map_)
         self._n_features_out = self.feature_map_.n_components
         return self

@@ -26,7 +26,7 @@ from rff_dist.features.evidence import (
 from rff_dist.features.feature_map import FeatureMap, Standardizer
 from rff_dist.features.median_heuristic import MedianDistances
 from rff_dist.features.nystrom import draw_nystrom
-from rff_dist.features.options import Recipe, find_features
+from rff_dist.features.options import KernelFeatures, find_features
 from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.kernels.stationary import Stationary, with_length_scale
 from rff_dist.typing import FloatArray
@@ -107,7 +107,7 @@ def choose_map(inputs: Inputs, kernel: Kernel, n_components: int) -> str:
 
 
 def resolve_kernel(inputs: Inputs, kernel: Kernel, length_scale: str | LengthScale | None) -> Kernel:
-    """Return a kernel with all that depends on the data filled in; see `Recipe` for the length scale.
+    """Return a kernel with all that depends on the data filled in; see `KernelFeatures` for the length scale.
 
     Raises InvalidParameterError if the length scale is neither "auto", "median" nor numbers above 0, or no
       part of the kernel takes it.
@@ -128,31 +128,31 @@ def resolve_kernel(inputs: Inputs, kernel: Kernel, length_scale: str | LengthSca
     return kernel if inputs.ranges is None else kernel.bind(*inputs.ranges)
 
 
-def draw(inputs: Inputs, recipe: Recipe) -> FeatureMap:
+def draw(inputs: Inputs, described: KernelFeatures) -> FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
     Raises InvalidParameterError if the kernel does not suit the columns or the design.
     """
-    nystrom, dataset, seed = find_features(recipe.features), inputs.dataset, inputs.seed
-    kernel = resolve_kernel(inputs, recipe.kernel, recipe.length_scale)
+    nystrom, dataset, seed = find_features(described.features), inputs.dataset, inputs.seed
+    kernel = resolve_kernel(inputs, described.kernel, described.length_scale)
     if nystrom is not None:
-        sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(recipe.n_components))
+        sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(described.n_components))
         return draw_nystrom(
             kernel,
             np.asarray(inputs.prepare(sample), np.float32),
-            n_components=recipe.n_components,
+            n_components=described.n_components,
             nystrom=nystrom,
             seed=seed,
             standardizer=inputs.standardizer,
         )
-    chosen = choose_map(inputs, kernel, recipe.n_components) if recipe.map == "auto" else recipe.map
+    chosen = choose_map(inputs, kernel, described.n_components) if described.map == "auto" else described.map
     return draw_feature_map(
         kernel,
         n_features=dataset.n_features,
-        n_components=recipe.n_components,
-        design=recipe.design,
+        n_components=described.n_components,
+        design=described.design,
         map=chosen,
-        precision=recipe.precision,
+        precision=described.precision,
         random_state=seed,
         standardizer=inputs.standardizer,
     )

@@ -16,7 +16,7 @@ DATASET_MAPS = ("auto", "pairs", "phases")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class KernelFeatures:
     """Features of a kernel.
 
     `length_scale`: with "auto" or None, each part of the kernel without a length scale takes the median
@@ -48,7 +48,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureOptions(Recipe):
+class FeatureOptions(KernelFeatures):
     """Features of a kernel, and what is done to the inputs first.
 
     `standardize`: {"auto", "rank"} or bool. See `statistics.inspection.standardizer_for`.

@@ -25,7 +25,7 @@ _ROWS = 2**18
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class AutoData:
     """A table that was ingested as data to train on and data to test on.
 
     `train`, `test`, `model`: URLs of the two datasets, and of the model to be trained.
@@ -54,7 +54,7 @@ def folder_of(job: Auto) -> str:
     return f"{name}-auto"
 
 
-def prepare_table(job: Auto, *, observer: Progress | None = None) -> Prepared:
+def prepare_table(job: Auto, *, observer: Progress | None = None) -> AutoData:
     """Ingest a table in two parts, and decide between classification and regression.
 
     Rows that miss the target, or cannot be used for another reason, are dropped and counted.
@@ -80,7 +80,7 @@ def prepare_table(job: Auto, *, observer: Progress | None = None) -> Prepared:
     classify, why = choose_task(urls[0], job)
     dropped = sum(int(one.attributes.get("dropped_rows", 0)) for one in (train, test))
     recipe = recipe_of(train.attributes)
-    return Prepared(*urls, f"{folder}/model", train.n_samples, test.n_samples, recipe, dropped, classify, why)
+    return AutoData(*urls, f"{folder}/model", train.n_samples, test.n_samples, recipe, dropped, classify, why)
 
 
 def choose_task(url: str, job: Auto) -> tuple[bool, str]:
@@ -122,7 +122,7 @@ def choose_task(url: str, job: Auto) -> tuple[bool, str]:
     return False, "the target is a number"
 
 
-def training_of(job: Auto, prepared: Prepared) -> Train:
+def training_of(job: Auto, prepared: AutoData) -> Train:
     """Return the job that trains on a prepared table; cross-validation makes all choices."""
     given = {
         "data": prepared.train,

@@ -74,7 +74,7 @@ def open_job_data(
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class FittedModel:
     """A trained model with its sums, and how it was found.
 
     `search`: None unless candidates were given.
@@ -150,20 +150,20 @@ class Fit:
         plan = planner(dataset, self.options, engine=engine)
         return automatic.choices_of(dataset, self.options, plan=plan, candidates=self.candidates)
 
-    def run(self, source: JobData, *, engine: Engine) -> Trained:
+    def run(self, source: JobData, *, engine: Engine) -> FittedModel:
         """Train the model, and return it with how it was found."""
         options = self.options
         if self.loss is not None:
             assert source.labels is not None
             losses = classification.LossOptions(self.loss, self.class_weight)
-            return Trained(
+            return FittedModel(
                 *classification.fit_labels(source.rows, source.labels, options, losses, engine=engine)
             )
         if self.candidates is None:
             trained = automatic.fit(source.rows, options, engine=engine)
-            return Trained(trained.model, trained.best)
+            return FittedModel(trained.model, trained.best)
         found = search.search(source.rows, self.candidates, options, engine=engine)
-        return Trained(found.model, found.solved, found)
+        return FittedModel(found.model, found.solved, found)
 
 
 # -- facts about a trained model -------------------------------------------------------------------

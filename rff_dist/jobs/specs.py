@@ -328,7 +328,7 @@ class Refit:
 
 
 @group
-class Output:
+class MergeOutput:
     """Where a merged model is published."""
 
     model: str = option(
@@ -351,7 +351,7 @@ class Merge:
         argument=True,
         unit="MODEL …",
     )
-    destination: Output
+    destination: MergeOutput
 
 
 @group

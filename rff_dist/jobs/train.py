@@ -19,7 +19,7 @@ from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, RFFDistError
 from rff_dist.jobs.fields import values_of
-from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_data
+from rff_dist.jobs.fits import Fit, FittedModel, JobData, describe_fit, open_job_data
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import Runner, Skipped, Step, made, resumable, run_steps
@@ -73,11 +73,11 @@ class Training:
     statistics: bool = True
     reason: str = "fitted"
     kept: bool = False
-    found: Trained | None = None
+    found: FittedModel | None = None
     metrics: Summary | None = None
 
     @property
-    def trained(self) -> Trained:
+    def trained(self) -> FittedModel:
         """The result of the step `fit`."""
         return made(self.found)
 

@@ -17,7 +17,7 @@ from rff_dist.features.draw import shortened
 from rff_dist.features.evidence import EvidenceSearch, check_tunable
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.features.options import Recipe, find_features
+from rff_dist.features.options import KernelFeatures, find_features
 from rff_dist.kernels.base import Kernel, LengthScale, check_design, default_design
 from rff_dist.kernels.find import find_kernel
 from rff_dist.kernels.stationary import (
@@ -171,7 +171,7 @@ class Draws:
 
     def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
         kernel, options = self.kernel(candidate), self._options
-        recipe = Recipe(
+        described = KernelFeatures(
             kernel,
             length_scale=None,
             n_components=n_components,
@@ -180,7 +180,7 @@ class Draws:
             map=options.map,
             precision="standard" if options.precision == "auto" else options.precision,
         )
-        return self._prepared.draw(recipe, seed=options.seed)
+        return self._prepared.draw(described, seed=options.seed)
 
     def kernel(self, candidate: Candidate) -> Kernel:
         """Return a candidate's kernel with numbers as length scales."""

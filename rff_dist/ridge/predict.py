@@ -32,7 +32,6 @@ from rff_dist.ridge.plan import check_matrix_pass
 from rff_dist.ridge.uncertainty import Calibration, PredictiveModel, calibrate_rows, predict_rows_with_std
 from rff_dist.statistics.inspection import blocks_of, sum_rows
 from rff_dist.storage.columns import ID, ids_of
-from rff_dist.storage.ledger import Ledger
 from rff_dist.storage.outputs import Layout, Output, create_output
 from rff_dist.typing import FloatArray
 
@@ -135,7 +134,7 @@ def write_output[S](
     layout = Layout(dataset.n_samples, blocks[0].n_samples, **options)  # no two tasks write to one chunk
     inputs = [] if dataset.url is None else [dataset.url]
     task, staged = BlockTask(dataset, compute), None
-    if isinstance(engine.ledger, Ledger) and (name := name_pass(task, blocks, (state, layout))) is not None:
+    if engine.ledger is not None and (name := name_pass(task, blocks, (state, layout))) is not None:
         staged = engine.ledger.output(name)
     output = create_output(url, layout, inputs=inputs, overwrite=overwrite, staged=staged)
     begun, n_kept = time.perf_counter(), 0

@@ -9,7 +9,7 @@ from rff_dist.engines.progress import Announcer, Remark, Rounds
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.feature_map import FeatureMap, Standardizer
 from rff_dist.features.for_dataset import Inputs, draw
-from rff_dist.features.options import Recipe
+from rff_dist.features.options import KernelFeatures
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.inspection import (
     check_standardize,
@@ -49,8 +49,8 @@ class Prepared:
         ranges = input_range(self.moments, self.standardizer)
         return Inputs(self.dataset, self.standardizer, seed, ranges, self.frequency_weights)
 
-    def draw(self, recipe: Recipe, *, seed: int) -> FeatureMap:
-        return draw(self.inputs(seed), recipe)
+    def draw(self, described: KernelFeatures, *, seed: int) -> FeatureMap:
+        return draw(self.inputs(seed), described)
 
     def say(self, label: str, text: str) -> None:
         """Tell the engine's observers what happens between passes."""

@@ -63,7 +63,7 @@ _KINDS = "biuf"
 
 
 @dataclass(slots=True)
-class Ledger:
+class FileLedger:
     """The sums that jobs for one output keep, made by `open_ledger`. It pickles.
 
     `location`: the ledger's folder.
@@ -75,7 +75,7 @@ class Ledger:
     _rate: float = _SECONDS_OF_BYTE
     _told: set[str] = field(default_factory=set)
 
-    # -- what passes use, see `rff_dist.engines.kept.Ledger` ------------------------------------------
+    # -- what passes use, see `rff_dist.engines.kept.Ledger` ----------------------------------------------
 
     def spans(self, name: str) -> list[range]:
         """Return the ranges of blocks, by position, of which sums of a pass are kept."""
@@ -196,13 +196,13 @@ def ledger_place(output: Location) -> Location | None:
     return None if output.scheme == "memory" else output.hidden("ledger")  # Memory ends with its process.
 
 
-def open_ledger(location: Location) -> Ledger:
+def open_ledger(location: Location) -> FileLedger:
     """Begin to use the ledger at `location`; its folder is created if it is missing.
 
     Raises StorageError if it cannot be written.
     """
     rate = _SECONDS_OF_BYTE if location.is_local else _SECONDS_OF_FAR_BYTE
-    ledger = Ledger(location, uuid.uuid4().hex, rate)
+    ledger = FileLedger(location, uuid.uuid4().hex, rate)
     if location.is_local:
         with store_errors(f"{location} cannot be written"):
             write_bytes(open_store(location, read_only=False), _holder(ledger.token), b"")

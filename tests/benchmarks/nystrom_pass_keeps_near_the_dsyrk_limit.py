@@ -10,7 +10,7 @@ from rich.table import Table
 
 from rff_dist import Matern, Nystrom, SerialEngine
 from rff_dist.features import for_dataset
-from rff_dist.features.options import Recipe
+from rff_dist.features.options import KernelFeatures
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.machine import available_cores
 from rff_dist.statistics import passes
@@ -34,7 +34,8 @@ def run(console: Console, folder: Path) -> None:
             limit = max(limit, dsyrk_gflops(n_centres, n_threads))
             clock = [time.perf_counter()]
             feature_map = for_dataset.draw(
-                for_dataset.Inputs(dataset), Recipe(Matern(3.0), n_components=n_centres, features=Nystrom())
+                for_dataset.Inputs(dataset),
+                KernelFeatures(Matern(3.0), n_components=n_centres, features=Nystrom()),
             )
             clock.append(time.perf_counter())
             statistics = passes.accumulate(dataset, feature_map, engine=engine)

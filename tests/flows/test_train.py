@@ -48,7 +48,7 @@ from rff_dist.ridge.model import RidgeModel, read_model
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
-from rff_dist.storage.ledger import Ledger
+from rff_dist.storage.ledger import FileLedger
 from rff_dist.storage.writing import write_dataset
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 from tests.stopped_jobs import Eager
@@ -326,7 +326,7 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
     monkeypatch.setattr(running, "RETRY_DELAYS_S", (0.0, 0.0))
     monkeypatch.setattr(cut, "MIN_BLOCK_ROWS", 500)
     monkeypatch.setattr(kept, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(Ledger, "seconds", Eager.seconds)
+    monkeypatch.setattr(FileLedger, "seconds", Eager.seconds)
     n_done, resumed, original = 0, [], ZarrDataset.read
 
     def watch(event):

@@ -20,7 +20,7 @@ from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import for_dataset
 from rff_dist.features.evidence import EvidenceSearch
 from rff_dist.features.kernel_of import kernel_of, length_scale_of
-from rff_dist.features.options import Recipe
+from rff_dist.features.options import KernelFeatures
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian, Matern
 from rff_dist.ridge import automatic
@@ -205,8 +205,10 @@ def test_what_is_given_is_kept_and_fitted_as_the_steps_one_by_one_do(features, g
     options = RidgeOptions(kernel="gaussian", features=features, n_components=32, seed=3, **given)
     model = automatic.fit(dataset, options, engine=ENGINE).model
     prepared = prepare(dataset, standardize="auto", engine=ENGINE)
-    recipe = Recipe(Gaussian(), n_components=32, length_scale=given["length_scale"], features=features)
-    drawn = prepared.draw(recipe, seed=3)
+    described = KernelFeatures(
+        Gaussian(), n_components=32, length_scale=given["length_scale"], features=features
+    )
+    drawn = prepared.draw(described, seed=3)
     if "alpha" in given:
         expected = train(prepared, drawn, penalty=Penalty(given["alpha"])).model
     else:

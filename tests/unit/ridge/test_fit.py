@@ -35,7 +35,7 @@ from rff_dist.errors import (
 from rff_dist.features import for_dataset, median_heuristic
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.kernel_of import kernel_of, length_scale_of
-from rff_dist.features.options import Recipe
+from rff_dist.features.options import KernelFeatures
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.options import Penalty
@@ -432,8 +432,8 @@ def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, s
     )  # fmt: skip
     standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
     inputs = for_dataset.Inputs(dataset, standardizer if standardize else None, seed)
-    recipe = Recipe(Gaussian(), length_scale="median", n_components=n_components, map=feature_kind)
-    feature_map = for_dataset.draw(inputs, recipe)
+    described = KernelFeatures(Gaussian(), length_scale="median", n_components=n_components, map=feature_kind)
+    feature_map = for_dataset.draw(inputs, described)
     assert feature_map.digest() == model.feature_map.digest()
     statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
     assert statistics == model.statistics
@@ -466,8 +466,8 @@ def test_given_frequencies_know_no_length_scale():
 )
 def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(kernel, n_components, expected):
     far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    recipe = Recipe(kernel, n_components=n_components, design="iid", map="auto")
-    features = for_dataset.draw(for_dataset.Inputs(far_apart), recipe)
+    described = KernelFeatures(kernel, n_components=n_components, design="iid", map="auto")
+    features = for_dataset.draw(for_dataset.Inputs(far_apart), described)
     assert features.spec.map == expected
 
 

@@ -22,7 +22,7 @@ from rff_dist.data.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFold
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
-from rff_dist.features.options import Recipe
+from rff_dist.features.options import KernelFeatures
 from rff_dist.numerics.conjugate_gradients import Stop
 from rff_dist.numerics.solution import SolveStatus
 from rff_dist.ridge import plan
@@ -60,7 +60,9 @@ PROBLEMS = {
 
 def prepared_map(dataset, kernel, n_components, features="fourier", *, engine=ENGINE):
     prepared = prepare(dataset, standardize=True, engine=engine)
-    return prepared, prepared.draw(Recipe(kernel, n_components=n_components, features=features), seed=0)
+    return prepared, prepared.draw(
+        KernelFeatures(kernel, n_components=n_components, features=features), seed=0
+    )
 
 
 def direct(dataset, feature_map, alpha, *, fit_intercept=True):

@@ -21,18 +21,18 @@ from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.gram_products import GramProduct
 from rff_dist.statistics.passes import accumulate, accumulate_folds, statistics_spec
 from rff_dist.storage import ledger as ledger_module
-from rff_dist.storage.ledger import Ledger, ledger_place, open_ledger
+from rff_dist.storage.ledger import FileLedger, ledger_place, open_ledger
 from rff_dist.storage.locations import parse_location
 
 NAME = "0123456789" * 4
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(tmp_path: Path) -> FileLedger:
     return open_ledger(parse_location(tmp_path / ".model.ledger"))
 
 
-def files(ledger: Ledger) -> list[Path]:
+def files(ledger: FileLedger) -> list[Path]:
     return sorted(Path(ledger.location.path).glob("*.sums"))
 
 
@@ -70,7 +70,7 @@ SUMS = sums_of_rows()
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_sums_come_back_as_they_were(ledger: Ledger, value: Any) -> None:
+def test_sums_come_back_as_they_were(ledger: FileLedger, value: Any) -> None:
     ledger.put(NAME, range(3, 7), value)
     found = ledger.find(NAME, range(3, 7))
     assert found is not None
@@ -79,7 +79,7 @@ def test_sums_come_back_as_they_were(ledger: Ledger, value: Any) -> None:
     assert ledger.spans(NAME) == [range(3, 7)]
 
 
-def test_arrays_come_back_in_their_dtype_and_shape_and_can_be_added_to(ledger: Ledger) -> None:
+def test_arrays_come_back_in_their_dtype_and_shape_and_can_be_added_to(ledger: FileLedger) -> None:
     arrays = [
         np.zeros((0, 3)),
         np.array(2.5),
@@ -94,7 +94,7 @@ def test_arrays_come_back_in_their_dtype_and_shape_and_can_be_added_to(ledger: L
         one += 1
 
 
-def test_sums_of_more_blocks_take_the_place_of_those_of_fewer(ledger: Ledger) -> None:
+def test_sums_of_more_blocks_take_the_place_of_those_of_fewer(ledger: FileLedger) -> None:
     other = NAME[::-1]
     for name, span in ((NAME, range(3)), (NAME, range(5, 6)), (other, range(2)), (NAME, range(5))):
         ledger.put(name, span, 1)
@@ -102,7 +102,7 @@ def test_sums_of_more_blocks_take_the_place_of_those_of_fewer(ledger: Ledger) ->
     assert ledger.spans(other) == [range(2)]
 
 
-def test_nothing_is_kept_of_what_is_made_of_other_things(ledger: Ledger) -> None:
+def test_nothing_is_kept_of_what_is_made_of_other_things(ledger: FileLedger) -> None:
     for value in (object(), {1, 2}, np.array(["text"]), {"a": 1}, np.array([None])):
         assert ledger.seconds(value) == np.inf
         ledger.put(NAME, range(1), value)
@@ -128,7 +128,7 @@ def test_a_flipped_bit_or_a_missing_end_is_told_and_never_read(tmp_path: Path, d
     assert ledger.find(NAME, range(1)) is None
 
 
-def test_sums_in_the_place_of_others_are_not_read(ledger: Ledger) -> None:
+def test_sums_in_the_place_of_others_are_not_read(ledger: FileLedger) -> None:
     for span in (range(1), range(1, 2)):
         ledger.put(NAME, span, WHOLE)
     first, second = files(ledger)
@@ -137,7 +137,7 @@ def test_sums_in_the_place_of_others_are_not_read(ledger: Ledger) -> None:
     assert ledger.find(NAME, range(1)) is None
 
 
-def test_damaged_sums_are_logged(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_sums_are_logged(ledger: FileLedger, caplog: pytest.LogCaptureFixture) -> None:
     ledger.put(NAME, range(1), WHOLE)
     [path] = files(ledger)
     path.write_bytes(path.read_bytes()[:-1])
@@ -150,7 +150,7 @@ def test_damaged_sums_are_logged(ledger: Ledger, caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     "name", ["os:system", "rff_dist.storage.ledger:open_ledger", "subprocess:Popen", "rff_dist.nope:X"]
 )
-def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger: Ledger, name: str) -> None:
+def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger: FileLedger, name: str) -> None:
     key = f"{NAME}-0-1.sums"
     parts = ledger_module._to_parts(key, {"class": name, "members": {}}, [])
     path = Path(ledger.location.path, key)
@@ -158,7 +158,7 @@ def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger: Ledger, n
     assert ledger.find(NAME, range(1)) is None
 
 
-def test_a_file_that_claims_more_than_it_holds_takes_no_memory(ledger: Ledger) -> None:
+def test_a_file_that_claims_more_than_it_holds_takes_no_memory(ledger: FileLedger) -> None:
     parts = ledger_module._to_parts(f"{NAME}-0-1.sums", {"array": 0}, [np.zeros(4)])
     version = ledger_module.FORMAT_VERSION
     document = ledger_module.parse_document(
@@ -174,9 +174,9 @@ def test_a_file_that_claims_more_than_it_holds_takes_no_memory(ledger: Ledger) -
 
 
 def test_a_folder_that_a_worker_does_not_share_is_left_alone(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
+    ledger: FileLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    elsewhere: Ledger = pickle.loads(pickle.dumps(ledger))
+    elsewhere: FileLedger = pickle.loads(pickle.dumps(ledger))
     ledger.drop()
     with caplog.at_level(logging.WARNING):
         elsewhere.put(NAME, range(1), 1)
@@ -186,7 +186,7 @@ def test_a_folder_that_a_worker_does_not_share_is_left_alone(
 
 
 def test_a_full_disk_ends_keeping_and_not_the_job(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ledger: FileLedger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "_SHARE_OF_FREE", 0.0)
     with caplog.at_level(logging.WARNING):
@@ -206,12 +206,12 @@ def test_a_full_disk_ends_keeping_and_not_the_job(
     assert ledger.is_empty()
 
 
-def test_a_ledger_without_sums_leaves_nothing_behind(ledger: Ledger) -> None:
+def test_a_ledger_without_sums_leaves_nothing_behind(ledger: FileLedger) -> None:
     ledger.leave()
     assert not os.path.lexists(ledger.location.path)
 
 
-def test_a_ledger_with_sums_stays_until_it_is_dropped(ledger: Ledger) -> None:
+def test_a_ledger_with_sums_stays_until_it_is_dropped(ledger: FileLedger) -> None:
     ledger.put(NAME, range(1), WHOLE)
     ledger.leave()
     again = open_ledger(ledger.location)
