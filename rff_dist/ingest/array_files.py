@@ -12,9 +12,7 @@ import numpy as np
 
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.ingest.roles import Roles
-from rff_dist.ingest.rows import Parts
-from rff_dist.ingest.tables import Table, cast_columns, listed, rows_per_batch, to_column
+from rff_dist.ingest.tables import Parts, Table, cast_columns, listed, rows_per_batch, to_column
 from rff_dist.storage.contents import list_arrays, read_arrays
 from rff_dist.storage.locations import explain
 
@@ -136,13 +134,20 @@ def group_table(path: Path) -> Table:
 # -- archives --------------------------------------------------------------------------------------
 
 
-def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[Parts, np.ndarray]]]:
+def read_npz(
+    path: Path,
+    target: str | Sequence[str] | None,
+    weight: str | None,
+    groups: str | None,
+    *,
+    dtype: str | None,
+) -> tuple[int, Iterator[tuple[Parts, np.ndarray]]]:
     """Return how many rows an .npz file has, and batches of X, y, weights and groups with their row numbers.
 
+    `target`, `weight`, `groups`, `dtype`: as in `Roles`.
     Raises StorageError if the file cannot be read; InvalidParameterError if a named array is not there;
       DataError if arrays hold no numbers, or their shapes do not fit.
     """
-    target, weight, groups = roles.target, roles.weight, roles.groups
     if target is not None and not isinstance(target, str):
         raise InvalidParameterError(f"`target`={target!r}; expected the name of one array of the .npz file")
     try:
@@ -166,7 +171,7 @@ def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[Parts, np.nd
     if len(headers["X"][0]) != 2 or len(set(lengths.values())) > 1:
         shapes = {name: shape for name, (shape, _) in headers.items()}
         raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes, and as many rows in all")
-    X_dtype = np.dtype(roles.dtype or np.result_type(np.float32, headers["X"][1]))
+    X_dtype = np.dtype(dtype or np.result_type(np.float32, headers["X"][1]))
     rows = rows_per_batch(sum(math.prod(shape[1:]) * kind.itemsize for shape, kind in headers.values()))
 
     def batches() -> Iterator[tuple[Parts, np.ndarray]]:

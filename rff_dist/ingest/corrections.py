@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.ingest.files import fetch, find_files, identify
+from rff_dist.ingest.files import fetch, find_files, identify, open_table
 from rff_dist.ingest.ingest import GROUPS_COLUMN, read_onto
 from rff_dist.ingest.recipe import recipe_of
 from rff_dist.ingest.roles import Roles
 from rff_dist.ingest.rows import Input, Journal
-from rff_dist.ingest.tables import Reading, Table, listed, open_table, read_type
+from rff_dist.ingest.tables import Reading, Table, listed, read_type
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.corrections import Corrected, find_rows, replace_batches
 from rff_dist.storage.editing import Editing, editing

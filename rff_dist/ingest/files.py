@@ -1,4 +1,4 @@
-"""Files to ingest: found by path, folder or pattern, here or in an object store; recognised by digest."""
+"""Files to ingest: found here or in an object store, recognised by their digests, opened as tables."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import fnmatch
 import glob
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from rff_dist.errors import DataError, StorageError
+from rff_dist.ingest.array_files import array_table, group_table
+from rff_dist.ingest.tables import Reading, Table, listed, repeated
 from rff_dist.storage.appending import Source
 from rff_dist.storage.locations import NODE_FILES, Location, open_store, parse_location, reaching
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.typing import PathLike
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _KINDS = {
     ".csv": (".csv", ".tsv", ".txt"),
@@ -187,9 +192,9 @@ def _find_remote(location: Location) -> list[File]:
                 parts = [*parts, "*.parquet"]  # a folder, perhaps
         folder = Location(location.scheme, "/".join([bucket, *parts[:n_plain]]))
         store: Any = open_store(folder, read_only=True)
-        listed = [one for page in obstore.list(store.store) for one in page]
+        stored = [one for page in obstore.list(store.store) for one in page]
     pattern = parts[n_plain:]
-    chosen = {one["path"]: one for one in listed if _is_chosen(one["path"].split("/"), pattern, has_pattern)}
+    chosen = {one["path"]: one for one in stored if _is_chosen(one["path"].split("/"), pattern, has_pattern)}
     if not chosen and not has_pattern:
         raise StorageError(f"there is no file at {location}, and no *.parquet in it; expected one with rows")
     return [
@@ -240,3 +245,73 @@ def table_kind(path: str) -> str | None:
         if name.endswith(tuple(suffix + end for suffix in suffixes for end in ends)):
             return kind
     return None
+
+
+# -- as tables -------------------------------------------------------------------------------------
+
+
+def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str, Any]) -> Table:
+    """Open a file as a table; its rows are not read yet.
+
+    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".zarr"}.
+    `partitions`: columns of one value, which the names of the file's folders give, as Arrow scalars.
+    Raises StorageError if it cannot be read; DataError if it is no table.
+    """
+    from rff_dist.ingest.arrow_files import arrow_table, json_table, parquet_table
+    from rff_dist.ingest.csv_files import csv_table
+
+    open_it: Mapping[str, Callable[[Path], Table]] = {
+        ".csv": lambda path: csv_table(path, reading),
+        ".parquet": parquet_table,
+        ".arrow": arrow_table,
+        ".jsonl": json_table,
+        ".npy": lambda path: array_table([path]),
+        ".zarr": group_table,
+    }
+    table = open_it[kind](path)
+    table = _with_partitions(table, partitions) if partitions else table
+    if twice := repeated(table.schema.names):
+        raise DataError(f"{path.name} has several columns named {listed(twice)}; expected different names")
+    return table
+
+
+def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str, Any]]:
+    """Return the columns that names of folders give, as Arrow scalars of one type in all files.
+
+    `found`: for each file, the texts by the names of columns.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    made: list[dict[str, Any]] = [{} for _ in found]
+    for name in dict.fromkeys(name for one in found for name in one):
+        values = pyarrow.array([one.get(name) for one in found], pyarrow.string())
+        for kind in (pyarrow.int64(), pyarrow.float64(), pyarrow.date32()):
+            with suppress(pyarrow.ArrowException):
+                values = compute.cast(values, kind)
+                break
+        for known, one, value in zip(made, found, values, strict=True):
+            if name in one:
+                known[name] = value
+    return made
+
+
+def _with_partitions(table: Table, partitions: Mapping[str, Any]) -> Table:
+    """Add columns of one value each, which replace columns of the same names."""
+    import pyarrow
+
+    fields = [one for one in table.schema if one.name not in partitions]
+    added = [pyarrow.field(name, value.type) for name, value in partitions.items()]
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        own = {name: kind for name, kind in types.items() if name not in partitions}
+        if not own:  # one column must be read to count the rows
+            own = {one.name: one.type for one in fields[:1]}
+        for batch in table.batches(own):
+            columns = {name: batch.column(name) for name in own}
+            for name, value in partitions.items():
+                repeated_value = pyarrow.repeat(value, batch.num_rows)
+                columns[name] = repeated_value.cast(types.get(name, value.type))
+            yield pyarrow.RecordBatch.from_pydict(columns)
+
+    return replace(table, schema=pyarrow.schema([*fields, *added]), batches=batches)

@@ -19,13 +19,13 @@ import numpy as np
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.array_files import array_table, has_one_axis, read_npz
-from rff_dist.ingest.files import File, fetch, find_files, identify
+from rff_dist.ingest.files import File, fetch, find_files, identify, open_table, partition_values
 from rff_dist.ingest.learn import Encoding, Learned, learn, needs_pass, plain
 from rff_dist.ingest.queries import Query, run_query
 from rff_dist.ingest.recipe import RECIPE, Recipe, plain_recipe, recipe_of
 from rff_dist.ingest.roles import Plan, Roles, choose_columns, common_schema, plan_columns
 from rff_dist.ingest.rows import HeldOut, Input, Journal, Part, check_rows, read_batches, read_tables
-from rff_dist.ingest.tables import Reading, kind_of, listed, open_table, partition_values, spool
+from rff_dist.ingest.tables import Reading, kind_of, listed
 from rff_dist.storage.appending import SOURCES, Source, append_batches, known_digests, known_sources
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.editing import Editing, editing
@@ -372,6 +372,8 @@ def _read(
     learned = Learned(plain(kinds, encoding) if recipe is None else recipe)
     plan = plan_columns(schema, roles, learned, tables[0].name)
     if (learning or part is not None) and tables[0].is_read_once:
+        from rff_dist.ingest.arrow_files import spool
+
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="rff_dist-")))
         opened = [replace(first, table=spool(tables[0], plan.types, folder))]
     if learning:
@@ -393,7 +395,7 @@ def _read_archive(one: Input, roles: Roles, part: Part | None) -> tuple[Plan, in
             "`columns`, `drop`, `id` and `holdout` are for tables; an .npz file holds X as one array, so "
             "leave them out"
         )
-    n_samples, rows = read_npz(one.path, roles)
+    n_samples, rows = read_npz(one.path, roles.target, roles.weight, roles.groups, dtype=roles.dtype)
     plan = Plan(roles, None, {}, np.dtype(np.float64), False)
     return plan, n_samples, lambda journal, _: check_rows(rows, one, plan, journal)
 

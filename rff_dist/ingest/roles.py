@@ -154,8 +154,7 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     taken = {*roles.targets, roles.weight, roles.groups, roles.id, *roles.drop}
     features = [name for name in kinds if name not in taken] if roles.columns is None else list(roles.columns)
     used = [*features, *(name for name, role in named if role != "columns")]
-    twice = repeated(used)
-    if twice:
+    if twice := repeated(used):
         raise InvalidParameterError(
             f"columns {listed(twice)} are named twice; expected each once, in one role"
         )

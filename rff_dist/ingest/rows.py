@@ -16,7 +16,7 @@ from rff_dist.data.memory import canonical_bytes
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.learn import Learned
 from rff_dist.ingest.roles import Plan
-from rff_dist.ingest.tables import Table, to_labels, to_numbers
+from rff_dist.ingest.tables import Parts, Table, to_labels, to_numbers
 from rff_dist.storage.appending import Source
 from rff_dist.storage.sources import RowBatch
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 _log = logging.getLogger(__name__)
-
-type Parts = tuple[np.ndarray | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
-"""Tables of CSV, Parquet, Arrow, JSON and NumPy files as batches of columns, and the columns' types."""
+"""Tables as batches of columns, the columns' types, and conversions between columns and arrays."""
 
 from __future__ import annotations
 
 import codecs
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 _BATCH_BYTES = 8 * 2**20
-_BATCH_ROWS = 2**16  # Arrow files may hold batches of any size
+
+#: Arrays of the same rows: X, y, weights, groups and ids.
+type Parts = tuple[np.ndarray | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +72,6 @@ class Table:
     n_samples: int | None
     notes: Sequence[str] = ()
     is_read_once: bool = False
-
-
-def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str, Any]) -> Table:
-    """Open a file as a table; its rows are not read yet.
-
-    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".zarr"}.
-    `partitions`: columns of one value, which the names of the file's folders give, as Arrow scalars.
-    Raises StorageError if it cannot be read; DataError if it is no table.
-    """
-    from rff_dist.ingest.array_files import array_table, group_table
-    from rff_dist.ingest.csv_files import csv_table
-
-    open_it: Mapping[str, Callable[[Path], Table]] = {
-        ".csv": lambda path: csv_table(path, reading),
-        ".parquet": _parquet_table,
-        ".arrow": _arrow_table,
-        ".jsonl": _json_table,
-        ".npy": lambda path: array_table([path]),
-        ".zarr": group_table,
-    }
-    table = open_it[kind](path)
-    table = _with_partitions(table, partitions) if partitions else table
-    twice = repeated(table.schema.names)
-    if twice:
-        raise DataError(f"{path.name} has several columns named {listed(twice)}; expected different names")
-    return table
 
 
 # -- what columns hold -----------------------------------------------------------------------------
@@ -213,119 +189,6 @@ def to_labels(column: pyarrow.Array) -> np.ndarray:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str, Any]]:
-    """Return the columns that names of folders give, as Arrow scalars of one type in all files.
-
-    `found`: for each file, the texts by the names of columns.
-    """
-    import pyarrow
-    from pyarrow import compute
-
-    made: list[dict[str, Any]] = [{} for _ in found]
-    for name in dict.fromkeys(name for one in found for name in one):
-        values = pyarrow.array([one.get(name) for one in found], pyarrow.string())
-        for kind in (pyarrow.int64(), pyarrow.float64(), pyarrow.date32()):
-            with suppress(pyarrow.ArrowException):
-                values = compute.cast(values, kind)
-                break
-        for known, one, value in zip(made, found, values, strict=True):
-            if name in one:
-                known[name] = value
-    return made
-
-
-def _with_partitions(table: Table, partitions: Mapping[str, Any]) -> Table:
-    """Add columns of one value each, which replace columns of the same names."""
-    import pyarrow
-
-    fields = [field for field in table.schema if field.name not in partitions]
-    added = [pyarrow.field(name, value.type) for name, value in partitions.items()]
-
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        own = {name: kind for name, kind in types.items() if name not in partitions}
-        if not own:  # one column must be read to count the rows
-            own = {field.name: field.type for field in fields[:1]}
-        for batch in table.batches(own):
-            columns = {name: batch.column(name) for name in own}
-            for name, value in partitions.items():
-                repeated_value = pyarrow.repeat(value, batch.num_rows)
-                columns[name] = repeated_value.cast(types.get(name, value.type))
-            yield pyarrow.RecordBatch.from_pydict(columns)
-
-    return replace(table, schema=pyarrow.schema([*fields, *added]), batches=batches)
-
-
-# -- files -----------------------------------------------------------------------------------------
-
-
-def _parquet_table(path: Path) -> Table:
-    from pyarrow import parquet
-
-    with opening(path, "Parquet"):
-        metadata = parquet.read_metadata(path)
-        schema = metadata.schema.to_arrow_schema()
-
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        rows = rows_per_batch(8 * len(types))
-        with opening(path, "Parquet"), parquet.ParquetFile(path, pre_buffer=False) as reader:
-            for batch in reader.iter_batches(batch_size=rows, columns=list(types), use_threads=False):
-                yield cast_columns(batch, types, path.name)
-
-    return Table(path.name, schema, batches, metadata.num_rows)
-
-
-def _arrow_table(path: Path) -> Table:
-    import pyarrow
-    from pyarrow import ipc
-
-    def open_it(source: Any) -> Any:
-        """Open a file (Feather is one) or a stream; the reader knows its schema."""
-        with open(path, "rb") as file:
-            begin = file.read(6)
-        if begin[:4] == b"FEA1":
-            raise StorageError(f"{path} is Feather of version 1; expected version 2. Write it again")
-        return ipc.open_file(source) if begin == b"ARROW1" else ipc.open_stream(source)
-
-    with opening(path, "Arrow"), pyarrow.memory_map(str(path)) as source:
-        reader = open_it(source)
-        schema, is_file = reader.schema, hasattr(reader, "num_record_batches")
-
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        with opening(path, "Arrow"), pyarrow.memory_map(str(path)) as source:
-            reader = open_it(source)
-            parts = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
-            for part in parts:
-                chosen = part.select(list(types))
-                for start in range(0, max(1, len(chosen)), _BATCH_ROWS):
-                    yield cast_columns(chosen.slice(start, _BATCH_ROWS), types, path.name)
-
-    return Table(path.name, schema, batches, None)
-
-
-def _json_table(path: Path) -> Table:
-    import pyarrow
-    from pyarrow import json
-
-    def open_it(types: Mapping[str, pyarrow.DataType] | None) -> Any:
-        schema = None if types is None else pyarrow.schema(list(types.items()))
-        return json.open_json(
-            pyarrow.input_stream(str(path), compression="detect"),
-            read_options=json.ReadOptions(use_threads=False, block_size=2**22),
-            parse_options=json.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="infer" if types is None else "ignore"
-            ),
-        )
-
-    with opening(path, "JSON lines"):
-        schema = open_it(None).schema
-
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        with expecting_types(path):
-            yield from open_it(types)
-
-    return Table(path.name, schema, batches, None)
-
-
 @contextmanager
 def opening(path: Path, kind: str) -> Iterator[None]:
     """Raise StorageError if Arrow or the disk cannot read a file of this kind."""
@@ -375,18 +238,6 @@ def cast_columns(
                 f"({explain(error)})"
             ) from error
     return pyarrow.RecordBatch.from_pydict(columns)
-
-
-def spool(table: Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> Table:
-    """Write a table that can be read only once to a folder, and return it as a table of that file."""
-    import pyarrow
-    from pyarrow import ipc
-
-    path = folder / "rows.arrow"
-    with pyarrow.OSFile(str(path), "wb") as sink, ipc.new_stream(sink, pyarrow.schema(types)) as writer:
-        for batch in table.batches(types):
-            writer.write_batch(batch)
-    return replace(table, batches=_arrow_table(path).batches, is_read_once=False)
 
 
 def rows_per_batch(row_bytes: int) -> int:
