@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
@@ -18,6 +21,9 @@ from rff_dist.storage.locations import explain
 
 if TYPE_CHECKING:
     import pyarrow
+
+#: RuntimeError is for compression and encryption that zipfile does not know. NumPy reads headers as Python.
+_DAMAGED = (BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, SyntaxError, TokenError)
 
 
 def array_table(paths: Sequence[Path]) -> Table:
@@ -66,7 +72,7 @@ def has_one_axis(path: Path) -> bool:
 def _mapped(path: Path) -> np.ndarray:
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except _DAMAGED as error:
         raise StorageError(f"{path} cannot be read as an array of numbers: {explain(error)}") from error
     return array
 
@@ -150,11 +156,8 @@ def read_npz(
     """
     if target is not None and not isinstance(target, str):
         raise InvalidParameterError(f"`target`={target!r}; expected the name of one array of the .npz file")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.removesuffix(".npy") for name in archive.namelist()}
-    except (zipfile.BadZipFile, OSError) as error:
-        raise StorageError(f"{path} cannot be read as .npz: {explain(error)}") from error
+    with _reading(path) as archive:
+        members = {name.removesuffix(".npy") for name in archive.namelist()}
     if target is None and "y" in members:
         target = "y"
     wanted = ["X", target, weight, groups]
@@ -167,9 +170,8 @@ def read_npz(
                 f"{path.name} has no array {name!r}; it has {listed(sorted(members))}"
             )
     headers = {name: _npz_header(path, name, text=name in (target, groups)) for name in wanted if name}
-    lengths = {name: shape[0] for name, (shape, _) in headers.items()}
-    if len(headers["X"][0]) != 2 or len(set(lengths.values())) > 1:
-        shapes = {name: shape for name, (shape, _) in headers.items()}
+    shapes = {name: shape for name, (shape, _) in headers.items()}
+    if len(shapes["X"]) != 2 or len({shape[0] for shape in shapes.values()}) > 1:
         raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes, and as many rows in all")
     X_dtype = np.dtype(dtype or np.result_type(np.float32, headers["X"][1]))
     rows = rows_per_batch(sum(math.prod(shape[1:]) * kind.itemsize for shape, kind in headers.values()))
@@ -183,12 +185,12 @@ def read_npz(
             start += len(numbers)
             yield tuple(None if name is None else read[name] for name in wanted), numbers
 
-    return lengths["X"], batches()
+    return shapes["X"][0], batches()
 
 
 def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-        shape, fortran, dtype = _read_array_header(file, path, name)
+    with _reading(path, f"array {name!r} of ") as archive, archive.open(f"{name}.npy") as file:
+        shape, fortran, dtype = _read_array_header(file)
     if dtype.kind not in ("biufU" if text else "biuf") or not shape or (fortran and len(shape) > 1):
         raise DataError(
             f"array {name!r} of {path.name} is {dtype} of shape "
@@ -200,30 +202,35 @@ def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], 
 
 def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
     """Yield rows of one array of the archive, decompressed as they are read; NumPy would load it whole."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-        shape, _, dtype = _read_array_header(file, path, name)
+    with _reading(path, f"array {name!r} of ") as archive, archive.open(f"{name}.npy") as file:
+        shape, _, dtype = _read_array_header(file)
         row_bytes = math.prod(shape[1:]) * dtype.itemsize
         for start in range(0, max(1, shape[0]), rows):
             count = min(rows, shape[0] - start)
-            try:
-                content = file.read(count * row_bytes)
-            except (zipfile.BadZipFile, OSError, EOFError) as error:
-                raise StorageError(f"array {name!r} of {path} is damaged: {explain(error)}") from error
+            content = file.read(count * row_bytes)
             if len(content) != count * row_bytes:
                 raise StorageError(
                     f"array {name!r} of {path} ends at row {start + len(content) // max(1, row_bytes):_}; "
                     f"expected {shape[0]:_} rows. Save it again"
                 )
             yield np.frombuffer(content, dtype=dtype).reshape(count, *shape[1:])
+        if file.read(1):  # zipfile compares the checksum where the array ends, which a damaged header hides
+            raise StorageError(f"array {name!r} of {path} goes on after {shape[0]:_} rows. Save it again")
 
 
-def _read_array_header(file: Any, path: Path, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    if np.lib.format.read_magic(file) == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file)
+
+
+@contextmanager
+def _reading(path: Path, what: str = "") -> Iterator[ZipFile]:
+    """Open an archive; raise StorageError if it, or `what` of it, is damaged."""
     try:
-        version = np.lib.format.read_magic(file)
-        reader = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran, dtype = reader(file)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise StorageError(f"array {name!r} of {path} cannot be read: {explain(error)}") from error
-    return shape, fortran, dtype
+        with ZipFile(path) as archive:
+            yield archive
+    except _DAMAGED as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"{what}{path} cannot be read as .npz: {explain(error)}") from error

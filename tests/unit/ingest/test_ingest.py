@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis.extra import numpy as hnp
 from pyarrow import parquet
 
 from rff_dist.data.blocks import Block
-from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, RFFDistError, StorageError
+from rff_dist.ingest.array_files import has_one_axis, read_npz
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
@@ -334,6 +336,43 @@ class TestNumpyFiles:
         (tmp_path / name).write_bytes(content[: len(content) // 2])
         with pytest.raises(StorageError, match="cannot be read"):
             ingest(tmp_path / name, tmp_path / "out")
+
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_a_flipped_bit_of_an_archive_is_an_error_of_ours_or_changes_nothing(self, tmp_path, save):
+        def read():
+            n_samples, batches = read_npz(tmp_path / "t.npz", "y", None, None, dtype=None)
+            return n_samples, [(X.tobytes(), y.tobytes(), rows.tobytes()) for (X, y, *_), rows in batches]
+
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((2000, 3))  # more bytes than zipfile reads at once
+        save(tmp_path / "t.npz", X=X, y=X[:, 0])
+        content, expected = (tmp_path / "t.npz").read_bytes(), read()
+        outcomes = set()
+        # in headers and the first rows; in rows; in the list of arrays
+        for place in [
+            *rng.integers(0, 260, 300),
+            *rng.integers(260, len(content), 50),
+            *rng.integers(-200, 0, 100),
+        ]:
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << int(rng.integers(8))
+            (tmp_path / "t.npz").write_bytes(damaged)
+            try:
+                assert read() == expected, place
+                outcomes.add("same")
+            except RFFDistError:
+                outcomes.add("error")
+        assert outcomes == {"same", "error"}
+
+    def test_a_flipped_bit_of_a_header_is_no_error_of_numpy(self, tmp_path):
+        np.save(tmp_path / "t.npy", np.ones((50, 3)))
+        content = (tmp_path / "t.npy").read_bytes()
+        for place, bit in np.ndindex(128, 8):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << bit
+            (tmp_path / "t.npy").write_bytes(damaged)
+            with contextlib.suppress(RFFDistError):
+                has_one_axis(tmp_path / "t.npy")
 
 
 class TestParameters:
