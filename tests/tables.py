@@ -3,7 +3,7 @@
 from rff_dist.ingest import ingest as module
 from rff_dist.ingest.learn import Encoding
 from rff_dist.ingest.roles import Roles
-from rff_dist.ingest.rows import HeldOut
+from rff_dist.ingest.rows import Holdout
 from rff_dist.ingest.tables import Reading
 from rff_dist.storage.writing import Writing
 
@@ -26,7 +26,7 @@ def ingest(
 
 def ingest_parts(source, urls, share, **given):
     how, preparing = Writing(versioned=_keeps_versions(urls[0])), _preparing(given)
-    return module.ingest_parts(source, urls, HeldOut(share), Roles(**given), how=how, preparing=preparing)
+    return module.ingest_parts(source, urls, Holdout(share), Roles(**given), how=how, preparing=preparing)
 
 
 def ingest_more(source, url, *, chunk_rows=None, observer=None, recipe=None, **given):

@@ -15,7 +15,7 @@ import numpy as np
 
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.ingest.tables import Parts, Table, cast_columns, listed, rows_per_batch, to_column
+from rff_dist.ingest.tables import RowArrays, Table, cast_columns, listed, rows_per_batch, to_column
 from rff_dist.storage.contents import list_arrays, read_arrays
 from rff_dist.storage.locations import explain
 
@@ -147,7 +147,7 @@ def read_npz(
     groups: str | None,
     *,
     dtype: str | None,
-) -> tuple[int, Iterator[tuple[Parts, np.ndarray]]]:
+) -> tuple[int, Iterator[tuple[RowArrays, np.ndarray]]]:
     """Return how many rows an .npz file has, and batches of X, y, weights and groups with their row numbers.
 
     `target`, `weight`, `groups`, `dtype`: as in `Roles`.
@@ -176,7 +176,7 @@ def read_npz(
     X_dtype = np.dtype(dtype or np.result_type(np.float32, headers["X"][1]))
     rows = rows_per_batch(sum(math.prod(shape[1:]) * kind.itemsize for shape, kind in headers.values()))
 
-    def batches() -> Iterator[tuple[Parts, np.ndarray]]:
+    def batches() -> Iterator[tuple[RowArrays, np.ndarray]]:
         start = 0
         for parts in zip(*(_npz_rows(path, name, rows) for name in headers), strict=True):
             read = dict(zip(headers, parts, strict=True))

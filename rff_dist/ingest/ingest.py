@@ -23,8 +23,8 @@ from rff_dist.ingest.files import File, fetch, find_files, identify, open_table,
 from rff_dist.ingest.learn import Encoding, Learned, learn, needs_pass, plain
 from rff_dist.ingest.queries import Query, run_query
 from rff_dist.ingest.recipe import RECIPE, Recipe, plain_recipe, recipe_of
-from rff_dist.ingest.roles import Plan, Roles, choose_columns, common_schema, plan_columns
-from rff_dist.ingest.rows import HeldOut, Input, Journal, Part, check_rows, read_batches, read_tables
+from rff_dist.ingest.roles import Roles, TablePlan, choose_columns, common_schema, plan_columns
+from rff_dist.ingest.rows import Holdout, Input, Journal, RowSelection, check_rows, read_batches, read_tables
 from rff_dist.ingest.tables import Reading, kind_of, listed
 from rff_dist.storage.appending import SOURCES, Source, append_batches, known_digests, known_sources
 from rff_dist.storage.datasets import ZarrDataset
@@ -43,7 +43,7 @@ _WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dro
 _log = logging.getLogger(__name__)
 
 type Sources = PathLike | Sequence[PathLike] | Query
-type _Batches = Callable[[Journal, Part | None], Iterator[RowBatch]]
+type _Batches = Callable[[Journal, RowSelection | None], Iterator[RowBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def ingest(
 def ingest_parts(
     source: Sources,
     urls: tuple[PathLike, PathLike],
-    held_out: HeldOut,
+    holdout: Holdout,
     roles: Roles = Roles(),
     *,
     how: Writing = Writing(),
@@ -132,14 +132,14 @@ def ingest_parts(
         inputs=[parse_location(urls[0])],
         marker=DATASET_FILES,
     )
-    places = [(urls[1], Part(held_out, wanted=True)), (urls[0], Part(held_out, wanted=False))]
+    places = [(urls[1], RowSelection(holdout, wanted=True)), (urls[0], RowSelection(holdout, wanted=False))]
     test, train = _ingest(source, places, roles, how, preparing)
     return train, test
 
 
 def _ingest(
     source: Sources,
-    places: Sequence[tuple[PathLike, Part | None]],
+    places: Sequence[tuple[PathLike, RowSelection | None]],
     roles: Roles,
     how: Writing,
     preparing: Preparing,
@@ -157,15 +157,15 @@ def _ingest(
         plan, n_samples, batches = _read(stack, opened, roles, preparing, learned_from)
         made: list[Location] = []
         try:
-            for place, part in places:
+            for place, selection in places:
                 location = parse_location(place)
                 is_new = not exists(location)
                 attributes: dict[str, Any] = {}
                 written.append(
                     write_batches(
                         location,
-                        _read_part(opened, plan, batches, part, attributes=attributes),
-                        n_samples=n_samples if part is None else None,
+                        _read_selected(opened, plan, batches, selection, attributes=attributes),
+                        n_samples=n_samples if selection is None else None,
                         names=(plan.features, plan.targets),
                         attributes=attributes,
                         how=how,
@@ -184,26 +184,26 @@ def _find(source: Sources, *, may_be_none: bool = False) -> list[File]:
     return [] if isinstance(source, Query) else find_files(source, may_be_none=may_be_none)
 
 
-def _read_part(
+def _read_selected(
     opened: Sequence[Input],
-    plan: Plan,
+    plan: TablePlan,
     batches: _Batches,
-    part: Part | None,
+    selection: RowSelection | None,
     *,
     attributes: dict[str, Any],
 ) -> Iterator[RowBatch]:
-    """Yield the batches of a part, of which there must be some, and fill in the attributes after the last."""
+    """Yield the selected rows, of which there must be some; fill in the attributes after the last batch."""
     journal = Journal()
-    rows = batches(journal, part)
+    rows = batches(journal, selection)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
     yield first
     yield from rows
-    if part is not None and journal.n_read == journal.dropped:
+    if selection is not None and journal.n_read == journal.dropped:
         raise DataError(
-            f"no row is {'held out' if part.wanted else 'left to train on'}; expected some. Change the share "
-            "`holdout`"
+            f"no row is {'held out' if selection.wanted else 'left to train on'}; expected some. Change "
+            "the share `holdout`"
         )
     attributes.update(_facts(plan.roles, journal, {}))
     if plan.learned is not None:
@@ -346,16 +346,16 @@ def _open_columns(
 
 
 def _read(
-    stack: ExitStack, opened: list[Input], roles: Roles, preparing: Preparing, part: Part | None
-) -> tuple[Plan, int | None, _Batches]:
+    stack: ExitStack, opened: list[Input], roles: Roles, preparing: Preparing, selection: RowSelection | None
+) -> tuple[TablePlan, int | None, _Batches]:
     """Plan how the rows of a new dataset are read.
 
-    `part`: which rows to learn from.
+    `selection`: which rows to learn from.
     Returns the plan, the number of rows if it is known, and a function that reads the batches.
     """
     first = opened[0]
     if first.table is None:
-        return _read_archive(first, roles, part)
+        return _read_archive(first, roles, selection)
     tables = [one.table for one in opened if one.table is not None]
     schema = common_schema(tables)
     for table in tables:
@@ -371,13 +371,13 @@ def _read(
     learning = recipe is None and needs_pass(kinds, encoding)
     learned = Learned(plain(kinds, encoding) if recipe is None else recipe)
     plan = plan_columns(schema, roles, learned, tables[0].name)
-    if (learning or part is not None) and tables[0].is_read_once:
+    if (learning or selection is not None) and tables[0].is_read_once:
         from rff_dist.ingest.arrow_files import spool
 
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="rff_dist-")))
         opened = [replace(first, table=spool(tables[0], plan.types, folder))]
     if learning:
-        looked_at = read_batches(opened, plan, Journal(), part)
+        looked_at = read_batches(opened, plan, Journal(), selection)
         learned = learn(schema, columns, looked_at, encoding, targets=roles.targets)
     notes = {table.name: table.notes for table in tables if table.notes}
     named = replace(learned.recipe, id=roles.id, reading=preparing.reading, notes=notes)
@@ -387,16 +387,18 @@ def _read(
     return plan, n_rows, partial(read_tables, opened, plan)
 
 
-def _read_archive(one: Input, roles: Roles, part: Part | None) -> tuple[Plan, int, _Batches]:
+def _read_archive(
+    one: Input, roles: Roles, selection: RowSelection | None
+) -> tuple[TablePlan, int, _Batches]:
     """Plan how an .npz file is read; see `_read`."""
     assert one.path is not None
-    if roles.columns is not None or roles.drop or roles.id is not None or part is not None:
+    if roles.columns is not None or roles.drop or roles.id is not None or selection is not None:
         raise InvalidParameterError(
             "`columns`, `drop`, `id` and `holdout` are for tables; an .npz file holds X as one array, so "
             "leave them out"
         )
     n_samples, rows = read_npz(one.path, roles.target, roles.weight, roles.groups, dtype=roles.dtype)
-    plan = Plan(roles, None, {}, np.dtype(np.float64), False)
+    plan = TablePlan(roles, None, {}, np.dtype(np.float64), False)
     return plan, n_samples, lambda journal, _: check_rows(rows, one, plan, journal)
 
 

@@ -59,7 +59,7 @@ class Roles:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TablePlan:
     """How a table's columns become arrays.
 
     `learned`: the recipe of X's columns; None for an .npz file.
@@ -116,7 +116,7 @@ def _common_type(first: pyarrow.DataType, second: pyarrow.DataType) -> pyarrow.D
     return pyarrow.timestamp("us") if held == {"date"} else first
 
 
-def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: Learned, table: str) -> Plan:
+def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: Learned, table: str) -> TablePlan:
     """Return how a table's columns become arrays, if they can.
 
     Raises InvalidParameterError, DataError as `choose_columns` and `Recipe.check`.
@@ -132,7 +132,7 @@ def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: Learned, table: 
     wanted += [(name, None) for name in (roles.groups, roles.id) if name is not None]
     types |= {name: read_type(schema.field(name).type, held) for name, held in wanted}
     dtype = np.dtype(roles.dtype) if roles.dtype is not None else learned.recipe.dtype(schema)
-    return Plan(roles, learned, types, dtype, text)
+    return TablePlan(roles, learned, types, dtype, text)
 
 
 def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str]:

@@ -15,8 +15,8 @@ from rff_dist.data.folds import GroupFolds
 from rff_dist.data.memory import canonical_bytes
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.learn import Learned
-from rff_dist.ingest.roles import Plan
-from rff_dist.ingest.tables import Parts, Table, to_labels, to_numbers
+from rff_dist.ingest.roles import TablePlan
+from rff_dist.ingest.tables import RowArrays, Table, to_labels, to_numbers
 from rff_dist.storage.appending import Source
 from rff_dist.storage.sources import RowBatch
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class Holdout:
     """A share of the rows to hold out, chosen by hashes of their groups, ids or numbers.
 
     `share`: share of the rows, rounded to a thousandth.
@@ -54,10 +54,10 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowSelection:
     """Which rows are read: the held-out ones if `wanted`, else all others."""
 
-    held_out: HeldOut
+    holdout: Holdout
     wanted: bool
 
 
@@ -99,21 +99,22 @@ class Journal:
 
 
 def read_tables(
-    opened: Sequence[Input], plan: Plan, journal: Journal, part: Part | None
+    opened: Sequence[Input], plan: TablePlan, journal: Journal, selection: RowSelection | None
 ) -> Iterator[RowBatch]:
     """Yield the rows of inputs as arrays: X, y, weights, groups and ids.
 
     Raises DataError, which names row and column, if a value cannot be used, unless such rows are dropped.
     """
-    if part is not None and part.wanted and plan.learned is not None:  # no mean holds these rows' targets
+    # No mean holds the targets of held-out rows.
+    if selection is not None and selection.wanted and plan.learned is not None:
         plan = replace(plan, learned=Learned(plan.learned.recipe))
     for one in opened:
-        rows = _split_columns(read_batches([one], plan, journal, part), plan)
+        rows = _split_columns(read_batches([one], plan, journal, selection), plan)
         yield from check_rows(rows, one, plan, journal)
 
 
 def read_batches(
-    opened: Sequence[Input], plan: Plan, journal: Journal, part: Part | None
+    opened: Sequence[Input], plan: TablePlan, journal: Journal, selection: RowSelection | None
 ) -> Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]:
     """Yield batches of rows, the number of their first row among all rows, and which rows are wanted."""
     key = plan.roles.groups or plan.roles.id
@@ -123,10 +124,10 @@ def read_batches(
             start = journal.n_seen
             journal.n_seen += batch.num_rows
             chosen = None
-            if part is not None:
+            if selection is not None:
                 numbers = np.arange(start, journal.n_seen)
                 keys = numbers if key is None else _keys(batch.column(key))
-                chosen = part.held_out.holds(keys) == part.wanted
+                chosen = selection.holdout.holds(keys) == selection.wanted
             yield batch, start, chosen
 
 
@@ -139,8 +140,8 @@ def _keys(column: pyarrow.Array) -> np.ndarray:
 
 
 def _split_columns(
-    batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]], plan: Plan
-) -> Iterator[tuple[Parts, np.ndarray]]:
+    batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]], plan: TablePlan
+) -> Iterator[tuple[RowArrays, np.ndarray]]:
     assert plan.learned is not None
     roles, targets = plan.roles, plan.roles.targets
     first: int | None = None
@@ -152,7 +153,7 @@ def _split_columns(
         elif targets:
             y = np.column_stack([to_numbers(batch.column(name)) for name in targets])
             y = y[:, 0] if isinstance(roles.target, str) else y
-        parts: Parts = (
+        parts: RowArrays = (
             plan.learned.encode(batch, start).astype(plan.dtype, copy=False),
             y,
             None if roles.weight is None else to_numbers(batch.column(roles.weight)),
@@ -166,8 +167,8 @@ def _split_columns(
 
 
 def check_rows(
-    batches: Iterator[tuple[Parts, np.ndarray]], one: Input, plan: Plan, journal: Journal
-) -> Iterator[Parts]:
+    batches: Iterator[tuple[RowArrays, np.ndarray]], one: Input, plan: TablePlan, journal: Journal
+) -> Iterator[RowArrays]:
     """Refuse or drop rows with missing or infinite values; enter what was read in the journal."""
     n_read, dropped = 0, 0
     digest = hashlib.sha256(one.source.sha256.encode())

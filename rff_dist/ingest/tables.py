@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BATCH_BYTES = 8 * 2**20
 
 #: Arrays of the same rows: X, y, weights, groups and ids.
-type Parts = tuple[np.ndarray | None, ...]
+type RowArrays = tuple[np.ndarray | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

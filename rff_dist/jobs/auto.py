@@ -12,7 +12,7 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest import ingest as ingest_module
 from rff_dist.ingest.recipe import Recipe, recipe_of
 from rff_dist.ingest.roles import Roles
-from rff_dist.ingest.rows import HeldOut
+from rff_dist.ingest.rows import Holdout
 from rff_dist.jobs.fields import build
 from rff_dist.jobs.ingest import can_keep_versions, preparing_of
 from rff_dist.jobs.specs import Auto, Train
@@ -72,7 +72,7 @@ def prepare_table(job: Auto, *, observer: Progress | None = None) -> AutoData:
     train, test = ingest_module.ingest_parts(
         job.sources,
         urls,
-        HeldOut(job.holdout, job.seed),
+        Holdout(job.holdout, job.seed),
         roles,
         how=Writing(overwrite=job.overwrite, observer=observer, versioned=can_keep_versions(folder)),
         preparing=preparing,

@@ -16,7 +16,7 @@ from rff_dist.ingest.learn import Encoding
 from rff_dist.ingest.queries import CONNECTION_VARIABLE, Query, read_secret
 from rff_dist.ingest.recipe import Recipe, recipe_of
 from rff_dist.ingest.roles import Roles
-from rff_dist.ingest.rows import HeldOut
+from rff_dist.ingest.rows import Holdout
 from rff_dist.ingest.tables import Reading
 from rff_dist.ingest.transformer import read_transformer
 from rff_dist.jobs.fields import values_of
@@ -76,8 +76,8 @@ def ingest(job: Ingest, *, observer: Callable[[int, int | None], None] | None = 
     how = Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
     if job.holdout is not None:
         urls = (job.data, part_url(job.data, "test"))
-        parts = HeldOut(job.holdout)
-        return ingest_module.ingest_parts(source, urls, parts, roles, how=how, preparing=preparing)
+        holdout = Holdout(job.holdout)
+        return ingest_module.ingest_parts(source, urls, holdout, roles, how=how, preparing=preparing)
     take = ingest_module.ingest_more if job.append else ingest_module.ingest
     return take(source, job.data, roles, how, preparing)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.ingest.recipe import TargetMeans, recipe_of
-from rff_dist.ingest.rows import HeldOut
+from rff_dist.ingest.rows import Holdout
 from rff_dist.ingest.tables import listed
 from rff_dist.jobs.ingest import part_url
 from rff_dist.jobs.specs import Split
@@ -116,19 +116,19 @@ def _rule(
     job: Split, attributes: Mapping[str, Any], arrays: Mapping[str, StoredArray], read: _Read
 ) -> _IsTest:
     """Return the function that says which rows are to test on."""
-    held_out = HeldOut(job.share, job.seed)
+    holdout = Holdout(job.share, job.seed)
     if job.by == "group":
         if job.groups not in arrays:
             raise InvalidParameterError(
                 f"`groups`: {redact(job.data)} has no array {job.groups!r}; it has {listed(list(arrays))}. "
                 "Name its column when the table is ingested"
             )
-        return lambda part, _: held_out.holds(part[job.groups])
+        return lambda part, _: holdout.holds(part[job.groups])
     if job.by == "time":
         return _by_time(job, attributes, arrays["X"].header.shape[0], read)
     if ID in arrays:
-        return lambda part, _: held_out.holds(part[ID])
-    return lambda part, start: held_out.holds(np.arange(start, start + len(part["X"])))
+        return lambda part, _: holdout.holds(part[ID])
+    return lambda part, start: holdout.holds(np.arange(start, start + len(part["X"])))
 
 
 def _by_time(job: Split, attributes: Mapping[str, Any], n_samples: int, read: _Read) -> _IsTest:
