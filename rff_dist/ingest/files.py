@@ -283,17 +283,14 @@ def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str
     import pyarrow
     from pyarrow import compute
 
-    made: list[dict[str, Any]] = [{} for _ in found]
-    for name in dict.fromkeys(name for one in found for name in one):
-        values = pyarrow.array([one.get(name) for one in found], pyarrow.string())
+    columns = {}
+    for name in {name for one in found for name in one}:
+        columns[name] = pyarrow.array([one.get(name) for one in found], pyarrow.string())
         for kind in (pyarrow.int64(), pyarrow.float64(), pyarrow.date32()):
             with suppress(pyarrow.ArrowException):
-                values = compute.cast(values, kind)
+                columns[name] = compute.cast(columns[name], kind)
                 break
-        for known, one, value in zip(made, found, values, strict=True):
-            if name in one:
-                known[name] = value
-    return made
+    return [{name: columns[name][i] for name in one} for i, one in enumerate(found)]
 
 
 def _with_partitions(table: Table, partitions: Mapping[str, Any]) -> Table:
