@@ -268,6 +268,11 @@ def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str,
         ".npy": lambda path: array_table([path]),
         ".zarr": group_table,
     }
+    if kind not in open_it:
+        raise DataError(
+            f"{path.name} is an {kind} file, which holds arrays, not columns; expected a table: .csv, "
+            ".tsv, .jsonl, .parquet, .arrow, .feather or .npy"
+        )
     table = open_it[kind](path)
     table = _with_partitions(table, partitions) if partitions else table
     if twice := repeated(table.schema.names):

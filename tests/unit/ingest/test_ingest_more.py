@@ -228,6 +228,16 @@ class TestCorrections:
         with editing(parse_location(data)) as dataset:
             assert read_rows_to_change(tmp_path / "gone.csv", dataset, "key").tolist() == [0, 2]
 
+    def test_an_archive_of_arrays_has_no_columns_to_find_rows_by(self, data, tmp_path):
+        np.savez(tmp_path / "new.npz", X=np.ones((1, 2)))
+        with pytest.raises(DataError, match=r"new\.npz is an \.npz file, which holds arrays"):
+            correct(tmp_path / "new.npz", data, by="key")
+        with (
+            editing(parse_location(data)) as dataset,
+            pytest.raises(DataError, match=r"new\.npz is an \.npz file, which holds arrays"),
+        ):
+            read_rows_to_change(tmp_path / "new.npz", dataset, None)
+
     def test_an_empty_value_names_no_row(self, data, tmp_path):
         (tmp_path / "gone.jsonl").write_text('{"row": 1}\n{"row": null}\n')
         with (
