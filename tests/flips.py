@@ -31,7 +31,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.contents import list_arrays, read_arrays
 from rff_dist.storage.corrections import replace_rows
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.ledger import Ledger, open_ledger
+from rff_dist.storage.ledger import FileLedger, open_ledger
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import read_history
 from rff_dist.storage.seal import write_seal
@@ -117,7 +117,7 @@ def read_predictions(url: Path) -> Any:
 
 def read_kept(url: Path) -> Any:
     """Return the sums that a ledger keeps; it gives none that are damaged, and says so in the log."""
-    found = [Ledger(parse_location(url), "reader").find(name, range(9)) for name in KEPT]
+    found = [FileLedger(parse_location(url), "reader").find(name, range(9)) for name in KEPT]
     if None in found:
         raise IntegrityError("sums are to be made again")
     return [(i, sums.tobytes(), statistics.digest()) for ((i, sums, statistics),) in filter(None, found)]
