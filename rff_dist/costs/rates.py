@@ -153,12 +153,11 @@ def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
     n_tiled = min(block.n_samples, tile_rows(widths[0]) * sampling.n_threads)
     few = ArrayDataset(rows.X[:n_tiled], None if rows.y is None else rows.y[:n_tiled])
     here = SerialEngine(sampling.n_threads)
-    moment = _least(partial(inspect, few, engine=here)) / n_tiled
+    moment = _typical(partial(inspect, few, engine=here)) / n_tiled
     found = []
     for width in widths:
         drawn = draw_feature_map(Gaussian(), n_features=rows.X.shape[1], n_components=width, random_state=0)
-        best = _least(partial(accumulate, few, drawn, engine=here), REPEATS + 1)
-        found.append((width, best / n_tiled))
+        found.append((width, _typical(partial(accumulate, few, drawn, engine=here)) / n_tiled))
     return [_Sample(choosing, read, moment, tuple(found))]
 
 
@@ -174,8 +173,13 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _least(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    return min(_timed(work) for _ in range(repeats))
+def _least(work: Callable[[], object]) -> float:
+    return min(_timed(work) for _ in range(REPEATS))
+
+
+def _typical(work: Callable[[], object]) -> float:
+    work()  # the first time imports packages and fills caches
+    return statistics.median(_timed(work) for _ in range(REPEATS + 1))
 
 
 def _split(samples: list[tuple[tuple[int, float], ...]]) -> tuple[float, float]:
