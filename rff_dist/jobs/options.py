@@ -433,7 +433,7 @@ class Lloyd:
         alias="criterion",
     )
     init: Literal["k-means||", "k-means++"] = option(
-        "Source of the candidates for the first centres. k-means||: all rows, in six passes. k-means++: a "
+        "Source of the candidates for the first centres. k-means||: all rows, in three passes. k-means++: a "
         "sample of 4,096 rows.",
         "k-means||",
     )
