@@ -138,6 +138,8 @@ def show_messages(names: Names, *, debug: bool) -> Iterator[None]:
     log = json_lines(debug=debug) if logs_json() else log_to(_LineHandler(names), level)
     with warnings.catch_warnings(), log:
         warnings.showwarning = show_warning
+        # Zarr leaves coroutines behind where a store fails, of which our error tells.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         yield
 
 

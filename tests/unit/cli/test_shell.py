@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -364,6 +365,17 @@ def test_a_warning_of_the_log_is_one_line_on_standard_error(tmp_path):
     assert result.exit_code == 0
     assert "warning: table.csv: 1 of 3 rows dropped" in result.stderr
     assert "1 rows" in result.stdout
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_zarr_leaves_behind_where_a_store_fails_is_no_warning(capfd):
+    async def write():
+        raise AssertionError("it is never awaited")
+
+    with messages.show_messages(messages.Names({}, []), debug=False):
+        write()
+        warnings.warn("of something else", RuntimeWarning, stacklevel=1)
+    assert capfd.readouterr().err == "warning: of something else\n"
 
 
 def test_an_error_names_the_options_that_it_is_about(folder, tmp_path):
