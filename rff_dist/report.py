@@ -186,12 +186,14 @@ def save_cross_validation(
     title: str = "Cross-validation",
     subtitle: str = "",
     candidates: Sequence[Mapping[str, Any]] = (),
+    alpha: float | Sequence[float] | None = None,
 ) -> Path:
     """Save errors against alpha as a PNG; with several D, a second panel shows the least errors against D.
 
     Bands and bars reach one standard error to either side. Two places are marked: the best, and the smallest
     number of components within one standard error of it, or with a single D the largest such alpha.
 
+    `alpha`: the model's, which need not be the best: a line is drawn there. Not for several of them.
     `candidates`: all candidates that were compared, as in `Search.rows`. The best thirty are drawn below, by
       their least errors.
     Raises DataError if no error is above 0; StorageError if the file cannot be written.
@@ -231,6 +233,8 @@ def save_cross_validation(
         _mark(chosen, panels, marker="s", label="within one s.e.")
         limit = best.score + best.standard_error
         panels[-1].axhline(limit, color=MUTED, lw=1.0, ls="--", label="one standard error above the best")
+    if isinstance(alpha, float):
+        left.axvline(alpha, color=_COLOURS[1], lw=1.0, ls=":", label=f"the model's: alpha = {alpha:.2g}")
     left.set(xscale="log", yscale="log")
     left.set_xlabel("alpha", color=MUTED)
     left.set_ylabel("mean squared error / variance", color=MUTED)
@@ -247,7 +251,7 @@ def save_cross_validation(
     for axes in panels:
         for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(text, handle)
-    where: dict[str, Any] = {"loc": "outside lower left", "ncols": 4, "frameon": False, "fontsize": 9}
+    where: dict[str, Any] = {"loc": "outside lower left", "ncols": 3, "frameon": False, "fontsize": 9}
     figure.legend(list(entries.values()), list(entries), **where)
     return _save(figure, Path(path))
 
@@ -448,7 +452,8 @@ def save_choice(model: RidgeModel, path: PathLike, *, title: str, about: str) ->
     if "cv_alphas" in arrays:
         folds = model.card["folds"]
         table = CrossValidation.from_arrays(folds_from_dict(folds), arrays)
-        return save_cross_validation(path, table, title=title, subtitle=f"{about}, {folds_words(folds)}")
+        subtitle = f"{about}, {folds_words(folds)}"
+        return save_cross_validation(path, table, title=title, subtitle=subtitle, alpha=model.plain_alpha)
     if "press_alphas" in arrays:
         errors = np.sqrt(arrays["press_errors"])
         panels = [AlphaPath("leave-one-out RMSE", arrays["press_alphas"], errors)]

@@ -80,7 +80,12 @@ def _draw(plot: Any, found: Search, data: str) -> None:
     table, folds = found.solved.cross_validation, folds_words(found.model.card["folds"])
     assert table is not None  # candidates are compared by one
     save_cross_validation(
-        plot, table, title=data, subtitle=f"{_kernel_words(found.best)}, {folds}", candidates=found.rows
+        plot,
+        table,
+        title=data,
+        subtitle=f"{_kernel_words(found.best)}, {folds}",
+        candidates=found.rows,
+        alpha=found.model.plain_alpha,
     )
 
 

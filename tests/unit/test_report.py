@@ -128,6 +128,16 @@ def test_cross_validation_is_drawn_with_one_width_and_with_one_split(tmp_path, n
         assert (np.abs(image[:height, image.shape[1] * 9 // 10 :, :3] - colour).max(axis=-1) < 0.02).any()
 
 
+def test_a_line_marks_the_alpha_of_the_model_and_none_several_of_them(tmp_path):
+    def orange(alpha):
+        image = imread(save_cross_validation(tmp_path / "p.png", cross_validation(n_widths=1), alpha=alpha))
+        curve = image[: image.shape[0] * 4 // 5, :, :3]  # without the legend
+        return int((np.abs(curve - np.array([194, 65, 12]) / 255).max(axis=-1) < 0.15).sum())
+
+    assert orange(30.0) > orange(None) + 200
+    assert orange([30.0, 1.0]) == orange(None)
+
+
 def test_same_table_of_cross_validation_has_the_same_bytes(tmp_path):
     one = save_cross_validation(tmp_path / "1.png", cross_validation())
     same = save_cross_validation(tmp_path / "2.png", cross_validation())
