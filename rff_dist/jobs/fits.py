@@ -23,6 +23,7 @@ from rff_dist.products.choice import check_environment
 from rff_dist.ridge import automatic, search
 from rff_dist.ridge.candidates import Candidate, check_candidates
 from rff_dist.ridge.choices import check_folds, folds_for, planner
+from rff_dist.ridge.describe import describe_features
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import RidgeOptions, read_widths
 from rff_dist.ridge.solve import Solved
@@ -173,7 +174,7 @@ def describe_fit(model: RidgeModel, solved: Solved) -> Summary:
     """Return JSON-able facts about a trained model: what was chosen, and how good it is."""
     status = solved.solution.status
     return {
-        **search.describe_features(model.feature_map),
+        **describe_features(model.feature_map),
         "n_components": model.feature_map.n_components,
         "alpha": model.plain_alpha,
         "alpha_chosen_by": model.card["chosen_by"],

@@ -16,6 +16,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.designs import Design
 from rff_dist.frequencies.measures import GaussianMixture, ProductMeasure, SpectralMeasure
 from rff_dist.kernels.base import Columns, Kernel, LengthScale, LengthScaleFor, ShiftInvariant
+from rff_dist.kernels.characteristic import matern_bessel
 from rff_dist.typing import FloatArray
 
 _FAR = 1e100  # larger distances count as this one, whose square does not overflow
@@ -233,41 +234,6 @@ class Matern(OfDistance):
 
     def spectral_measure(self) -> SpectralMeasure:
         return GaussianMixture(partial(_matern_scales, self.nu))
-
-
-def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
-    """Return 2^(1-ν)/Γ(ν)·s^ν·K_ν(s), by logarithms, since single factors overflow."""
-    gram = np.ones_like(scaled)
-    positive = scaled > 0
-    s = scaled[positive]
-    with np.errstate(divide="ignore", over="ignore"):
-        log_bessel = np.log(scipy.special.kve(nu, s)) - s  # kve is exp(s)·K_ν, which does not underflow
-    log_value = (1 - nu) * np.log(2.0) - scipy.special.gammaln(nu) + nu * np.log(s) + log_bessel
-    values = np.exp(np.minimum(log_value, 0.0))  # rounding would give more than k(0) = 1 at tiny s
-    # K_ν overflows long before s is small: for nu ≥ 1,000 the kernel was 1 everywhere without this
-    beyond = ~np.isfinite(log_value)
-    values[beyond] = _matern_debye(s[beyond], nu)
-    gram[positive] = values
-    return gram
-
-
-def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
-    """Return the Matérn kernel where K_ν overflows (s small beside ν) or underflows (huge s: 0).
-
-    This is the expansion for large orders, DLMF 10.41.4, divided by its value at s = 0. It is written without
-    cancellation, and is within 1e-12 wherever K_ν overflows.
-    """
-    ratio = s / nu
-    excess = ratio * (ratio / (1 + np.hypot(1, ratio)))  # √(1 + (s/ν)²) - 1
-    t = 1 / (1 + excess)
-    terms = (  # of the series' logarithm; each is a polynomial in t minus its value at t = 1, where s = 0
-        (3 * t - 5 * t**3 + 2) / 24,
-        (t**2 - 6 * t**4 + 5 * t**6) / 16,
-        (375 * t**3 - 4779 * t**5 + 9945 * t**7 - 5525 * t**9 - 16) / 5760,
-    )
-    log_value = -nu * (excess - np.log1p(excess / 2)) - np.log1p(excess) / 2
-    log_value += -terms[0] / nu + terms[1] / nu**2 - terms[2] / nu**3
-    return np.asarray(np.exp(np.minimum(log_value, 0.0)))
 
 
 @dataclass(frozen=True, repr=False)

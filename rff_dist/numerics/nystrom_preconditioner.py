@@ -16,6 +16,9 @@ from rff_dist.errors import SolveError
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.typing import FloatArray
 
+SKETCH_COLUMNS = 256  # per pass, so that its sums and what is sent to workers stay small
+MAX_RANK_BYTES = 2**29  # of a sketch; four such arrays exist while its eigenvectors are computed
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NystromPreconditioner:
@@ -88,3 +91,8 @@ def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> Nys
         vectors = root @ (directions / np.sqrt(squares))
         # Algorithm 2.1 takes the shift off again
         return NystromPreconditioner(np.maximum(0.0, squares - shift), vectors)
+
+
+def largest_rank(n_components: int) -> int:
+    """Return the rank that a sketch may reach."""
+    return max(1, min(n_components, MAX_RANK_BYTES // (8 * n_components)))

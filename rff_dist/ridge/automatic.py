@@ -53,11 +53,11 @@ from rff_dist.ridge.choices import (
     planner,
     prepare_folds,
 )
+from rff_dist.ridge.describe import Row, describe_candidate, describe_features
 from rff_dist.ridge.fit import Readings, Trained, train, train_folds, train_without_sums, with_held_out_scores
 from rff_dist.ridge.options import Penalty, RidgeOptions, are_several
-from rff_dist.ridge.plan import check_solver_plan
+from rff_dist.ridge.plan import check_solver_plan, plan_readings
 from rff_dist.ridge.prepare import Prepared, prepare
-from rff_dist.ridge.search import Row, describe_candidate, describe_features, plan_readings
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
 from rff_dist.selection.row_folds import cross_validate_rows
 from rff_dist.statistics import passes

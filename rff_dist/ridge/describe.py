@@ -1,4 +1,4 @@
-"""Facts for a model's card: about the data, the choices, and the error to expect on new rows."""
+"""Facts for a model: the data, the candidates, the choices, and the error to expect on new rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ import numpy as np
 from rff_dist.data.blocks import Block, Dataset
 from rff_dist.data.folds import Folds
 from rff_dist.data.labelled import ExtendedDataset
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.kernel_of import kernel_of, kind_of
+from rff_dist.kernels.stationary import own_length_scale
+from rff_dist.kernels.text import kernel_text
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import Solved
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.storage.generations import name_of
+
+type Row = dict[str, Any]
 
 
 def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
@@ -106,3 +112,44 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
         for name, values in figures.items()
     }
     return {"by": "press" if path is not None else "cv", **found}
+
+
+# -- candidates --------------------------------------------------------------------------------
+
+
+def describe_candidate(feature_map: FeatureMap, solved: Solved) -> Row:
+    """Return JSON-able facts of a cross-validated candidate.
+
+    Returns `row`: `kernel`; `length_scale`, one number, a list, or None if the kernel has no single one;
+      `features`, "fourier" or "nystrom"; `score`, the least error of its table as a share of the targets'
+      variance, by which candidates are compared, and its `standard_error`, None for one split; the
+      `n_components` and `alpha` that were chosen, a list if targets have their own; `alpha_at_end`, the end
+      of the grid that alpha is at, if any; and `rmse`, the root mean squared error of each target in its
+      units.
+    """
+    table, choice = solved.cross_validation, solved.choice
+    assert table is not None
+    assert choice is not None
+    least = table.best
+    if choice.own_alphas is not None:
+        least = table.with_own_alphas(least, always=True)
+    return {
+        **describe_features(feature_map),
+        "n_components": choice.n_components,
+        "alpha": choice.alpha if choice.own_alphas is None else list(choice.own_alphas),
+        "alpha_at_end": choice.at_end if len(table.alphas) > 1 else None,
+        "score": least.score,
+        "standard_error": None if np.isnan(least.standard_error) else least.standard_error,
+        "rmse": np.sqrt(table.at_alphas(choice.n_components, solved.solution.alpha)[0]).tolist(),
+    }
+
+
+def describe_features(feature_map: FeatureMap) -> Row:
+    """Return the `kernel`, `length_scale` and `features` of a candidate; see `describe_candidate`."""
+    kernel = kernel_of(feature_map)
+    length_scale = own_length_scale(kernel)
+    return {
+        "kernel": "given" if kernel is None else kernel_text(kernel),
+        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
+        "features": kind_of(feature_map),
+    }

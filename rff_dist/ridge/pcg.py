@@ -32,12 +32,17 @@ from rff_dist.numerics.conjugate_gradients import (
     conjugate_gradients,
     expected_iterations,
 )
-from rff_dist.numerics.nystrom_preconditioner import NystromPreconditioner, nystrom_preconditioner
+from rff_dist.numerics.nystrom_preconditioner import (
+    SKETCH_COLUMNS,
+    NystromPreconditioner,
+    largest_rank,
+    nystrom_preconditioner,
+)
 from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, make_solution
 from rff_dist.ridge.prepare import Prepared
 from rff_dist.selection.alphas import alpha_grid, check_grid
 from rff_dist.selection.cross_validation import CrossValidation
-from rff_dist.statistics.gram_products import GramOperator, TrainingSplit, gram_operator
+from rff_dist.statistics.gram_products import GramOperator, TrainingSplit, gram_operator, pass_operations
 from rff_dist.statistics.inspection import check_same_rows
 from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
@@ -47,11 +52,7 @@ logger = logging.getLogger(__name__)
 TOLERANCE = 1e-7  # estimated distance from the direct predictions, over the targets' deviations
 MAX_PASSES = 500
 FIRST_RANK = 128
-MAX_RANK_BYTES = 2**29  # of a sketch; four such arrays exist while its eigenvectors are computed
-SKETCH_COLUMNS = 256  # per pass, so that its sums and what is sent to workers stay small
 SIGN_STREAM = 2**33  # beyond the streams of frequencies and seeds; see `frequencies.counter`
-FEATURE_OPERATIONS = 100  # a feature takes as long as so many of a product: 1.9 ns at 50 GFLOP/s
-COLUMN_OPERATIONS = 4  # for each feature and column: a product to the rows, and one back
 # For the choice of alpha, errors at held-out rows need fewer digits than a solution.
 CHOICE_TOLERANCE = 1e-4
 PATIENCE = 5  # steps without a worthwhile gain, after which an alpha is not iterated further
@@ -254,11 +255,6 @@ def _sketch(
         wanted = 2 * rank
 
 
-def largest_rank(n_components: int) -> int:
-    """Return the rank that a sketch may reach."""
-    return max(1, min(n_components, MAX_RANK_BYTES // (8 * n_components)))
-
-
 def random_signs(n_components: int, start: int, stop: int) -> FloatArray:
     """Return columns `start:stop` of a random matrix of ±1/√n_components; each depends on its own number."""
     # bits of Philox, since NumPy promises a generator's stream for one version only
@@ -275,11 +271,6 @@ def _worth_doubling(
     least = expected_iterations(1.0, tolerance)
     saved = expected_iterations(float(found.shortfall(np.array([alpha]))[0]), tolerance) - least
     return saved * pass_operations(operator.accumulation.spec.n_targets) > pass_operations(found.rank)
-
-
-def pass_operations(n_columns: int) -> int:
-    """Return the operations of a pass of Z'(ZV) for each feature."""
-    return FEATURE_OPERATIONS + COLUMN_OPERATIONS * n_columns
 
 
 def _words(found: NystromPreconditioner, alpha: float) -> str:

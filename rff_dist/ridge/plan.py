@@ -5,6 +5,7 @@ Arithmetic on sizes. It refuses a job that cannot fit, with the number needed an
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from bisect import bisect_left
@@ -24,19 +25,18 @@ from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import find_features
 from rff_dist.numerics.machine import available_cores, available_memory
+from rff_dist.numerics.nystrom_preconditioner import SKETCH_COLUMNS, largest_rank
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.numerics.triangular import STRIP_COLUMNS
 from rff_dist.products.float64 import REGION
 from rff_dist.ridge.options import Alpha, RidgeOptions, is_one_alpha
-from rff_dist.ridge.pcg import (
+from rff_dist.selection.cross_validation import cross_validation_bytes
+from rff_dist.statistics.gram_products import (
     COLUMN_OPERATIONS,
     FEATURE_OPERATIONS,
-    SKETCH_COLUMNS,
-    largest_rank,
     pass_operations,
+    tile_height,
 )
-from rff_dist.selection.cross_validation import cross_validation_bytes
-from rff_dist.statistics.gram_products import tile_height
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.statistics.spec import (
     FRACTION_BITS,
@@ -47,6 +47,8 @@ from rff_dist.statistics.spec import (
     tile_rows,
 )
 from rff_dist.text import human_bytes
+
+logger = logging.getLogger(__name__)
 
 ASSUMED_RANK, ASSUMED_STEPS = 512, 40  # of conjugate gradients
 # Share of the cost of Z'Z and its factorisation below which "auto" iterates and goes without statistics: at
@@ -498,6 +500,41 @@ def check_matrix_pass(
             f"{feature_map.n_components:_} squared, but has {human_bytes(limit)}; give it more "
             "memory, or fit fewer components"
         )
+
+
+def plan_readings(
+    dataset: Dataset,
+    n_components: int,
+    n_candidates: int,
+    *,
+    engine: Engine,
+    n_folds: int,
+    features: str | Nystrom = "fourier",
+) -> tuple[int, int]:
+    """Share out candidates among as few readings of the data as memory allows.
+
+    Returns `at_once`: candidates of a reading; `n_parts`: passes of a reading, more than 1 if a worker does
+      not hold the sums of a single candidate.
+    Raises PlanError if memory is too small for a single candidate.
+    """
+    for n_readings in range(1, n_candidates + 1):
+        at_once = -(-n_candidates // n_readings)
+        sums = Sums(alpha="cv", features=features, n_folds=n_folds, n_maps=at_once, in_parts=at_once == 1)
+        try:
+            plan = check_plan(dataset, n_components, sums, engine=engine)
+        except PlanError:
+            if at_once == 1:
+                raise
+        else:
+            break
+    if at_once < n_candidates:
+        logger.warning(
+            "memory holds the statistics of %d of %d candidates at once, so the data are read %d times",
+            at_once,
+            n_candidates,
+            -(-n_candidates // at_once),
+        )
+    return at_once, plan.n_parts
 
 
 def measure_gflops() -> float:

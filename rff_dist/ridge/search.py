@@ -18,26 +18,19 @@ import numpy as np
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.folds import find_folds
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import PlanError
 from rff_dist.features.evidence import TUNING_ROWS
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import kernel_of, kind_of
-from rff_dist.features.nystrom import Nystrom
-from rff_dist.kernels.stationary import own_length_scale
-from rff_dist.kernels.text import kernel_text
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
 from rff_dist.ridge.choices import DEFAULT_FOLDS, folds_for, plan_choices, planner, prepare_folds
+from rff_dist.ridge.describe import Row, describe_candidate
 from rff_dist.ridge.fit import Readings, train_folds
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import RidgeOptions
-from rff_dist.ridge.plan import Sums, check_plan
+from rff_dist.ridge.plan import plan_readings
 from rff_dist.ridge.prepare import prepare
 from rff_dist.ridge.solve import Solved
 from rff_dist.selection.alphas import RESOLUTION
 
 logger = logging.getLogger(__name__)
-
-type Row = dict[str, Any]
 
 DEFAULT_COMPONENTS = 1024  # less than of a fit, since each candidate takes sums and a table in n_components³
 
@@ -122,80 +115,7 @@ def with_folds(options: RidgeOptions) -> RidgeOptions:
     return options
 
 
-def plan_readings(
-    dataset: Dataset,
-    n_components: int,
-    n_candidates: int,
-    *,
-    engine: Engine,
-    n_folds: int,
-    features: str | Nystrom = "fourier",
-) -> tuple[int, int]:
-    """Share out candidates among as few readings of the data as memory allows.
-
-    Returns `at_once`: candidates of a reading; `n_parts`: passes of a reading, more than 1 if a worker does
-      not hold the sums of a single candidate.
-    Raises PlanError if memory is too small for a single candidate.
-    """
-    for n_readings in range(1, n_candidates + 1):
-        at_once = -(-n_candidates // n_readings)
-        sums = Sums(alpha="cv", features=features, n_folds=n_folds, n_maps=at_once, in_parts=at_once == 1)
-        try:
-            plan = check_plan(dataset, n_components, sums, engine=engine)
-        except PlanError:
-            if at_once == 1:
-                raise
-        else:
-            break
-    if at_once < n_candidates:
-        logger.warning(
-            "memory holds the statistics of %d of %d candidates at once, so the data are read %d times",
-            at_once,
-            n_candidates,
-            -(-n_candidates // at_once),
-        )
-    return at_once, plan.n_parts
-
-
 # -- the figures that candidates are compared by ------------------------------------------------------------
-
-
-def describe_candidate(feature_map: FeatureMap, solved: Solved) -> Row:
-    """Return JSON-able facts of a cross-validated candidate.
-
-    Returns `row`: `kernel`; `length_scale`, one number, a list, or None if the kernel has no single one;
-      `features`, "fourier" or "nystrom"; `score`, the least error of its table as a share of the targets'
-      variance, by which candidates are compared, and its `standard_error`, None for one split; the
-      `n_components` and `alpha` that were chosen, a list if targets have their own; `alpha_at_end`, the end
-      of the grid that alpha is at, if any; and `rmse`, the root mean squared error of each target in its
-      units.
-    """
-    table, choice = solved.cross_validation, solved.choice
-    assert table is not None
-    assert choice is not None
-    least = table.best
-    if choice.own_alphas is not None:
-        least = table.with_own_alphas(least, always=True)
-    return {
-        **describe_features(feature_map),
-        "n_components": choice.n_components,
-        "alpha": choice.alpha if choice.own_alphas is None else list(choice.own_alphas),
-        "alpha_at_end": choice.at_end if len(table.alphas) > 1 else None,
-        "score": least.score,
-        "standard_error": None if np.isnan(least.standard_error) else least.standard_error,
-        "rmse": np.sqrt(table.at_alphas(choice.n_components, solved.solution.alpha)[0]).tolist(),
-    }
-
-
-def describe_features(feature_map: FeatureMap) -> Row:
-    """Return the `kernel`, `length_scale` and `features` of a candidate; see `describe_candidate`."""
-    kernel = kernel_of(feature_map)
-    length_scale = own_length_scale(kernel)
-    return {
-        "kernel": "given" if kernel is None else kernel_text(kernel),
-        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
-        "features": kind_of(feature_map),
-    }
 
 
 def choose(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Row], int]:

@@ -22,7 +22,8 @@ from rff_dist.jobs import train as training
 from rff_dist.jobs.fits import Fit, JobData
 from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.kernels.stationary import Cauchy, Matern
-from rff_dist.ridge import automatic, search
+from rff_dist.kernels.text import kernel_text
+from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.candidates import make_candidates
 from rff_dist.ridge.choices import planner
@@ -104,7 +105,7 @@ def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options)
         if summary["features"] == "nystrom"
         else published.feature_map.spec.kernel
     )
-    assert summary["kernel"] == search.kernel_text(kernel)
+    assert summary["kernel"] == kernel_text(kernel)
 
 
 def test_given_candidates_are_those_of_a_search(problem, in_memory):

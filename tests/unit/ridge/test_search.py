@@ -18,7 +18,7 @@ from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.find import find_kernel
 from rff_dist.kernels.stationary import Gaussian, Sinc
 from rff_dist.kernels.text import kernel_text
-from rff_dist.ridge import search as search_module
+from rff_dist.ridge import plan as plan_module
 from rff_dist.ridge.candidates import (
     DEFAULT_KERNELS,
     Candidate,
@@ -128,8 +128,8 @@ def test_little_memory_takes_more_readings_and_gives_the_same(
             raise PlanError("too much")
         return whole_plan(dataset, n_components, sums, **options)
 
-    whole_plan = search_module.check_plan
-    monkeypatch.setattr(search_module, "check_plan", check_plan)
+    whole_plan = plan_module.check_plan
+    monkeypatch.setattr(plan_module, "check_plan", check_plan)
     engine, passes = counting()
     with caplog.at_level(logging.WARNING, "rff_dist"):
         split = search_plain(dataset, candidates, engine=engine, n_components=16)
