@@ -138,8 +138,7 @@ def _passes_view(inertias: Sequence[float]) -> RenderableType:
 
 def _candidates_view(found: Mapping[str, Any]) -> RenderableType:
     view, table = display.titled_table(
-        f"numbers of clusters, by {found['chosen_by']}",
-        *("clusters", "inertia", "silhouette", "gap", "stability", ""),
+        "numbers of clusters, by silhouette", "clusters", "inertia", "silhouette", ""
     )
     for row in found["candidates"]:
         best = row["n_clusters"] == found["n_clusters"]
@@ -147,10 +146,8 @@ def _candidates_view(found: Mapping[str, Any]) -> RenderableType:
             f"{row['n_clusters']:,}",
             number(row["inertia"]),
             number(row["silhouette"]),
-            "–" if row["gap"] is None else display.plus_minus(row["gap"], row["gap_error"]),
-            number(row["stability"]),
             "← chosen" if best else "",
             style="bold" if best else None,
         )
-    note = f"silhouette: on {found['n_sampled']:,} rows in features; gap and stability: on up to 1,000"
+    note = f"silhouette: on {found['n_sampled']:,} rows in features"
     return Group(view, Text(note, "dim"))

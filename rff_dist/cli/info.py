@@ -283,7 +283,7 @@ def _cluster_facts(record: Record) -> ShownFacts:
         "kernel": _kernel_words(features),
         **clusters_words({**metadata, **passes}),
         "sizes": display.some([float(weight) for weight in weights]),
-        "chosen from": f"{numbers}, by {card['chosen_by']}" if "chosen_by" in card else None,
+        "chosen from": f"{numbers}, by silhouette" if "candidates" in card else None,
         "made": card["created"],
         "data fingerprint": card.get("data_fingerprint", "–")[:16],
         "digest": metadata["digest"][:16],

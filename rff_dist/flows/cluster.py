@@ -134,7 +134,7 @@ def cluster(parameters: ClusterParameters) -> Summary:
     show_table("cluster-sizes", _size_table(clusters.weights.tolist()), "Clusters by size.")
     if candidates is not None:
         compared = _number_table(candidates, clusters.n_clusters)
-        show_table("cluster-numbers", compared, f"Numbers of clusters, by {job.lloyd.criterion}.")
+        show_table("cluster-numbers", compared, "Numbers of clusters, by silhouette.")
     return result
 
 
@@ -171,9 +171,7 @@ def _number_table(candidates: Sequence[Mapping[str, Any]], taken: int) -> list[d
     return [
         {
             "clusters": row["n_clusters"],
-            **{
-                name: number(row[name]) for name in ("inertia", "silhouette", "gap", "gap_error", "stability")
-            },
+            **{name: number(row[name]) for name in ("inertia", "silhouette")},
             "passes": row["n_iter"],
             "": "taken" if row["n_clusters"] == taken else "",
         }

@@ -83,7 +83,7 @@ class ClusteringRun:
         found = self.comparison
         if found is None:
             return {}
-        return {"chosen_by": found.criterion, "candidates": found.rows, "n_sampled": found.n_sampled}
+        return {"candidates": found.rows, "n_sampled": found.n_sampled}
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps in their order; the number of passes is not known beforehand."""
@@ -165,11 +165,9 @@ class ClusteringRun:
         }
 
     def choose(self) -> Summary:
-        """Compare the numbers of clusters on samples of the rows, and take the best."""
-        Announcer(self.engine.observers)(Remark("choose", f"by {self.job.lloyd.criterion}"))
-        self.comparison = choosing_k.compare(
-            self.dataset, self.found, criterion=self.job.lloyd.criterion, seed=self.job.features.seed
-        )
+        """Compare the numbers of clusters on a sample of the rows; the largest silhouette wins."""
+        Announcer(self.engine.observers)(Remark("choose", "by silhouette"))
+        self.comparison = choosing_k.compare(self.dataset, self.found, seed=self.job.features.seed)
         return {"candidates": self.comparison.rows}
 
     def assign(self) -> Summary:

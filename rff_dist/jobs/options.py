@@ -420,17 +420,10 @@ class Lloyd:
     panel: ClassVar[str] = "Clusters"
 
     n_clusters: Count | Counts = option(
-        "Number of clusters. Several numbers share the passes, and `choose` takes the best of them.",
+        "Number of clusters. Several numbers share the passes, and that of the largest silhouette is taken.",
         8,
         flag="--clusters",
         unit="K|K1,K2,…",
-    )
-    choose: Literal["silhouette", "gap", "stability"] | None = option(
-        "Criterion that chooses among several numbers of clusters. silhouette (the default): the largest "
-        "silhouette. gap: the smallest number whose gap statistic the next number does not beat by a "
-        "standard error. stability: the most stable under resampling.",
-        None,
-        alias="criterion",
     )
     init: Literal["k-means||", "k-means++"] = option(
         "Source of the candidates for the first centres. k-means||: all rows, in three passes. k-means++: a "
@@ -457,12 +450,7 @@ class Lloyd:
     def __post_init__(self) -> None:
         from rff_dist.kmeans import choosing_k
 
-        if self.choose is not None and len(self.numbers) == 1:
-            raise InvalidParameterError(
-                f"`choose` is {self.choose!r}, but there is only one number of clusters; give several in "
-                "`n_clusters`"
-            )
-        choosing_k.check_numbers(self.numbers, self.criterion)
+        choosing_k.check_numbers(self.numbers)
         _ = self.to_library(0)  # checks itself
 
     def to_library(self, seed: int) -> LloydOptions:
@@ -477,11 +465,6 @@ class Lloyd:
         """Numbers of clusters to find, in ascending order."""
         given = self.n_clusters
         return sorted(given) if isinstance(given, list) else [given]
-
-    @property
-    def criterion(self) -> str:
-        """The criterion that chooses among several numbers."""
-        return self.choose or "silhouette"
 
 
 # -- where results go, and where the job runs ------------------------------------------------------

@@ -46,8 +46,8 @@ def clusters_page(
         [(int(i), float(sizes[i]), f"{sizes[i] / sizes.sum():.1%}") for i in order[:50]],
     )
     if candidates:
-        page.section("Number of clusters", f"{clusters.n_clusters:,} clusters were chosen.")
-        measures = ("inertia", "silhouette", "stability")
+        page.section("Number of clusters", f"{clusters.n_clusters:,} clusters have the largest silhouette.")
+        measures = ("inertia", "silhouette")
         rows = [(f"{row['n_clusters']:,}", *(row[name] for name in measures)) for row in candidates]
         page.table("What was compared", ("clusters", *measures), rows)
     page.section(

@@ -121,7 +121,6 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     places = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
     options = {
         "n_clusters": [6, 2, 4],
-        "choose": "gap",
         "n_init": 1,
         "algorithm": "minibatch",
         "labels": None,
@@ -137,7 +136,7 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
         )
         for number in (2, 4, 6)
     ]
-    expected = choosing_k.compare(dataset, alone, criterion="gap", seed=3)
+    expected = choosing_k.compare(dataset, alone, seed=3)
     assert result["candidates"] == expected.rows
     assert result["digest"] == expected.best.digest() == read_clusters(places["model"]).digest()
     assert read_clusters(places["model"]).card["candidates"] == expected.rows
@@ -222,7 +221,6 @@ GOOD = {"data": "data.zarr", "output": "labels.zarr", "model": "model", "n_clust
         ({"n_clusters": 0}, "greater than or equal to 1"),
         ({"n_clusters": []}, "at least 1 item"),
         ({"n_clusters": [3, 3]}, "expected different whole numbers"),
-        ({"choose": "elbow"}, "'silhouette', 'gap' or 'stability'"),
         ({"algorithm": "elkan"}, "'lloyd', 'minibatch' or 'progressive'"),
         ({"normalize": "degree"}, "without `n_principal`"),
         ({"n_principal": 2000}, "above `n_components`=1024"),

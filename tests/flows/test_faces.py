@@ -184,8 +184,8 @@ GIVEN: list[tuple[type, list[str], dict[str, Any]]] = [
     ),
     (
         Clustering,
-        ["--clusters", "2,4", "--choose", "gap", "--starts", "3", "--tol", "0", "--features", "nystrom"],
-        {"n_clusters": [2, 4], "choose": "gap", "n_init": 3, "tol": 0.0, "features": "nystrom"},
+        ["--clusters", "2,4", "--starts", "3", "--tol", "0", "--features", "nystrom"],
+        {"n_clusters": [2, 4], "n_init": 3, "tol": 0.0, "features": "nystrom"},
     ),
     (Predict, ["--interval", "0.9", "--std"], {"interval": 0.9, "std": True}),
     (Update, ["--drift-level", "0.01", "--backfill", "7"], {"drift_level": 0.01, "backfill": 7}),

@@ -146,15 +146,15 @@ def test_a_damaged_or_other_model_is_refused(written, tmp_path):
 def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     several = ["--clusters", "4,2", *SMALL[2:], "--model", tmp_path / "model"]
     found = document("cluster", data, tmp_path / "labels.zarr", *several)
-    assert (found["n_clusters"], found["chosen_by"], found["n_sampled"]) == (4, "silhouette", 500)
+    assert (found["n_clusters"], found["n_sampled"]) == (4, 500)
     assert found["digest"] == fit_here(data).digest()
     assert [row["n_clusters"] for row in found["candidates"]] == [2, 4]
     assert read_clusters(tmp_path / "model").card["candidates"] == found["candidates"]
-    shown = run("cluster", data, tmp_path / "labels.zarr", *several, "--overwrite", "--choose", "gap").stdout
+    shown = run("cluster", data, tmp_path / "labels.zarr", *several, "--overwrite").stdout
     lines = [line for line in shown.splitlines() if "← chosen" in line]
     assert len(lines) == 1
-    assert "numbers of clusters, by gap" in shown
-    assert "chosen from 2, 4, by gap" in " ".join(run("info", tmp_path / "model").stdout.split())
+    assert "numbers of clusters, by silhouette" in shown
+    assert "chosen from 2, 4, by silhouette" in " ".join(run("info", tmp_path / "model").stdout.split())
 
 
 def test_the_tables_show_sizes_and_the_inertia_of_each_pass(data, tmp_path):
@@ -185,8 +185,6 @@ def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_pat
         (["--clusters", "two"], 2, "expected a whole number"),
         (["--clusters", "2,2"], 2, "--clusters is [2, 2]"),
         (["--clusters", "600"], 65, "n_samples=500"),
-        (["--choose", "gap"], 2, "there is only one number of clusters"),
-        (["--clusters", "2,3", "--choose", "elbow"], 2, "--choose 'elbow'"),
         (["--init", "random"], 2, "--init 'random'"),
         (["--tol", "-1"], 2, "--tol is -1.0"),
         (["--length-scale", "evidence"], 2, "evidence needs targets"),

@@ -1,8 +1,7 @@
-"""How many clusters: silhouettes against scikit-learn, gap and stability on blobs, rules of choice."""
+"""How many clusters: silhouettes against scikit-learn, and which number is taken."""
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from rff_dist.kmeans import choosing_k
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
-from rff_dist.kmeans.choosing_k import choose, gap_statistics, mean_silhouettes, stabilities
+from rff_dist.kmeans.choosing_k import Comparison, JudgedNumber, mean_silhouettes
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 
 ENGINE = SerialEngine(n_threads=1)
@@ -53,43 +52,9 @@ def test_one_cluster_has_no_silhouette_and_equal_rows_have_zero():
     np.testing.assert_array_equal(found, [np.nan, 0.0])
 
 
-def test_the_gap_is_largest_at_the_number_of_blobs_and_none_is_needed_for_uniform_rows():
-    # a wide kernel: features are then nearly linear, and the box's own curvature does not count
-    feature_map = draw_feature_map(Gaussian(8.0), n_features=3, n_components=64, random_state=0)
-    numbers = [1, 2, 3, 4, 6]
-    gaps, errors = gap_statistics(X, feature_map, numbers, seed=0)
-    assert numbers[int(np.argmax(gaps))] == 4
-    uniform = np.random.default_rng(3).random((300, 3))
-    narrow, narrow_errors = gap_statistics(uniform, feature_map, [1, 2, 3], seed=0)
-    # rows of the same law as the references: within their spread, which falls as 1/sqrt(rows)
-    assert np.abs(narrow).max() < 0.1
-    assert (errors > 0).all()
-    assert (narrow_errors > 0).all()
-
-
-def test_blobs_are_stable_and_their_halves_are_not():
-    stable, halves = stabilities(X, [4, 7], seed=0)
-    assert stable == 1.0
-    assert halves < 0.9
-
-
-def candidates(**values):
-    return [
-        SimpleNamespace(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("criterion", "values", "place"),
-    [
-        ("silhouette", {"silhouette": [math.nan, 0.5, 0.7, 0.7]}, 2),
-        ("stability", {"stability": [1.0, 0.8, 1.0, 0.9]}, 2),
-        ("gap", {"gap": [0.1, 0.5, 0.52, 0.3], "gap_error": [0.0, 0.01, 0.03, 0.01]}, 1),
-        ("gap", {"gap": [0.1, 0.5, 0.9], "gap_error": [0.0, 0.1, 0.1]}, 2),
-    ],
-)
-def test_the_rules_take(criterion, values, place):
-    assert choose(candidates(**values), criterion) == place
+def test_the_largest_silhouette_is_taken_and_the_first_of_equals():
+    judged = [JudgedNumber(number, value) for number, value in enumerate([math.nan, 0.5, 0.7, 0.7])]
+    assert Comparison(tuple(judged), 100).best == 2
 
 
 def compare(dataset, *, engine=ENGINE, **options):
@@ -118,7 +83,7 @@ def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
         Z = alone.feature_map.transform(X, dtype=np.float64)
         labels = kmeans_labels.label_in_memory(ArrayDataset(X), alone, engine=ENGINE)
         assert one.silhouette == pytest.approx(silhouette_score(Z, labels), abs=1e-9)
-    assert (found.best.n_clusters, found.best_index, found.n_sampled) == (4, 1, 600)
+    assert (found.best.n_clusters, found.n_sampled) == (4, 600)
     assert [row["n_clusters"] for row in found.rows] == [2, 4, 6]
 
 
@@ -197,9 +162,9 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch
 
 
 def test_as_many_clusters_as_rows_leave_nothing_over():
-    found = compare(ArrayDataset(X[:5]), n_clusters=[1, 5], choose="gap", **SMALL)
+    found = compare(ArrayDataset(X[:5]), n_clusters=[1, 5], **SMALL)
     assert found.rows[0]["silhouette"] is None
-    assert found.rows[1]["gap"] is None
+    assert found.rows[1]["inertia"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -208,7 +173,6 @@ def test_as_many_clusters_as_rows_leave_nothing_over():
         ({"n_clusters": []}, InvalidParameterError, "different whole numbers"),
         ({"n_clusters": [2, 2]}, InvalidParameterError, "different whole numbers"),
         ({"n_clusters": [0, 2]}, InvalidParameterError, "at least 1"),
-        ({"n_clusters": [2, 3], "choose": "elbow"}, InvalidParameterError, "'silhouette'"),
         ({"n_clusters": [2, 700]}, DataError, "n_clusters=700"),
         ({"n_clusters": [2, 3], "init": "random"}, InvalidParameterError, "k-means"),
         ({"n_clusters": [2, 3], "algorithm": "elkan"}, InvalidParameterError, "unknown `algorithm` 'elkan'"),
