@@ -79,9 +79,8 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 }
 CLUSTERS: dict[str, dict[str, Any]] = {
     "clusters of features": {"n_init": 2, "n_clusters": [3, 4]},
-    "clusters of principal components from small batches": {
+    "clusters of principal components": {
         "features": "nystrom",
-        "algorithm": "minibatch",
         "n_principal": 5,
         "normalize": "degree",
         "standardize": True,

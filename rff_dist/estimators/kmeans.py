@@ -59,10 +59,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     tol : float, default=1e-4
         A start stops when the sum of its centres' squared shifts is at most this share of the mean variance
         of Z's columns; with 0, when no label changes.
-    algorithm : {"lloyd", "minibatch", "progressive"}, default="lloyd"
-        "lloyd" passes over all rows until the centres stay. The others save most of these passes, for very
-        many rows in no particular order: "minibatch" begins with up to 100 steps on batches of up to 16,384
-        rows, "progressive" with passes over 1/64, 1/16 and 1/4 of the blocks of rows.
     n_principal : int or None, default=None
         Cluster in the scores on that many leading kernel principal components (see `RFFPCA`), instead of all
         features. This takes one more pass of O(n_samples · n_components²), and makes the others cheaper.
@@ -114,8 +110,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     References
     ----------
     Dhillon, Guan & Kulis (2004), kernel k-means; Chitta, Jin & Jain (2012), in random Fourier features;
-    Bahmani et al. (2012), k-means||; Lattanzi & Sohler (2019), local search; Sculley (2010), mini-batches;
-    von Luxburg (2007), spectral clustering.
+    Bahmani et al. (2012), k-means||; Lattanzi & Sohler (2019), local search; von Luxburg (2007), spectral
+    clustering.
 
     Examples
     --------
@@ -136,7 +132,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     init: Any = "k-means||"
     max_iter: int = LloydOptions.max_iter
     tol: float = LloydOptions.tol
-    algorithm: str = "lloyd"
     n_principal: int | None = None
     normalize: str | None = None
     labels_: NDArray[np.int32] = field(init=False)
@@ -186,7 +181,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             n_init=n_init,
             max_iter=self.max_iter,
             tol=self.tol,
-            algorithm=self.algorithm,
             seed=space.seed,
         )
         return space, lloyd

@@ -440,12 +440,6 @@ class Lloyd:
         1e-4,
         unit="SHARE",
     )
-    algorithm: Literal["lloyd", "minibatch", "progressive"] = option(
-        "Algorithm. lloyd: passes over all rows. The others are for very many rows in no particular order, "
-        "and come before these passes. minibatch: up to 100 steps on few rows. progressive: passes over "
-        "1/64, 1/16 and 1/4 of the blocks.",
-        "lloyd",
-    )
 
     def __post_init__(self) -> None:
         from rff_dist.kmeans import choosing_k
@@ -457,7 +451,7 @@ class Lloyd:
         """Return the options as the library takes them."""
         from rff_dist.kmeans.options import LloydOptions
 
-        given = values_of(self, "init", "n_init", "max_iter", "tol", "algorithm")
+        given = values_of(self, "init", "n_init", "max_iter", "tol")
         return LloydOptions(self.numbers[-1], seed=seed, **given)
 
     @property

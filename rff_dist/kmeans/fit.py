@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.frequencies.counter import row_uniforms
 from rff_dist.kmeans.candidates import ChosenRows, SeedChoice, choose_rows
-from rff_dist.kmeans.cluster_sums import Centres, ClusterSums
-from rff_dist.kmeans.lloyd_pass import Minibatch, sum_batch
+from rff_dist.kmeans.cluster_sums import Centres
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import (
     ClusteringJob,
@@ -40,14 +38,6 @@ from rff_dist.statistics.moments import Moments
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
-
-
-# After these steps full passes started 0.4 to 1.2 % above the final inertia, and 3 to 15 % above it without
-# (400,000 rows, 50 and 100 clusters).
-BATCH_ROWS, BATCH_BLOCKS, BATCH_STEPS = 16_384, 8, 100
-PROGRESSIVE_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the blocks
-PROGRESSIVE_PASSES = 10  # at most, on each share
-_BLOCK_STREAM, _STEP_STREAM = 2**35, 2**35 + 2**20
 
 
 # -- the whole job ---------------------------------------------------------------------------------
@@ -113,69 +103,12 @@ def find_clusters(
 def start(job: ClusteringJob, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
     """Return the centres from which the Lloyd passes over all rows start, for each number of clusters."""
     if isinstance(lloyd.init, str):
-        starts = choose_starts(find_candidates(job, lloyd), lloyd, numbers)
-    else:
-        centres = read_centres(lloyd.init, job.feature_map, lloyd.n_clusters)
-        starts = Starts(centres[np.newaxis], (lloyd.n_clusters,))
-    if lloyd.algorithm == "minibatch":
-        return learn_from_batches(job, starts, seed=lloyd.seed)
-    if lloyd.algorithm == "progressive":
-        return converge_on_samples(job, starts, tol=lloyd.tol, seed=lloyd.seed)
-    return starts
+        return choose_starts(find_candidates(job, lloyd), lloyd, numbers)
+    centres = read_centres(lloyd.init, job.feature_map, lloyd.n_clusters)
+    return Starts(centres[np.newaxis], (lloyd.n_clusters,))
 
 
 # -- Lloyd passes ----------------------------------------------------------------------------------
-
-
-def learn_from_batches(job: ClusteringJob, starts: Starts, *, seed: int) -> Starts:
-    """Return the starts after steps on seeded batches of rows; each step uses the centres of the one before.
-
-    A centre is the mean of the rows that were nearest to it when they were drawn. So each row moves it by one
-    over their number, the learning rate of stochastic gradient descent on the inertia. Steps 2, 4, 8, … start
-    new means, so that rows drawn for early centres do not influence late ones: this reduces the excess over
-    the final inertia to between a half and a seventh. A step takes up to 16,384 rows, at most an eighth of
-    all, from up to eight blocks, chosen by the seed and the step. There are up to 100 steps, which together
-    draw no more rows than the dataset has. The sums are exact: the same bits on any engine.
-
-    Bottou & Bengio (1995), Convergence properties of the k-means algorithms, Sec. 3; Sculley (2010),
-    Web-scale k-means clustering, Alg. 1.
-    """
-    blocks, n_samples = inspection.blocks_of(job.dataset), job.dataset.n_samples
-    n_blocks = min(BATCH_BLOCKS, len(blocks))
-    n_rows = max(1, min(BATCH_ROWS, n_samples // 8) // n_blocks)
-    seen: ClusterSums | None = None
-    n_steps = min(BATCH_STEPS, n_samples // (n_rows * n_blocks))
-    job.expect("mini-batch", n_steps)
-    for step in range(n_steps):
-        order = np.argsort(row_uniforms(seed, _STEP_STREAM + step, 0, len(blocks)), kind="stable")
-        sample = [blocks[i] for i in np.sort(order[:n_blocks])]
-        state = job.centres(starts.values, counts=starts.counts)
-        sums = job.run(sum_batch, Minibatch(state, n_rows, seed, step), label="mini-batch", blocks=sample)
-        starts_anew = step & (step - 1) == 0  # 0 and powers of two
-        seen = sums if seen is None or starts_anew else seen + sums
-        starts = replace(starts, values=seen.means(state))
-    return starts
-
-
-def converge_on_samples(job: ClusteringJob, starts: Starts, *, tol: float, seed: int) -> Starts:
-    """Return the starts after some Lloyd passes on growing, seeded samples of the blocks."""
-    values = starts.values.copy()
-    blocks = inspection.blocks_of(job.dataset)
-    order = np.argsort(row_uniforms(seed, _BLOCK_STREAM, 0, len(blocks)), kind="stable")
-    for share in PROGRESSIVE_SHARES:
-        n_blocks = int(len(blocks) * share)
-        if n_blocks < 1:
-            continue
-        sample = [blocks[i] for i in np.sort(order[:n_blocks])]
-        moving = np.arange(len(starts))
-        for _ in range(PROGRESSIVE_PASSES):
-            label = f"lloyd on {n_blocks} of {len(blocks)} blocks"
-            state = job.centres(values[moving], counts=tuple(starts.counts[start] for start in moving))
-            values[moving] = job.sums(state, blocks=sample, label=label).means(state)
-            moving = moving[_shift(state.values, values[moving]) > tol * job.variance]
-            if not len(moving):
-                break
-    return replace(starts, values=values)
 
 
 def _shift(former: FloatArray, centres: FloatArray) -> FloatArray:

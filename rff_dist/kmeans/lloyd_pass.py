@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 from typing import Any, ClassVar
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
 from rff_dist.features.feature_map import FeatureMap, overflow
-from rff_dist.frequencies.counter import row_uniforms
 from rff_dist.kmeans.cluster_sums import (
     Centres,
     ClusterSums,
@@ -39,7 +38,6 @@ from rff_dist.typing import FloatArray
 
 _PANEL_ROWS = 64  # all float64 products have this height, since their rounding depends on their shape
 _SCORED_ROWS = 512  # rows scored at a time, so that their scores stay in the cache
-_BATCH_STREAM = 2**35 + 2**30
 
 
 # -- scores ----------------------------------------------------------------------------------------
@@ -342,33 +340,3 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
     rows = replace(rows, sample_weight=None)
     visit_tiles(rows, state.feature_map, measure, n_columns=scorer.n_clusters)
     return distances
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Minibatch:
-    """The state of a mini-batch step on a few rows of some blocks.
-
-    `n_rows`: rows taken from each block; all of a smaller block.
-    `seed`, `step`: together with the rows' numbers these decide which rows are taken.
-    """
-
-    centres: Centres
-    n_rows: int
-    seed: int
-    step: int
-
-
-def sum_batch(rows: Rows, state: Minibatch) -> ClusterSums:
-    """Sum a seeded sample of a block's rows by their nearest centres, as `sum_clusters` does.
-
-    Raises DataError if a value is not finite or a weight negative.
-    """
-    block = rows.block
-    if state.n_rows < block.n_samples:
-        stream = _BATCH_STREAM + state.step
-        uniforms = row_uniforms(state.seed, stream, block.start, block.stop)
-        chosen = np.sort(np.argsort(uniforms, kind="stable")[: state.n_rows])
-        weights = None if rows.sample_weight is None else rows.sample_weight[chosen]
-        few = replace(block, stop=block.start + len(chosen))
-        rows = Rows(few, rows.X[chosen], sample_weight=weights)
-    return sum_clusters(rows, state.centres)

@@ -14,7 +14,6 @@ from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.pca.fit import check_normalize
 
 INITS = ("k-means||", "k-means++")
-ALGORITHMS = ("lloyd", "minibatch", "progressive")
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,6 @@ class LloydOptions:
     `max_iter`: largest number of Lloyd passes.
     `tol`: a start stops when the sum of its centres' squared shifts is at most this share of the mean
       variance of Z's columns. With 0 it stops when no centre moved at all, so that no label changed.
-    `algorithm`: {"lloyd", "minibatch", "progressive"}. What is done first to save Lloyd passes over all rows:
-      nothing; steps on small samples, see `learn_from_batches`; or passes over 1/64, 1/16 and 1/4 of the
-      blocks. The last two are for very many rows whose order does not matter.
     `seed`: seed of the starts and of samples of rows.
     Raises InvalidParameterError if a value is out of range.
     """
@@ -84,7 +80,6 @@ class LloydOptions:
     n_init: int = 1
     max_iter: int = 300
     tol: float = 1e-4
-    algorithm: str = "lloyd"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -92,7 +87,6 @@ class LloydOptions:
             check_count(getattr(self, name), name)
         if not is_number(self.tol) or not 0 <= self.tol < np.inf:
             raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number of at least 0")
-        check_name(self.algorithm, ALGORITHMS, "algorithm")
         if isinstance(self.init, str):
             check_name(self.init, INITS, "init", also=", or an array of centres")
         elif self.n_init != 1:

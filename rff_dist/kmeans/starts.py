@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.data.samples import sample_rows
 from rff_dist.engines.progress import Announcer, Rounds
 from rff_dist.engines.protocol import Engine
@@ -154,11 +154,10 @@ class ClusteringJob:
         *,
         label: str,
         combine: Callable[[T, T], T] = operator.add,
-        blocks: Sequence[Block] | None = None,
     ) -> T:
-        """Run a pass over all blocks, or over the given ones."""
+        """Run a pass over all blocks."""
         return inspection.sum_rows(
-            self.dataset, compute, state, blocks=blocks, combine=combine, engine=self.engine, label=label
+            self.dataset, compute, state, combine=combine, engine=self.engine, label=label
         )
 
     def expect(self, label: str, limit: int) -> None:
@@ -169,15 +168,12 @@ class ClusteringJob:
         """Return the state of a pass that compares rows with centres."""
         return Centres(self.feature_map, values, self.grid, counts)
 
-    def sums(
-        self, state: Centres, *, blocks: Sequence[Block] | None = None, label: str = "lloyd"
-    ) -> ClusterSums:
+    def sums(self, state: Centres, *, label: str = "lloyd") -> ClusterSums:
         """Run a Lloyd pass with a state's centres; raises PlanError if a worker's memory is too small."""
         n_init, n_clusters, n_components = state.values.shape
         check_memory(self.dataset, n_components, n_init, n_clusters, engine=self.engine)
-        sums = self.run(sum_clusters, state, label=label, blocks=blocks)
-        expected = sum(block.n_samples for block in blocks) if blocks is not None else self.dataset.n_samples
-        inspection.check_counted(sums.n_samples, expected)
+        sums = self.run(sum_clusters, state, label=label)
+        inspection.check_counted(sums.n_samples, self.dataset.n_samples)
         return sums
 
 

@@ -122,7 +122,6 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     options = {
         "n_clusters": [6, 2, 4],
         "n_init": 1,
-        "algorithm": "minibatch",
         "labels": None,
     }
     with lend_engine(SerialEngine(1)):
@@ -131,9 +130,7 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     dataset = open_dataset(parameters.data, y=None)
     space = ClusterSpace(Gaussian(), n_components=64, seed=3)
     alone = [
-        kmeans.fit(
-            dataset, space, LloydOptions(number, algorithm="minibatch", seed=3), engine=SerialEngine(1)
-        )
+        kmeans.fit(dataset, space, LloydOptions(number, seed=3), engine=SerialEngine(1))
         for number in (2, 4, 6)
     ]
     expected = choosing_k.compare(dataset, alone, seed=3)
@@ -221,7 +218,6 @@ GOOD = {"data": "data.zarr", "output": "labels.zarr", "model": "model", "n_clust
         ({"n_clusters": 0}, "greater than or equal to 1"),
         ({"n_clusters": []}, "at least 1 item"),
         ({"n_clusters": [3, 3]}, "expected different whole numbers"),
-        ({"algorithm": "elkan"}, "'lloyd', 'minibatch' or 'progressive'"),
         ({"normalize": "degree"}, "without `n_principal`"),
         ({"n_principal": 2000}, "above `n_components`=1024"),
         ({"n_components": 9}, "take 10"),

@@ -1,7 +1,6 @@
 """Kernel k-means in features: against scikit-learn's KMeans on an explicit Z, and its own promises."""
 
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -31,7 +30,6 @@ from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError,
 from rff_dist.features.nystrom import draw_nystrom
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans import lloyd_pass
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.lloyd_pass import centre_distances
 from rff_dist.kmeans.options import LloydOptions
@@ -285,85 +283,9 @@ def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
     assert (found.weights > 0).all()
 
 
-def test_growing_samples_save_full_passes():
-    rng = np.random.default_rng(4)
-    X = rng.normal(size=(70_000, 2)).astype(np.float32)
-    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=16, random_state=0)
-    found = [
-        kmeans.find_clusters(
-            ArrayDataset(X),
-            feature_map,
-            LloydOptions(5, init=X[:5], tol=3e-3, algorithm=algorithm),
-            engine=ENGINE,
-        )
-        for algorithm in ("lloyd", "progressive")
-    ]
-    assert found[1].n_iter < found[0].n_iter
-    assert found[1].inertias[0] < 1.01 * found[1].inertia < found[0].inertias[0]
-
-
 @pytest.fixture(scope="module")
 def shuffled():
     return np.random.default_rng(4).normal(size=(100_000, 2)).astype(np.float32)
-
-
-def test_centres_of_mini_batches_are_the_means_of_the_rows_drawn_while_they_were_nearest(shuffled):
-    """Written out on an explicit Z."""
-    dataset = write_dataset("memory://mini-batches", shuffled, chunk_rows=20_000)
-    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=16, random_state=0)
-    Z, drawn = feature_map.transform(shuffled), []
-
-    class Watching(SerialEngine):
-        def map_reduce(self, function, blocks, state, **options):
-            compute = function.compute
-
-            def watch(rows, state):
-                drawn[-1] += [rows.X[_drawn_rows(rows.block, state)]]
-                return compute(rows, state)
-
-            drawn.append([])
-            return super().map_reduce(replace(function, compute=watch), blocks, state, **options)
-
-    def _drawn_rows(block, state):
-        stream = lloyd_pass._BATCH_STREAM + state.step
-        uniforms = lloyd_pass.row_uniforms(state.seed, stream, block.start, block.stop)
-        return np.sort(np.argsort(uniforms, kind="stable")[: state.n_rows])
-
-    job = kmeans_starts.measure(dataset, feature_map, None, engine=ENGINE)
-    job = replace(job, engine=Watching(n_threads=1))
-    starts = kmeans_starts.Starts(Z[np.newaxis, :5], (5,))
-    found = kmeans.learn_from_batches(job, starts, seed=2)
-    centres, sums, counts = Z[:5].copy(), np.zeros((5, 16)), np.zeros(5)
-    for step, batch in enumerate(drawn):
-        if step in (1, 2, 4):  # rows of early centres are forgotten
-            sums, counts = np.zeros((5, 16)), np.zeros(5)
-        rows = feature_map.transform(np.concatenate(batch))
-        labels = pairwise_distances(rows, centres).argmin(axis=1)
-        np.add.at(sums, labels, rows)
-        counts += np.bincount(labels, minlength=5)
-        centres = sums / counts[:, np.newaxis]
-    assert len(drawn) == 8
-    assert {len(batch) for batch in drawn} == {5}
-    assert counts.sum() == 4 * 5 * len(drawn[0][0])
-    assert 0.9 * 100_000 < 2 * counts.sum() <= 100_000
-    assert_allclose(found.values[0], centres, rtol=0, atol=1e-6)  # the sums' grid, and ties
-
-
-def test_batches_save_full_passes_with_the_same_bits_for_any_threads(shuffled):
-    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=16, random_state=0)
-    plain, *found = [
-        kmeans.find_clusters(
-            ArrayDataset(shuffled),
-            feature_map,
-            LloydOptions(5, init=shuffled[:5], tol=1e-2, algorithm=algorithm),
-            engine=SerialEngine(n_threads=n_threads),
-        )
-        for algorithm, n_threads in (("lloyd", 1), ("minibatch", 1), ("minibatch", 3))
-    ]
-    assert_same_bits(*found)
-    assert found[0].n_iter < plain.n_iter
-    # the first rows start 50 % above; eight steps on an eighth of the rows leave 2 %
-    assert found[0].inertias[0] < 1.03 * found[0].inertia < plain.inertias[0]
 
 
 def test_another_chunking_changes_at_most_labels_of_rows_between_centres(shuffled):
@@ -487,10 +409,6 @@ def test_a_dask_array_is_labelled_lazily(blobs):
         ({"features": "fast"}, r"unknown `features` 'fast'"),
         ({"design": "iit"}, r"unknown `design` 'iit' \(did you mean 'iid'\?\)"),
         ({"standardize": 1}, r"`standardize` is 1; expected True, False, 'rank' or 'auto'"),
-        (
-            {"algorithm": "elkan"},
-            r"unknown `algorithm` 'elkan'; expected one of \['lloyd', 'minibatch', 'pro",
-        ),
         ({"n_principal": 0}, r"`n_principal` is 0; expected an integer of at least 1"),
         ({"n_principal": 33}, r"`n_principal` is 33, above `n_components`=32"),
         ({"normalize": "degree"}, r"`normalize` is 'degree' without `n_principal`"),
