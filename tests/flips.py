@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import zarr
 
 from rff_dist.data.blocks import Block
 from rff_dist.engines.serial import SerialEngine
@@ -34,12 +33,11 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.ledger import FileLedger, open_ledger
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import read_history
-from rff_dist.storage.seal import write_seal
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge
 
 N, CHUNK = 400, 64
-NAMES = ("plain", "versioned", "model", "models/m", "predictions", "sealed", "kept")
+NAMES = ("plain", "versioned", "model", "models/m", "predictions", "kept")
 KEPT = ("a" * 40, "b" * 40)  # names of passes
 
 
@@ -69,10 +67,6 @@ def write_subjects(folder: Path) -> dict[str, Subject]:
     for promote in (True, True, False):
         publish(model, places["models/m"], data=str(places["plain"]), reason="a test", promote=promote)
     predict(data, model, places["predictions"], engine=engine)
-    group = zarr.create_group(places["sealed"])
-    for name, values in {"X": X, "y": y}.items():
-        group.create_array(name, data=values, chunks=(CHUNK, *values.shape[1:]))
-    write_seal(parse_location(places["sealed"]))
     for i, name in enumerate(KEPT):
         open_ledger(parse_location(places["kept"])).put(
             name, range(9), (i, np.arange(40.0), model.statistics)
@@ -83,7 +77,6 @@ def write_subjects(folder: Path) -> dict[str, Subject]:
         "model": lambda: model_facts(places["model"]),
         "models/m": lambda: [model_facts(places["models/m"]), registry_facts(places["models/m"])],
         "predictions": lambda: read_predictions(places["predictions"]),
-        "sealed": lambda: read_group(places["sealed"], "X", y="y"),
         "kept": lambda: read_kept(places["kept"]),
     }
     return {name: Subject(places[name], readers[name]) for name in places}

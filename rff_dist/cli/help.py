@@ -19,7 +19,6 @@ COMMANDS = {
         "ingest": "turn files or a query into a dataset, or append them to one",
         "data": "list versions of a dataset; correct, delete, roll back, expire",
         "forget": "delete rows for good: from data, models and old versions",
-        "seal": "store checksums of plain Zarr that others wrote",
         "split": "split a dataset into one to train on and one to test on",
         "generate": "write a dataset whose best possible error is known",
         "info": "describe a dataset, predictions or a model",

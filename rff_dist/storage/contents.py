@@ -15,7 +15,6 @@ from rff_dist.storage.arrays import Header, read_rows, walk_codecs
 from rff_dist.storage.binding import bound_names
 from rff_dist.storage.groups import find_group
 from rff_dist.storage.locations import exists, explain, parse_location
-from rff_dist.storage.seal import SealedStore
 
 # Codecs that check a checksum of every chunk when it is read.
 _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gzip", "zlib", "bz2", "lzma")
@@ -25,7 +24,7 @@ _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gz
 class StoredArray:
     """One array of a group, as its metadata describe it.
 
-    `checksum`: the codec that notices damaged bytes, or "seal"; None: damage would be read as wrong numbers.
+    `checksum`: the codec that notices damaged bytes; None: damage would be read as wrong numbers.
     """
 
     name: str
@@ -44,8 +43,7 @@ def list_arrays(
     location = parse_location(url)
     if not exists(location):
         raise StorageError(f"nothing is at {location}; expected a Zarr group")
-    stored = find_group(url, version)
-    group = stored.open(unfinished=True)
+    group = find_group(url, version).open(unfinished=True)
     # Arrays that the manifest binds may be missing from the listing; reading their headers then raises.
     headers = {name: group.read_header(name, text=True) for name in bound_names(group.attributes)}
     try:
@@ -53,9 +51,8 @@ def list_arrays(
     except Exception as error:
         raise StorageError(f"{location} cannot be read as a Zarr group: {explain(error)}") from error
     headers |= {name: group.read_header(name, text=True) for name in names - headers.keys()}
-    seal = "seal" if isinstance(stored.store, SealedStore) else None
     return group.attributes, [
-        StoredArray(name, header, _find_checksum(header) or seal)
+        StoredArray(name, header, _find_checksum(header))
         for name, header in sorted(headers.items())
         if header
     ]

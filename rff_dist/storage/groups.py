@@ -28,7 +28,6 @@ from rff_dist.storage.locations import (
 )
 from rff_dist.storage.output_places import beside
 from rff_dist.storage.repositories import is_versioned, open_pinned, open_snapshot
-from rff_dist.storage.seal import sealed_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Address:
             store = open_store(parse_location(self.generation), read_only=True)
         else:
             self.check()
-            store = sealed_store(open_store(location, read_only=True), location)
+            store = open_store(location, read_only=True)
         return StoredGroup(store, "", str(location), location.url, self)
 
 
@@ -225,23 +224,20 @@ class OpenGroup:
         return f"the arrays {shown}{', …' if len(names) > 10 else ''}" if names else "no arrays"
 
 
-def find_group(
-    url: str | os.PathLike[str] | zarr.Group, version: str | None = None, *, sealed: bool = True
-) -> StoredGroup:
+def find_group(url: str | os.PathLike[str] | zarr.Group, version: str | None = None) -> StoredGroup:
     """Find a group; its metadata are not read yet.
 
     `version`: for versioned data: a tag or a snapshot; None: the current version.
-    `sealed`: whether to compare files with their seal, if there is one.
     Raises StorageError if nothing is there, or a file; NoSuchVersionError if there is no such version.
     """
     if not isinstance(url, zarr.Group):
-        return _group_at(parse_location(url), version, sealed=sealed)
+        return _group_at(parse_location(url), version)
     root = local_root(url.store, url.path)
     place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
     return StoredGroup(url.store, url.path, place, root, None if root is None else Address(root))
 
 
-def _group_at(location: Location, version: str | None, *, sealed: bool) -> StoredGroup:
+def _group_at(location: Location, version: str | None) -> StoredGroup:
     check_existing(location)
     digest = None
     if is_versioned(location):
@@ -255,7 +251,6 @@ def _group_at(location: Location, version: str | None, *, sealed: bool) -> Store
     else:
         place = resolve(location)
         store = open_store(place, read_only=True)
-        store = sealed_store(store, place) if sealed else store
         process = os.getpid() if location.scheme == "memory" else None
         generation = place.url if location.is_remote else None
         files = digest_files(location.path) if location.is_local else None

@@ -320,7 +320,7 @@ def test_a_store_that_refuses_is_not_called_damaged(tmp_path, monkeypatch):
     with pytest.raises(StorageError, match=r"rows 10:20 .*cannot be read: PermissionError") as caught:
         dataset.read(Block(0, 10, 40))
     assert not isinstance(caught.value, IntegrityError)
-    with pytest.raises(StorageError, match=r"a cannot be read \(rff_dist-seal\.json: PermissionError"):
+    with pytest.raises(StorageError, match=r"a cannot be read \(zarr\.json: PermissionError"):
         open_dataset(tmp_path / "a")
 
 
