@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.costs.scaling import ScalingPoint
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.folds import folds_from_dict, folds_words
 from rff_dist.errors import DataError
@@ -136,46 +135,6 @@ def save_error_curve(
     axes.set_ylabel("error", color=MUTED)
     plain_axes(axes)
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
-    return _save(figure, Path(path))
-
-
-def save_scaling(
-    path: PathLike,
-    curves: Mapping[str, Sequence[ScalingPoint]],
-    *,
-    measured: Mapping[str, Sequence[ScalingPoint]] | None = None,
-    title: str,
-    subtitle: str = "",
-) -> Path:
-    """Save the seconds of passes, and how busy workers are, against the number of workers as one PNG.
-
-    `curves`: by their labels.
-    `measured`: measured points by the labels of curves, drawn in the curve's colour.
-    Raises StorageError if the file cannot be written.
-    """
-    figure = figure_of(8.6, 4.4, title=title)
-    taken, busy = figure.subplots(1, 2)
-    _subtitle(taken, subtitle)
-    handles: list[Any] = []
-    for (label, points), colour in zip(curves.items(), _HUES * len(curves), strict=False):
-        n_workers = [one.n_workers for one in points]
-        handles += taken.plot(n_workers, [one.seconds for one in points], color=colour, lw=1.8, label=label)
-        busy.plot(n_workers, [one.busy for one in points], color=colour, lw=1.8)
-        for one in (measured or {}).get(label, ()):
-            taken.plot(one.n_workers, one.seconds, "o", color=colour, ms=4.5)
-            busy.plot(one.n_workers, one.busy, "o", color=colour, ms=4.5)
-    if measured:
-        handles += taken.plot([], [], "o", color=MUTED, ms=4.5, label="measured")
-    taken.set_yscale("log")
-    taken.set_ylabel("seconds", color=MUTED)
-    busy.set_ylabel("share of time that workers work", color=MUTED)
-    busy.set_ylim(0.0, 1.05)
-    for axes in (taken, busy):
-        axes.set_xscale("log")
-        axes.set_xlabel("workers", color=MUTED)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        plain_axes(axes)
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return _save(figure, Path(path))
 
 

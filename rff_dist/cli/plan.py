@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     "rff-dist plan data.zarr",
     "rff-dist plan data.zarr --components 16384 --workers 8 --threads 4 --memory 8GiB",
     "rff-dist plan data.zarr --kernel gaussian --length-scale median --features fourier",
-    "rff-dist plan data.zarr --components 4096 --alpha 1 --measure --plot workers.png",
+    "rff-dist plan data.zarr --components 4096 --alpha 1 --measure",
 )
 def plan(
     source: Annotated[TrainingSource, "data", "x", "y"],
@@ -51,12 +50,6 @@ def plan(
             "of the whole fit, and how many workers are worth having.",
         ),
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", metavar="PNG", help="Draw time against workers, simulated from what --measure finds."
-        ),
-    ] = None,
 ) -> Report:
     """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
     from rff_dist.engines.opening import open_engine
@@ -72,8 +65,6 @@ def plan(
 
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; add --measure")
-    if plot is not None and not measure:
-        raise InvalidParameterError("`plot` draws what is measured, and nothing is; add --measure")
     folds.check(penalty.chosen, features.n_components)
     fit = Fit(options=ridge_options(source, features, penalty, folds, solving))
     options = fit.options
@@ -124,7 +115,7 @@ def plan(
         one = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
         decompositions = document["decomposition_flops"] or one * float(found.n_components) ** 3
         solve = decompositions / float64_rate
-        document["measured"] = _measure(dataset, found, cluster, solve=solve, plot=plot)
+        document["measured"] = _measure(dataset, found, cluster, solve=solve)
     view, table = titled_table(f"a fit of {source.data}", "", "", header=False)
     table.add_column(style="dim")
     for row in _rows(found, document, machines):
@@ -186,12 +177,9 @@ def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Itera
         yield "seconds, about", seconds, f"for {timed}, without reading and solving"
 
 
-def _measure(
-    dataset: Dataset, found: Plan, cluster: Cluster, *, solve: float, plot: Path | None
-) -> dict[str, Any]:
+def _measure(dataset: Dataset, found: Plan, cluster: Cluster, *, solve: float) -> dict[str, Any]:
     """Measure the workers; return their rates, the times of the fit, and how many are worth having."""
     from rff_dist.costs import rates, times
-    from rff_dist.costs.scaling import job_of, scale
     from rff_dist.engines.opening import open_engine
 
     begun = time.perf_counter()
@@ -200,13 +188,6 @@ def _measure(
         measured = rates.measure_rates(dataset, found.n_components, engine=engine)
     predicted = times.predict(found, measured, solve=solve)
     worth = times.workers_worth_having(found, measured)
-    if plot is not None:
-        from rff_dist.report import save_scaling
-
-        name = f"{found.n_samples:,} rows, D = {found.n_components:,}"
-        save_scaling(
-            plot, {name: scale(job_of(found, measured))}, title="The pass of the sums on more workers"
-        )
     return {**asdict(measured), **predicted.to_dict(), "start": started, "workers_worth_having": worth}
 
 

@@ -1,1 +1,1 @@
-"""What a fit costs on given workers: measured rates, times predicted from them, and a simulation."""
+"""What a fit costs on given workers: measured rates, and times predicted from them."""

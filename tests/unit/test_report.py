@@ -7,7 +7,6 @@ import pytest
 from matplotlib.image import imread
 
 from rff_dist import demo, report
-from rff_dist.costs.scaling import ScalingPoint
 from rff_dist.data.folds import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
 from rff_dist.kmeans.agreement import count_agreement
@@ -19,7 +18,6 @@ from rff_dist.report import (
     save_comparison,
     save_cross_validation,
     save_error_curve,
-    save_scaling,
 )
 from rff_dist.selection.cross_validation import CrossValidation
 
@@ -89,18 +87,6 @@ def test_error_curve_is_drawn_in_the_colours_of_its_series_with_the_same_bytes_e
 def test_error_curve_of_errors_that_are_all_0_is_refused(tmp_path):
     with pytest.raises(DataError, match="all errors are 0"):
         save_error_curve(tmp_path / "p.png", [16], [series((0.0,))], title="t", wanted=0.1)
-
-
-def test_scaling_has_a_colour_for_each_curve_and_points_where_some_were_measured(tmp_path):
-    curves = {name: [ScalingPoint(n, 8 / n, 0.9) for n in (1, 2, 4)] for name in ("a$", "b")}
-    plain_lines = imread(save_scaling(tmp_path / "1.png", curves, title="t$", subtitle="s$"))
-    measured = {"b": [ScalingPoint(2, 4.5, 0.8)]}
-    with_points = imread(save_scaling(tmp_path / "2.png", curves, measured=measured, title="t$"))
-    for colour, has_points in (("#0072b2", False), ("#d55e00", True)):
-        rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-        before, after = ((abs(i[..., :3] - rgb).max(axis=2) < 0.02).sum() for i in (plain_lines, with_points))
-        assert before > 100
-        assert (after - before > 50) == has_points
 
 
 def cross_validation(n_splits=4, n_widths=3, n_alphas=6, scale=1.0):

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from rff_dist import SerialEngine
 from rff_dist.costs import rates as measuring
 from rff_dist.costs.rates import Rates, measure_rates
-from rff_dist.costs.scaling import job_of, scale
-from rff_dist.costs.simulation import Job, simulate
 from rff_dist.costs.times import predict, workers_worth_having
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge.plan import Machines, Plan, PlannedFit, Sizes, plan_fit
+from tests.benchmarks.simulation import Job, job_of, scale, simulate
 
 RATES = Rates(
     feature=1e-9,

@@ -1,13 +1,20 @@
-"""A pass as a sequence of events: what queues, stragglers and deaths of workers do to it."""
+"""A pass as a sequence of events: what more workers, queues, stragglers and deaths do to it."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from rff_dist.costs.rates import Rates
+from rff_dist.report import MUTED, figure_of, plain_axes
+from rff_dist.ridge.plan import Plan
 
 # Longest time in seconds that a message is on its way. Without such delays workers that began together would
 # stay in step for ever.
@@ -217,3 +224,82 @@ class _Simulation:
 
     def _push(self, when: float, kind: str, worker: int, life: int) -> None:
         heapq.heappush(self._events, (when, len(self._events) + self._n_tasks, kind, worker, life))
+
+
+# -- on more and more workers ----------------------------------------------------------------------
+
+MOST_WORKERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPoint:
+    """A simulated pass on `n_workers` workers.
+
+    `seconds`: from its beginning to its result.
+    `busy`: share of the workers' time that is spent on rows.
+    """
+
+    n_workers: int
+    seconds: float
+    busy: float
+
+
+def job_of(plan: Plan, rates: Rates) -> Job:
+    """Return a fit's pass of statistics as a job for `simulate`."""
+    return Job(
+        n_blocks=plan.n_blocks,
+        block_seconds=plan.rows_per_block * rates.row(plan.n_components),
+        n_workers=plan.n_workers,
+        task_seconds=rates.task,
+        merge_seconds=rates.merge * plan.statistics_bytes,
+        begin_seconds=rates.begin,
+    )
+
+
+def scale(job: Job, *, most: int = MOST_WORKERS) -> list[ScalingPoint]:
+    """Simulate a job on 1, 2, 4, … workers, up to `most`: O(blocks · log(most)) events."""
+    points = []
+    for doubling in range(most.bit_length()):
+        found = simulate(replace(job, n_workers=2**doubling))
+        points.append(ScalingPoint(2**doubling, found.seconds, found.efficiency))
+    return points
+
+
+def save_scaling(
+    path: Path,
+    curves: Mapping[str, Sequence[ScalingPoint]],
+    *,
+    measured: Mapping[str, Sequence[ScalingPoint]] | None = None,
+    title: str,
+    subtitle: str = "",
+) -> None:
+    """Save the seconds of passes, and how busy workers are, against the number of workers as one PNG.
+
+    `curves`: by their labels.
+    `measured`: measured points by the labels of curves, drawn in the curve's colour.
+    """
+    figure = figure_of(8.6, 4.4, title=title)
+    taken, busy = figure.subplots(1, 2)
+    taken.set_title(subtitle, loc="left", fontsize=9, color=MUTED)
+    handles: list[Any] = []
+    for i, (label, points) in enumerate(curves.items()):
+        colour = f"C{i}"
+        n_workers = [one.n_workers for one in points]
+        handles += taken.plot(n_workers, [one.seconds for one in points], color=colour, lw=1.8, label=label)
+        busy.plot(n_workers, [one.busy for one in points], color=colour, lw=1.8)
+        for one in (measured or {}).get(label, ()):
+            taken.plot(one.n_workers, one.seconds, "o", color=colour, ms=4.5)
+            busy.plot(one.n_workers, one.busy, "o", color=colour, ms=4.5)
+    if measured:
+        handles += taken.plot([], [], "o", color=MUTED, ms=4.5, label="measured")
+    taken.set_yscale("log")
+    taken.set_ylabel("seconds", color=MUTED)
+    busy.set_ylabel("share of time that workers work", color=MUTED)
+    busy.set_ylim(0.0, 1.05)
+    for axes in (taken, busy):
+        axes.set_xscale("log")
+        axes.set_xlabel("workers", color=MUTED)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        plain_axes(axes)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    figure.savefig(path)
