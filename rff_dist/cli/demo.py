@@ -26,7 +26,7 @@ def demo(
     where: Annotated[Where, "workers", "threads"],
     as_json: AsJson = False,
 ) -> Report:
-    """Learn a photograph from half of its pixels and cluster handwritten digits, in a minute or two."""
+    """Learn a photograph from half of its pixels and cluster handwritten digits, in about a minute."""
     from rff_dist.demo import run_demo
 
     document = run_demo(

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rff_dist import demo, report
+from rff_dist import report
 from rff_dist.data.folds import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
-from rff_dist.kmeans.agreement import count_agreement
 from rff_dist.report import (
     AlphaPath,
     ErrorSeries,
@@ -177,17 +176,3 @@ def test_all_candidates_are_drawn_the_best_on_top():
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # downwards
     good, others = (line.get_xdata().tolist() for line in axes.get_lines() if line.get_marker() in ("o", "D"))
     assert (good, others) == ([0.1, 0.104], [0.2, 0.3])
-
-
-def test_digits_in_a_cluster_of_another_digit_have_an_orange_ground():
-    rng = np.random.default_rng(0)
-    digits = demo._Digits(np.zeros((60, 64), np.float32), np.repeat([3, 4], 30))
-    labels = np.array([0] * 28 + [1] * 32, np.int32)  # two threes are among the fours
-    found = demo._Clustered(labels, rng.random((60, 2)), count_agreement(digits.names, labels, 2), {})
-    picture = demo._examples(digits, found)
-    squares = picture[::10, 12::10][:, :18]
-    orange = (squares == np.array(demo._MISTAKE)).all(axis=2)
-    order = np.argsort(found.distances[28:, 1])
-    chosen = order[np.linspace(0, 31, 18).astype(int)]
-    assert orange[0].sum() == 0
-    np.testing.assert_array_equal(orange[1], chosen < 2)
