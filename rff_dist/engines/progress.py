@@ -125,7 +125,7 @@ class Rounds:
     done: int = 0
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.done:,} of at most {self.limit:,}"
+        return f"{self.label}: {self.done:,} of at most {self.limit:,} {'steps' if self.done else 'passes'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ class _Phase:
 
     `label`, `text`: its name, and the last remark about it.
     `n_samples`, `seen`: rows of the pass that runs, and those that are done; 0 between passes.
-    `turn`, `limit`: passes or steps of this name so far, and at most; 0 where that is not known.
+    `turn`, `limit`, `unit`: passes or steps of this name so far, at most (0 where not known), and which.
     `rows`, `busy`: rows of all its passes so far, and the seconds that they took.
     `since`, `begun`: when the pass began, and when the phase began.
     """
@@ -270,6 +270,7 @@ class _Phase:
     seen: int = 0
     turn: int = 0
     limit: int = 0
+    unit: str = "passes"
     rows: int = 0
     busy: float = 0.0
     since: float = field(default_factory=time.perf_counter)
@@ -283,7 +284,7 @@ class _Phase:
     def line(self) -> str:
         """Say how far the phase is."""
         if self.limit:
-            return f"{self.label}: {self.turn:,} of at most {self.limit:,}"
+            return f"{self.label}: {self.turn:,} of at most {self.limit:,} {self.unit}"
         if not self.n_samples:
             return str(self)
         share = f"{self.seen:,} of " if self.seen else ""
@@ -294,8 +295,9 @@ class RichProgress:
     """Show one bar for a whole job on standard error; a few plain lines where that is no terminal.
 
     The bar has the phase, its pass and their number, rows per second, the job's time and the time left of the
-    phase. It appears with the first event, or after half a second without one. Plain lines come when the
-    phase changes, and every `EVERY` seconds.
+    phase. It appears with the first event, or after half a second without one. The words take the width that
+    they need, and the bar what is left; narrow terminals show words, share and time. Plain lines come when
+    the phase changes, and every `EVERY` seconds.
     Use it as a context manager around the work.
 
     `console`: where to show it; standard error by default, so that standard output stays free for results.
@@ -307,16 +309,18 @@ class RichProgress:
     """
 
     EVERY, TICK = 10.0, 0.5
+    #: Cells that all but the words take with a share, and without one; below `NARROW` there is no bar.
+    WITH_SHARE, WITHOUT, NARROW = 44, 24, 60
 
     def __init__(self, console: Console | None = None, name: str = "start") -> None:
         self._console = console or Console(stderr=True)
+        self._words = Column(no_wrap=True, overflow="ellipsis")
+        share, spent = TaskProgressColumn(), TimeElapsedColumn()
+        bar = BarColumn(bar_width=None, table_column=Column(ratio=1))
+        wide = (bar, share, _RowsPerSecond(), spent, TimeRemainingColumn(compact=True))
         self._bar = Progress(
-            TextColumn("{task.description}", table_column=Column(max_width=40, no_wrap=True)),
-            BarColumn(bar_width=None, table_column=Column(ratio=1)),
-            TaskProgressColumn(),
-            _RowsPerSecond(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(compact=True),
+            TextColumn("{task.description}", table_column=self._words),
+            *((share, spent) if self._console.width < self.NARROW else wide),
             console=self._console,
             disable=not self._console.is_terminal,
             transient=True,
@@ -362,13 +366,16 @@ class RichProgress:
         if event.label != phase.label:
             if phase.turn > 1 and not self._console.is_terminal:
                 seconds = time.perf_counter() - phase.begun
-                self._line(f"{phase.label}: done after {phase.turn:,}, {seconds:.1f} s", at_once=True)
+                self._line(
+                    f"{phase.label}: done after {phase.turn:,} {phase.unit}, {seconds:.1f} s", at_once=True
+                )
             phase = self._phase = _Phase(event.label)
         match event:
             case Remark():
                 phase.text, phase.n_samples = event.text, 0
             case Rounds():
                 phase.limit, phase.turn = event.limit, event.done
+                phase.unit = "steps" if event.done else "passes"
             case PassStarted():
                 phase.n_samples, phase.seen, phase.since = event.n_samples, 0, time.perf_counter()
                 phase.turn += 1
@@ -395,6 +402,9 @@ class RichProgress:
             total, done = phase.limit * max(1, phase.n_samples), phase.rows or phase.turn
         if not total:
             self._bar.tasks[0].total = None  # `update` takes None for no change
+        width = self._console.width
+        others = 14 if width < self.NARROW else self.WITH_SHARE if total else self.WITHOUT
+        self._words.max_width = max(1, width - others)
         self._bar.update(
             self._job,
             description=str(phase),
@@ -402,6 +412,8 @@ class RichProgress:
             completed=done,
             rate=phase.rows / seconds if phase.rows and seconds > 0 else None,
         )
+        # A phase is at its total, the job is not: rich would stop the clock, and never start it again.
+        self._bar.tasks[0].finished_time = None
 
     def _line(self, text: str, *, at_once: bool) -> None:
         now = time.perf_counter()

@@ -78,8 +78,8 @@ def test_many_passes_of_one_name_are_two_plain_lines() -> None:
     passes = [event for _ in range(61) for event in EVENTS]
     text = shown([Rounds("features", 300), *passes, Remark("solve", "of 3")], terminal=False)
     assert re.sub(r"[\d.]+ s$", "… s", text, flags=re.MULTILINE).splitlines() == [
-        "features: 1 of at most 300",
-        "features: done after 61, … s",
+        "features: 1 of at most 300 passes",
+        "features: done after 61 passes, … s",
         "solve: of 3",
     ]
 
@@ -109,7 +109,7 @@ def test_failed_pass_is_shown_as_stopped() -> None:
 
 def test_a_pass_may_come_again() -> None:
     text = shown([*EVENTS, *EVENTS, PassStarted("other", 1, 7)], terminal=False)
-    assert "features: done after 2, 0.0 s" in text
+    assert "features: done after 2 passes, 0.0 s" in text
 
 
 def test_standard_output_stays_free(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,3 +149,27 @@ def test_failure_is_announced_and_raised() -> None:
     with pytest.raises(ValueError, match="no"), announce_pass((seen.append,), "p", BLOCKS):
         raise ValueError("no")
     assert [type(event) for event in seen] == [PassStarted, PassFailed]
+
+
+def test_the_clock_goes_on_after_a_phase_that_reached_its_total() -> None:
+    with RichProgress(Console(file=io.StringIO(), force_terminal=True, width=120)) as progress:
+        for event in [*EVENTS, Remark("solve", "of 3")]:
+            progress(event)
+            task = progress._bar.tasks[0]
+            # rich shows `finished_time`, which stands still, in the place of `elapsed` from then on
+            assert not task.finished
+
+
+@pytest.mark.parametrize(("width", "least"), [(40, 24), (80, 50), (120, 90)])
+def test_words_have_the_width_that_the_bar_does_not_need(width, least) -> None:
+    file = io.StringIO()
+    with RichProgress(Console(file=file, force_terminal=True, width=width, legacy_windows=False)) as progress:
+        progress(Remark("choose", "x" * 200))
+    assert max(map(len, re.findall("x+", file.getvalue()))) >= least - len("choose: ")
+
+
+def test_steps_and_passes_are_called_so() -> None:
+    steps = [Rounds("tune", 800, done) for done in (1, 2, 63)]
+    lines = shown([*steps, Rounds("features", 9), *EVENTS], terminal=False).splitlines()
+    assert lines[0].startswith("tune: done after 63 steps, ")
+    assert lines[1] == "features: 1 of at most 9 passes"
