@@ -24,9 +24,11 @@ def ingest(
     return module.ingest(source, url, Roles(**given), how, preparing)
 
 
-def ingest_parts(source, urls, share, **given):
+def ingest_parts(source, urls, share, *, by=None, **given):
     how, preparing = Writing(versioned=_keeps_versions(urls[0])), _preparing(given)
-    return module.ingest_parts(source, urls, Holdout(share), Roles(**given), how=how, preparing=preparing)
+    return module.ingest_parts(
+        source, urls, Holdout(share, by=by), Roles(**given), how=how, preparing=preparing
+    )
 
 
 def ingest_more(source, url, *, chunk_rows=None, observer=None, recipe=None, **given):

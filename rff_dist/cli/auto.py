@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rff_dist.jobs.auto import AutoData
 
 _OURS = "this model"
+_PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out", "ingested")
 
 
 @command(
@@ -32,15 +33,19 @@ _OURS = "this model"
 def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     """Train and register a model from a table, test it on held-out rows, and compare it with others."""
     from rff_dist.cli.baselines import fit_baselines
-    from rff_dist.jobs.auto import prepare_table, training_of
+    from rff_dist.jobs.auto import folder_of, prepare_table, training_of
     from rff_dist.jobs.train import open_training
     from rff_dist.page.comparison import HeldOutErrors
 
     start = time.perf_counter()
     prepared = prepare_table(job, observer=display.count_rows("ingest"))
     passes = display.Passes(where)
-    with open_training(training_of(job, prepared), passes.runner) as run:
-        records = passes.run(run.steps())
+    try:
+        with open_training(training_of(job, prepared), passes.runner) as run:
+            records = passes.run(run.steps())
+    except BaseException as error:
+        error.add_note(f"its rows are ingested in {folder_of(job)}, and the same command goes on from there")
+        raise
     model = run.trained.model
     ours = _scores(records["evaluate"])
     display.at_work("a linear model and boosted trees, to compare with")
@@ -51,7 +56,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     document = {
         "task": "classification" if prepared.classify else "regression",
         "why": prepared.why,
-        **{name: getattr(prepared, name) for name in ("train", "test", "n_train", "n_test", "dropped_rows")},
+        **{name: getattr(prepared, name) for name in _PREPARED},
         **display.describe_published(prepared.model, records["publish"]),
         "fit": records["fit"],
         "scores": scores,
@@ -114,6 +119,8 @@ def _view(
     facts = {
         "task": f"{document['task']}: {prepared.why}",
         "rows": f"{prepared.n_train:,} to train on, {prepared.n_test:,} to test on",
+        "test rows": f"chosen {prepared.held_out}",
+        "ingested": None if prepared.ingested == "now" else prepared.ingested,
         "features": f"D = {fit['n_components']:,}, {fit['features']}, {shortened_text(fit['kernel'])}",
         "alpha": display.alpha_words(fit["alpha"], fit["alpha_chosen_by"], fit["classifier"]),
         **display.estimate_facts(card),

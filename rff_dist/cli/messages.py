@@ -200,15 +200,16 @@ def report_error(
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     notes, hint = [note for note in getattr(error, "__notes__", []) if "\n" not in note], ""
+    noted = f" ({'; '.join(notes)})" if notes else ""
     if isinstance(error, KeyboardInterrupt):
         how = "SIGTERM" if code == TERMINATED else "Ctrl-C"
         message = f"stopped by {how}; {'; '.join(notes) or 'no unfinished output is left'}"
         hint = _again() if notes else "to start over: the same command again"
     elif isinstance(error, MemoryError):
-        message = "this machine's memory is not enough"
+        message = f"this machine's memory is not enough{noted}"
         hint = "to see how much memory a fit needs: rff-dist plan --help"
     elif type(error).__module__ == "rff_dist.errors":
-        message = names.translated(str(error) + (f" ({'; '.join(notes)})" if notes else ""))
+        message = names.translated(f"{error}{noted}")
         if code == USAGE:
             hint = f"see: {context.command_path} --help"
         elif isinstance(error, ClusterError) and any("goes on from there" in note for note in notes):
@@ -216,7 +217,7 @@ def report_error(
         elif near := _near_path(message, context.params.values()):
             hint = f"did you mean {near}?"
     else:
-        message = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}{noted}"
         hint = "" if debug else "this is unexpected; the same command with --debug shows where it came from"
     _tell_error(context, type(error).__name__, code, message, hint, as_json=as_json)
 

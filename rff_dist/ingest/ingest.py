@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,12 +22,22 @@ from rff_dist.ingest.array_files import array_table, has_one_axis, read_npz
 from rff_dist.ingest.files import File, fetch, find_files, identify, open_table, partition_values
 from rff_dist.ingest.learn import Encoding, Learned, learn, needs_pass, plain
 from rff_dist.ingest.queries import Query, run_query
-from rff_dist.ingest.recipe import RECIPE, Recipe, plain_recipe, recipe_of
+from rff_dist.ingest.recipe import RECIPE, Date, Recipe, plain_recipe, recipe_of
 from rff_dist.ingest.roles import Roles, TablePlan, choose_columns, common_schema, plan_columns
-from rff_dist.ingest.rows import Holdout, Input, Journal, RowSelection, check_rows, read_batches, read_tables
+from rff_dist.ingest.rows import (
+    Holdout,
+    Input,
+    Journal,
+    RowSelection,
+    check_rows,
+    find_start,
+    order_type,
+    read_batches,
+    read_tables,
+)
 from rff_dist.ingest.tables import Reading, kind_of, listed
 from rff_dist.storage.appending import SOURCES, Source, append_batches, known_digests, known_sources
-from rff_dist.storage.datasets import ZarrDataset
+from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.editing import Editing, editing
 from rff_dist.storage.locations import DATASET_FILES, Location, exists, parse_location
 from rff_dist.storage.output_places import check_output, discard, is_unfinished
@@ -40,6 +50,7 @@ if TYPE_CHECKING:
 
 # Attributes that keep the names of columns, so that `ingest_more` finds them; and a count.
 _WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
+PARTS = "parts"
 _log = logging.getLogger(__name__)
 
 type Sources = PathLike | Sequence[PathLike] | Query
@@ -121,10 +132,11 @@ def ingest_parts(
     """Turn tables into two datasets: one to train on, and one of rows that are held out.
 
     The recipe is learned from the rows to train on alone. If `roles` name a column of groups, or else of ids,
-    rows of one group or id stay together.
+    rows of one group or id stay together, unless the latest rows are held out.
 
-    `urls`: where the rows to train on go, and where those held out go.
-    Raises as `ingest`; also DataError if a part has no row.
+    `urls`: where the rows to train on go, and where those held out go. The attribute `parts` of both says how
+      rows were held out and read.
+    Raises as `ingest`; also DataError if a part has no row, or the rows have no order by `holdout.by`.
     """
     check_output(
         parse_location(urls[1]),
@@ -134,7 +146,51 @@ def ingest_parts(
     )
     places = [(urls[1], RowSelection(holdout, wanted=True)), (urls[0], RowSelection(holdout, wanted=False))]
     test, train = _ingest(source, places, roles, how, preparing)
+    recipe = recipe_of(train.attributes)
+    dates = [] if recipe is None else [one.column for one in recipe.columns if isinstance(one, Date)]
+    if dates and holdout.by is None and roles.groups is None:
+        _log.warning(
+            "the rows to test on were chosen at random, although the table has dates (%s); to test how later "
+            "rows are predicted, hold out the latest ones: give the column as `holdout_by`",
+            listed(dates),
+        )
     return train, test
+
+
+def find_parts(
+    source: Sources,
+    urls: tuple[PathLike, PathLike],
+    holdout: Holdout,
+    roles: Roles = Roles(),
+    preparing: Preparing = Preparing(),
+) -> tuple[list[ZarrDataset], bool, list[str]]:
+    """Return what `ingest_parts` wrote before, and how that differs from what it would write now.
+
+    Returns those of the two datasets that are there (one alone was left by a killed run), whether both are
+      made of just these files, and the names of options that had other values.
+    """
+    there = [parse_location(url) for url in urls]
+    found = [open_dataset(one.url, y=None) for one in there if exists(one) and not is_unfinished(one)]
+    found = [one for one in found if PARTS in one.attributes]
+    if len(found) < len(there):
+        return found, False, []
+    now, before = _describe_parts(holdout, roles, preparing), found[0].attributes[PARTS]
+    differing = [key for kind, of in now.items() for key in of if before[kind].get(key) != of[key]]
+    known = known_sources(found[0].attributes)
+    with ExitStack() as stack:
+        try:
+            new, same = _open_inputs(stack, source, _find(source), known, preparing)
+        except DataError:  # a file has grown, or cannot be read as before
+            return found, False, differing
+    return found, not new and len(same) == len(known), differing
+
+
+def _describe_parts(holdout: Holdout, roles: Roles, preparing: Preparing) -> dict[str, Any]:
+    """Return what decides the parts of a table, as JSON has it."""
+    recipe = {"recipe": None if preparing.recipe is None else preparing.recipe.digest()}
+    given = {"holdout": asdict(holdout), "roles": asdict(roles), "recipe": recipe}
+    given |= {"encoding": asdict(preparing.encoding), "reading": asdict(preparing.reading)}
+    return dict(json.loads(json.dumps(given)))
 
 
 def _ingest(
@@ -160,7 +216,10 @@ def _ingest(
             for place, selection in places:
                 location = parse_location(place)
                 is_new = not exists(location)
-                attributes: dict[str, Any] = {}
+                held_out = None if selection is None else selection.holdout
+                attributes: dict[str, Any] = (
+                    {} if held_out is None else {PARTS: _describe_parts(held_out, roles, preparing)}
+                )
                 written.append(
                     write_batches(
                         location,
@@ -371,17 +430,24 @@ def _read(
     learning = recipe is None and needs_pass(kinds, encoding)
     learned = Learned(plain(kinds, encoding) if recipe is None else recipe)
     plan = plan_columns(schema, roles, learned, tables[0].name)
+    by = None if selection is None else selection.holdout.by
+    order = {} if by is None else order_type(tables[0].name, schema, by)
+    plan = replace(plan, types={**order, **plan.types})
     if (learning or selection is not None) and tables[0].is_read_once:
         from rff_dist.ingest.arrow_files import spool
 
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="rff_dist-")))
         opened = [replace(first, table=spool(tables[0], plan.types, folder))]
+    if selection is not None and by is not None:
+        plan = replace(plan, test_start=find_start(opened, order, selection.holdout))
     if learning:
         looked_at = read_batches(opened, plan, Journal(), selection)
         learned = learn(schema, columns, looked_at, encoding, targets=roles.targets)
     notes = {table.name: table.notes for table in tables if table.notes}
     named = replace(learned.recipe, id=roles.id, reading=preparing.reading, notes=notes)
-    plan = plan_columns(schema, roles, replace(learned, recipe=named), tables[0].name)
+    learned, start = replace(learned, recipe=named), plan.test_start
+    plan = plan_columns(schema, roles, learned, tables[0].name)
+    plan = replace(plan, types={**order, **plan.types}, test_start=start)
     lengths = [table.n_samples for table in tables]
     n_rows = None if None in lengths else sum(n for n in lengths if n is not None)
     return plan, n_rows, partial(read_tables, opened, plan)

@@ -65,6 +65,7 @@ class TablePlan:
     `learned`: the recipe of X's columns; None for an .npz file.
     `types`: the types that all columns are read by.
     `text`: whether y holds labels.
+    `test_start`: rows with at least this value in the column that orders them are held out; see `Holdout.by`.
     """
 
     roles: Roles
@@ -72,6 +73,7 @@ class TablePlan:
     types: Mapping[str, pyarrow.DataType]
     dtype: np.dtype[Any]
     text: bool
+    test_start: float = np.nan
 
     @property
     def features(self) -> list[str] | None:
@@ -135,6 +137,14 @@ def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: Learned, table: 
     return TablePlan(roles, learned, types, dtype, text)
 
 
+def check_column(table: str, schema: pyarrow.Schema, name: str, role: str) -> None:
+    """Raise InvalidParameterError, with near names, if a table has no such column."""
+    if name not in schema.names:
+        near = difflib.get_close_matches(name, schema.names, n=3)
+        known = "nearest: " + ", ".join(map(repr, near)) if near else "it has " + listed(schema.names)
+        raise InvalidParameterError(f"`{role}`: {table} has no column {name!r}; {known}")
+
+
 def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str]:
     """Return the names of X's columns, after checking that all given names exist and fit their roles.
 
@@ -147,10 +157,7 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     others = ((roles.weight, "weight"), (roles.groups, "groups"), (roles.id, "id"))
     named += [(name, role) for name, role in others if name is not None]
     for name, role in [*named, *((name, "drop") for name in roles.drop)]:
-        if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=3)
-            known = "nearest: " + ", ".join(map(repr, near)) if near else "it has " + listed(list(kinds))
-            raise InvalidParameterError(f"`{role}`: {table} has no column {name!r}; {known}")
+        check_column(table, schema, name, role)
     taken = {*roles.targets, roles.weight, roles.groups, roles.id, *roles.drop}
     features = [name for name in kinds if name not in taken] if roles.columns is None else list(roles.columns)
     used = [*features, *(name for name, role in named if role != "columns")]

@@ -15,8 +15,8 @@ from rff_dist.data.folds import GroupFolds
 from rff_dist.data.memory import canonical_bytes
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.learn import Learned
-from rff_dist.ingest.roles import TablePlan
-from rff_dist.ingest.tables import RowArrays, Table, to_labels, to_numbers
+from rff_dist.ingest.roles import TablePlan, check_column
+from rff_dist.ingest.tables import RowArrays, Table, kind_of, read_type, to_labels, to_numbers
 from rff_dist.storage.appending import Source
 from rff_dist.storage.sources import RowBatch
 
@@ -28,14 +28,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Holdout:
-    """A share of the rows to hold out, chosen by hashes of their groups, ids or numbers.
+    """A share of the rows to hold out: the latest ones, or a choice by hashes of groups, ids or numbers.
 
     `share`: share of the rows, rounded to a thousandth.
     `seed`: another seed chooses other rows.
+    `by`: column of dates or numbers. The rows with its largest values are held out.
     """
 
     share: float
     seed: int = 0
+    by: str | None = None
 
     def __post_init__(self) -> None:
         if not 0.001 <= self.share <= 0.999:
@@ -51,6 +53,22 @@ class Holdout:
         cut = GroupFolds(1000, seed=self.seed)
         folds = cut.assign(0, len(keys), n_samples=len(keys), groups=keys)
         return np.asarray(folds < round(1000 * self.share))
+
+    def start(self, values: np.ndarray) -> float:
+        """Return the smallest value at which rows are held out, so that about `share` of them are.
+
+        `values`: float64 array of shape (n_rows,), without NaN.
+        Raises DataError if all are the same.
+        """
+        distinct, counts = np.unique(values, return_counts=True)
+        if len(distinct) < 2:
+            raise DataError(
+                f"{self.by!r} has {len(distinct)} distinct values in {len(values):,} rows, so no row "
+                "is later than another; expected two or more. Hold out rows by another column"
+            )
+        n_later = counts[::-1].cumsum()[::-1]
+        # The first value would leave no row to train on.
+        return float(distinct[1 + np.abs(n_later[1:] - self.share * len(values)).argmin()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +142,51 @@ def read_batches(
             start = journal.n_seen
             journal.n_seen += batch.num_rows
             chosen = None
-            if selection is not None:
+            if selection is not None and selection.holdout.by is not None:
+                values = order_values(batch.column(selection.holdout.by))
+                chosen = (values >= plan.test_start) == selection.wanted
+            elif selection is not None:
                 numbers = np.arange(start, journal.n_seen)
                 keys = numbers if key is None else _keys(batch.column(key))
                 chosen = selection.holdout.holds(keys) == selection.wanted
             yield batch, start, chosen
+
+
+def order_values(column: pyarrow.Array) -> np.ndarray:
+    """Return what orders rows as float64: dates as microseconds since 1970, missing values as NaN."""
+    if kind_of(column.type) == "date":
+        column = column.cast(read_type(column.type, "date"), safe=False).cast("int64")
+    return to_numbers(column)
+
+
+def order_type(table: str, schema: pyarrow.Schema, by: str) -> dict[str, pyarrow.DataType]:
+    """Return the type to read the column by that rows are held out by, see `Holdout.by`.
+
+    Raises InvalidParameterError if there is no such column; DataError if it holds neither dates nor numbers.
+    """
+    check_column(table, schema, by, "holdout_by")
+    kind = kind_of(schema.field(by).type)
+    if kind not in ("date", "number"):
+        raise DataError(
+            f"{table}: {by!r} holds {kind or schema.field(by).type}, which does not order rows in time; "
+            "expected dates or numbers. Convert it first, or hold out rows by another column"
+        )
+    return {by: read_type(schema.field(by).type, kind)}
+
+
+def find_start(opened: Sequence[Input], types: Mapping[str, pyarrow.DataType], holdout: Holdout) -> float:
+    """Return where in an order the held-out rows begin; reads this column of all rows, 8 bytes per row.
+
+    Rows without a value there count as early ones, with a warning.
+    Raises DataError as `Holdout.start`.
+    """
+    assert holdout.by is not None
+    batches = (batch for one in opened if one.table is not None for batch in one.table.batches(types))
+    values = np.concatenate([np.empty(0), *(order_values(batch.column(holdout.by)) for batch in batches)])
+    missing = np.isnan(values)
+    if missing.any():
+        _log.warning("%d rows have no value in %r and are trained on", missing.sum(), holdout.by)
+    return holdout.start(values[~missing])
 
 
 def _keys(column: pyarrow.Array) -> np.ndarray:

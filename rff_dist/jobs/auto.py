@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, RFFDistError
 from rff_dist.ingest import ingest as ingest_module
 from rff_dist.ingest.recipe import Recipe, recipe_of
 from rff_dist.ingest.roles import Roles
@@ -18,7 +18,9 @@ from rff_dist.jobs.ingest import can_keep_versions, preparing_of
 from rff_dist.jobs.specs import Auto, Train
 from rff_dist.storage.contents import read_arrays
 from rff_dist.storage.locations import parse_location
+from rff_dist.storage.output_places import discard
 from rff_dist.storage.writing import Progress, Writing
+from rff_dist.text import redact
 
 #: Values of the target that are read at a time: 2 MiB of numbers.
 _ROWS = 2**18
@@ -31,6 +33,8 @@ class AutoData:
     `train`, `test`, `model`: URLs of the two datasets, and of the model to be trained.
     `classify`: whether the target holds classes.
     `why`: the rule that says so.
+    `held_out`: how the rows to test on were chosen.
+    `ingested`: when the table was ingested, in words.
     """
 
     train: str
@@ -42,6 +46,8 @@ class AutoData:
     dropped_rows: int
     classify: bool
     why: str
+    held_out: str
+    ingested: str
 
 
 def folder_of(job: Auto) -> str:
@@ -57,10 +63,12 @@ def folder_of(job: Auto) -> str:
 def prepare_table(job: Auto, *, observer: Progress | None = None) -> AutoData:
     """Ingest a table in two parts, and decide between classification and regression.
 
-    Rows that miss the target, or cannot be used for another reason, are dropped and counted.
+    Rows that miss the target, or cannot be used for another reason, are dropped and counted. What an earlier
+    run ingested from the same files is used as it is, or ingested again if options differ.
 
-    Raises as `ingest_parts`; DataError if there is nothing to learn: the target has one value only, or is
-      text of which hardly any comes twice.
+    Raises as `ingest_parts`; OutputExistsError if an earlier run ingested other files there; DataError if
+      there is nothing to learn: the target has one value only, or is text of which hardly any comes twice.
+      What was ingested is removed then, unless it replaced something.
     """
     folder = folder_of(job)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
@@ -69,18 +77,48 @@ def prepare_table(job: Auto, *, observer: Progress | None = None) -> AutoData:
     )
     preparing = preparing_of(job.encoding_of)
     ingest_module.check_roles(job.sources, roles, preparing)
-    train, test = ingest_module.ingest_parts(
-        job.sources,
-        urls,
-        Holdout(job.holdout, job.seed),
-        roles,
-        how=Writing(overwrite=job.overwrite, observer=observer, versioned=can_keep_versions(folder)),
-        preparing=preparing,
+    holdout = Holdout(job.holdout, job.seed, job.holdout_by)
+    there, same, differing = ingest_module.find_parts(job.sources, urls, holdout, roles, preparing)
+    if len(there) == 2 and not job.overwrite and (not same or "target" in differing):
+        what = "from other files, or from these before they changed" if not same else "for another target"
+        raise OutputExistsError(
+            f"{redact(folder)} holds rows that an earlier run ingested {what}. To replace them and train the "
+            "model's next version, give overwrite=True; to keep them, give another folder by `into`"
+        )
+    is_new, ingested = not same or bool(differing) or job.overwrite, "now"
+    if not is_new:
+        ingested = "by an earlier run"
+    elif same and differing:
+        ingested = f"again, since options are others ({', '.join(differing)})"
+    if is_new:
+        # What is replaced was made of the same files, or is one part, from a run that was killed before both.
+        how = Writing(
+            overwrite=job.overwrite or bool(there), observer=observer, versioned=can_keep_versions(folder)
+        )
+        parts = ingest_module.ingest_parts(job.sources, urls, holdout, roles, how=how, preparing=preparing)
+    else:
+        parts = (there[0], there[1])
+    train, test = parts
+    try:
+        classify, why = choose_task(urls[0], job)
+    except RFFDistError:
+        for url in urls if is_new and not there else ():
+            discard(parse_location(url))
+        raise
+    chosen = "at random" if job.groups is None else f"by groups of {job.groups}"
+    held_out = chosen if job.holdout_by is None else f"as the latest by {job.holdout_by}"
+    return AutoData(
+        *urls,
+        f"{folder}/model",
+        train.n_samples,
+        test.n_samples,
+        recipe_of(train.attributes),
+        sum(int(one.attributes.get("dropped_rows", 0)) for one in parts),
+        classify,
+        why,
+        held_out,
+        ingested,
     )
-    classify, why = choose_task(urls[0], job)
-    dropped = sum(int(one.attributes.get("dropped_rows", 0)) for one in (train, test))
-    recipe = recipe_of(train.attributes)
-    return AutoData(*urls, f"{folder}/model", train.n_samples, test.n_samples, recipe, dropped, classify, why)
 
 
 def choose_task(url: str, job: Auto) -> tuple[bool, str]:

@@ -76,7 +76,7 @@ def ingest(job: Ingest, *, observer: Callable[[int, int | None], None] | None = 
     how = Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
     if job.holdout is not None:
         urls = (job.data, part_url(job.data, "test"))
-        holdout = Holdout(job.holdout)
+        holdout = Holdout(job.holdout, by=job.holdout_by)
         return ingest_module.ingest_parts(source, urls, holdout, roles, how=how, preparing=preparing)
     take = ingest_module.ingest_more if job.append else ingest_module.ingest
     return take(source, job.data, roles, how, preparing)

@@ -55,6 +55,17 @@ def impute_option(default: Impute) -> Any:
     )
 
 
+def holdout_by_option(**shown: Any) -> Any:
+    """Return the option that holds out the latest rows."""
+    return option(
+        "Column of dates or numbers. The rows of its largest values are held out, so that no row to train on "
+        "is later than a row to test on. By default rows are held out at random, or by groups.",
+        None,
+        unit="COLUMN",
+        **shown,
+    )
+
+
 @group
 class Source:
     """Where the rows are."""

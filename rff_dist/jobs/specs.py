@@ -26,6 +26,7 @@ from rff_dist.jobs.options import (
     TrainingSource,
     TuneFeatures,
     WeightedSource,
+    holdout_by_option,
     impute_option,
     version_option,
 )
@@ -393,6 +394,7 @@ class Ingest:
         unit="10%",
         face="command",
     )
+    holdout_by: str | None = holdout_by_option(face="command")
     append: bool = option(
         "Append the rows of new files to the dataset if it is there, else create it.", False, face="command"
     )
@@ -447,6 +449,11 @@ class Ingest:
             raise InvalidParameterError(
                 "`holdout` is given, but rows are appended to what is there; leave it out, and ingest rows "
                 "for a test into a dataset of their own"
+            )
+        if self.holdout_by is not None and self.holdout is None:
+            raise InvalidParameterError(
+                f"`holdout_by` is {self.holdout_by!r}, but no rows are held out; give a share as `holdout` "
+                "too, or leave it out"
             )
 
 
@@ -506,8 +513,11 @@ class Auto:
         "auto",
     )
     holdout: Share = option("Share of the rows to test the model on.", 0.2, unit="20%")
+    holdout_by: str | None = holdout_by_option()
     groups: str | None = option(
-        "Column of groups. Rows of one group are held out together, in the test and in folds.", None
+        "Column of groups. Rows of one group are held out together, in folds and, without `holdout_by`, in "
+        "the test.",
+        None,
     )
     weight: str | None = option("Column of sample weights.", None)
     id: str | None = option("Column of ids of the rows.", None)
@@ -521,5 +531,7 @@ class Auto:
     )
     seed: Seed = option("Seed of all random numbers.", 0)
     overwrite: bool = option(
-        "Replace data that are there. The model becomes the next version in any case.", False
+        "Replace data of other files. What an earlier run ingested from the same files is used again, or "
+        "ingested again if options differ. The model becomes the next version in any case.",
+        False,
     )

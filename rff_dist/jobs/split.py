@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.ingest.ingest import PARTS
 from rff_dist.ingest.recipe import TargetMeans, recipe_of
 from rff_dist.ingest.rows import Holdout
 from rff_dist.ingest.tables import listed
@@ -61,11 +62,11 @@ def split(job: Split) -> Parts:
     arrays = {one.name: one for one in stored if one.name in ROLES}
     if "X" not in arrays:
         raise StorageError(f"{redact(job.data)} has no array 'X'; expected a dataset")
-    _warn(attributes, [one for one in stored if one.name not in ROLES], arrays)
+    _warn(job, attributes, [one for one in stored if one.name not in ROLES], arrays)
     read = partial(read_arrays, job.data, n_rows=_ROWS, version=version)
     is_test = _rule(job, attributes, arrays, read)
     # All attributes but what holds of the whole dataset only: its manifest, and the files it was made from.
-    kept = {key: value for key, value in attributes.items() if key not in (MANIFEST, SOURCES)}
+    kept = {key: value for key, value in attributes.items() if key not in (MANIFEST, SOURCES, PARTS)}
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
     lengths = {}
     for wanted in (True, False):
@@ -83,12 +84,23 @@ def split(job: Split) -> Parts:
 
 
 def _warn(
-    attributes: Mapping[str, Any], others: list[StoredArray], arrays: Mapping[str, StoredArray]
+    job: Split,
+    attributes: Mapping[str, Any],
+    others: list[StoredArray],
+    arrays: Mapping[str, StoredArray],
 ) -> None:
     n_samples = arrays["X"].header.shape[0]
     left = [one.name for one in others if one.header.shape[:1] == (n_samples,)]
     if left:
         _log.warning("other arrays are left out: %s", ", ".join(left))
+    times = [name for name in attributes.get("feature_names") or [] if str(name).endswith(": elapsed-days")]
+    if times and job.by == "random":
+        _log.warning(
+            "the rows to test on are chosen at random, although the data have times (%s); to test how later "
+            "rows are predicted, split by time: `by` time, and `time` %r",
+            listed(times),
+            times[0],
+        )
     recipe = recipe_of(attributes)
     if recipe is not None and any(isinstance(one, TargetMeans) for one in recipe.columns):
         _log.warning(
@@ -132,8 +144,8 @@ def _rule(
 
 
 def _by_time(job: Split, attributes: Mapping[str, Any], n_samples: int, read: _Read) -> _IsTest:
-    n_train = n_samples - round(n_samples * job.share)
     if job.time is None:
+        n_train = n_samples - round(n_samples * job.share)
         return lambda part, start: np.arange(start, start + len(part["X"])) >= n_train
     names = list(attributes.get("feature_names") or [])
     if job.time not in names:
@@ -142,5 +154,5 @@ def _by_time(job: Split, attributes: Mapping[str, Any], n_samples: int, read: _R
         )
     at = names.index(job.time)
     values = [part["X"][:, at] for part in read(["X"])]
-    first = np.sort(np.concatenate(values))[min(n_train, n_samples - 1)]
+    first = Holdout(job.share, by=job.time).start(np.concatenate(values))
     return lambda part, _: np.asarray(part["X"][:, at] >= first)

@@ -158,7 +158,8 @@ def test_noise_is_called_so_and_what_is_there_is_kept(tmp_path):
     assert "No signal was found" in shown
     assert "next: rff-dist predict" in shown
     assert "<html" in (tmp_path / "page.html").read_text()
-    assert "--overwrite" in refusal(73, *given)
+    again = document(*given, "--components", 64)
+    assert (again["ingested"], again["version"]["number"]) == ("by an earlier run", 2)
     assert "nearest: 'a'" in refusal(
         2, "auto", tmp_path / "t.csv", "--target", "aa", "--into", tmp_path / "b"
     )

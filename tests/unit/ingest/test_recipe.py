@@ -218,6 +218,57 @@ class TestRecipes:
         assert not towns[0] & towns[1]
         assert len(towns[0] | towns[1]) == 300
 
+    @pytest.mark.parametrize("dropped", [(), ("day",)])
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "query"])
+    def test_no_row_to_train_on_is_later_than_a_row_to_test_on(self, tmp_path, monkeypatch, kind, dropped):
+        n = 400
+        numbers = np.random.default_rng(0).permutation(n)
+        # Three rows a day, and rows of one day are in one part.
+        days = pd.Timestamp("1968-12-01") + pd.to_timedelta(numbers // 3, "D")
+        table = pd.DataFrame({"day": days, "x": numbers.astype(float), "y": 1.0})
+        path = tmp_path / f"t.{kind}"
+        if kind == "csv":
+            table.to_csv(path, index=False)
+        elif kind == "parquet":
+            table.to_parquet(path)
+        else:  # which is read once; SQLite has no dates
+            with sqlite3.connect(tmp_path / "t.db") as database:
+                table.assign(day=numbers // 3).to_sql("t", database, index=False)
+            database.close()
+            monkeypatch.setenv("RFF_DIST_SQL", f"sqlite:///{tmp_path / 't.db'}")
+            path = Query("SELECT * FROM t")
+        urls = tmp_path / "d", tmp_path / "e"
+        train, test = ingest_parts(path, urls, 0.25, by="day", target="y", drop=dropped)
+        at = train.feature_names.index("x")
+        train_days, test_days = (X_of(one)[:, at] // 3 for one in (train, test))
+        assert train_days.max() < test_days.min()
+        assert train.n_samples + test.n_samples == n
+        assert abs(test.n_samples - n / 4) <= 3
+
+    def test_rows_that_have_no_order_are_refused_or_named(self, tmp_path, caplog):
+        path = tmp_path / "t.csv"
+        path.write_text("when,town,x,y\n" + "1,a,1,1\n" * 5 + "2,b,1,1\n" * 2 + ",b,1,1\n" * 3)
+        urls = tmp_path / "d", tmp_path / "e"
+        given = {"target": "y", "columns": ["x"]}
+        train, test = ingest_parts(path, urls, 0.01, by="when", **given)
+        assert (train.n_samples, test.n_samples) == (8, 2)
+        assert "3 rows have no value in 'when' and are trained on" in caplog.text
+        for by, message in (("town", "'town' holds text"), ("x", "1 distinct values in 10 rows")):
+            with pytest.raises(DataError, match=message):
+                ingest_parts(path, (tmp_path / "f", tmp_path / "g"), 0.2, by=by, **given)
+        with pytest.raises(
+            InvalidParameterError, match=r"`holdout_by`: t.csv has no column 'wen'; nearest: 'when'"
+        ):
+            ingest_parts(path, (tmp_path / "f", tmp_path / "g"), 0.2, by="wen", **given)
+
+    def test_a_choice_at_random_from_a_table_with_dates_is_said(self, tmp_path, frame, caplog):
+        source = save(frame, tmp_path / "t.feather")
+        ingest_parts(source, (tmp_path / "d", tmp_path / "e"), 0.25, target="price")
+        assert "chosen at random, although the table has dates ('when')" in caplog.text
+        caplog.clear()
+        ingest_parts(source, (tmp_path / "f", tmp_path / "g"), 0.25, by="when", target="price")
+        assert "at random" not in caplog.text
+
     def test_queries_with_text_are_read_once(self, tmp_path, frame, monkeypatch):
         with sqlite3.connect(tmp_path / "shop.db") as database:
             frame[["colour", "area", "price"]].to_sql("sales", database, index=False)
