@@ -11,7 +11,15 @@ import pyarrow
 from pyarrow import ipc, json
 
 from rff_dist.errors import StorageError
-from rff_dist.ingest.tables import Table, cast_columns, expecting_types, opening, rows_per_batch
+from rff_dist.ingest.tables import (
+    Table,
+    cast_columns,
+    expecting_types,
+    numbered,
+    numbered_note,
+    opening,
+    rows_per_batch,
+)
 
 _BATCH_ROWS = 2**16  # Arrow files may hold batches of any size
 
@@ -23,14 +31,22 @@ def parquet_table(path: Path) -> Table:
     with opening(path, "Parquet"):
         metadata = parquet.read_metadata(path)
         schema = metadata.schema.to_arrow_schema()
+    names = numbered(schema.names)
+    is_plain = names == schema.names  # Parquet finds columns by their names
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         rows = rows_per_batch(8 * len(types))
         with opening(path, "Parquet"), parquet.ParquetFile(path, pre_buffer=False) as reader:
-            for batch in reader.iter_batches(batch_size=rows, columns=list(types), use_threads=False):
-                yield cast_columns(batch, types, path.name)
+            read = list(types) if is_plain else None
+            for batch in reader.iter_batches(batch_size=rows, columns=read, use_threads=False):
+                part = batch if is_plain else batch.rename_columns(names)
+                yield cast_columns(part, types, path.name)
 
-    return Table(path.name, schema, batches, metadata.num_rows)
+    return Table(path.name, _renamed(schema), batches, metadata.num_rows, numbered_note(schema.names))
+
+
+def _renamed(schema: pyarrow.Schema) -> pyarrow.Schema:
+    return pyarrow.schema(list(zip(numbered(schema.names), schema.types, strict=True)))
 
 
 def arrow_table(path: Path) -> Table:
@@ -52,11 +68,11 @@ def arrow_table(path: Path) -> Table:
             reader = open_it(source)
             parts = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
             for part in parts:
-                chosen = part.select(list(types))
+                chosen = part.rename_columns(numbered(schema.names)).select(list(types))
                 for start in range(0, max(1, len(chosen)), _BATCH_ROWS):
                     yield cast_columns(chosen.slice(start, _BATCH_ROWS), types, path.name)
 
-    return Table(path.name, schema, batches, None)
+    return Table(path.name, _renamed(schema), batches, None, numbered_note(schema.names))
 
 
 def json_table(path: Path) -> Table:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow
 from pyarrow import csv as arrow_csv
 
-from rff_dist.ingest.tables import Reading, Table, expecting_types, opening
+from rff_dist.ingest.tables import Reading, Table, expecting_types, numbered, numbered_note, opening, repeated
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
 _LONGEST_LINE = 2**26
@@ -31,13 +31,15 @@ _COMMA_NUMBER, _POINT_NUMBER = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d
 class Dialect:
     """How one CSV file is written.
 
-    `names`: names of the columns, if no line of the file holds them.
+    `names`: names of the columns, if no line of the file holds them, or some come twice.
+    `has_header`: whether the first line holds names.
     `decimal`: the decimal point.
     `is_quoted`: whether there are quotes; quoted text may hold line breaks.
     `block_size`: bytes that are read at once; enough for several rows.
     """
 
     names: list[str] | None
+    has_header: bool
     delimiter: str
     encoding: str
     decimal: str
@@ -49,9 +51,10 @@ class Dialect:
         """In words, what is unusual about the file."""
         names = {"\t": "tab", " ": "space"}
         parts = [
-            "no header: columns are called 0, 1, …" if self.names is not None else "",
+            "no header: columns are called 0, 1, …" if not self.has_header else "",
             f"delimiter {names.get(self.delimiter, self.delimiter)}" if self.delimiter != "," else "",
             "decimal commas" if self.decimal == "," else "",
+            *numbered_note(self.names or []),
             f"encoding {self.encoding}" if self.encoding != "utf-8" else "",
         ]
         return [part for part in parts if part]
@@ -61,7 +64,11 @@ class Dialect:
         return arrow_csv.open_csv(
             str(path),
             arrow_csv.ReadOptions(
-                block_size=self.block_size, use_threads=False, column_names=self.names, encoding=self.encoding
+                block_size=self.block_size,
+                use_threads=False,
+                column_names=None if self.names is None else numbered(self.names),
+                skip_rows_after_names=int(self.has_header and self.names is not None),
+                encoding=self.encoding,
             ),
             arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=self.is_quoted),
             arrow_csv.ConvertOptions(
@@ -111,9 +118,15 @@ def find_dialect(path: Path, reading: Reading) -> Dialect:
     commas = delimiter != "," and any(map(_COMMA_NUMBER.fullmatch, cells))
     decimal = "," if commas and not any(map(_POINT_NUMBER.fullmatch, cells)) else "."
     has_header = has_names(rows) if reading.header is None else reading.header
-    names = None if has_header or not rows else [str(i) for i in range(len(rows[0]))]
+    names = None
+    if rows and not has_header:
+        names = [str(i) for i in range(len(rows[0]))]
+    elif rows and repeated(rows[0]):
+        names = rows[0]
     # Arrow refuses a row that is longer than a block
-    return Dialect(names, delimiter, encoding, decimal, is_quoted, max(2**20, 16 * longest))
+    return Dialect(
+        names, has_header or not rows, delimiter, encoding, decimal, is_quoted, max(2**20, 16 * longest)
+    )
 
 
 def has_names(rows: list[list[str]]) -> bool:

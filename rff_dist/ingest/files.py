@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 
 from rff_dist.errors import DataError, StorageError
 from rff_dist.ingest.array_files import array_table, group_table
-from rff_dist.ingest.tables import Reading, Table, listed, repeated
+from rff_dist.ingest.tables import Reading, Table
 from rff_dist.storage.appending import Source
 from rff_dist.storage.locations import NODE_FILES, Location, open_store, parse_location, reaching
 from rff_dist.storage.repositories import is_versioned
@@ -32,10 +33,12 @@ _KINDS = {
     ".jsonl": (".jsonl", ".ndjson", ".json"),
     ".npy": (".npy",),
     ".npz": (".npz",),
+    ".xlsx": (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"),  # refused, with advice
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Hive's name of a folder whose rows have no value
 _PIECE = 2**20
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
       patterns with `*`, `?`, `[…]` and, for local files, `**`. Object stores work alike
       (`s3://bucket/new/*.csv`).
     `may_be_none`: whether a pattern or a folder may hold no file (yet).
-    Raises StorageError if there is no such file, or its type is unknown.
+    Raises StorageError if there is no such file, its type is unknown, or it belongs to a table of Delta or
+      Iceberg.
     """
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     found: dict[str, File] = {}
@@ -136,7 +140,47 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
         if not files and not may_be_none:
             raise StorageError(f"there is no file at {location}; expected one or more files with rows")
         found.update({file.name: file for file in files})
+    for folder in dict.fromkeys(folder for file in found.values() for folder in _folders_of(file.location)):
+        if format_ := _table_format(folder):
+            raise StorageError(
+                f"{folder} is a table in {format_} format, whose files hold removed rows too; expected "
+                "files of which every row counts. Write its current rows as Parquet elsewhere (with Spark, "
+                "DuckDB, deltalake or pyiceberg), and ingest those"
+            )
     return list(found.values())
+
+
+def _folders_of(location: Location) -> Iterator[Location]:
+    """Yield the folders that a file is in, up to the root or the bucket."""
+    path = location.path.rpartition("/")[0]
+    while path:
+        yield Location(location.scheme, path)
+        path = path.rpartition("/")[0]
+
+
+def _table_format(folder: Location) -> str | None:
+    """Return "Delta" or "Iceberg" if a folder is such a table: its log says which Parquet files count."""
+    if folder.is_local:
+        path = Path(folder.path)
+        logs, metadata = path.glob("_delta_log/*"), path.glob("metadata/*.metadata.json")
+        return "Delta" if any(logs) else "Iceberg" if any(metadata) else None
+    import obstore
+
+    store: Any = open_store(folder, read_only=True)
+    try:
+        if any(obstore.list(store.store, "_delta_log")):
+            return "Delta"
+        pages = obstore.list(store.store, "metadata")
+        return (
+            "Iceberg"
+            if any(one["path"].endswith(".metadata.json") for page in pages for one in page)
+            else None
+        )
+    except Exception as error:  # one may be allowed to read a file, but not to list its folders
+        _log.info(
+            "%s cannot be listed, so whether it is a Delta or Iceberg table is unknown: %s", folder, error
+        )
+        return None
 
 
 def _find_local(location: Location, may_be_none: bool) -> list[File]:
@@ -229,6 +273,12 @@ def _download(location: Location, path: Path) -> None:
 
 def _kind(path: str) -> str:
     kind = table_kind(path)
+    if kind == ".xlsx":
+        raise StorageError(
+            f"{path} is a spreadsheet, which is not read, since it may hold several tables; expected a file "
+            "of rows. Save the sheet as CSV (UTF-8), or in Python: "
+            f'pandas.read_excel("{PurePosixPath(path).name}").to_parquet("{PurePosixPath(path).stem}.parquet")'
+        )
     if kind is None:
         raise StorageError(
             f"{path} is of an unknown type; expected .csv, .tsv or .jsonl (also with .gz, .zst or .bz2), "
@@ -274,10 +324,7 @@ def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str,
             ".tsv, .jsonl, .parquet, .arrow, .feather or .npy"
         )
     table = open_it[kind](path)
-    table = _with_partitions(table, partitions) if partitions else table
-    if twice := repeated(table.schema.names):
-        raise DataError(f"{path.name} has several columns named {listed(twice)}; expected different names")
-    return table
+    return _with_partitions(table, partitions) if partitions else table
 
 
 def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str, Any]]:

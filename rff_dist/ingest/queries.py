@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
-from rff_dist.ingest.tables import Table, listed, repeated, rows_per_batch
+from rff_dist.ingest.tables import Table, numbered, numbered_note, rows_per_batch
 from rff_dist.storage.locations import explain
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[Table]:
 
     Raises InvalidParameterError if no connection is given, or it is no URL of a database;
       MissingDependencyError if the database's driver is not installed; StorageError if the database does not
-      answer or refuses the query; DataError if several columns have the same name.
+      answer or refuses the query.
     """
     import sqlalchemy
 
@@ -171,11 +171,8 @@ def _telling(query: Query, url: Any) -> Iterator[None]:
 def _as_table(result: Any, query: Query, url: Any) -> Table:
     import pyarrow
 
-    names = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
-    if twice := repeated(names):
-        raise DataError(
-            f"the query gives several columns named {listed(twice)}; expected different names (AS …)"
-        )
+    given = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
+    names = numbered(given)
     partitions = result.partitions(min(rows_per_batch(8 * len(names)), _PEEKED_ROWS))
     first: Sequence[Any] = next(partitions, [])
     schema = pyarrow.schema([(name, _type([row[i] for row in first])) for i, name in enumerate(names)])
@@ -190,7 +187,7 @@ def _as_table(result: Any, query: Query, url: Any) -> Table:
                 )
                 start += len(part)
 
-    return Table("the query", schema, batches, None, is_read_once=True)
+    return Table("the query", schema, batches, None, numbered_note(given), is_read_once=True)
 
 
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
@@ -213,6 +210,8 @@ def _as_column(values: Sequence[Any], kind: pyarrow.DataType, name: str, start: 
     if kind == pyarrow.float64():
         return pyarrow.array(_as_numbers(values, name, start), kind, from_pandas=True)
     try:
+        if pyarrow.types.is_timestamp(kind):  # Arrow takes no date for a timestamp
+            values = [datetime(*one.timetuple()[:3]) if type(one) is date else one for one in values]
         return pyarrow.array(values, kind)
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
         raise DataError(

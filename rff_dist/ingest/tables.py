@@ -250,6 +250,27 @@ def repeated(names: Sequence[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return names that are all different: those that come again get a number.
+
+    >>> numbered(["a", "", "a", "", "a.2"])
+    ['a', '', 'a.3', '.2', 'a.2']
+    """
+    found: list[str] = []
+    for name in names:
+        count = 2
+        while (unique := name if name not in found else f"{name}.{count}") in {*found, *names} - {name}:
+            count += 1
+        found.append(unique)
+    return found
+
+
+def numbered_note(names: Sequence[str]) -> list[str]:
+    """Say which of the names were numbered, if any."""
+    added = [new for old, new in zip(names, numbered(names), strict=True) if old != new]
+    return [f"columns of the same name are numbered: {listed(added)}"] if added else []
+
+
 def listed(names: Sequence[str]) -> str:
     """Return up to ten names as text for messages."""
     return ", ".join(repr(name) for name in names[:10]) + (" …" if len(names) > 10 else "")

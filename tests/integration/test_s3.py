@@ -299,6 +299,13 @@ def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(server
     assert "there is no file at" in refusal(65, "ingest", server.url("incoming/none.csv"), server.url("new"))
     folder = document("ingest", server.url("incoming/deeper/3.csv"), server.url("one.zarr"))
     assert folder["n_samples"] == 1
+    for log, name in (("_delta_log/0.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")):
+        server.write(f"{name}/day=1/0.csv", lines[0] + lines[1])
+        source = server.url(f"{name}/day=1/0.csv")
+        assert document("ingest", source, server.url(f"{name}.zarr"))["n_samples"] == 1
+        server.write(f"{name}/{log}", b"{}")
+        for given in (source, server.url(f"{name}/*/*.csv")):
+            assert f"is a table in {name} format" in refusal(65, "ingest", given, server.url("new"))
 
 
 # -- records: models, and what a run keeps -----------------------------------------------------------------

@@ -9,7 +9,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from pyarrow import parquet
+from pyarrow import feather, parquet
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, RFFDistError, StorageError
@@ -393,12 +393,12 @@ class TestParameters:
         assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]
 
     def test_sources_that_cannot_be_read(self, tmp_path):
-        (tmp_path / "t.xlsx").write_text("")
+        (tmp_path / "t.docx").write_text("")
         (tmp_path / "folder").mkdir()
         write_dataset(tmp_path / "a", np.ones((2, 2)))
         for name, message in {
             "nothing.csv": "there is no file at",
-            "t.xlsx": "unknown type",
+            "t.docx": "unknown type",
             "folder": "without Parquet files",
             "a": "is Zarr data already",
         }.items():
@@ -500,3 +500,47 @@ def test_npz_arrays_of_text_and_integers_are_labels_and_groups(tmp_path):
     assert read_column(tmp_path / "d.zarr", "y").tolist() == y.tolist()
     assert read_column(tmp_path / "d.zarr", "groups").tolist() == groups.tolist()
     assert read_column(tmp_path / "d.zarr", "groups").dtype == np.uint8
+
+
+class TestFoldersAndFilesThatAreNoRows:
+    @pytest.mark.parametrize(
+        ("log", "name"),
+        [("_delta_log/00000000000000000000.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")],
+    )
+    @pytest.mark.parametrize("source", ["lake", "lake/day=1/0.parquet", "lake/*/*.parquet", "."])
+    def test_tables_with_a_log_are_refused_by_name(self, tmp_path, log, name, source):
+        """Their folders hold removed files too: bare Parquet would count rows again and again."""
+        for path in ("lake/day=1/0.parquet", f"lake/{log}"):
+            (tmp_path / "in" / path).parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pa.table({"a": [1.0, 2.0]}), tmp_path / "in/lake/day=1/0.parquet")
+        assert ingest(tmp_path / "in" / source, tmp_path / "out").n_samples == 2
+        (tmp_path / "in/lake" / log).write_text("{}")
+        with pytest.raises(StorageError, match=rf"lake is a table in {name} format.*Write its current rows"):
+            ingest(tmp_path / "in" / source, tmp_path / "out2")
+        assert not (tmp_path / "out2").exists()
+
+    @pytest.mark.parametrize("name", ["t.xlsx", "t.XLS", "t.ods"])
+    def test_spreadsheets_are_refused_with_advice(self, tmp_path, name):
+        (tmp_path / name).touch()
+        with pytest.raises(
+            StorageError, match=r"is a spreadsheet.*Save the sheet as CSV.*pandas\.read_excel"
+        ):
+            ingest(tmp_path / name, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.arrow"])
+def test_columns_of_one_name_are_numbered(tmp_path, name):
+    values = [np.arange(4.0), np.arange(4.0) * 2, np.arange(4.0) + 7, np.arange(4.0) ** 2]
+    table = pa.table([pa.array(one) for one in values], names=["a", "", "a", ""])
+    if name == "t.csv":
+        rows = ["a,,a,", *(",".join(map(str, row)) for row in np.column_stack(values))]
+        (tmp_path / name).write_text("\n".join(rows))
+    elif name == "t.parquet":
+        parquet.write_table(table, tmp_path / name)
+    else:
+        feather.write_feather(table, str(tmp_path / name), compression="uncompressed")
+    dataset = ingest(tmp_path / name, tmp_path / "out", columns=["a.2", ".2", "a", ""])
+    np.testing.assert_array_equal(everything(dataset).X, np.column_stack([values[i] for i in (2, 3, 0, 1)]))
+    assert dataset.attributes["recipe"]["notes"] == {
+        name: ["columns of the same name are numbered: 'a.2', '.2'"]
+    }
