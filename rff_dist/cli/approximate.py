@@ -89,7 +89,7 @@ def approximate(
     from rff_dist.features.bounds import better_map
     from rff_dist.features.draw import check_n_components
     from rff_dist.features.options import KernelFeatures
-    from rff_dist.kernels.base import check_design, default_design
+    from rff_dist.kernels.base import check_design
     from rff_dist.statistics import inspection
     from rff_dist.storage import datasets
 
@@ -97,10 +97,9 @@ def approximate(
         raise typer.BadParameter(f"{features.map!r}; expected auto, pairs or phases", param_hint="--map")
     dimension = check_n_components(read_count(n_components, "--components"), features.map)
     chosen, seed = features.make_kernel(), features.seed
-    arranged = features.design or default_design(chosen)
     data, dataset = source.data, datasets.open_dataset(source.data, **source.names())
     chosen.check_columns(dataset.n_features)
-    check_design(chosen, arranged, dataset.n_features)
+    check_design(chosen, features.design, dataset.n_features)
     rows = samples.sample_inputs(dataset, seed, n_rows=measured.n_samples * measured.n_repeats)
     sample = memory.ArrayDataset(rows)
     moments = inspection.inspect(sample, engine=SerialEngine(1))
@@ -108,7 +107,7 @@ def approximate(
     ranges = inspection.input_range(moments, standardizer)
     seen = for_dataset.Inputs(sample, standardizer, seed, ranges)
     described = KernelFeatures(
-        chosen, length_scale=features.scale, n_components=dimension, design=arranged, map=features.map
+        chosen, length_scale=features.scale, n_components=dimension, design=features.design, map=features.map
     )
     feature_map = for_dataset.draw(seen, described)
     spec = feature_map.spec

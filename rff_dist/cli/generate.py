@@ -105,7 +105,6 @@ def draw_function(
 
     from rff_dist.data.blocks import Block, Rows
     from rff_dist.features.draw import draw_feature_map
-    from rff_dist.kernels.base import default_design
     from rff_dist.ridge.linear_model import LinearModel, predict_rows
 
     features_seed, weights_seed = np.random.SeedSequence([seed, 1]).generate_state(2, np.uint64).tolist()
@@ -113,7 +112,6 @@ def draw_function(
         kernel,
         n_features=n_features,
         n_components=n_components,
-        design=default_design(kernel),
         random_state=features_seed,
     )
     weights = np.random.Generator(np.random.Philox(weights_seed)).standard_normal((n_components, 1))

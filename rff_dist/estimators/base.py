@@ -86,7 +86,7 @@ class FeatureEstimator(RowsEstimator):
     length_scale: Any = "auto"
     n_components: Any = "auto"
     features: str | Nystrom = "fourier"
-    design: str | Design = "orthogonal"
+    design: str | Design = "auto"
     precision: str = "standard"
     standardize: bool | str = False
     random_state: Any = None

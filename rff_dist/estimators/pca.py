@@ -42,7 +42,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
         and any kernel has them.
-    design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
         How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;

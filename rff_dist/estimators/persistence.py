@@ -170,7 +170,7 @@ def _features_of(feature_map: FeatureMap) -> dict[str, Any]:
         "kernel": "gaussian" if kernel is None else kernel,
         "n_components": feature_map.n_components,
         "features": "nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
-        "design": "orthogonal" if spec is None else spec.design.name,
+        "design": "auto" if spec is None else spec.design.name,
         "precision": "standard" if spec is None else spec.precision,
         "standardize": _standardize_of(feature_map),
         "random_state": None if spec is None else spec.seed,

@@ -89,10 +89,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         Random Fourier features do not depend on the data, and need a kernel with a spectral measure. Nyström
         features are kernel values at rows of the data, the centres: any kernel has them, and fewer are enough
         if the data fill little of their space. `Nystrom` says how centres are chosen. "auto" compares both.
-    design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
         structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo
-        works for any kernel, also the Laplacian, and is best for few columns.
+        works for any kernel, also the Laplacian, and is best for few columns. "auto" is orthogonal if the
+        kernel allows it, else "iid".
     precision : {"auto", "standard", "high"}, default="auto"
         How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
         "high" to float32. "auto" begins with "standard", and repeats the pass with "high" if the coefficients

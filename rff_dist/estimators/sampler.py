@@ -48,10 +48,11 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
         Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
         and any kernel has them.
-    design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
         structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo
-        works for any kernel, also the Laplacian, and is best for few columns.
+        works for any kernel, also the Laplacian, and is best for few columns. "auto" is orthogonal if the
+        kernel allows it, else "iid".
     precision : {"standard", "high"}, default="standard"
         How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
         "high" to float32, for ridge penalties so small that rounding shows.
@@ -85,7 +86,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
     length_scale: Any = "auto"
     n_components: int = 2048
     features: str | Nystrom = "fourier"
-    design: str | Design = "orthogonal"
+    design: str | Design = "auto"
     precision: str = "standard"
     random_state: Any = None
 

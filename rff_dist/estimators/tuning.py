@@ -27,7 +27,7 @@ from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.evidence import TUNING_ROWS, EvidenceSearch, TunedKernel
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, default_design
+from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.find import find_kernel
 from rff_dist.ridge import search
 from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
@@ -151,7 +151,7 @@ def tune_kernels(
     kernels: Sequence[str | Kernel] = DEFAULT_KERNELS,
     length_scales: Sequence[Any] | None = None,
     cv: Any = 5,
-    design: str | Design | None = None,
+    design: str | Design = "auto",
     **parameters: Any,
 ) -> tuple[RFFRidge, search.Search]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
@@ -174,8 +174,8 @@ def tune_kernels(
         `rff_dist.ridge.candidates.make_candidates`.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter or iterable of splits
         As in `RFFRidge`.
-    design : str, Design or None
-        As in `RFFRidge`; None is the default of each kernel: orthogonal, or "iid" for kernels that need it.
+    design : str or Design
+        As in `RFFRidge`.
     **parameters
         `n_components`, `alpha`, `features`, `precision`, `standardize`, `fit_intercept`, `random_state`,
         `sample_weight_kind` and `engine` of `RFFRidge`. By default `n_components` is 1024, `alpha` "cv" (or
@@ -240,7 +240,7 @@ def tune_kernels(
         kernel=kernel,
         n_components=found.best["n_components"],
         **chosen,
-        design=design or default_design(kernel),
+        design=design,
     )
     estimator._keep(found.model)
     return estimator, found

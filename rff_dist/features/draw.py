@@ -16,13 +16,14 @@ from rff_dist.features.fourier import FourierFeatureMap, draw_fourier
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.features.structured import StructuredFeatureMap
 from rff_dist.frequencies.counter import derived_seed, seed_of
-from rff_dist.frequencies.designs import Design, find_design
+from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import (
     Kernel,
     OnColumns,
     ShiftInvariant,
     Term,
     as_shift_invariant,
+    design_for,
     shift_invariant_term,
 )
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
@@ -52,7 +53,7 @@ def draw_feature_map(
     *,
     n_features: int,
     n_components: int,
-    design: str | Design = "orthogonal",
+    design: str | Design = "auto",
     map: str = "pairs",
     precision: str = "standard",
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
@@ -75,9 +76,9 @@ def draw_feature_map(
         D, the number of components of Z; even for pairs. A kernel whose terms are all exact may get fewer.
     design : name or Design
         How the frequencies are arranged, see `rff_dist.frequencies`. "orthogonal" has less variance than
-        "iid" and needs an isotropic kernel. So does "structured", whose features take O(n_components ·
-        log n_features) work per row: less than the others from about 250 columns on. "quasi-monte-carlo"
-        is for any kernel and best in few columns.
+        "iid" and needs an isotropic kernel; "auto" is the first of these two that the kernel allows.
+        "structured" needs one too: its features take O(n_components · log n_features) work per row, less than
+        the others from about 250 columns on. "quasi-monte-carlo" is for any kernel and best in few columns.
     map : {"pairs", "phases", "complex"}
         Cosines and sines of D/2 frequencies, cosines of D frequencies with random phases, or D complex
         exponentials, for teaching. `better_map` says which of the real ones has the lower variance.
@@ -121,7 +122,7 @@ def draw_feature_map(
     found = find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
     spec = FeatureSpec(
         kernel=found,
-        design=find_design(design),
+        design=design_for(found, design),
         n_features=check_count(n_features, "n_features"),
         n_components=check_n_components(n_components, map),
         map=map,

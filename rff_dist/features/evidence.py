@@ -23,8 +23,7 @@ from rff_dist.data.samples import HEURISTIC_ROWS
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.features.median_heuristic import median_distance
 from rff_dist.frequencies.counter import derived_seed
-from rff_dist.frequencies.designs import find_design
-from rff_dist.kernels.base import Kernel, LengthScale, default_design
+from rff_dist.kernels.base import Kernel, LengthScale, design_for
 from rff_dist.kernels.stationary import Stationary
 from rff_dist.numerics.solution import check_n_threads
 from rff_dist.numerics.threads import limit_blas
@@ -285,7 +284,7 @@ def maximize_evidence(
     roots = None if weights is None else np.sqrt(weights)
     if roots is not None:
         targets *= roots[:, np.newaxis]
-    unit, design = found.with_length_scale(1.0), find_design(default_design(found))
+    unit, design = found.with_length_scale(1.0), design_for(found)
 
     def objective(index: int, width: int) -> Objective:
         frequencies = unit.draw(design, n_features, width // 2, derived_seed(seed, 1 + index), first=0)

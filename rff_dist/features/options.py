@@ -8,8 +8,8 @@ from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.draw import PRECISIONS, check_n_components
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.frequencies.designs import Design, find_design
-from rff_dist.kernels.base import Kernel, LengthScale
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel, LengthScale, design_for
 
 FEATURES = ("fourier", "nystrom")
 DATASET_MAPS = ("auto", "pairs", "phases")
@@ -25,7 +25,7 @@ class KernelFeatures:
     `n_components`: D, the number of features; even for pairs.
     `features`: {"fourier", "nystrom"} or Nystrom. Random Fourier features, for which `design`, `map` and
       `precision` are; or Nyström features, with centres among the distinct rows of a seeded sample.
-    `design`: how frequencies are arranged.
+    `design`: how frequencies are arranged; see `design_for`.
     `map`: {"auto", "pairs", "phases"}. "auto" lets `choose_map` choose; the map's spec has its choice.
     `precision`: {"standard", "high"}. See `draw_feature_map`.
     Raises InvalidParameterError if a value is out of range.
@@ -36,7 +36,7 @@ class KernelFeatures:
     length_scale: str | LengthScale | None = "auto"
     n_components: int = 1024
     features: str | Nystrom = "fourier"
-    design: str | Design = "orthogonal"
+    design: str | Design = "auto"
     map: str = "pairs"
     precision: str = "standard"
 
@@ -44,7 +44,7 @@ class KernelFeatures:
         check_name(self.map, DATASET_MAPS, "map")
         check_name(self.precision, PRECISIONS, "precision")
         check_width(self.n_components, self.map, self.features)
-        find_design(self.design)
+        design_for(self.kernel, self.design)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import scipy
 
-from rff_dist.checks import find_by_name
+from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.counter import (
     FREQUENCY_STREAM,
@@ -175,4 +175,5 @@ def find_design(design: str | Design) -> Design:
     """Return the design of that name, or the object itself; raises InvalidParameterError with near names."""
     if not isinstance(design, str) and hasattr(design, "draw"):
         return design
-    return find_by_name(DESIGNS, design, "design")
+    check_name(design, DESIGNS, "design", also=", 'auto' or an object")
+    return DESIGNS[str(design)]

@@ -18,7 +18,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.options import DATASET_MAPS
 from rff_dist.jobs.options import SupervisedSource
-from rff_dist.kernels.base import check_design, default_design
+from rff_dist.kernels.base import check_design
 from rff_dist.products.choice import check_environment
 from rff_dist.ridge import automatic, search
 from rff_dist.ridge.candidates import Candidate, check_candidates
@@ -140,8 +140,8 @@ class Fit:
         elif kinds[0] == "fourier":
             # What designs a kernel allows does not depend on the number of columns: one row of one will do.
             for one in self.candidates or automatic.candidates_of(options, _ONE_ROW):
-                check_design(one.kernel, options.design or default_design(one.kernel), 1)
-        elif options.design is not None:
+                check_design(one.kernel, options.design, 1)
+        elif options.design != "auto":
             raise InvalidParameterError(
                 f"`design` is {options.design!r}, but Nyström features have none; leave it out"
             )

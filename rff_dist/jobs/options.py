@@ -196,11 +196,10 @@ class Drawing:
         "rpcholesky (randomly pivoted Cholesky).",
         None,
     )
-    design: Literal["orthogonal", "iid", "quasi-monte-carlo", "structured"] | None = option(
+    design: Literal["auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"] = option(
         "Arrangement of the frequencies: orthogonal, iid, quasi-monte-carlo (best for few columns) or "
-        "structured (fast for hundreds of columns). By default orthogonal where the kernel allows it, else "
-        "iid.",
-        None,
+        "structured (fast for hundreds of columns). auto: orthogonal if the kernel allows it, else iid.",
+        "auto",
     )
     map: Literal["auto", "pairs", "phases"] = option(
         "Form of Fourier features. pairs: cosines and sines. phases: cosines with random phases. auto: the "
@@ -376,23 +375,20 @@ class ClusterFeatures(Features):
     @property
     def space(self) -> ClusterSpace:
         """The options as the library takes them."""
-        from rff_dist.kernels.base import default_design
         from rff_dist.kmeans.options import ClusterSpace
 
-        kernel = self.make_kernel()
-        same = ("n_components", "map", "precision", "standardize", "seed", "n_principal", "normalize")
+        same = ("n_components", "design", "map", "precision", "standardize", "seed")
         return ClusterSpace(
-            kernel,
+            self.make_kernel(),
             length_scale=self.scale,
             features=self.kind,
-            design=self.design or default_design(kernel),
-            **values_of(self, *same),
+            **values_of(self, *same, "n_principal", "normalize"),
         )
 
     def check_columns(self, n_features: int | None = None) -> None:
         """Check that kernel and design suit each other and, if it is given, the number of columns."""
         from rff_dist.features.options import find_features
-        from rff_dist.kernels.base import check_design, default_design
+        from rff_dist.kernels.base import check_design
 
         kernel = self.make_kernel()
         if n_features is None:
@@ -400,8 +396,8 @@ class ClusterFeatures(Features):
         else:
             kernel.check_columns(n_features)
         if find_features(self.kind) is None:
-            check_design(kernel, self.design or default_design(kernel), n_features or 1)
-        elif self.design is not None:
+            check_design(kernel, self.design, n_features or 1)
+        elif self.design != "auto":
             raise InvalidParameterError(
                 f"`design` is {self.design!r}, but Nyström features have none, only features='fourier' has; "
                 "leave it out"

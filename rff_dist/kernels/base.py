@@ -179,7 +179,7 @@ class ShiftInvariant(Kernel):
         n_features = check_count(n_features, "n_features")
         n_frequencies = check_count(n_frequencies, "n_frequencies")
         self.check_columns(n_features)
-        return self.draw(find_design(design), n_features, n_frequencies, seed_of(rng), first=0)
+        return self.draw(design_for(self, design), n_features, n_frequencies, seed_of(rng), first=0)
 
 
 def _as_json(value: Any) -> Any:
@@ -494,14 +494,21 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
 # -- designs --------------------------------------------------------------------------------------
 
 
-def default_design(kernel: Kernel) -> str:
-    """Return "orthogonal", which has less variance, if the kernel's measures allow it, else "iid"."""
-    return "orthogonal" if all(factor.isotropic for factor in _with_measures(kernel)) else "iid"
+def design_for(kernel: Kernel, design: str | Design = "auto") -> Design:
+    """Return a design by its name: "auto" is orthogonal, which has less variance, if the kernel allows it.
+
+    Otherwise "auto" is "iid". A design that is named is not replaced, even if drawing from it will fail.
+
+    Raises InvalidParameterError if the design is unknown.
+    """
+    if design == "auto":
+        design = "orthogonal" if all(factor.isotropic for factor in _with_measures(kernel)) else "iid"
+    return find_design(design)
 
 
 def check_design(kernel: Kernel, design: str | Design, n_features: int) -> None:
     """Draw one frequency; raises InvalidParameterError if the design is unknown or does not suit."""
-    found = find_design(design)
+    found = design_for(kernel, design)
     for factor in _with_measures(kernel):
         factor.draw(found, n_features, 1, 0, first=0)
 

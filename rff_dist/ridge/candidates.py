@@ -18,7 +18,7 @@ from rff_dist.features.evidence import EvidenceSearch, check_tunable
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import KernelFeatures, find_features
-from rff_dist.kernels.base import Kernel, LengthScale, check_design, default_design
+from rff_dist.kernels.base import Kernel, LengthScale, check_design
 from rff_dist.kernels.find import find_kernel
 from rff_dist.kernels.stationary import (
     Stationary,
@@ -141,7 +141,7 @@ def check_candidates(candidates: Sequence[Candidate], dataset: Dataset, options:
     if not candidates:
         raise InvalidParameterError("there is no candidate to compare; expected at least 1")
     design, fourier = options.design, find_features(options.kinds[0]) is None
-    if design is not None and not fourier:
+    if design != "auto" and not fourier:
         raise InvalidParameterError(f"`design` is {design!r}, but Nyström features have none; leave it out")
     for candidate in candidates:
         candidate.kernel.check_columns(dataset.n_features)
@@ -149,7 +149,7 @@ def check_candidates(candidates: Sequence[Candidate], dataset: Dataset, options:
             kernel = with_length_scale(candidate.kernel, candidate.length_scale)
             kernel.check_columns(dataset.n_features)
         if fourier:
-            check_design(candidate.kernel, design or default_design(candidate.kernel), dataset.n_features)
+            check_design(candidate.kernel, design, dataset.n_features)
 
 
 class Draws:
@@ -176,7 +176,7 @@ class Draws:
             length_scale=None,
             n_components=n_components,
             features=candidate.features or options.kinds[0],
-            design=options.design or default_design(kernel),
+            design=options.design,
             map=options.map,
             precision="standard" if options.precision == "auto" else options.precision,
         )

@@ -152,7 +152,7 @@ class RidgeOptions:
       chooses alpha by the rows of one fold. "auto" goes by `ridge.plan.choose_solver`.
     `sample_weight_kind`: "precision" if weights say how precise a row is, "frequency" if they are whole
       numbers that say how often it occurs.
-    `design`: None takes each kernel's own; see `default_design`.
+    `design`: "auto" is each kernel's own; see `design_for`.
     `map`: see `draw_feature_map`; "auto" takes the real map of lower variance.
     `precision`: {"auto", "standard", "high"}, of Fourier features; see `draw_feature_map`. "auto" begins with
       "standard", and takes "high" in another pass if coefficients are so large that rounding features to 15
@@ -172,7 +172,7 @@ class RidgeOptions:
     alpha_per_target: PerTarget = "auto"
     solver: str = "auto"
     sample_weight_kind: str = "precision"
-    design: str | Design | None = None
+    design: str | Design = "auto"
     map: str = "pairs"
     precision: str = "auto"
     standardize: bool | str = "auto"
@@ -195,7 +195,7 @@ class RidgeOptions:
             find_features(kind)
             if not isinstance(self.n_components, str) or self.n_components != "auto":
                 read_widths(self.n_components, "phases", kind)
-        if self.design is not None:
+        if self.design != "auto":
             find_design(self.design)
 
     @property

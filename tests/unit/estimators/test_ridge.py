@@ -16,10 +16,11 @@ from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from rff_dist import Gaussian, Laplacian, RFFRidge, SerialEngine, load_model, save_model
+from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, save_model
 from rff_dist.data.folds import GroupFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
+from rff_dist.kernels.find import KERNELS
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import solve
 from tests.plain import fit_ridge, plain_ridge
@@ -188,10 +189,28 @@ def test_without_standardisation_the_length_scale_is_in_the_inputs_units(rows):
     assert_allclose(ours.predict(X), plain.predict(X - X.mean(axis=0)), atol=1e-4 * y.std())
 
 
-def test_the_laplacian_needs_the_iid_design(rows):
-    with pytest.raises(InvalidParameterError, match="iid"):
-        plain_ridge("laplacian", n_components=32).fit(*rows)
-    plain_ridge(Laplacian(3.0), n_components=32, design="iid", random_state=0).fit(*rows)
+def test_a_grid_search_takes_every_kernel_by_its_name(rows):
+    grid = {"kernel": sorted(KERNELS), "features": ["fourier", "nystrom"]}
+    search = GridSearchCV(plain_ridge(n_components=16, alpha=1.0), grid, cv=2, error_score="raise")
+    assert np.isfinite(search.fit(*rows).cv_results_["mean_test_score"]).all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "design"), [("laplacian", "iid"), ("gaussian + laplacian", "iid"), ("gaussian", "orthogonal")]
+)
+def test_the_design_is_what_the_kernel_allows(rows, kernel, design):
+    chosen, named = (
+        plain_ridge(kernel, n_components=32, alpha=1.0, design=name, random_state=0).fit(*rows)
+        for name in ("auto", design)
+    )
+    assert_array_equal(chosen.coef_, named.coef_)
+
+
+def test_only_a_design_that_is_named_is_refused(rows):
+    with pytest.raises(InvalidParameterError, match=r"orthogonal design needs an isotropic kernel.*'iid'"):
+        plain_ridge("laplacian", n_components=32, design="orthogonal").fit(*rows)
+    with pytest.raises(InvalidParameterError, match=r"unknown `design` 'iit'.*'auto'"):
+        plain_ridge("laplacian", n_components=32, design="iit").fit(*rows)
 
 
 def test_the_seed_decides_and_a_generator_gives_one(rows):
