@@ -1,9 +1,11 @@
-"""How messages write numbers, sizes and URLs."""
+"""How messages write numbers, sizes, URLs and objects."""
 
 from __future__ import annotations
 
 import math
 import re
+import reprlib
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 
@@ -38,3 +40,37 @@ def number(value: Any) -> str:
         return "–"
     whole = isinstance(value, int) or 9999.5 <= abs(value) < 1e7  # from 9,999.5 on, .4g would say 1e+04
     return f"{value:,.0f}" if whole else f"{value:.4g}"
+
+
+class _OneLine(reprlib.Repr):
+    """Arrays by dtype and shape, containers by their first elements, and long objects by their names."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlevel=2, maxtuple=4, maxlist=4, maxdict=2, maxstring=60, maxlong=30)
+
+    def repr_ndarray(self, array: Any, level: int) -> str:
+        return f"{array.dtype} {array.shape}"
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        text = repr(value)
+        return text if len(text) <= 60 or not is_dataclass(value) else f"{type(value).__name__}(…)"
+
+
+_one_line = _OneLine()
+
+
+def short_repr(noun: Any) -> str:
+    """Return a line for a dataclass that may hold arrays of any size; for `__repr__` in its body.
+
+    >>> from dataclasses import dataclass
+    >>> import numpy as np
+    >>> @dataclass
+    ... class Pair:
+    ...     name: str
+    ...     values: np.ndarray
+    ...     __repr__ = short_repr
+    >>> Pair("weights", np.zeros((1000, 8)))
+    Pair(name='weights', values=float64 (1000, 8))
+    """
+    parts = [f"{one.name}={_one_line.repr(getattr(noun, one.name))}" for one in fields(noun) if one.repr]
+    return f"{type(noun).__name__}({', '.join(parts)})"

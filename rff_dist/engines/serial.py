@@ -58,6 +58,9 @@ class SerialEngine(Engine):
         self._n_threads = n_threads or available_cores()
         self.observers = tuple(observers)
 
+    def __repr__(self) -> str:
+        return f"SerialEngine(n_threads={self._n_threads})"
+
     @property
     def n_threads(self) -> int:
         return self._n_threads

@@ -21,7 +21,7 @@ from rff_dist.numerics.runs import Runs
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ComplexFeatureMap(FeatureMap):
     """exp(i·ω_j'x) / √D: D frequencies, D complex components. For `transform` only, not for training.
 

@@ -14,7 +14,7 @@ from rff_dist.numerics.runs import Runs
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ConcatenatedFeatureMap(FeatureMap):
     """√w₁·z₁, √w₂·z₂, …: the features of Σ wᵢ·kᵢ.
 

@@ -27,6 +27,7 @@ from rff_dist.kernels.base import Kernel, LengthScale, design_for
 from rff_dist.kernels.stationary import Stationary
 from rff_dist.numerics.solution import check_n_threads
 from rff_dist.numerics.threads import limit_blas
+from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ class TunedKernel:
     converged: bool
     n_evaluations: int
     n_samples: int
+
+    __repr__ = short_repr
 
     @property
     def length_scale(self) -> LengthScale:

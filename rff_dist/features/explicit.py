@@ -20,7 +20,7 @@ _THRESHOLD_STREAM = 3
 _HASH_STREAM = 4
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ExplicitFeatureMap(FeatureMap):
     """Features stored by their fields: arrays, and numbers such as `width`, the number of input columns."""
 
@@ -53,7 +53,7 @@ class ExplicitFeatureMap(FeatureMap):
         return cls(**{**given, "standardizer": standardizer, "spec": None})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LinearFeatureMap(ExplicitFeatureMap):
     """Input columns and constants: the exact features of linear and constant kernels.
 
@@ -77,7 +77,7 @@ class LinearFeatureMap(ExplicitFeatureMap):
             line[:] = 1.0 if column < 0 else inputs[:, column]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ThresholdFeatureMap(ExplicitFeatureMap):
     """1{t ≤ x} for thresholds t spread over an interval: features of the min kernel.
 
@@ -139,7 +139,7 @@ def _radical_inverse(indices: NDArray[np.int64]) -> FloatArray:
     return result
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MonomialFeatureMap(ExplicitFeatureMap):
     """All monomials of a polynomial kernel, which are its exact features.
 
@@ -190,7 +190,7 @@ def make_monomials(kernel: Polynomial, columns: NDArray[np.int64], *, width: int
     return MonomialFeatureMap(products, factors, width=width)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PolynomialFeatureMap(ExplicitFeatureMap):
     """Tensor sketch of a polynomial kernel (Pham & Pagh 2013): products of count sketches, by FFT.
 

@@ -16,6 +16,7 @@ from rff_dist.kernels.base import Kernel
 from rff_dist.numerics.runs import Runs, expand
 from rff_dist.numerics.threads import tile_pool
 from rff_dist.numerics.triangular import whiten_rows
+from rff_dist.text import short_repr
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
@@ -48,6 +49,8 @@ class Standardizer:
     mean: FloatArray
     scale: FloatArray
     ranks: tuple[RankMap, ...] = ()
+
+    __repr__ = short_repr
 
     def __call__(self, X: NDArray[Any]) -> FloatArray:
         """Return the standardised rows in float64; values that are not finite stay so."""
@@ -118,6 +121,8 @@ class FeatureMap(ABC):
     transform_rows: ClassVar[int] = 4096  # rows that `transform` fills at once
     standardizer: Standardizer | None
     spec: FeatureSpec | None
+
+    __repr__ = short_repr
 
     @property
     @abstractmethod

@@ -17,7 +17,7 @@ from rff_dist.kernels.base import ShiftInvariant
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FourierFeatureMap(CosineFeatureMap):
     """Random Fourier features of a shift-invariant kernel (Rahimi & Recht 2007).
 

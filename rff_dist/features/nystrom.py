@@ -77,7 +77,7 @@ class Nystrom:
         return max(SAMPLE_ROWS, 2 * n_components) if self.sample_rows is None else self.sample_rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NystromFeatureMap(FeatureMap):
     """Kernel values at centres, in float64. Statistics hold them as they are, and apply T when they are read.
 

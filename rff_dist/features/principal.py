@@ -18,7 +18,7 @@ _PANEL_ROWS = 64  # rows of one product, always of the same shape, which decides
 _WORK_BYTES = 2**22  # of the other map's features, filled at once
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PrincipalFeatureMap(FeatureMap):
     """Z·A + a for another map's Z: its leading principal components, computed anew for each tile.
 

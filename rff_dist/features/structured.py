@@ -20,7 +20,7 @@ from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 _STORED = ("rotations", "signs", "radii", "stretch")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StructuredFeatureMap(CosineFeatureMap):
     """Random Fourier features of an isotropic kernel (Choromanski, Rowland & Weller 2017).
 

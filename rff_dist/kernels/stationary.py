@@ -55,7 +55,8 @@ class Stationary(ShiftInvariant):
 
     def __repr__(self) -> str:
         given = [(f.name, getattr(self, f.name)) for f in fields(self)]
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given if v is not None)})"
+        shown = ", ".join(f"{name}={_shown(value)}" for name, value in given if value is not None)
+        return f"{type(self).__name__}({shown})"
 
     @abstractmethod
     def spectral_measure(self) -> SpectralMeasure:
@@ -104,6 +105,12 @@ class Stationary(ShiftInvariant):
 
     def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
         return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, tuple) or len(value) <= 16:
+        return repr(value)
+    return f"({', '.join(map(repr, value[:3]))}, … {len(value)} numbers)"
 
 
 class OfDistance(Stationary):

@@ -21,6 +21,7 @@ import numpy as np
 
 from rff_dist.errors import DataError
 from rff_dist.frequencies.counter import counter_uniforms, pick
+from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray, IndexArray
 
 EQUAL = 1e-13  # squared distances that differ by less than this share of the largest k(x, x) count as equal
@@ -65,6 +66,8 @@ class ExactCentres:
     squared_norms: FloatArray
     weights: FloatArray
     rounding: float
+
+    __repr__ = short_repr
 
     def scores(self, gram: FloatArray) -> FloatArray:
         """Return squared distances minus k(x, x), shape (n_rows, n_clusters).

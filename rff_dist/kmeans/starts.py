@@ -36,7 +36,7 @@ from rff_dist.numerics.runs import as_runs
 from rff_dist.ridge.plan import PROCESS_BYTES
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.moments import Moments
-from rff_dist.text import human_bytes
+from rff_dist.text import human_bytes, short_repr
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,8 @@ class Clusters:
     converged: bool
     grid: ClusterGrid
     card: Mapping[str, Any] = field(default_factory=dict)
+
+    __repr__ = short_repr
 
     @property
     def n_clusters(self) -> int:

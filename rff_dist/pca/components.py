@@ -35,6 +35,7 @@ from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.gram_products import sums_of_z
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import tile_rows
+from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
 DEGREE_FLOOR = 0.01  # of the mean degree; with finitely many features, far rows get degrees around 0
@@ -60,6 +61,8 @@ class PrincipalComponents:
     explained_variance_ratio: FloatArray
     means: FloatArray
     noise_floor: float
+
+    __repr__ = short_repr
 
 
 def principal_components(statistics: RidgeStatistics, n_components: int) -> PrincipalComponents:
@@ -292,6 +295,8 @@ class Projection:
     linear: LinearModel
     offset: FloatArray
     floor: float | None = None
+
+    __repr__ = short_repr
 
     @property
     def n_components(self) -> int:

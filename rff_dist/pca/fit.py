@@ -25,6 +25,7 @@ from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import Moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import StatisticsSpec
+from rff_dist.text import short_repr
 from rff_dist.typing import PathLike
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class KernelComponents:
     degrees: components.Degrees | None = None
     volume: float = 1.0
     n_floored: int = 0
+
+    __repr__ = short_repr
 
     def projection(self, *, whiten: bool = False) -> components.Projection:
         """Return what projects rows, old or new; with `whiten` the scores have variance 1."""

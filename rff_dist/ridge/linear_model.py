@@ -12,6 +12,7 @@ from rff_dist.errors import DataError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.threads import share_out
 from rff_dist.statistics.spec import tile_rows
+from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
 
@@ -30,6 +31,8 @@ class LinearModel:
     coefficients: FloatArray
     intercept: FloatArray
     raw_coefficients: FloatArray = field(init=False)
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         # once, and sent to workers: a whitened map takes D³ operations, which each of them would repeat

@@ -28,7 +28,7 @@ from rff_dist.ridge.uncertainty import PredictiveModel, predictive_model
 from rff_dist.statistics.moments import ColumnMoments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.records import Record, read_record, write_record
-from rff_dist.text import redact
+from rff_dist.text import redact, short_repr
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,8 @@ class RidgeModel:
     held_out: HeldOutScores | None = None
     columns: ColumnMoments | None = None
     card: Mapping[str, Any] = field(default_factory=dict)
+
+    __repr__ = short_repr
 
     @classmethod
     def from_solution(

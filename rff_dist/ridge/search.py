@@ -29,6 +29,7 @@ from rff_dist.ridge.plan import plan_readings
 from rff_dist.ridge.prepare import prepare
 from rff_dist.ridge.solve import Solved
 from rff_dist.selection.alphas import RESOLUTION
+from rff_dist.text import short_repr
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ class Search:
     rows: tuple[Row, ...]
     best_index: int
     n_readings: int
+
+    __repr__ = short_repr
 
     @property
     def best(self) -> Row:

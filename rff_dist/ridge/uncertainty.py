@@ -45,6 +45,7 @@ from rff_dist.ridge.evaluation import Errors, errors_of, evaluated_targets
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.selection.leave_one_out import centred_features
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class PredictiveModel:
     intercept_variance: float
     mean_weight: float
     target_scale: FloatArray
+
+    __repr__ = short_repr
 
 
 def predictive_model(

@@ -44,6 +44,7 @@ from rff_dist.selection.alphas import (
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are in memory at once
@@ -105,6 +106,8 @@ class CrossValidation:
     weights: FloatArray
     target_variance: FloatArray
     leverages: FloatArray | None = None
+
+    __repr__ = short_repr
 
     @property
     def mean(self) -> FloatArray:

@@ -13,6 +13,7 @@ from rff_dist.data.blocks import ROUNDING, Rows
 from rff_dist.data.checks import check_finite
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.numerics.exact_sums import ExactSum, add_fields
+from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
 _LARGEST_BASE = 1e40  # its fourth power, 1e160, can still be weighted and summed in float64
@@ -165,6 +166,8 @@ class ColumnMoments:
     third: FloatArray
     fourth: FloatArray
     rounding: FloatArray
+
+    __repr__ = short_repr
 
     @classmethod
     def of(cls, moments: Moments, *, frequency_weights: bool = False) -> Self:

@@ -25,6 +25,7 @@ from rff_dist.numerics.normal_equations import NormalEquations
 from rff_dist.numerics.runs import Runs, as_runs, expand
 from rff_dist.statistics.reading import deviations_of, gram_error_of, gram_of, sums_over_z, trace_of
 from rff_dist.statistics.spec import LIMB_BITS, StatisticsSpec, TileLayout
+from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray, IntArray
 
 _LIMB_MASK = (1 << LIMB_BITS) - 1
@@ -72,6 +73,8 @@ class RidgeStatistics:
     n_tiles: int = 0
     whitener: FloatArray | None = None
     halvings: int = 0
+
+    __repr__ = short_repr
 
     @classmethod
     def empty(cls, spec: StatisticsSpec) -> Self:
