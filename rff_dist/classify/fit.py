@@ -32,8 +32,8 @@ from rff_dist.numerics.minimize import Minimum, PenalizedLoss, minimize_loss
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.numerics.threads import using_threads
 from rff_dist.ridge import automatic
-from rff_dist.ridge.conformal import FoldModels, fold_models, predict_held_out
-from rff_dist.ridge.fit import Trained
+from rff_dist.ridge.conformal import FoldModels, predict_held_out
+from rff_dist.ridge.fit import fold_models_of
 from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import RidgeOptions, is_one_alpha
@@ -211,6 +211,22 @@ def calibrate(
 # -- the whole job ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedClassifier:
+    """A classifier, ridge's solution, and ridge's models without each fold.
+
+    `model`: with the statistics of ridge. Under "classifier" its card has the loss, the calibration (None
+      without probabilities), how the minimum was reached (None for "squared") and ridge's alpha.
+    `folds`: None if folds were not summed separately.
+    `calibration`: of ridge's scores.
+    """
+
+    model: RidgeModel
+    solved: Solved
+    folds: FoldModels | None
+    calibration: ScoreCalibration | None
+
+
 def fit(
     dataset: Dataset,
     options: RidgeOptions,
@@ -218,7 +234,7 @@ def fit(
     *,
     factors: FloatArray | None = None,
     engine: Engine,
-) -> tuple[RidgeModel, Solved]:
+) -> TrainedClassifier:
     """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
 
     `dataset`: with targets of −1 and +1, see `LabelledDataset`.
@@ -227,9 +243,6 @@ def fit(
       `logistic_curvature`, which gives both as many degrees of freedom, or times 1/8 if that is more.
     `factors`: float64 array of shape (n_classes,), or None. Factors by which the dataset multiplied the
       weights of each class's rows.
-    Returns `model`: with the statistics of ridge. Under "classifier" its card has the loss, the calibration
-      (None without probabilities), how the minimum was reached (None for "squared") and ridge's alpha.
-    Returns `solved`: ridge's solution.
     """
     loss = losses.loss
     # One alpha for all classes keeps their scores comparable: the largest decides. The direct solver leaves
@@ -238,11 +251,14 @@ def fit(
     model, solved, ridge_alpha = trained.model, trained.best, trained.model.alpha
     assert isinstance(ridge_alpha, float)
     ridge = calibrate(dataset, model, class_weight=factors, seed=options.seed)
+    folds = None
     if trained.parts is not None:
-        estimate = estimate_by_folds(dataset, trained, ridge, engine=engine)
+        folds = fold_models_of(trained)
+        estimate = estimate_by_folds(dataset, folds, ridge, engine=engine)
         model = model.with_card(estimate={"loss": SQUARED, **estimate})
     if loss == SQUARED:
-        return _described(model, loss, ridge, None, ridge_alpha=ridge_alpha), solved
+        model = _described(model, loss, ridge, None, ridge_alpha=ridge_alpha)
+        return TrainedClassifier(model, solved, folds, ridge)
     alpha, curvature, own = ridge_alpha, HINGE_CURVATURE, None
     if loss == Logistic.name:
         curvature = logistic_curvature(solved.solution, model.summed.sum_of_weights)
@@ -250,27 +266,27 @@ def fit(
         own = ScoreCalibration(1.0, (0.0,) * model.n_targets)
     minimum = fit_loss(dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
     model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
-    return _described(model, loss, own, minimum, ridge_alpha=ridge_alpha), solved
+    model = _described(model, loss, own, minimum, ridge_alpha=ridge_alpha)
+    return TrainedClassifier(model, solved, folds, ridge)
 
 
 def fit_labels(
     source: Dataset, labels: Column, options: RidgeOptions, losses: LossOptions, *, engine: Engine
-) -> tuple[RidgeModel, Solved]:
+) -> TrainedClassifier:
     """Train a classifier on labels of any type: count them in a pass, then `fit`.
 
     `source`: the rows; its own targets are ignored.
     `labels`: the label of each row.
-    Returns `model`: with the classes on its card; see `read_classes`.
-    Returns `solved`: ridge's solution.
+    Returns: a model with the classes on its card; see `read_classes`.
     Raises DataError if fewer than two classes have rows with a weight above 0.
     """
     counts = count_labels(labels, source=source, engine=engine)
     factors = class_weights(losses.class_weight, counts)
     dataset = LabelledDataset(source, labels, counts.classes, factors)
     _check_weighted(counts, factors)
-    model, solved = fit(dataset, options, losses, factors=factors, engine=engine)
+    trained = fit(dataset, options, losses, factors=factors, engine=engine)
     told = {"tol": losses.tol, "max_iter": losses.max_iter}
-    return with_classes(model, counts.classes, losses.class_weight, **told), solved
+    return replace(trained, model=with_classes(trained.model, counts.classes, losses.class_weight, **told))
 
 
 def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) -> None:
@@ -311,22 +327,18 @@ def _described(
 
 
 def estimate_by_folds(
-    dataset: Dataset, trained: Trained, calibration: ScoreCalibration | None, *, engine: Engine
+    dataset: Dataset, folds: FoldModels, calibration: ScoreCalibration | None, *, engine: Engine
 ) -> dict[str, Any]:
     """Estimate accuracy and log loss on new rows in one pass: ridge trained without a fold predicts its rows.
 
     `dataset`: the training rows, with targets of −1 and +1.
-    `trained`: with the statistics of its folds.
+    `folds`: ridge's models without each fold.
     `calibration`: the calibration of the model of all rows.
     Returns `estimate`: `by`, "cv"; `accuracy` and `log_loss`, in nats; and their `…_standard_error`, from the
       differences between splits. Errors are None with one split, the log loss is None without probabilities.
     """
-    assert trained.parts is not None
-    feature_map, solved = trained.compared[trained.best_index]
-    fit_intercept = trained.model.card["fit_intercept"]
-    state = fold_models(trained.parts, feature_map, alpha=solved.solution.alpha, fit_intercept=fit_intercept)
     judge = partial(judge_held_out, calibration=calibration)
-    found = inspection.sum_rows(dataset, judge, state, combine=add_each, engine=engine, label="hold out")
+    found = inspection.sum_rows(dataset, judge, folds, combine=add_each, engine=engine, label="hold out")
     weights = np.array([one.weights.value().sum() for one in found])
     estimate: dict[str, Any] = {"by": "cv"}
     for name in ("accuracy", "log_loss"):

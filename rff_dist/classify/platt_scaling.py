@@ -83,15 +83,23 @@ def leave_one_out_scores(rows: Rows, model: PredictiveModel, left_out: FloatArra
     Returns float64 array of shape (n_samples, n_targets).
     """
     assert rows.y is not None
-    predictions, deviations = predict_rows_with_std(rows, model)
-    target = int(np.argmax(model.noise_variance))
-    # a prediction's variance is (1 + h·mean weight/w) times that of the noise, with one h for all targets
-    spread = np.square(deviations[:, target]) / model.noise_variance[target] - 1.0
-    remainder = 1.0 - left_out / model.mean_weight * spread
-    if (decided := remainder < SMALLEST_REMAINDER).any():
+    predictions, remainder = remainders(rows, model, left_out)
+    if (decided := (remainder < SMALLEST_REMAINDER).any(axis=1)).any():
         logger.warning("%d of %d rows decide their own prediction", int(decided.sum()), len(decided))
-    shrunk = np.maximum(remainder, SMALLEST_REMAINDER)[:, np.newaxis]
-    return np.asarray(rows.y - (rows.y - predictions) / shrunk)
+    return np.asarray(rows.y - (rows.y - predictions) / np.maximum(remainder, SMALLEST_REMAINDER))
+
+
+def remainders(rows: Rows, model: PredictiveModel, left_out: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return predictions and 1 − h, each of shape (n_samples, n_targets); see `leave_one_out_scores`."""
+    predictions, deviations = predict_rows_with_std(rows, model)
+    remainder = np.empty_like(predictions)
+    for i in range(len(model.factors)):
+        targets = np.flatnonzero(model.factor_of_target == i)
+        target = targets[np.argmax(model.noise_variance[targets])]
+        # a prediction's variance is (1 + h·mean weight/w) times that of the noise, with one h for each alpha
+        spread = np.square(deviations[:, target]) / model.noise_variance[target] - 1.0
+        remainder[:, targets] = (1.0 - left_out / model.mean_weight * spread)[:, np.newaxis]
+    return predictions, remainder
 
 
 def fit_calibration(

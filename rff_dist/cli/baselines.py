@@ -1,81 +1,83 @@
-"""Errors of scikit-learn's models on the same rows: a linear one, and boosted trees."""
+"""Boosted trees of scikit-learn, trained on the same rows as a model and for as long, to compare it with."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-MOST_ROWS = 50_000  # most rows to train on, and most to test on
+if TYPE_CHECKING:
+    from rff_dist.jobs.fits import JobData
+    from rff_dist.jobs.verdict import Comparison, Predictions
+    from rff_dist.ridge.model import RidgeModel
+
+LEAST_SECONDS = 10.0
+FIRST_TREES = 10
+USUAL_TREES = 100  # scikit-learn's default; with more than 10,000 rows the trees stop themselves
+_MANY_ROWS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Baselines:
-    """Errors of other models.
+def fit_trees(
+    data: JobData, model: RidgeModel, comparison: Comparison, *, seconds: float, seed: int, most_bytes: int
+) -> Predictions:
+    """Train boosted trees on the rows that a model was trained on, and predict the rows of a comparison.
 
-    `scores`: for "linear" and "boosted trees": `rmse` and `r2`, or `accuracy` and `log_loss`.
-    `n_train`, `n_test`: numbers of rows; a seeded sample if there were more than `MOST_ROWS`.
+    They are trained for as long as the model was, and for 10 s in any case: each step adds as many trees as
+    the time that is left allows, going by those before. Up to 10,000 rows get 100 trees. With more rows, the
+    trees end when the error of a tenth of the rows falls no further.
+
+    `data`: if its rows take more than `most_bytes`, a sample of them is taken, and there is no conclusion.
+    `seconds`: that the model took.
     """
-
-    scores: dict[str, dict[str, float]]
-    n_train: int
-    n_test: int
-
-
-def fit_baselines(train: str, test: str, *, classify: bool, seed: int) -> Baselines:
-    """Fit a linear model and boosted trees on one dataset, and measure them on another."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-    from sklearn.linear_model import LogisticRegression, RidgeCV
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
-    X, y = _sample(train, classify=classify, seed=seed)
-    X_test, y_test = _sample(test, classify=classify, seed=seed)
-    linear: Any = LogisticRegression(max_iter=1000) if classify else RidgeCV(np.logspace(-3, 5, 17))
+    from rff_dist.jobs.verdict import Predictions
+
+    n_samples = data.rows.n_samples
+    X, y, weights = _training_rows(data, model, seed, most_bytes)
+    classify = comparison.classes is not None
+    by_themselves = len(X) > _MANY_ROWS and (not classify or np.bincount(y)[np.unique(y)].min() > 1)
     trees: Any = HistGradientBoostingClassifier if classify else HistGradientBoostingRegressor
-    models = {
-        "linear": make_pipeline(StandardScaler(), linear),
-        "boosted trees": trees(early_stopping=False, random_state=seed),
-    }
-    scores = {}
-    for name, model in models.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an unconverged fit will do for a comparison
-            model.fit(X, y)
-            scores[name] = _errors(model, X_test, y_test, classify=classify)
-    return Baselines(scores, len(X), len(X_test))
-
-
-def _sample(url: str, *, classify: bool, seed: int) -> tuple[Any, Any]:
-    """Return X and y of a dataset, or of a sample of its rows."""
-    from rff_dist.storage.columns import open_column
-    from rff_dist.storage.datasets import open_dataset
-
-    dataset = open_dataset(url, y=None if classify else "y")
-    n_samples = dataset.n_samples
-    rows = np.arange(n_samples)
-    if n_samples > MOST_ROWS:
-        generator = np.random.Generator(np.random.Philox(seed))
-        rows = np.sort(generator.choice(n_samples, MOST_ROWS, replace=False))
-    X, y, _ = dataset.take(rows)
-    if classify:
-        labels = open_column(url, "y").take(rows)
-        return X, labels.astype(object) if labels.dtype.kind in "TU" else labels
-    assert y is not None
-    return X, y[:, 0]
-
-
-def _errors(model: Any, X: Any, y: Any, *, classify: bool) -> dict[str, float]:
+    boosted = trees(early_stopping=by_themselves, warm_start=True, random_state=seed, max_iter=FIRST_TREES)
+    start, budget = time.perf_counter(), max(LEAST_SECONDS, seconds)
+    while True:
+        boosted.fit(X, y, sample_weight=weights)
+        taken, n_trees = time.perf_counter() - start, int(boosted.n_iter_)
+        affordable = int((budget - taken) / (taken / n_trees))
+        ended = n_trees < boosted.max_iter or (not by_themselves and n_trees >= USUAL_TREES)
+        if ended or affordable < 1:
+            break
+        wanted = n_trees + min(n_trees, affordable)
+        boosted.max_iter = wanted if by_themselves else min(USUAL_TREES, wanted)
+    about = f"{n_trees:,} trees, {'' if ended else 'stopped after '}{taken:.0f} s"
+    about += f", trained on {'all ' if len(X) == n_samples else ''}{len(X):,} rows"
+    handicap = None
+    if len(X) < n_samples:
+        handicap = f"memory holds {len(X):,} of the {n_samples:,} rows to train them on"
     if not classify:
-        errors = model.predict(X) - y
-        mse, variance = float(np.mean(errors**2)), float(np.var(y))
-        return {"rmse": mse**0.5, "r2": 1 - mse / variance if variance else float("nan")}
-    accuracy = float(np.mean(model.predict(X) == y))
-    classes = {label: i for i, label in enumerate(model.classes_.tolist())}
-    places = np.array([classes.get(label, -1) for label in y.tolist()])
-    probabilities = model.predict_proba(X)[np.arange(len(y)), places]
-    # A class that no training row has gets 0; scikit-learn's log_loss clips likewise.
-    probabilities = np.where(places < 0, 0.0, probabilities).clip(np.finfo(float).eps)
-    return {"accuracy": accuracy, "log_loss": float(-np.mean(np.log(probabilities)))}
+        return Predictions(boosted.predict(comparison.X)[:, np.newaxis], about=about, handicap=handicap)
+    n_classes = len(comparison.classes or ())
+    logs = np.full((comparison.n_rows, n_classes), -np.inf)
+    with np.errstate(divide="ignore"):
+        logs[:, boosted.classes_] = np.log(boosted.predict_proba(comparison.X))
+    return Predictions(boosted.predict(comparison.X).astype(np.int64), logs, about, handicap)
+
+
+def _training_rows(data: JobData, model: RidgeModel, seed: int, most_bytes: int) -> tuple[Any, Any, Any]:
+    """Return X, y (codes of classes) and weights of all rows, or of a sample that memory holds."""
+    from rff_dist.classify.predict import class_of, read_classes
+    from rff_dist.data.labelled import LabelledDataset
+    from rff_dist.data.samples import sample_indices
+
+    dataset: Any = data.rows
+    if data.labels is not None:
+        dataset = LabelledDataset(dataset, data.labels, read_classes(model))
+    # stored, as float64, its part to train on, as bytes, and predictions so far of each class
+    row_bytes = dataset.n_features * (dataset.dtype.itemsize + 17) + 24 * (dataset.n_targets + 2)
+    rng = np.random.Generator(np.random.Philox(seed))
+    indices = sample_indices(dataset, rng, min(dataset.n_samples, max(1_000, most_bytes // row_bytes)))
+    X, y, weights = dataset.take(indices)
+    counted = slice(None) if weights is None else weights > 0
+    y = class_of(y) if data.labels is not None else y[:, 0]
+    return X[counted], y[counted], None if weights is None else weights[counted]

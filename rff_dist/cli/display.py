@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rff_dist.jobs.fits import JobData
     from rff_dist.jobs.options import Where
     from rff_dist.jobs.steps import Runner, Step
+    from rff_dist.jobs.verdict import Comparison
     from rff_dist.ridge.model import RidgeModel
     from rff_dist.selection.cross_validation import CrossValidation
     from rff_dist.storage.datasets import ZarrDataset
@@ -286,8 +287,25 @@ def ranges_words(ranges: Sequence[Sequence[int]]) -> str:
     return ", ".join(f"rows {start:,} to {stop - 1:,}" for start, stop in ranges)
 
 
+def verdict_view(comparison: Comparison | None) -> RenderableType:
+    """Return the verdict on a model, the first sentence of what a command prints."""
+    from rff_dist.jobs.verdict import NOTHING_COMPARED
+
+    return Text(NOTHING_COMPARED if comparison is None else comparison.verdict, "bold")
+
+
+def test_facts(metrics: Mapping[str, Any] | None) -> ShownFacts:
+    """Return in words a model's errors on all test rows; nothing without any."""
+    from rff_dist.jobs.fits import TITLES
+
+    if metrics is None:
+        return {}
+    shown = [f"{title} {value_words(metrics[name])}" for name, title in TITLES.items() if name in metrics]
+    return {"test": f"{', '.join(shown)}; {metrics['n_samples']:,} rows of {metrics['test_data']}"}
+
+
 def estimate_facts(card: Mapping[str, Any]) -> ShownFacts:
-    """Return in words how a model was chosen, and its errors on rows that were held out."""
+    """Return in words how a model was chosen, and its errors by cross-validation."""
     from rff_dist.data.folds import folds_words
     from rff_dist.jobs.fits import TITLES, chosen_candidate, estimate_of, n_candidates
 
@@ -306,7 +324,7 @@ def estimate_facts(card: Mapping[str, Any]) -> ShownFacts:
         else:
             one = "the last of " if card["solver"].get("method") == "pcg" else ""
             by = f"{one}{folds_words(card['folds'])}"
-        facts["on held-out rows"] = f"{', '.join(shown)}; {by}"
+        facts["cross-validation"] = f"{', '.join(shown)}; {by}"
     return facts
 
 

@@ -47,10 +47,12 @@ def fit(
         )
     passes, data = display.Passes(where), job.source.data
     with open_training(job, passes.runner) as run:
-        published = passes.run(run.steps())["publish"]
+        records = passes.run(run.steps())
     document = {
-        **display.describe_published(job.destination.model, published),
+        **display.describe_published(job.destination.model, records["publish"]),
         **_describe_fit(run, job.features.seed),
+        "metrics": records["evaluate"],
+        "comparison": records["compare"],
         "plot": plot,
         "report": report,
         **passes.facts(),
@@ -60,13 +62,21 @@ def fit(
         from rff_dist.report import save_choice
 
         save_choice(model, plot, title=data, about=display.kernel_words(document["kernel"]))
-    display.write_page(report, run.data, model, job.destination.model, passes.times())
+    display.write_page(
+        report,
+        run.data,
+        model,
+        job.destination.model,
+        passes.times(),
+        comparison=run.comparison,
+        metrics=records["evaluate"],
+    )
     following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")
     parts = [_fit_facts(document, model.card), following]
     table = document["cross_validation"]
     if table is not None and len(table["widths"]) > 1:
         parts[1:1] = ["", display.widths_view(table, document["n_components"])]
-    return Report(document, Group(*parts))
+    return Report(document, Group(display.verdict_view(run.comparison), *parts))
 
 
 def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
@@ -145,6 +155,7 @@ def _fit_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableT
         "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",
         "kernel": display.kernel_words(found["kernel"]),
         "alpha": display.alpha_words(found["alpha"], found["alpha_chosen_by"], classifier) + at_end,
+        **display.test_facts(found["metrics"]),
         **display.estimate_facts(card),
         **({} if classifier is None else display.classifier_facts(classifier)),
         **display.solver_facts(found),

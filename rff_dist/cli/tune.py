@@ -36,21 +36,38 @@ def tune(
 
     passes, model = display.Passes(where), job.destination.model
     with open_training(job, passes.runner) as run:
-        published = passes.run(run.steps())["publish"]
+        records = passes.run(run.steps())
     found = run.trained.search
     assert found is not None  # candidates were given
     document = {
-        **display.describe_published(model, published),
+        **display.describe_published(model, records["publish"]),
         **_describe_search(found, run.data.rows, job.features.seed),
+        "metrics": records["evaluate"],
+        "comparison": records["compare"],
         "plot": plot,
         "report": report,
         **passes.facts(),
     }
     if plot is not None:
         _draw(plot, found, job.source.data)
-    display.write_page(report, run.data, found.model, model, passes.times())
+    display.write_page(
+        report,
+        run.data,
+        found.model,
+        model,
+        passes.times(),
+        comparison=run.comparison,
+        metrics=records["evaluate"],
+    )
     following = display.next_step("rff-dist", "evaluate", model, "DATA")
-    return Report(document, Group(_table(found, job.source.data), "", _facts(document), following))
+    parts = [
+        display.verdict_view(run.comparison),
+        _table(found, job.source.data),
+        "",
+        _facts(document),
+        following,
+    ]
+    return Report(document, Group(*parts))
 
 
 def _describe_search(found: Search, dataset: Dataset, seed: int) -> dict[str, Any]:
@@ -134,6 +151,7 @@ def _facts(found: Mapping[str, Any]) -> RenderableType:
         "rows": f"{found['n_samples']:,}, {outputs}",
         "compared by": f"{folds_words(found['folds'])}, from {readings}",
         "note": f"[yellow]{' and '.join(ends)}[/]: a better one may lie beyond" if ends else None,
+        **display.test_facts(found["metrics"]),
         **display.solver_facts(found),
         **display.run_facts(found),
         "digest": found["digest"][:16],

@@ -35,7 +35,7 @@ def sample_rows(
     rng = np.random.Generator(np.random.Philox(seed))
     n_drawn = min(n_rows, dataset.n_samples)
     while True:
-        indices = _sample_indices(dataset, rng, n_drawn)
+        indices = sample_indices(dataset, rng, n_drawn)
         sample, y, weights = dataset.take(indices)
         counts = np.arange(len(sample)) if weights is None else np.flatnonzero(weights > 0)
         if len(counts) >= n_rows or n_drawn >= min(dataset.n_samples, 64 * n_rows):
@@ -64,7 +64,7 @@ def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None)
             )
 
 
-def _sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
+def sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
     """Return distinct row numbers, ascending. For many rows of many chunks, some chunks are drawn first."""
     n_chunks = -(-dataset.n_samples // dataset.chunk_rows)
     wanted = max(SAMPLED_CHUNKS, -(-2 * n_rows // dataset.chunk_rows))
@@ -84,6 +84,7 @@ class FoldSample:
     `X`: array of shape (n_sampled, n_features).
     `y`: float64 array of shape (n_sampled, n_targets).
     `weights`: float64 array of shape (n_sampled,), or None.
+    `indices`: int64 array of shape (n_sampled,). The rows' numbers in the dataset.
     """
 
     folds: Folds
@@ -91,6 +92,7 @@ class FoldSample:
     X: NDArray[Any]
     y: FloatArray
     weights: FloatArray | None
+    indices: NDArray[np.int64]
 
     def held_in(self, n_rows: int) -> tuple[NDArray[Any], FloatArray, FloatArray | None]:
         """Return X, y and weights of up to `n_rows` rows that are held in, or raise DataError without any."""
@@ -136,6 +138,5 @@ def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
     assert y is not None  # folds are of rows with targets
     counts = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
     _check_sampled(indices[counts], X[counts], y[counts])
-    return FoldSample(
-        folds, fold_of_row[counts], X[counts], y[counts], None if weights is None else weights[counts]
-    )
+    kept = None if weights is None else weights[counts]
+    return FoldSample(folds, fold_of_row[counts], X[counts], y[counts], kept, indices[counts])

@@ -153,7 +153,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         source, labels = as_labelled(self, X, y, sample_weight, reset=True)
         with suitable_engine(self.engine, source) as engine:
             cv, rows = as_folds(self.cv, source, y, groups)
-            model, _ = fit_labels(
+            trained = fit_labels(
                 rows,
                 labels,
                 replace(options, cv=cv),
@@ -161,7 +161,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
                 replace(losses, tol=float(self.tol), max_iter=int(self.max_iter)),
                 engine=engine,
             )
-        self._keep(self._with_names(model))
+        self._keep(self._with_names(trained.model))
         self._warn_of_early_stop()
         return self
 

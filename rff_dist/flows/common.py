@@ -21,8 +21,8 @@ from rff_dist.jobs import train as training
 from rff_dist.jobs.publishing import version_rows
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import run_steps
+from rff_dist.jobs.verdict import NOTHING_COMPARED
 from rff_dist.kernels.text import kernel_text, shortened_text
-from rff_dist.page.comparison import HeldOutErrors
 from rff_dist.page.content import Page
 from rff_dist.page.markdown import to_markdown
 from rff_dist.page.model import model_page
@@ -41,7 +41,8 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
 
     `spec`: of the job.
     `name`: of the flow; the keys of its artifacts begin with it.
-    Returns: JSON-able: the records of the steps, and the `metrics` on test data (None without any).
+    Returns: JSON-able: the records of the steps, the `metrics` on test data (None without any), and the
+      `comparison` with other models (None if nothing was compared).
     """
     log, job = get_run_logger(), parameters.to(spec)
     clock = Clock()
@@ -56,7 +57,9 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     times, metrics = clock.times(), records["evaluate"]
     show_page(
         f"{name}-page",
-        lambda: model_page(run.data, model, place=place, times=times, compared=HeldOutErrors.on(metrics)),
+        lambda: model_page(
+            run.data, model, place=place, times=times, comparison=run.comparison, metrics=metrics
+        ),
         log,
     )
     if job.destination.register:
@@ -67,7 +70,9 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
         about = f"{metrics['n_samples']:_}", metrics["test_data"], _estimate(metrics)
         log.info("on %s rows of %s: %s", *about)
     log.info("published %s", found["model"])
-    result = {**found, "metrics": metrics}
+    comparison = records["compare"]
+    log.info("%s", NOTHING_COMPARED if comparison is None else comparison["verdict"])
+    result = {**found, "metrics": metrics, "comparison": comparison}
     summary = _summary_markdown({**result, "products": times.products})
     show_text(f"{name}-summary", summary, "What was trained, and how well.")
     if found["candidates"]:
@@ -82,7 +87,7 @@ def log_rows(log: Any, data: Summary) -> None:
 
 def _log_fit(log: Any, trained: Mapping[str, Any]) -> None:
     log.info(
-        "%s, length scale %s: %s features, D = %s, alpha %s; on held-out rows: %s",
+        "%s, length scale %s: %s features, D = %s, alpha %s; cross-validation: %s",
         trained["kernel"],
         number(trained["length_scale"]),
         trained["features"],
@@ -189,14 +194,17 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
         "length scale": number(result["length_scale"]),
         "features": f"{result['features']}, D = {result['n_components']:,}",
         "alpha": f"{number(result['alpha'])}, by {result['alpha_chosen_by']}",
-        "on held-out rows": _estimate(result["estimate"]),
+        "test": "no test rows" if (metrics := result["metrics"]) is None else _estimate(metrics),
+        "cross-validation": _estimate(result["estimate"]),
         "seconds of the fit": f"{result['fit_seconds']:.1f}",
         "products of features": products_words(result["products"]) or "too few to measure",
         "peak memory planned": result["peak_memory"],
     }
     if n_tried := fits.n_candidates(result["candidates"]):
         facts["chosen from"] = f"{n_tried} candidates"
-    return summary_markdown("Trained model", facts, result["metrics"])
+    comparison = result["comparison"]
+    verdict = NOTHING_COMPARED if comparison is None else comparison["verdict"]
+    return f"{verdict}\n\n{summary_markdown('Trained model', facts, metrics)}"
 
 
 def _estimate(found: Mapping[str, Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""The Prefect flow that trains a model: inspect → fit → evaluate → publish.
+"""The Prefect flow that trains a model: inspect → fit → evaluate → publish → compare.
 
 Cross-validation chooses the kernel, length scale, kind and number of features, and penalty that are left out.
 Each task is a step of `rff_dist.jobs.train` and returns a small JSON-able record. The trained model lies
@@ -32,7 +32,8 @@ def train(parameters: TrainParameters) -> Summary:
     """Train a ridge regression or a classifier on random features, and publish the model.
 
     Returns: JSON-able: where the model is and its digest, sizes, what was chosen from which candidates, its
-      errors on held-out rows as `estimate`, and the metrics on test data (None without any).
+      errors by cross-validation as `estimate`, the metrics on test data (None without any), and the
+      `comparison` with other models, whose `verdict` comes first in the artifacts.
     Raises the RFFDistError of the step that failed; then nothing is published. If publishing fails, the
       trained model is kept beside the output, and the error says where.
     """

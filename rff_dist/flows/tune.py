@@ -31,7 +31,8 @@ def tune(parameters: TuneParameters) -> Summary:
     """Compare kernels, length scales, alphas and D by k-fold cross-validation; publish the best model.
 
     Returns: JSON-able: where the model is and its digest, sizes, what was chosen from which candidates, its
-      errors on held-out rows as `estimate`, and the metrics on test data (None without any).
+      errors by cross-validation as `estimate`, the metrics on test data (None without any), and the
+      `comparison` with other models, whose `verdict` comes first in the artifacts.
     Raises the RFFDistError of the step that failed; then nothing is published. If publishing fails, the
       trained model is kept beside the output, and the error says where.
     """

@@ -10,6 +10,7 @@ import numpy as np
 
 from rff_dist.checks import check_name
 from rff_dist.classify import fit as classification
+from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
@@ -23,7 +24,9 @@ from rff_dist.products.choice import check_environment
 from rff_dist.ridge import automatic, search
 from rff_dist.ridge.candidates import Candidate, check_candidates
 from rff_dist.ridge.choices import check_folds, folds_for, planner
+from rff_dist.ridge.conformal import FoldModels
 from rff_dist.ridge.describe import describe_features
+from rff_dist.ridge.fit import fold_models_of
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import RidgeOptions, read_widths
 from rff_dist.ridge.solve import Solved
@@ -79,11 +82,15 @@ class FittedModel:
     """A trained model with its sums, and how it was found.
 
     `search`: None unless candidates were given.
+    `folds`: ridge's models without each fold; None if no folds chose alpha, or candidates were given.
+    `calibration`: turns their scores into probabilities of classes; None for a regression.
     """
 
     model: RidgeModel
     solved: Solved
     search: search.Search | None = None
+    folds: FoldModels | None = None
+    calibration: ScoreCalibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +164,14 @@ class Fit:
         if self.loss is not None:
             assert source.labels is not None
             losses = classification.LossOptions(self.loss, self.class_weight)
-            return FittedModel(
-                *classification.fit_labels(source.rows, source.labels, options, losses, engine=engine)
-            )
+            found = classification.fit_labels(source.rows, source.labels, options, losses, engine=engine)
+            return FittedModel(found.model, found.solved, folds=found.folds, calibration=found.calibration)
         if self.candidates is None:
             trained = automatic.fit(source.rows, options, engine=engine)
-            return FittedModel(trained.model, trained.best)
-        found = search.search(source.rows, self.candidates, options, engine=engine)
-        return FittedModel(found.model, found.solved, found)
+            folds = None if trained.parts is None else fold_models_of(trained)
+            return FittedModel(trained.model, trained.best, folds=folds)
+        best = search.search(source.rows, self.candidates, options, engine=engine)
+        return FittedModel(best.model, best.solved, best)
 
 
 # -- facts about a trained model -------------------------------------------------------------------

@@ -47,7 +47,7 @@ _MODEL = (
     "Path or URL of a model: a regression, a classifier or clusters. A registered model is used in its "
     "current version."
 )
-_TEST = "Path or URL of test data to evaluate the model on. By default it is not evaluated."
+_TEST = "Path or URL of test data to evaluate the model on. By default cross-validation judges it."
 
 
 @group
@@ -63,7 +63,7 @@ class Train:
     folds: FoldOptions
     solving: SolverOptions
     classes: Classes
-    test: str | None = option(_TEST, None, face="form")
+    test: str | None = option(_TEST, None)
     statistics: bool = option(
         "Keep the exact sums in the model, which is the default. `--no-statistics` leaves them out, and the "
         "model cannot be updated.",
@@ -110,7 +110,7 @@ class Tune:
     features: TuneFeatures
     penalty: TunePenalty
     folds: FoldOptions
-    test: str | None = option(_TEST, None, face="form")
+    test: str | None = option(_TEST, None)
 
     def __post_init__(self) -> None:
         self.to_fit().check()
@@ -498,7 +498,7 @@ class AutoEncoding(TableEncoding):
 
 @group
 class Auto:
-    """Turn a table into a registered model, tested on held-out rows."""
+    """Turn a table into a registered model, tested on rows that it was not trained on."""
 
     sources: list[str] = option(
         "Table to learn from: files, patterns or folders, as for ingest.", argument=True, unit="TABLE"

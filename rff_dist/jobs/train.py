@@ -1,4 +1,4 @@
-"""The job that trains a model: inspect → fit → evaluate → publish.
+"""The job that trains a model: inspect → fit → evaluate → publish → compare.
 
 A `Fit` says what is trained: a ridge regression, a classifier, or the best of given candidates. Until it is
 published, the model lies with its exact sums beside the output, as a checksummed record.
@@ -17,12 +17,14 @@ from typing import Any
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, RFFDistError
+from rff_dist.errors import DataError, RFFDistError, StorageError
 from rff_dist.jobs.fields import values_of
 from rff_dist.jobs.fits import Fit, FittedModel, JobData, describe_fit, open_job_data
+from rff_dist.jobs.judging import compare
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import Runner, Skipped, Step, made, resumable, run_steps
+from rff_dist.jobs.verdict import NOTHING_COMPARED, Comparison
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
@@ -58,7 +60,7 @@ class Training:
     `statistics`: whether the published model keeps its sums.
     `reason`: why it is published, for its lineage.
     `kept`: whether the trained model could not be published; the run's folder then stays.
-    `found`, `metrics`: results of the steps; None before.
+    `found`, `metrics`, `comparison`: results of the steps; None before.
     """
 
     fit: Fit
@@ -75,6 +77,7 @@ class Training:
     kept: bool = False
     found: FittedModel | None = None
     metrics: Summary | None = None
+    comparison: Comparison | None = None
 
     @property
     def trained(self) -> FittedModel:
@@ -91,6 +94,7 @@ class Training:
         yield Step("fit", partial(fit_model, self), repeatable=True)
         yield Step("evaluate", partial(evaluate_model, self), repeatable=True)
         yield Step("publish", partial(publish_model, self))
+        yield Step("compare", partial(compare_models, self), repeatable=True)
 
 
 @contextmanager
@@ -104,7 +108,7 @@ def open_training(job: Train | Tune, runner: Runner) -> Iterator[Training]:
         place.model, overwrite=place.overwrite, register=place.register, inputs=[parse_location(source.data)]
     )
     data = open_job_data(source, source.data, group_by=job.folds.group_by, classify=job.classify)
-    test = None if job.test is None else open_job_data(source, job.test, classify=job.classify)
+    test = None if job.test is None else open_test_data(job)
     fit.check(data.rows)
     with (
         # Before the engine starts, so that a second run fails at once; `open_run` gets the same lease again.
@@ -123,6 +127,17 @@ def open_training(job: Train | Tune, runner: Runner) -> Iterator[Training]:
         ) as run,
     ):
         yield run
+
+
+def open_test_data(job: Train | Tune) -> JobData:
+    """Open the test data of a job, with groups if their rows have them as those to train on do."""
+    assert job.test is not None
+    data = open_job_data(job.source, job.test, classify=job.classify)
+    try:
+        return open_job_data(job.source, job.test, group_by=job.folds.group_by, classify=job.classify)
+    except StorageError as error:
+        logger.warning("test rows count as independent, for want of groups: %s", error)
+        return data
 
 
 def train(job: Train | Tune, runner: Runner) -> dict[str, Summary | None]:
@@ -308,6 +323,15 @@ def publish_model(run: Training) -> Summary:
         "digest": model.digest(),
         "statistics": model.card["statistics_digest"],
     }
+
+
+def compare_models(run: Training) -> Summary | Skipped:
+    """Compare the published model with the mean and with a linear model; see `judging.compare`.
+
+    Returns `summary`: the verdict and its figures; see `Comparison.describe`.
+    """
+    run.comparison = found = compare(run.fit, run.trained, run.data, run.test, engine=run.engine)
+    return Skipped(NOTHING_COMPARED) if found is None else found.describe()
 
 
 def _check_test(run: Training) -> None:

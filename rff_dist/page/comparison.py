@@ -3,47 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from rff_dist.jobs.fits import TITLES
+from rff_dist.jobs.fits import TITLES, estimate_of
+from rff_dist.jobs.verdict import Comparison
 from rff_dist.page.content import Page, words_of
+from rff_dist.ridge.model import RidgeModel
 
-_OURS = "this model"
+CHOSEN_BY = {
+    "cv": "k-fold cross-validation",
+    "press": "leave-one-out cross-validation",
+    "gcv": "generalised cross-validation (GCV)",
+    "evidence": "the evidence",
+    "given": "nothing: it was given",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutErrors:
-    """Errors of several models on held-out rows.
+def score_section(
+    page: Page,
+    model: RidgeModel,
+    comparison: Comparison | None,
+    metrics: Mapping[str, Any] | None,
+    gate: Mapping[str, Any] | None,
+) -> None:
+    """Add the section on a model's errors: on test rows, next to other models, and by cross-validation.
 
-    `rows`: which rows, in words.
-    `errors`: by the model's name and a key of `TITLES`: a number, or one for each target.
+    `metrics`: on all test rows; None without any.
+    `gate`: what the gate of an update found.
     """
-
-    rows: str
-    errors: Mapping[str, Mapping[str, Any]]
-
-    @classmethod
-    def on(cls, metrics: Mapping[str, Any] | None, others: Mapping[str, Any] | None = None) -> Self | None:
-        """Return a job's errors on its test data, beside those of others; None if it had no test data."""
-        if metrics is None:
-            return None
-        rows = f"{metrics['n_samples']:,} rows of {metrics['test_data']}"
-        return cls(rows, {_OURS: metrics, **(others or {})})
-
-    @classmethod
-    def by_gate(cls, gate: Mapping[str, Any]) -> Self:
-        """Return the errors that the gate of an update compared."""
-        errors = {_OURS: {"rmse": gate["challenger"]}, "the model before": {"rmse": gate["champion"]}}
-        return cls(gate["held_out"], errors)
-
-    def show(self, page: Page) -> None:
-        """Add a table of the errors."""
-        names = [name for name in TITLES if name in self.errors[_OURS]]
-        rows = [
-            (model, *(_cell(errors.get(name)) for name in names)) for model, errors in self.errors.items()
-        ]
-        page.table(f"On {self.rows}", ("model", *(TITLES[name] for name in names)), rows)
+    page.section("Accuracy")
+    if metrics is not None:
+        names = [name for name in TITLES if name in metrics]
+        caption = f"Test: on all {metrics['n_samples']:,} rows of {metrics['test_data']}"
+        page.table(
+            caption,
+            ("model", *(TITLES[one] for one in names)),
+            [("this model", *(_cell(metrics[one]) for one in names))],
+        )
+    if gate is not None:
+        page.table(
+            f"Test: on {gate['held_out']}",
+            ("model", TITLES["rmse"]),
+            [("this model", _cell(gate["challenger"])), ("the model before", _cell(gate["champion"]))],
+        )
+    if comparison is not None:
+        header, rows = comparison.table()
+        page.table(f"Compared on {comparison.rows_words}", header, rows)
+        for name, one in comparison.predictions.items():
+            page.say("" if one.about is None else f"{name.capitalize()}: {one.about}.", note=True)
+    found = estimate_of(model.card)
+    if found is not None:
+        names = [name for name in TITLES if name in found]
+        by = CHOSEN_BY.get(found["by"], found["by"])
+        page.table(
+            f"This model by {by}",
+            ("model", *(TITLES[one] for one in names)),
+            [("this model", *(_cell(found[one]) for one in names))],
+        )
 
 
 def _cell(value: Any) -> str:

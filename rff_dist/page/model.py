@@ -12,31 +12,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.classify.predict import calibration_of, class_of, decide, read_classes
 from rff_dist.costs.clock import Times
 from rff_dist.data.blocks import Dataset
 from rff_dist.errors import RFFDistError
 from rff_dist.features.approximation import approximation_error
 from rff_dist.features.kernel_of import kernel_of, kind_of, length_scale_of
 from rff_dist.ingest.recipe import recipe_of
-from rff_dist.jobs.fits import JobData, estimate_of
+from rff_dist.jobs.fits import JobData
+from rff_dist.jobs.judging import compare_left_out
+from rff_dist.jobs.verdict import NOTHING_COMPARED, Comparison
 from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.page.columns import CURVES, MAX_COLUMNS, columns_section
-from rff_dist.page.comparison import HeldOutErrors, update_section
+from rff_dist.page.comparison import CHOSEN_BY, score_section, update_section
 from rff_dist.page.content import Page, png_of, words_of
 from rff_dist.page.origin import origin_sections
-from rff_dist.page.sample import MAX_FACTOR, PageSample, linear_errors, sample_data
+from rff_dist.page.sample import SAMPLE_ROWS, PageSample, sample_data
 from rff_dist.report import BLUE, INK, MUTED, figure_of, plain_axes, round_ticks, save_choice
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.text import redact
 
-_CHOSEN_BY = {
-    "cv": "k-fold cross-validation",
-    "press": "leave-one-out cross-validation",
-    "gcv": "generalised cross-validation (GCV)",
-    "evidence": "the evidence",
-    "given": "nothing: it was given",
-}
+MAX_APPROXIMATED = 8_192  # largest D whose approximation of the kernel is measured
 
 
 def model_page(
@@ -45,7 +40,8 @@ def model_page(
     *,
     place: str,
     times: Times,
-    compared: HeldOutErrors | None = None,
+    comparison: Comparison | None = None,
+    metrics: Mapping[str, Any] | None = None,
     update: Mapping[str, Any] | None = None,
 ) -> Page:
     """Return the page about a regression or a classifier.
@@ -53,22 +49,30 @@ def model_page(
     `data`: the rows it was trained on; up to 2,000 of them are read.
     `place`: where the model is stored.
     `times`: of the job that made the model.
-    `compared`: its errors on held-out rows, and those of other models.
-    `update`: what `jobs.refresh.outcome` returned, if an update made the model. Its gate replaces `compared`.
+    `comparison`: with other models. By default rows are left out by the model's own sums, if these allow it.
+    `metrics`: its errors on test data.
+    `update`: what `jobs.refresh.outcome` returned, if an update made the model.
     """
-    classifier = model.card.get("classifier")
-    kind = "classifier" if classifier else "regression"
-    page = Page(f"Report: {redact(place)}", f"A kernel {kind}, trained on {model.card['n_samples']:,} rows.")
+    classifier = "classifier" in model.card
+    comparison = comparison or compare_left_out(data, model)
+    lead = NOTHING_COMPARED if comparison is None else comparison.verdict
+    lead = lead if update is None else f"{update['decision']}: {update['reason']}".capitalize()
+    page = Page(f"Report: {redact(place)}", lead)
     sample = sample_data(data, model)
-    _data_section(page, data.rows, sample, model)
+    kind = "classifier" if classifier else "regression"
+    page.section(
+        "Data",
+        f"A kernel {kind}, trained on {model.card['n_samples']:,} rows of "
+        f"{redact(data.rows.url or 'memory')}; {len(sample.X):,} of them are summarised here.",
+    )
+    _data_tables(page, sample, model)
     if update is not None:
         update_section(page, update)
-        compared = HeldOutErrors.by_gate(update["gate"])
-    _score_section(page, sample, model, compared)
-    if classifier:
-        _confusion_section(page, sample, model)
-    else:
-        _residual_section(page, sample)
+    score_section(page, model, comparison, metrics, None if update is None else update["gate"])
+    if comparison is not None and comparison.classes is not None:
+        _confusion_section(page, comparison, comparison.classes)
+    elif comparison is not None:
+        _residual_section(page, comparison, sample.targets)
     _choice_section(page, model)
     columns_section(page, sample, model)
     _approximation_section(page, data.rows, model)
@@ -76,12 +80,7 @@ def model_page(
     return page
 
 
-def _data_section(page: Page, dataset: Dataset, sample: PageSample, model: RidgeModel) -> None:
-    page.section(
-        "Data",
-        f"{redact(dataset.url or 'Rows in memory')}: {dataset.n_samples:,} rows. This page is made from "
-        f"{len(sample.X):,} of them.",
-    )
+def _data_tables(page: Page, sample: PageSample, model: RidgeModel) -> None:
     rows: list[Sequence[Any]] = [
         (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.columns[:MAX_COLUMNS])
     ]
@@ -101,39 +100,11 @@ def _spread(values: NDArray[Any]) -> list[float]:
     return [float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max)]
 
 
-def _score_section(page: Page, sample: PageSample, model: RidgeModel, compared: HeldOutErrors | None) -> None:
-    page.section("How good it is", "Errors on rows that were held out, beside those of simpler models.")
-    if compared is not None:
-        compared.show(page)
-    found = estimate_of(model.card)
-    if "classifier" in model.card:
-        share = np.bincount(class_of(sample.y)).max() / len(sample.y)
-        ours = ("this model", (found or {}).get("accuracy"), (found or {}).get("log_loss"))
-        rows = [ours, ("the most frequent class", float(share), None)]
-        page.table("Share of rows classified correctly", ("model", "accuracy", "log loss"), rows)
-        return
-    linear = linear_errors(sample)
-    for target, name in enumerate(sample.targets):
-        deviation = float(sample.y[:, target].std())
-        estimated = (None, None) if found is None else (found["rmse"][target], found["r2"][target])
-        explained = None if deviation == 0 else 1 - (linear[target] / deviation) ** 2
-        rows = [("this model", *estimated), ("linear", linear[target], explained), ("the mean", deviation, 0)]
-        page.table(f"Root mean squared error of {name}", ("model", "RMSE", "R²"), rows)
-    how = "was not estimated when alpha was chosen"
-    if found is not None:
-        how = f"was estimated by {_CHOSEN_BY.get(found['by'], found['by'])}"
-    page.say(
-        f"This model's error {how}. Linear: least squares on the {len(sample.X):,} sampled rows, "
-        "each left out in turn.",
-        note=True,
-    )
-
-
-def _residual_section(page: Page, sample: PageSample) -> None:
-    how = "each predicted from all other rows" if sample.left_out else "which the model was trained on"
-    page.section("Predicted and observed", f"{len(sample.X):,} rows, {how}.")
-    for target, name in enumerate(sample.targets[:CURVES]):
-        observed, fitted = sample.y[:, target], sample.fitted[:, target]
+def _residual_section(page: Page, comparison: Comparison, targets: Sequence[str]) -> None:
+    page.section("Predicted and observed", f"{comparison.rows_words}.")
+    shown = slice(None, None, -(-comparison.n_rows // SAMPLE_ROWS))
+    for target, name in enumerate(targets[:CURVES]):
+        observed, fitted = comparison.y[shown, target], comparison.ours.values[shown, target]
         residuals = observed - fitted
         figure = figure_of(9.2, 3.9)
         left, right = figure.subplots(1, 2)
@@ -161,14 +132,9 @@ def _residual_section(page: Page, sample: PageSample) -> None:
         )
 
 
-def _confusion_section(page: Page, sample: PageSample, model: RidgeModel) -> None:
-    page.section(
-        "Classes",
-        f"{len(sample.X):,} rows that the model was trained on. New rows are classified less well, as the "
-        "table above says.",
-    )
-    names, calibration = [str(name) for name in read_classes(model)], calibration_of(model)
-    truth, said = class_of(sample.y), decide(sample.fitted, calibration)
+def _confusion_section(page: Page, comparison: Comparison, names: Sequence[str]) -> None:
+    page.section("Classes", f"{comparison.rows_words}.")
+    truth, said, logs = comparison.y, comparison.ours.values, comparison.ours.log_probabilities
     counts = np.zeros((len(names), len(names)), np.int64)
     np.add.at(counts, (truth, said), 1)
     shown = names[:30]
@@ -176,14 +142,14 @@ def _confusion_section(page: Page, sample: PageSample, model: RidgeModel) -> Non
         "Rows by true class and predicted class",
         ("class", *(f"predicted {name}" for name in shown), "recall"),
         [
-            (name, *counts[i, : len(shown)].tolist(), float(counts[i, i] / max(1, counts[i].sum())))
+            (name, *counts[i, : len(shown)].tolist(), _share(counts[i, i], counts[i].sum()))
             for i, name in enumerate(shown)
         ],
     )
-    if calibration is None:
+    if logs is None:
         return
-    chances = np.exp(calibration.log_probabilities(sample.fitted))
-    sure, right = chances.max(axis=1), chances.argmax(axis=1) == truth
+    chances = np.exp(logs)
+    sure, right = chances.max(axis=1), said == truth
     edges = np.linspace(1.0 / len(names), 1.0, 7)  # the likeliest of k classes has at least 1/k
     rows = []
     for low, high in itertools.pairwise(edges):
@@ -198,6 +164,10 @@ def _confusion_section(page: Page, sample: PageSample, model: RidgeModel) -> Non
     )
 
 
+def _share(part: int, whole: int) -> float | None:
+    return None if whole == 0 else float(part / whole)
+
+
 def _choice_section(page: Page, model: RidgeModel) -> None:
     page.section("What was chosen")
     kernel = kernel_of(model.feature_map)
@@ -210,7 +180,7 @@ def _choice_section(page: Page, model: RidgeModel) -> None:
             "features": kind_of(model.feature_map),
             "D, the number of features": model.feature_map.n_components,
             "alpha, the penalty": model.plain_alpha,
-            "alpha chosen by": _CHOSEN_BY.get(by := model.card.get("chosen_by", "–"), by),
+            "alpha chosen by": CHOSEN_BY.get(by := model.card.get("chosen_by", "–"), by),
         },
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -228,7 +198,7 @@ def _choice_section(page: Page, model: RidgeModel) -> None:
                 best = f"alpha = {words_of(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
                 page.picture(
                     drawn.read_bytes(),
-                    f"Held-out error against alpha for each D; the chosen place is {best}.",
+                    f"Cross-validated error against alpha for each D; the chosen place is {best}.",
                     f"Chosen: {best}.",
                 )
     # The first round's come last: they are errors of fewer rows and components.
@@ -257,7 +227,7 @@ def _choice_section(page: Page, model: RidgeModel) -> None:
 
 def _approximation_section(page: Page, dataset: Dataset, model: RidgeModel) -> None:
     kernel = kernel_of(model.feature_map)
-    if kernel is None or model.feature_map.n_components > 2 * MAX_FACTOR:
+    if kernel is None or model.feature_map.n_components > MAX_APPROXIMATED:
         return
     try:
         found = approximation_error(

@@ -303,12 +303,22 @@ def predict_held_out(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArra
     assigned = state.folds.assign(
         rows.block.start, rows.block.stop, n_samples=state.n_samples, groups=rows.groups
     )
+    split = split_of_folds(assigned, state)
+    counted = (split >= 0) & (weights > 0)
+    return predict_by_splits(rows, split, state)[counted], split, counted
+
+
+def split_of_folds(fold_of_row: IntArray, state: FoldModels) -> IntArray:
+    """Return the split that holds out each row, from its fold: -1 for none."""
     split_of = np.full(state.folds.n_folds, -1, np.int64)
     split_of[state.validated] = np.arange(len(state.validated))
-    split = split_of[assigned]
-    counted = (split >= 0) & (weights > 0)
+    return np.asarray(split_of[fold_of_row])
+
+
+def predict_by_splits(rows: Rows, split: IntArray, state: FoldModels) -> FloatArray:
+    """Predict each row by the model of its split: shape (n_samples, n_targets)."""
     predictions = predict_rows(rows, state.linear).reshape(len(split), -1, len(state.units))
-    return predictions[counted, split[counted]], split, counted
+    return np.asarray(predictions[np.arange(len(split)), split])
 
 
 # -- how far off the model is at each row ----------------------------------------------------------

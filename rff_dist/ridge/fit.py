@@ -18,6 +18,7 @@ from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.kernels.stationary import Stationary
 from rff_dist.ridge.alpha_warnings import how_cancelling, rounding_seen, warn_of_alpha, warn_of_rounding
+from rff_dist.ridge.conformal import FoldModels, fold_models
 from rff_dist.ridge.describe import describe_choices, describe_cut, describe_dataset, describe_estimate
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.model import RidgeModel
@@ -188,6 +189,14 @@ def train_folds(
     )
     seen = rounding_seen(solved, statistics.spec, statistics.target_deviations())
     return Trained(model, tuple(compared), best_index, parts, seen)
+
+
+def fold_models_of(trained: Trained) -> FoldModels:
+    """Solve the model without each fold, at the alpha of all rows; see `fold_models`."""
+    assert trained.parts is not None
+    feature_map, solved = trained.compared[trained.best_index]
+    fit_intercept = trained.model.card["fit_intercept"]
+    return fold_models(trained.parts, feature_map, alpha=solved.solution.alpha, fit_intercept=fit_intercept)
 
 
 def with_held_out_scores(

@@ -277,13 +277,15 @@ def test_a_model_has_the_same_bits_and_records_by_every_face(trained):
     assert len({model.statistics.digest() for model in models}) == 1
     assert document["digest"] == result["digest"] == records["publish"]["digest"]
     assert records["evaluate"] is None
-    volatile = {"fit_seconds", "model", "metrics"}
+    volatile = {"fit_seconds", "model", "metrics", "comparison"}
     told = {**records["inspect"], **records["fit"], **records["publish"]}
     assert {k: v for k, v in told.items() if k not in volatile} == {
         k: v for k, v in result.items() if k not in volatile
     }
     for name in ("n_samples", "n_components", "alpha", "alpha_chosen_by", "estimate", "status"):
         assert document[name] == result[name]
+    assert document["comparison"] == result["comparison"] == records["compare"]
+    assert result["comparison"]["verdict"].startswith("On ")
 
 
 def test_a_search_has_the_same_bits_by_every_face(folder, tmp_path):

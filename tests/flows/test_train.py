@@ -133,7 +133,7 @@ def test_flow_completes_with_a_small_json_result(run):
 
 def test_each_step_is_one_task_in_the_order_of_the_job(run):
     found = task_runs(run.state)
-    assert [task.name for task in found] == ["inspect", "fit", "evaluate", "publish"]
+    assert [task.name for task in found] == ["inspect", "fit", "evaluate", "publish", "compare"]
     assert all(task.state.is_completed() for task in found)
     # Versions must not be published twice.
     assert [task.name for task in found if task.empirical_policy.retries in (0, None)] == ["publish"]
@@ -162,7 +162,9 @@ def test_artifacts_tell_what_was_trained(run):
     assert summary.type == "markdown"
     assert run.result["digest"] in summary.data
     assert "400 rows" in summary.data
-    assert "| on held-out rows | RMSE " in summary.data
+    assert "| test | RMSE " in summary.data
+    assert "| cross-validation | RMSE " in summary.data
+    assert summary.data.startswith(run.result["comparison"]["verdict"])
     candidates = Artifact.get("rff-train-candidates-model")
     assert candidates.type == "table"
     rows = json.loads(candidates.data)
@@ -176,7 +178,7 @@ def test_the_page_about_the_model_is_an_artifact_with_its_pictures_inside(run):
     page = Artifact.get("rff-train-page-model")
     assert page.type == "markdown"
     shown = MarkdownIt("commonmark").enable("table").render(page.data)
-    for title in ("Data", "How good it is", "What was chosen", "Which columns matter", "Lineage"):
+    for title in ("Data", "Accuracy", "What was chosen", "Which columns matter", "Lineage"):
         assert f"<h2>{title}</h2>" in shown
     assert run.result["digest"] in shown
     assert re.search(r"<td[^>]*>accumulate</td>", shown)
@@ -287,13 +289,13 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
     with lend_engine(SerialEngine(1)):
         result = train(**parameters.model_dump())
     dataset = open_dataset(parameters.data, y=None)
-    expected, _ = classification.fit_labels(
+    expected = classification.fit_labels(
         GroupedDataset(dataset, column_of(dataset, "groups")),
         column_of(dataset, "y"),
         RidgeOptions(**PLAIN, cv=GroupFolds(3)),
         classification.LossOptions(loss or "squared", "balanced"),
         engine=SerialEngine(1),
-    )
+    ).model
     published = read_model(parameters.model)
     assert published.digest() == result["digest"] == expected.digest()
     assert result["classifier"]["classes"] == ["other", "same"]
@@ -349,7 +351,7 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
     )
     with lend_engine(SerialEngine(1, observers=[watch])):
         state = train(**parameters.model_dump(), return_state=True)
-    assert [task.run_count for task in task_runs(state)] == [1, 2, 1, 1]
+    assert [task.run_count for task in task_runs(state)] == [1, 2, 1, 1, 1]
     assert resumed[0] in (3 * 500, 4 * 500)  # a block is read ahead
     options = {name: value for name, value in PLAIN.items() if name != "n_components"}
     assert state.result()["digest"] == fit_serially(parameters, alpha=0.1, **options).digest()

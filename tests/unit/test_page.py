@@ -16,23 +16,19 @@ from markdown_it import MarkdownIt
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.inspection import partial_dependence as sklearn_dependence
 from sklearn.inspection import permutation_importance as sklearn_importance
-from sklearn.linear_model import LinearRegression, Ridge
-from sklearn.model_selection import LeaveOneOut, cross_val_predict
+from sklearn.linear_model import Ridge
 
 from rff_dist.costs import clock
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.fits import JobData
+from rff_dist.jobs.judging import compare_left_out
 from rff_dist.page.columns import partial_dependence, permutation_importance
-from rff_dist.page.comparison import HeldOutErrors
 from rff_dist.page.content import Page
 from rff_dist.page.markdown import to_markdown
-from rff_dist.page.sample import linear_errors, sample_data
 from rff_dist.ridge import automatic
-from rff_dist.ridge.model import read_model
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, run
 from tests.tables import ingest
@@ -111,7 +107,8 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert importance.index("<much>") < importance.index("little") < importance.index("none")
     assert "price & tax" in words
     assert words.index("solve") < words.index("all else") < words.index("total")
-    assert "each predicted from all other rows" in words
+    # half of the rows tuned the length scales
+    assert "On 200 rows by cross-validation, the RMSE is" in words
     assert "k-fold cross-validation" in words
     assert f"{document('info', trained / 'model')['digest']}" in words
 
@@ -124,21 +121,14 @@ def test_predictions_without_a_row_are_those_of_a_fit_without_it():
         kernel="gaussian", length_scale=1.5, features="fourier", n_components=32, alpha=0.5, standardize=False
     )
     model = automatic.fit(ArrayDataset(X, y), options, engine=SerialEngine()).model
-    sample = sample_data(JobData(ArrayDataset(X, y)), model)
-    assert sample.left_out
-    Z = model.feature_map.transform(sample.X, dtype=np.float64)
+    found = compare_left_out(JobData(ArrayDataset(X, y)), model)
+    assert found.by == "leave-one-out"
+    Z = model.feature_map.transform(found.X, dtype=np.float64)
     for row in (0, 17, 59):
         others = np.arange(60) != row
-        expected = Ridge(alpha=0.5).fit(Z[others], sample.y[others]).predict(Z[row : row + 1]).ravel()
+        expected = Ridge(alpha=0.5).fit(Z[others], found.y[others]).predict(Z[row : row + 1]).ravel()
         # the Gram is that of rounded features, exact; what is left is float64's rounding
-        np.testing.assert_allclose(sample.fitted[row], expected, rtol=1e-8)
-
-
-def test_the_linear_models_error_is_that_of_leaving_each_row_out(trained):
-    sample = sample_data(JobData(open_dataset(trained / "data")), read_model(trained / "model"))
-    left_out = cross_val_predict(LinearRegression(), sample.X, sample.y, cv=LeaveOneOut())
-    rmse = np.sqrt(np.square(left_out - sample.y).mean())
-    np.testing.assert_allclose(linear_errors(sample), [rmse], rtol=1e-8)
+        np.testing.assert_allclose(found.ours.values[row], expected, rtol=1e-8)
 
 
 class _Linear(RegressorMixin, BaseEstimator):
@@ -205,6 +195,37 @@ def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
     assert "15 missing values become" in words
 
 
+def counts_of(page):
+    """Return the page's table of true and predicted classes."""
+    [table] = re.findall(r"<caption>Rows by true class.*?</table>", page.read_text())
+    rows = [re.findall(r"<td>([^<]*)</td>", row)[:-1] for row in table.split("<tr>")[2:]]
+    return np.array(rows, int)
+
+
+@pytest.mark.parametrize("test_rows", [True, False])
+def test_classes_are_judged_by_rows_that_the_model_did_not_see(tmp_path, test_rows):
+    rng = np.random.default_rng(2)
+    X, y = rng.standard_normal((400, 6)), rng.integers(0, 3, 400)
+    names = np.array(["a", "b", "c"])
+    write_dataset(tmp_path / "data", X[:300], names[y[:300]])
+    write_dataset(tmp_path / "test", X[300:], names[y[300:]])
+    words = ["fit", tmp_path / "data", tmp_path / "m", "--classify", "--serial", *PLAIN]
+    # so short a length scale that training rows would all be right
+    words += ["--components", "512", "--length-scale", "0.5", "--alphas", "0.5,1"]
+    found = run(
+        *words, "--report", tmp_path / "page.html", *(["--test", tmp_path / "test"] if test_rows else [])
+    )
+    assert found.exit_code == 0, found.stderr
+    counts = counts_of(tmp_path / "page.html")
+    assert counts.sum() == (100 if test_rows else 300)
+    # labels are noise: 1 of 3 is right; four standard errors
+    assert np.diag(counts).sum() / counts.sum() < 1 / 3 + 4 * np.sqrt(2 / 9 / counts.sum())
+    assert found.stdout.startswith("No signal was found: the model is not better")
+    _, words = check_readable(tmp_path / "page.html")
+    lead = Path(tmp_path / "page.html").read_text().partition("</h1><p>")[2]
+    assert lead.startswith("No signal was found: the model is not better")
+
+
 def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
     rng = np.random.default_rng(2)
     X = rng.standard_normal((300, 2))
@@ -257,14 +278,6 @@ def test_the_page_says_how_near_to_the_limit_products_were(trained, tmp_path, mo
     assert run(*words, "--report", tmp_path / "page.html").exit_code == 0
     _, words = check_readable(tmp_path / "page.html")
     assert re.search(r"multiplied by float64, at \d+% of the processor's limit", words)
-
-
-def test_errors_on_test_data_stand_beside_those_of_other_models():
-    page = Page("", "")
-    metrics = {"n_samples": 1_200, "test_data": "test.zarr", "rmse": [0.12345, 2.0], "r2": [0.5, None]}
-    HeldOutErrors.on(metrics, {"linear": {"rmse": [1.0, 3.0]}}).show(page)
-    assert page.parts[0].caption == "On 1,200 rows of test.zarr"
-    assert page.parts[0].rows == [["this model", "0.1235, 2", "0.5, –"], ["linear", "1, 3", "–"]]
 
 
 @pytest.mark.parametrize("command", ["tune", "update"])

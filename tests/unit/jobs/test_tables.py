@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
     write_model(fit(dataset, OPTIONS, engine=SerialEngine()).model, folder / "model")
     dataset = ingest(folder / "old.csv", folder / "classes", target="class", **given)
     labels = open_column(folder / "classes", "y")
-    model, _ = fit_labels(dataset, labels, OPTIONS, LossOptions("squared", None), engine=SerialEngine())
+    model = fit_labels(dataset, labels, OPTIONS, LossOptions("squared", None), engine=SerialEngine()).model
     write_model(model, folder / "classifier")
     make_frame(70_000, 1).drop(columns=["price", "class"]).to_csv(folder / "new.csv", sep=";", index=False)
     return folder

@@ -133,7 +133,8 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
         metrics = training.evaluate_model(job)
         training.publish_model(job)
     losses = classification.LossOptions(loss, "balanced")
-    expected, _ = classification.fit_labels(rows, as_column(labels), options, losses, engine=SerialEngine(1))
+    found = classification.fit_labels(rows, as_column(labels), options, losses, engine=SerialEngine(1))
+    expected = found.model
     published = read_model(in_memory)
     assert published.digest() == expected.digest()
     assert published.card["classifier"] == json.loads(json.dumps(expected.card["classifier"]))

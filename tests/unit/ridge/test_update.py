@@ -338,13 +338,13 @@ def test_what_cannot_be_updated_is_refused_by_name(what):
         model = model.without_statistics()
     elif what == "classifier":
         X = arrays()[0][:300]
-        model, _ = classification.fit_labels(
+        model = classification.fit_labels(
             ArrayDataset(X),
             MemoryColumn(X[:, 0] > 0),
             RidgeOptions(kernel=Gaussian(), length_scale=None, features="fourier", n_components=8, alpha=0.1),
             classification.LossOptions(),
             engine=ENGINE,
-        )
+        ).model
     else:
         card = {name: value for name, value in model.card.items() if name != "prefix_fingerprint"}
         model = update.replace(model, card=card)

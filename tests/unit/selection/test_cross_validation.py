@@ -108,7 +108,7 @@ def brute_force(Z, y, fold_of_row, folds, *, alphas=ALPHAS, weights=None, fit_in
 def table_by_rows(Z, y, fold_of_row, folds, *, weights=None, alphas=ALPHAS, **options):
     counted = np.ones(len(Z), bool) if weights is None else weights > 0
     weights = None if weights is None else weights[counted]
-    sample = FoldSample(folds, fold_of_row[counted], Z[counted], y[counted], weights)
+    sample = FoldSample(folds, fold_of_row[counted], Z[counted], y[counted], weights, np.flatnonzero(counted))
     return cross_validate_rows(Z[counted], sample, folds, alphas=alphas, **options)
 
 

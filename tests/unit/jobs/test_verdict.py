@@ -1,0 +1,183 @@
+"""Verdicts: intervals against SciPy's, their coverage, and what is never claimed."""
+
+import numpy as np
+import pytest
+import scipy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rff_dist.jobs.verdict import (
+    LINEAR,
+    MEAN,
+    OURS,
+    TREES,
+    Comparison,
+    Predictions,
+    mcnemar,
+    paired_interval,
+    with_naive,
+)
+
+NAMES = ["a", "b", "c"]
+
+
+def regression(y, ours, other, name=LINEAR, **options):
+    y = np.asarray(y, float)[:, np.newaxis]
+    models = {
+        OURS: Predictions(np.asarray(ours)[:, np.newaxis]),
+        name: Predictions(np.asarray(other)[:, np.newaxis]),
+    }
+    models |= with_naive(y, 0, options.get("weights"))
+    return Comparison("test", len(y), np.zeros((len(y), 1)), y, models, **options)
+
+
+def classes(y, models):
+    found = {name: Predictions(logs.argmax(axis=1), logs) for name, logs in models.items()}
+    return Comparison(
+        "test", len(y), np.zeros((len(y), 1)), y, {**found, **with_naive(y, 3, None)}, classes=NAMES
+    )
+
+
+def sure(said, chance):
+    """Return log probabilities that give these classes this chance."""
+    logs = np.full((len(said), 3), np.log((1 - chance) / 2))
+    logs[np.arange(len(said)), said] = np.log(chance)
+    return logs
+
+
+# -- intervals -------------------------------------------------------------------------------------
+
+
+def test_the_interval_is_students():
+    differences = np.random.default_rng(0).standard_normal(17)
+    expected = scipy.stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    mean, lower, upper = paired_interval(differences)
+    np.testing.assert_allclose([mean, lower, upper], [differences.mean(), *expected], rtol=1e-12)
+
+
+def test_the_interval_of_groups_is_students_of_their_means():
+    differences, groups = np.random.default_rng(1).standard_normal(24), np.repeat(list("abcdef"), 4)
+    expected = scipy.stats.ttest_1samp(differences.reshape(6, 4).mean(axis=1), 0).confidence_interval(0.95)
+    np.testing.assert_allclose(paired_interval(differences, groups=groups)[1:], expected, rtol=1e-12)
+
+
+def test_weights_that_repeat_rows_in_groups_are_repeated_rows():
+    rng = np.random.default_rng(2)
+    differences, weights = rng.standard_normal(12), rng.integers(1, 4, 12)
+    repeated, groups = np.repeat(differences, weights), np.repeat(np.arange(12), weights)
+    expected = paired_interval(repeated, groups=groups)
+    np.testing.assert_allclose(paired_interval(differences, weights.astype(float)), expected, rtol=1e-12)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
+def test_mcnemars_test_is_exact(more, less, equal):
+    differences = np.repeat([1.0, -1.0, 0.0], [more, less, equal])
+    expected = scipy.stats.binomtest(more, more + less).pvalue if more + less else 1.0
+    np.testing.assert_allclose(mcnemar(differences), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_rows", [20, 200])
+def test_intervals_hold_the_true_difference_in_95_of_100_tables(n_rows):
+    rng = np.random.default_rng(3)
+    held = []
+    for _ in range(600):
+        noise = rng.standard_normal(n_rows)
+        ours, other = noise + 0.5 * rng.standard_normal(n_rows), noise + 0.8 * rng.standard_normal(n_rows)
+        _, lower, upper = paired_interval(other**2 - ours**2)
+        held.append(lower <= 0.8**2 - 0.5**2 <= upper)
+    # squares are skewed, which costs a few of 100 at 20 rows; three standard errors below 0.93
+    assert np.mean(held) > 0.93 - 3 * np.sqrt(0.93 * 0.07 / 600)
+
+
+def test_rows_of_one_group_do_not_pass_for_independent_ones():
+    rng, groups, claims = np.random.default_rng(4), np.repeat(np.arange(12), 20), {True: 0, False: 0}
+    for _ in range(300):
+        differences = np.repeat(rng.standard_normal(12), 20) + rng.standard_normal(240)
+        for grouped in claims:
+            _, lower, upper = paired_interval(differences, groups=groups if grouped else None)
+            claims[grouped] += lower > 0 or upper < 0
+    assert claims[True] < 0.05 * 300 + 3 * np.sqrt(300 * 0.05 * 0.95)
+    assert claims[False] > 0.3 * 300  # what it would be without groups
+
+
+# -- what is claimed -------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.booleans())
+def test_equal_models_differ_in_nothing_and_swapped_models_swap_the_claim(seed, n_rows, classify):
+    rng = np.random.default_rng(seed)
+    if classify:
+        y = rng.integers(0, 3, n_rows)
+        one, other = (scipy.special.log_softmax(3 * rng.standard_normal((n_rows, 3)), 1) for _ in range(2))
+
+        def judge(ours, others):
+            return classes(y, {OURS: ours, LINEAR: others})
+    else:
+        y = rng.standard_normal(n_rows)
+        one, other = y + 0.1 * rng.standard_normal(n_rows), y + rng.standard_normal(n_rows)
+
+        def judge(ours, others):
+            return regression(y, ours, others)
+
+    equal = judge(one, one)
+    assert equal.differences[LINEAR].relation == "same"
+    assert "no difference that" in equal.verdict
+    swapped = {"better": "worse", "worse": "better", "same": "same"}
+    there, back = judge(one, other).differences[LINEAR], judge(other, one).differences[LINEAR]
+    assert back.relation == swapped[there.relation]
+    np.testing.assert_allclose([back.lower, back.upper], [-there.upper, -there.lower], atol=1e-12)
+
+
+def test_36_35_and_34_of_36_right_are_no_difference():
+    y = np.arange(36) % 3
+    linear, trees = y.copy(), y.copy()
+    linear[0], trees[:2] = 2, 2
+    # our model is surer of each row, which says nothing before its first mistake
+    found = classes(y, {OURS: sure(y, 0.99), LINEAR: sure(linear, 0.9), TREES: sure(trees, 0.9)})
+    assert found.verdict == (
+        "On 36 test rows, 36 are classified correctly: no difference that 36 rows can show from a linear "
+        "model (35) and boosted trees (34)."
+    )
+
+
+def test_with_enough_mistakes_models_are_compared_by_log_loss():
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 3, 600)
+    said = np.where(rng.random(600) < 0.9, y, (y + 1) % 3)
+    found = classes(y, {OURS: sure(said, 0.9), LINEAR: sure(said, 0.999)})
+    assert found.measure == "log_loss"
+    assert found.scores[OURS]["accuracy"] == found.scores[LINEAR]["accuracy"]
+    assert "better than a linear model" in found.verdict
+
+
+def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_not():
+    rng = np.random.default_rng(6)
+    y = rng.standard_normal(500)
+    ours, linear = y + 0.1 * rng.standard_normal(500), y + rng.standard_normal(500)
+    found = regression(y, ours, linear)
+    assert ": better than a linear model (" in found.verdict
+    late = Predictions(linear[:, np.newaxis], handicap="memory holds 50 of 500 rows to train them on")
+    found = found.with_model(TREES, late)
+    assert list(found.predictions) == [OURS, LINEAR, TREES, MEAN]
+    assert TREES not in found.differences
+    assert "than boosted trees" not in found.verdict
+    assert "No conclusion on boosted trees" in found.verdict
+
+
+def test_a_model_no_better_than_the_mean_is_said_to_find_no_signal():
+    rng = np.random.default_rng(7)
+    y = rng.standard_normal(100)
+    assert regression(y, 0.1 * rng.standard_normal(100), 0.1 * rng.standard_normal(100)).verdict.startswith(
+        "No signal was found: the model is not better, as far as 100 rows can show, than the mean"
+    )
+    assert "is worse than the mean" in regression(y, y[::-1] * 3, y).verdict
+
+
+def test_cross_validated_rows_give_wider_intervals_than_test_rows():
+    rng = np.random.default_rng(8)
+    y = rng.standard_normal(90)
+    test = regression(y, y + 0.5 * rng.standard_normal(90), y + rng.standard_normal(90))
+    folds = Comparison("cross-validation", 90, test.X, test.y, test.predictions, n_folds=5)
+    one, other = test.differences[LINEAR], folds.differences[LINEAR]
+    np.testing.assert_allclose(other.upper - other.lower, 1.5 * (one.upper - one.lower), rtol=1e-9)  # √2.25
+    assert "90 rows by cross-validation" in folds.verdict
