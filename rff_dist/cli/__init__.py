@@ -23,10 +23,12 @@ command. `help.COMMANDS` lists them all. Commands import slow libraries inside t
 import atexit
 import gc
 
+from rff_dist.cli import settings
 from rff_dist.cli.program import app as app
 
 
 def main() -> None:
     """Run the command line and exit."""
+    settings.is_program.set(True)
     atexit.register(gc.freeze)  # without it, Python's last garbage collection takes 0.1 s
     app(prog_name="rff-dist")

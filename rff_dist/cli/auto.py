@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +35,9 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     from rff_dist.jobs.verdict import TREES
     from rff_dist.numerics.machine import available_memory
 
-    start = time.perf_counter()
-    prepared = prepare_table(job, observer=display.count_rows("ingest"))
     passes = display.Passes(where)
+    passes.at_work("ingest")
+    prepared = prepare_table(job, observer=display.count_rows("ingest"))
     try:
         with open_training(training_of(job, prepared), passes.runner) as run:
             records = passes.run(run.steps())
@@ -48,7 +47,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     model, comparison, fit = run.trained.model, run.comparison, records["fit"]
     assert comparison is not None  # there are test rows
     assert fit is not None
-    display.at_work("boosted trees, to compare with")
+    passes.at_work("baselines")
     trees = fit_trees(
         run.data,
         model,
@@ -58,7 +57,6 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
         most_bytes=available_memory() // 3,
     )
     comparison = comparison.with_model(TREES, trees)
-    seconds = time.perf_counter() - start
     following = _following(prepared)
     document = {
         "task": "classification" if prepared.classify else "regression",
@@ -70,17 +68,11 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
         "comparison": comparison.describe(),
         "next": following,
         "report": report,
-        "seconds": seconds,
     }
-    display.write_page(
-        report,
-        run.data,
-        model,
-        prepared.model,
-        passes.times(),
-        comparison=comparison,
-        metrics=records["evaluate"],
+    passes.write_page(
+        report, run.data, model, prepared.model, comparison=comparison, metrics=records["evaluate"]
     )
+    document |= passes.facts()
     return Report(document, _view(document, prepared, comparison, model.card))
 
 
@@ -110,7 +102,7 @@ def _view(
         **display.test_facts(document["metrics"]),
         **display.estimate_facts(card),
         **display.version_facts(document),
-        "seconds": display.seconds_words(document["seconds"]),
+        **display.run_facts(document),
         "dropped": display.dropped_words(prepared.dropped_rows),
     }
     header, rows = comparison.table()

@@ -59,7 +59,6 @@ def cluster(
         **run.choice,
         "known_labels": None if run.agreement is None else describe_agreement(run.agreement, str(job.labels)),
         "digest": found.digest(),
-        **passes.facts(),
     }
     if plot is not None:
         from rff_dist.report import save_clustering
@@ -69,16 +68,17 @@ def cluster(
         from rff_dist.page.clusters import clusters_page
         from rff_dist.page.html import write_page
 
-        display.at_work("report")
+        passes.at_work("report")
         page = clusters_page(
             dataset,
             found,
             place=job.model or job.output,
             candidates=document.get("candidates", []),
-            times=passes.times(),
+            times=passes.clock.times,
             seed=seed,
         )
         write_page(page, report)
+    document |= passes.facts()
     return Report(document, _view(document))
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rff_dist.cli.messages import err
-from rff_dist.cli.settings import is_quiet, logs_json
+from rff_dist.cli.settings import is_program, is_quiet, logs_json
 from rff_dist.text import number
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rff_dist.costs.clock import Times
     from rff_dist.engines.progress import RichProgress
     from rff_dist.engines.protocol import Engine
     from rff_dist.jobs.fits import JobData
@@ -74,28 +73,15 @@ def at_work(label: str) -> None:
         shown(Remark(label, ""))
 
 
-def write_page(
-    report: Path | None, data: JobData, model: RidgeModel, place: str, times: Times, **found: Any
-) -> None:
-    """Write the page about a model, if a path for it is given; `found` goes to `model_page`."""
-    if report is not None:
-        from rff_dist.page import html
-        from rff_dist.page.model import model_page
-
-        at_work("report")
-        html.write_page(model_page(data, model, place=place, times=times, **found), report)
-
-
 class Passes:
     """What a command runs its job with: an engine, progress on standard error, and a clock."""
 
     def __init__(self, where: Where) -> None:
-        from rff_dist.costs.clock import Clock
+        from rff_dist.costs.clock import Clock, process_start
 
         self.where = where
-        self._clock = Clock()
+        self.clock = Clock(process_start() if is_program.get() else None)
         self._engine: dict[str, Any] = {}
-        self._times: Times | None = None
 
     @property
     def runner(self) -> Runner:
@@ -111,32 +97,43 @@ class Passes:
 
         return run_steps(steps, self.runner)
 
-    def times(self) -> Times:
-        """Return where the time went, up to the publication of the result."""
-        return self._clock.times() if self._times is None else self._times
+    def write_page(
+        self, report: Path | None, data: JobData, model: RidgeModel, place: str, **found: Any
+    ) -> None:
+        """Write the page about a model, if a path for it is given; `found` goes to `model_page`."""
+        if report is not None:
+            from rff_dist.page import html
+            from rff_dist.page.model import model_page
+
+            self.at_work("report")
+            html.write_page(model_page(data, model, place=place, times=self.clock.times, **found), report)
+
+    def at_work(self, part: str) -> None:
+        """Show what the command is doing from now on, and count its time."""
+        at_work(part)
+        self.clock.begin(part)
 
     def facts(self) -> dict[str, Any]:
-        """Return what ran the job and where the time went, for the JSON document."""
-        times = self.times()
+        """Return what ran the job and where its time went until now, for the JSON document."""
+        times = self.clock.times()
         return {"engine": self._engine, "seconds": times.seconds, "products": times.products}
 
     @contextlib.contextmanager
     def open(self, n_samples: int) -> Iterator[Engine]:
         """Start an engine for passes over so many rows, with progress on standard error, and close it."""
-        from rff_dist.costs.clock import Clock
         from rff_dist.engines.opening import open_engine
         from rff_dist.engines.progress import Remark
 
         cluster = self.where.cluster.in_environment().for_rows(n_samples)
-        self._clock = clock = Clock()
+        self.clock.rest("start")
         shown = _shown.get()  # None also if messages are JSON lines, which report passes themselves
         if shown is not None and cluster.kind in ("embedded", "adaptive"):
             size = " × ".join(map(str, cluster.size()))
             shown(Remark("cluster", f"starting here, workers × threads = {size}"))
         observers = () if shown is None else (shown,)
-        with open_engine(cluster, observers=observers) as engine, clock.watching(engine):
+        with open_engine(cluster, observers=observers) as engine, self.clock.watching(engine):
             if not cluster.serial:
-                clock.add("cluster", clock.total())  # all time so far went into its start
+                self.clock.rest("cluster")  # all time since then went into its start
             kind = "serial" if cluster.serial else "dask" if cluster.scheduler else "embedded dask"
             if shown is not None and cluster.scheduler and (address := dashboard_of(engine)):
                 err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)
@@ -147,7 +144,7 @@ class Passes:
         from rff_dist.jobs.steps import take
 
         if step.name == "publish":
-            self._times = self.times()
+            self.clock.end()
         return take(step)
 
 

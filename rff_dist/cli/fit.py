@@ -55,22 +55,21 @@ def fit(
         "comparison": records["compare"],
         "plot": plot,
         "report": report,
-        **passes.facts(),
     }
     model = run.trained.model
     if plot is not None:
         from rff_dist.report import save_choice
 
         save_choice(model, plot, title=data, about=display.kernel_words(document["kernel"]))
-    display.write_page(
+    passes.write_page(
         report,
         run.data,
         model,
         job.destination.model,
-        passes.times(),
         comparison=run.comparison,
         metrics=records["evaluate"],
     )
+    document |= passes.facts()
     following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")
     parts = [_fit_facts(document, model.card), following]
     table = document["cross_validation"]

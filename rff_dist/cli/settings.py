@@ -6,6 +6,8 @@ from contextvars import ContextVar
 
 log_format: ContextVar[str] = ContextVar("log_format", default="text")
 quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+#: Whether the process runs one command only, whose time is then that of the process.
+is_program: ContextVar[bool] = ContextVar("is_program", default=False)
 
 
 def logs_json() -> bool:

@@ -46,19 +46,13 @@ def tune(
         "comparison": records["compare"],
         "plot": plot,
         "report": report,
-        **passes.facts(),
     }
     if plot is not None:
         _draw(plot, found, job.source.data)
-    display.write_page(
-        report,
-        run.data,
-        found.model,
-        model,
-        passes.times(),
-        comparison=run.comparison,
-        metrics=records["evaluate"],
+    passes.write_page(
+        report, run.data, found.model, model, comparison=run.comparison, metrics=records["evaluate"]
     )
+    document |= passes.facts()
     following = display.next_step("rff-dist", "evaluate", model, "DATA")
     parts = [
         display.verdict_view(run.comparison),

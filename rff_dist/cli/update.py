@@ -44,13 +44,12 @@ def update(job: Update, where: Where, report: ReportPath = None) -> Report:
     with open_update(job, passes.runner) as run:
         found = outcome(passes.run(run.steps()))
         document = {"model": job.model, "data": job.source.data, **found}
-        if document["n_new"] or run.challenger is not None:
-            document |= passes.facts()
         if run.challenger is not None:
-            rows, times = JobData(run.dataset), passes.times()
-            display.write_page(report, rows, run.challenger, job.model, times, update=found)
+            passes.write_page(report, JobData(run.dataset), run.challenger, job.model, update=found)
         elif report is not None:
             say("warning", "there are no new rows, so no report was written", "yellow")
+        if document["n_new"] or run.challenger is not None:
+            document |= passes.facts()
         refused = document["decision"].endswith("kept")
         return Report(document, _view(document, run), code=REFUSED if refused else 0)
 

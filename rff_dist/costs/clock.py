@@ -25,6 +25,14 @@ class Times:
     products: Mapping[str, Any] | None = None
 
 
+def process_start() -> float:
+    """Return when this process began, by `time.perf_counter`."""
+    import psutil
+
+    age = time.time() - float(psutil.Process().create_time())
+    return time.perf_counter() - max(0.0, age)
+
+
 def products_words(products: Mapping[str, Any] | None) -> str:
     """Say how features were multiplied; "" where that is not known."""
     if products is None:
@@ -34,15 +42,19 @@ def products_words(products: Mapping[str, Any] | None) -> str:
 
 
 class Clock:
-    """Time the passes of a job, and what is done between them."""
+    """Time a whole job in parts: its passes, what is done between them, and what comes before and after.
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
+    `since`: when the job began, by `time.perf_counter`; now by default.
+    """
+
+    def __init__(self, since: float | None = None) -> None:
+        self._start = time.perf_counter() if since is None else since
         self._parts: dict[str, float] = {}
-        self._choosing: float | None = None
-        self._solving: float | None = None
+        self._label: str | None = None
+        self._since = self._start
         self._work: list[tuple[Work, int, int]] = []
         self._resumed = False
+        self._times: Times | None = None
 
     @contextmanager
     def watching(self, engine: Engine) -> Iterator[None]:
@@ -54,6 +66,8 @@ class Clock:
             else:
                 self._observe(event)
 
+        if not self._parts:
+            self.rest("start")
         before, engine.observers = engine.observers, (*engine.observers, observe)
         try:
             yield
@@ -61,46 +75,67 @@ class Clock:
             engine.observers = before
 
     def _observe(self, event: Event) -> None:
-        now = time.perf_counter()
         match event:
-            case Remark(label="choose" | "tune") if self._solving is None and self._choosing is None:
-                self._choosing = now
-            case Remark(label="solve") if self._solving is None:
-                self._solving = now
-            case PassStarted() if self._choosing is not None:
-                self.add("choose", now - self._choosing)
-                self._choosing = None
+            case Remark(label="choose" | "tune") if self._label is None:
+                self.begin("choose")
+            case Remark(label="solve") if self._label != "solve":
+                self.begin("solve")
+            case PassStarted() if self._label == "choose":
+                self.end()
             case PassFinished():
                 self.add(event.label, event.seconds)
-                if self._solving is not None:
-                    self._solving += event.seconds  # passes after the first solution are not part of it
+                self._since += event.seconds  # passes within a part are not counted twice
             case PassResumed():
                 self._resumed = True
+
+    def begin(self, label: str) -> None:
+        """Count the time from now on as a part of the job, until another begins or it ends."""
+        if self._parts:
+            self.end()
+        else:
+            self.rest("start")
+        self._label, self._since = label, time.perf_counter()
+
+    def end(self) -> None:
+        """End the part that began last, if there is one."""
+        if self._label is not None:
+            self.add(self._label, time.perf_counter() - self._since)
+            self._label = None
 
     def add(self, label: str, seconds: float) -> None:
         """Add seconds to a part of the job."""
         self._parts[label] = self._parts.get(label, 0.0) + seconds
 
-    def total(self) -> float:
-        """Return the seconds since the start."""
-        return time.perf_counter() - self._start
+    def rest(self, label: str) -> None:
+        """Count all time until now that no part has as one."""
+        self.end()
+        self.add(label, time.perf_counter() - self._start - sum(self._parts.values()))
 
     def times(self) -> Times:
-        """Return the seconds of each pass, of solving where there was any, and the total since the start.
+        """Return the seconds of all parts, which add up to "total"; "other" is what no part has.
+
+        They are those of the first call, so that whatever shows them shows the same.
 
         In `products`, `by` names the fastest way to multiply on this machine. `share_of_limit` is the time
         that all threads would take for the products at that way's rate, which is measured here for a third of
         a second, as a share of the time of their passes; None for a job that resumed a stopped one.
         """
-        solving = {} if self._solving is None else {"solve": time.perf_counter() - self._solving}
-        seconds = {**self._parts, **solving, "total": self.total()}
-        taken = sum(seconds.get(label, 0.0) for label in {work.label for work, *_ in self._work})
+        if self._times is None:
+            products = self._products()
+            self.end()
+            total = time.perf_counter() - self._start
+            other = max(0.0, total - sum(self._parts.values()))
+            self._times = Times({**self._parts, "other": other, "total": total}, products)
+        return self._times
+
+    def _products(self) -> dict[str, Any] | None:
+        taken = sum(self._parts.get(label, 0.0) for label in {work.label for work, *_ in self._work})
         if sum(work.operations for work, *_ in self._work) < WORTH_MEASURING or not taken:
-            return Times(seconds)
+            return None
         ways, least = [], 0.0
         for work, n_workers, n_threads in self._work:
             rate = rate_for(work.n_components, work.operations / n_workers if work.fixed_point else 0.0)
             ways.append(rate.products.name)
             least += work.operations / (1e9 * rate.gflops * n_workers * n_threads)
         by = " and ".join(dict.fromkeys(ways))
-        return Times(seconds, {"by": by, "share_of_limit": None if self._resumed else least / taken})
+        return {"by": by, "share_of_limit": None if self._resumed else least / taken}

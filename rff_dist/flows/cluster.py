@@ -121,11 +121,15 @@ def cluster(parameters: ClusterParameters) -> Summary:
         "candidates": candidates,
         "agreement": records["compare"],
     }
-    times = clock.times()
+    clock.begin("report")
     show_page(
         "cluster-page",
         lambda: clusters_page(
-            run.dataset, clusters, place=job.model or job.output, candidates=candidates or [], times=times
+            run.dataset,
+            clusters,
+            place=job.model or job.output,
+            candidates=candidates or [],
+            times=clock.times,
         ),
         log,
     )

@@ -54,14 +54,16 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
         found |= records[step] or {}
     model, place = run.trained.model, job.destination.model
     show_choice(f"{name}-errors", model, title=found["data"], log=log)
-    times, metrics = clock.times(), records["evaluate"]
+    metrics = records["evaluate"]
+    clock.begin("report")
     show_page(
         f"{name}-page",
         lambda: model_page(
-            run.data, model, place=place, times=times, comparison=run.comparison, metrics=metrics
+            run.data, model, place=place, times=clock.times, comparison=run.comparison, metrics=metrics
         ),
         log,
     )
+    times = clock.times()
     if job.destination.register:
         show_versions(place)
     if metrics is None:
@@ -73,7 +75,7 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     comparison = records["compare"]
     log.info("%s", NOTHING_COMPARED if comparison is None else comparison["verdict"])
     result = {**found, "metrics": metrics, "comparison": comparison}
-    summary = _summary_markdown({**result, "products": times.products})
+    summary = _summary_markdown({**result, "products": times.products, "seconds": times.seconds})
     show_text(f"{name}-summary", summary, "What was trained, and how well.")
     if found["candidates"]:
         show_table(f"{name}-candidates", _candidate_table(found["candidates"]), "Candidates compared.")
@@ -196,7 +198,7 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
         "alpha": f"{number(result['alpha'])}, by {result['alpha_chosen_by']}",
         "test": "no test rows" if (metrics := result["metrics"]) is None else _estimate(metrics),
         "cross-validation": _estimate(result["estimate"]),
-        "seconds of the fit": f"{result['fit_seconds']:.1f}",
+        "seconds": f"{result['seconds']['total']:.1f}, {result['fit_seconds']:.1f} of them for the fit",
         "products of features": products_words(result["products"]) or "too few to measure",
         "peak memory planned": result["peak_memory"],
     }

@@ -67,10 +67,11 @@ def refresh(parameters: RefreshParameters) -> Summary:
         if result["decision"] == "published" and result["version"] is not None:
             show_versions(run.location.url)
         if (model := run.challenger) is not None:
-            data, times = JobData(run.dataset), clock.times()
+            data = JobData(run.dataset)
+            clock.begin("report")
             show_page(
                 "refresh-page",
-                lambda: model_page(data, model, place=parameters.model, times=times, update=result),
+                lambda: model_page(data, model, place=parameters.model, times=clock.times, update=result),
                 log,
             )
     _log(log, result)

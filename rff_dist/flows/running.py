@@ -338,6 +338,9 @@ def runner_of(
     """
 
     def take(one: Step) -> Summary | None:
+        if one.name == "publish" and clock is not None:
+            clock.end()
+
         def run() -> Summary | State[None]:
             found = one.run()
             return Completed(name="Skipped", message=found.why) if isinstance(found, Skipped) else found

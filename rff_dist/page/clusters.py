@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rff_dist.data.samples import sample_rows
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.kmeans.view import view_clusters
 from rff_dist.page.content import Page, words_of
-from rff_dist.page.origin import origin_sections
+from rff_dist.page.origin import lineage_section, time_section
 from rff_dist.report import save_clusters
 from rff_dist.text import redact
 
@@ -26,12 +26,13 @@ def clusters_page(
     *,
     place: str,
     candidates: Sequence[Mapping[str, Any]],
-    times: Times,
+    times: Callable[[], Times],
     seed: int = 0,
 ) -> Page:
     """Return the page about clusters: their sizes, a map and representative rows.
 
     `candidates`: the numbers of clusters that were compared.
+    `times`: returns the times of the job; called at the end.
     """
     page = Page(
         f"Report: {redact(place)}",
@@ -74,5 +75,6 @@ def clusters_page(
     text = "For each of the largest clusters: the sampled row that is nearest to its centre."
     page.section("Representatives", text + first)
     page.table("Rows that represent their clusters", ("cluster", *map(str, names[:shown])), stand)
-    origin_sections(page, clusters.card, clusters.digest(), times)
+    lineage_section(page, clusters.card, clusters.digest())
+    time_section(page, times)
     return page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.page.columns import CURVES, MAX_COLUMNS, columns_section
 from rff_dist.page.comparison import CHOSEN_BY, score_section, update_section
 from rff_dist.page.content import Page, png_of, words_of
-from rff_dist.page.origin import origin_sections
+from rff_dist.page.origin import lineage_section, time_section
 from rff_dist.page.sample import SAMPLE_ROWS, PageSample, sample_data
 from rff_dist.report import BLUE, INK, MUTED, figure_of, plain_axes, round_ticks, save_choice
 from rff_dist.ridge.model import RidgeModel
@@ -39,7 +39,7 @@ def model_page(
     model: RidgeModel,
     *,
     place: str,
-    times: Times,
+    times: Callable[[], Times],
     comparison: Comparison | None = None,
     metrics: Mapping[str, Any] | None = None,
     update: Mapping[str, Any] | None = None,
@@ -48,7 +48,7 @@ def model_page(
 
     `data`: the rows it was trained on; up to 2,000 of them are read.
     `place`: where the model is stored.
-    `times`: of the job that made the model.
+    `times`: returns the times of the job that made the model; called at the end.
     `comparison`: with other models. By default rows are left out by the model's own sums, if these allow it.
     `metrics`: its errors on test data.
     `update`: what `jobs.refresh.outcome` returned, if an update made the model.
@@ -76,7 +76,8 @@ def model_page(
     _choice_section(page, model)
     columns_section(page, sample, model)
     _approximation_section(page, data.rows, model)
-    origin_sections(page, model.card, model.digest(), times)
+    lineage_section(page, model.card, model.digest())
+    time_section(page, times)
     return page
 
 

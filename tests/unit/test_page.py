@@ -30,6 +30,7 @@ from rff_dist.ridge import automatic
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.writing import write_dataset
+from rff_dist.text import number
 from tests.command_line import PLAIN, document, run
 from tests.tables import ingest
 
@@ -96,8 +97,8 @@ def trained(tmp_path_factory):
         versioned=True,
     )
     words = ["fit", path / "data", path / "model", "--serial", "--components", "128", "--folds", "3"]
-    found = run(*words, "--report", path / "new" / "page.html")
-    assert found.exit_code == 0, found.stderr
+    found = document(*words, "--report", path / "new" / "page.html")
+    (path / "seconds.json").write_text(json.dumps(found["seconds"]))
     return path
 
 
@@ -106,7 +107,13 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     importance = words.partition("Columns by importance")[2]
     assert importance.index("<much>") < importance.index("little") < importance.index("none")
     assert "price & tax" in words
-    assert words.index("solve") < words.index("all else") < words.index("total")
+    of_time = words.rpartition("Seconds by phase")[2]
+    assert of_time.index("start") < of_time.index("solve") < of_time.index("other") < of_time.index("total")
+    seconds = json.loads((trained / "seconds.json").read_text())
+    total = seconds.pop("total")
+    assert sum(seconds.values()) == pytest.approx(total)
+    assert f"total {number(total)} 100%" in words  # one figure on all faces
+    assert f"report {number(seconds['report'])}" in words
     # half of the rows tuned the length scales
     assert "On 200 rows by cross-validation, the RMSE is" in words
     assert "k-fold cross-validation" in words

@@ -1,17 +1,27 @@
 """Where a job's time went, and how near its products came to the limit."""
 
+import contextvars
+import sys
+import time
+
 import numpy as np
 import pytest
 
+from rff_dist.cli import main
+from rff_dist.cli.display import Passes
 from rff_dist.costs import clock as clocks
 from rff_dist.costs.clock import Clock, products_words
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.progress import PassFinished, PassResumed, Work
+from rff_dist.engines.progress import PassFinished, PassResumed, PassStarted, Remark, Work
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.features.draw import draw_feature_map
+from rff_dist.jobs.fields import build
+from rff_dist.jobs.options import Where
 from rff_dist.products.choice import Rate
 from rff_dist.products.float64 import Float64Products
 from rff_dist.statistics.passes import accumulate
+
+IMPORTED = time.perf_counter()
 
 
 @pytest.fixture
@@ -50,6 +60,43 @@ def test_a_resumed_job_has_no_share_and_a_small_one_no_products(engine):
     small = watch(engine, Work("accumulate", 1e9, 512, True), done)
     assert small.products is None
     assert products_words(small.products) == ""
+
+
+def test_parts_add_up_to_the_total_and_passes_within_a_part_count_once(engine):
+    clock = Clock(time.perf_counter() - 10.0)
+    clock.begin("ingest")
+    clock.rest("cluster")
+    with clock.watching(engine):
+        [observe] = engine.observers
+        observe(Remark("choose", ""))
+        observe(PassStarted("accumulate", 1, 60))
+        observe(PassFinished("accumulate", 0.0))
+        observe(Remark("solve", ""))
+        time.sleep(0.02)
+        observe(PassFinished("evaluate", 0.02))  # a pass within solving
+    clock.end()
+    clock.begin("report")
+    found = clock.times()
+    parts = {name: value for name, value in found.seconds.items() if name != "total"}
+    assert list(parts) == [
+        "start", "ingest", "cluster", "choose", "accumulate", "evaluate", "solve", "report", "other"
+    ]  # fmt: skip
+    assert sum(parts.values()) == pytest.approx(found.seconds["total"], abs=1e-9)
+    assert min(parts.values()) >= 0.0
+    assert parts["start"] >= 10.0
+    assert clock.times() is found  # whatever shows them later
+
+
+def test_the_time_of_a_program_is_that_of_its_process(monkeypatch):
+    def run():
+        monkeypatch.setattr(sys, "argv", ["rff-dist", "--version"])
+        with pytest.raises(SystemExit):
+            main()
+        return Passes(build(Where, {})).clock.times().seconds["total"]
+
+    own = contextvars.copy_context().run(run)
+    assert own >= time.perf_counter() - IMPORTED - 1.0  # the process began before this module was imported
+    assert Passes(build(Where, {})).clock.times().seconds["total"] < own
 
 
 @pytest.mark.parametrize("weights", [None, np.ones(60)])
