@@ -14,17 +14,25 @@ from typing import Any
 import pyarrow
 from pyarrow import csv as arrow_csv
 
-from rff_dist.ingest.tables import Reading, Table, expecting_types, numbered, numbered_note, opening, repeated
+from rff_dist.ingest.notations import DATE_FORMATS, number_pattern
+from rff_dist.ingest.tables import (
+    MISSING_TEXTS,
+    Reading,
+    Table,
+    expecting_types,
+    numbered,
+    numbered_note,
+    opening,
+    repeated,
+)
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
 _LONGEST_LINE = 2**26
 #: Commas may be in numbers and spaces in text, so they are tried last.
 _DELIMITERS = "\t;|, "
-_MISSING = [*arrow_csv.ConvertOptions().null_values, "?"]
-#: Only formats in which day and month cannot be confused.
-_DATES = [arrow_csv.ISO8601, "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"]
-_VALUE = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)(e[+-]?\d+)?|true|false|\d{4}-\d\d-\d\d.*", re.IGNORECASE)
-_COMMA_NUMBER, _POINT_NUMBER = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
+_VALUE = re.compile(
+    rf"{number_pattern('.')}|{number_pattern(',')}|true|false|\d{{4}}-\d\d-\d\d.*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,6 @@ class Dialect:
 
     `names`: names of the columns, if no line of the file holds them, or some come twice.
     `has_header`: whether the first line holds names.
-    `decimal`: the decimal point.
     `is_quoted`: whether there are quotes; quoted text may hold line breaks.
     `block_size`: bytes that are read at once; enough for several rows.
     """
@@ -42,7 +49,6 @@ class Dialect:
     has_header: bool
     delimiter: str
     encoding: str
-    decimal: str
     is_quoted: bool
     block_size: int
 
@@ -53,7 +59,6 @@ class Dialect:
         parts = [
             "no header: columns are called 0, 1, …" if not self.has_header else "",
             f"delimiter {names.get(self.delimiter, self.delimiter)}" if self.delimiter != "," else "",
-            "decimal commas" if self.decimal == "," else "",
             *numbered_note(self.names or []),
             f"encoding {self.encoding}" if self.encoding != "utf-8" else "",
         ]
@@ -74,9 +79,8 @@ class Dialect:
             arrow_csv.ConvertOptions(
                 column_types=types,
                 include_columns=None if types is None else list(types),
-                null_values=_MISSING,
-                timestamp_parsers=_DATES,
-                decimal_point=self.decimal,
+                null_values=MISSING_TEXTS,
+                timestamp_parsers=[arrow_csv.ISO8601, *DATE_FORMATS],
             ),
         )
 
@@ -94,7 +98,9 @@ def csv_table(path: Path, reading: Reading) -> Table:
         with expecting_types(path), dialect.open(path, types) as reader:
             yield from reader
 
-    return Table(path.name, schema, batches, None, dialect.notes)
+    # where a comma separates cells, it is no decimal point
+    decimal = "." if dialect.delimiter == "," else ","
+    return Table(path.name, schema, batches, None, dialect.notes, decimal=decimal)
 
 
 def find_dialect(path: Path, reading: Reading) -> Dialect:
@@ -114,9 +120,6 @@ def find_dialect(path: Path, reading: Reading) -> Dialect:
     longest = max(map(len, lines), default=0)
     delimiter = reading.delimiter or _find_delimiter(lines)
     rows = _rows(lines, delimiter)
-    cells = [cell.strip() for row in rows for cell in row]
-    commas = delimiter != "," and any(map(_COMMA_NUMBER.fullmatch, cells))
-    decimal = "," if commas and not any(map(_POINT_NUMBER.fullmatch, cells)) else "."
     has_header = has_names(rows) if reading.header is None else reading.header
     names = None
     if rows and not has_header:
@@ -124,9 +127,7 @@ def find_dialect(path: Path, reading: Reading) -> Dialect:
     elif rows and repeated(rows[0]):
         names = rows[0]
     # Arrow refuses a row that is longer than a block
-    return Dialect(
-        names, has_header or not rows, delimiter, encoding, decimal, is_quoted, max(2**20, 16 * longest)
-    )
+    return Dialect(names, has_header or not rows, delimiter, encoding, is_quoted, max(2**20, 16 * longest))
 
 
 def has_names(rows: list[list[str]]) -> bool:
@@ -143,8 +144,8 @@ def has_names(rows: list[list[str]]) -> bool:
     first = [cell.strip() for cell in rows[0]]
     below = [[cell.strip() for cell in column] for column in zip(*rows[1:], strict=False)]
     for name, column in zip(first, below, strict=False):
-        values = [cell for cell in column if cell not in _MISSING]
-        is_text = name not in _MISSING and not _VALUE.fullmatch(name)
+        values = [cell for cell in column if cell not in MISSING_TEXTS]
+        is_text = name not in MISSING_TEXTS and not _VALUE.fullmatch(name)
         if is_text and values and all(map(_VALUE.fullmatch, values)):
             return True
     if len(first) > 2 and first == [str(i) for i in range(len(first))]:

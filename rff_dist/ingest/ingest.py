@@ -21,6 +21,7 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.array_files import array_table, has_one_axis, read_npz
 from rff_dist.ingest.files import File, fetch, find_files, identify, open_table, partition_values
 from rff_dist.ingest.learn import Encoding, Learned, learn, needs_pass, plain
+from rff_dist.ingest.notations import Notation, find_notations, notation_notes, with_notations
 from rff_dist.ingest.queries import Query, run_query
 from rff_dist.ingest.recipe import RECIPE, Date, Recipe, plain_recipe, recipe_of
 from rff_dist.ingest.roles import Roles, TablePlan, choose_columns, common_schema, plan_columns
@@ -35,7 +36,7 @@ from rff_dist.ingest.rows import (
     read_batches,
     read_tables,
 )
-from rff_dist.ingest.tables import Reading, kind_of, listed
+from rff_dist.ingest.tables import Reading, Table, kind_of, listed
 from rff_dist.storage.appending import SOURCES, Source, append_batches, known_digests, known_sources
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.editing import Editing, editing
@@ -280,7 +281,7 @@ def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: 
     if file.location.is_local and file.kind != ".npz":
         (values,) = partition_values([file.partitions])
         table = open_table(Path(file.location.path), file.kind, preparing.reading, values)
-        choose_columns(table.name, table.schema, roles)
+        choose_columns(table.name, with_notations(table, _notations([table], roles)).schema, roles)
 
 
 def ingest_more(
@@ -415,13 +416,17 @@ def _read(
     first = opened[0]
     if first.table is None:
         return _read_archive(first, roles, selection)
+    encoding, recipe = preparing.encoding, preparing.recipe
     tables = [one.table for one in opened if one.table is not None]
+    by = None if selection is None else selection.holdout.by
+    notations = _notations(tables, roles, by) if recipe is None else recipe.notations
+    tables = [with_notations(one, notations) if recipe is None else recipe.read(one) for one in tables]
+    opened = [replace(one, table=table) for one, table in zip(opened, tables, strict=True)]
     schema = common_schema(tables)
     for table in tables:
         if set(table.schema.names) != set(schema.names):
             differing = sorted(set(table.schema.names) ^ set(schema.names))
             raise DataError(f"{table.name} and {tables[0].name} differ in the columns {listed(differing)}")
-    encoding, recipe = preparing.encoding, preparing.recipe
     if recipe is not None:
         recipe.check(schema, tables[0].name)
         roles = _roles_of(recipe, roles, schema)
@@ -430,27 +435,38 @@ def _read(
     learning = recipe is None and needs_pass(kinds, encoding)
     learned = Learned(plain(kinds, encoding) if recipe is None else recipe)
     plan = plan_columns(schema, roles, learned, tables[0].name)
-    by = None if selection is None else selection.holdout.by
     order = {} if by is None else order_type(tables[0].name, schema, by)
     plan = replace(plan, types={**order, **plan.types})
     if (learning or selection is not None) and tables[0].is_read_once:
         from rff_dist.ingest.arrow_files import spool
 
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="rff_dist-")))
-        opened = [replace(first, table=spool(tables[0], plan.types, folder))]
+        opened = [replace(opened[0], table=spool(tables[0], plan.types, folder))]
     if selection is not None and by is not None:
         plan = replace(plan, test_start=find_start(opened, order, selection.holdout))
     if learning:
         looked_at = read_batches(opened, plan, Journal(), selection)
         learned = learn(schema, columns, looked_at, encoding, targets=roles.targets)
-    notes = {table.name: table.notes for table in tables if table.notes}
-    named = replace(learned.recipe, id=roles.id, reading=preparing.reading, notes=notes)
+    notes = {table.name: table.notes for table in tables}
+    notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations)]
+    notes = {name: found for name, found in notes.items() if found}
+    named = replace(learned.recipe, id=roles.id, reading=preparing.reading, notes=notes, notations=notations)
     learned, start = replace(learned, recipe=named), plan.test_start
     plan = plan_columns(schema, roles, learned, tables[0].name)
     plan = replace(plan, types={**order, **plan.types}, test_start=start)
     lengths = [table.n_samples for table in tables]
     n_rows = None if None in lengths else sum(n for n in lengths if n is not None)
     return plan, n_rows, partial(read_tables, opened, plan)
+
+
+def _notations(tables: Sequence[Table], roles: Roles, by: str | None) -> dict[str, Notation]:
+    """Find how texts of a new dataset write numbers or dates; ids and groups stay as they are.
+
+    `by`: the column that rows are held out by.
+    """
+    others = {roles.groups, roles.id, *roles.drop} - {by}
+    used = {*(roles.columns or tables[0].schema.names), *roles.targets, roles.weight, by} - others
+    return find_notations(tables, [name for name in tables[0].schema.names if name in used])
 
 
 def _read_archive(
@@ -489,6 +505,7 @@ def read_onto(dataset: Editing, opened: list[Input], roles: Roles, journal: Jour
     recipe = recipe_of(dataset.attributes)
     roles = _known_roles(dataset, roles, recipe, one_dimensional=y is None or len(y.shape) == 1)
     recipe = plain_recipe(roles.columns or []) if recipe is None else recipe
+    opened = [replace(one, table=recipe.read(one.table)) for one in opened if one.table is not None]
     tables = [one.table for one in opened if one.table is not None]
     for table in tables:
         plan = plan_columns(table.schema, roles, Learned(recipe), table.name)

@@ -177,17 +177,25 @@ def _as_table(result: Any, query: Query, url: Any) -> Table:
     first: Sequence[Any] = next(partitions, [])
     schema = pyarrow.schema([(name, _type([row[i] for row in first])) for i, name in enumerate(names)])
 
+    def to_batch(
+        part: Sequence[Any], types: Mapping[str, pyarrow.DataType], start: int = 0
+    ) -> pyarrow.RecordBatch:
+        columns = dict(zip(names, zip(*part, strict=True), strict=True))
+        return pyarrow.RecordBatch.from_pydict(
+            {name: _as_column(columns[name], kind, name, start) for name, kind in types.items()}
+        )
+
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         start = 0
         with _telling(query, url):
             for part in chain([first] if first else [], partitions):
-                columns = dict(zip(names, zip(*part, strict=True), strict=True))
-                yield pyarrow.RecordBatch.from_pydict(
-                    {name: _as_column(columns[name], kind, name, start) for name, kind in types.items()}
-                )
+                yield to_batch(part, types, start)
                 start += len(part)
 
-    return Table("the query", schema, batches, None, numbered_note(given), is_read_once=True)
+    def head(types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
+        return to_batch(first, types) if first else None
+
+    return Table("the query", schema, batches, None, numbered_note(given), True, head)
 
 
 def _type(values: Sequence[Any]) -> pyarrow.DataType:

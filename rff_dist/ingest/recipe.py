@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from rff_dist.errors import DataError, VersionError
+from rff_dist.ingest.notations import Notation, with_notations
 from rff_dist.ingest.tables import (
     Reading,
+    Table,
     cast_columns,
     kind_of,
     listed,
@@ -208,6 +211,7 @@ class Recipe:
     `id`: the column of ids.
     `reading`: how CSV files are read, as far as that was given.
     `notes`: unusual things about how each file was read.
+    `notations`: how columns of text write numbers or dates, also those that are no inputs.
     """
 
     columns: Sequence[Encoder]
@@ -215,6 +219,7 @@ class Recipe:
     id: str | None = None
     reading: Reading = field(default_factory=Reading)
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notations: Mapping[str, Notation] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -243,6 +248,16 @@ class Recipe:
         """The transformer of scikit-learn that makes all columns of X, if there is one."""
         found = self.columns[0] if self.columns else None
         return found if isinstance(found, Transformer) else None
+
+    def read(self, table: Table) -> Table:
+        """Return a table whose texts are read as those that the recipe was learned from.
+
+        Inputs that were numbers or dates by type may be plain numbers or dates in text here.
+        """
+        plain = {name: Notation(held) for name, held in self._reads.items() if held in ("number", "date")}
+        texts = {one.name for one in table.schema if kind_of(one.type) == "text"}
+        needed = {name: notation for name, notation in plain.items() if name in texts}
+        return with_notations(table, {**needed, **self.notations})
 
     def check(self, schema: pyarrow.Schema, table: str) -> dict[str, pyarrow.DataType]:
         """Return the types to read a table's columns by.
@@ -314,6 +329,7 @@ class Recipe:
             "id": self.id,
             "reading": _as_dict(self.reading),
             "notes": {name: list(notes) for name, notes in self.notes.items()},
+            "notations": {name: _as_dict(one) for name, one in self.notations.items()},
         }
 
     @classmethod
@@ -331,7 +347,9 @@ class Recipe:
             _ENCODERS[one["kind"]](**{name: value for name, value in one.items() if name != "kind"})
             for one in found["columns"]
         ]
-        return cls(columns, found["left_out"], found["id"], Reading(**found["reading"]), found["notes"])
+        notations = {name: Notation(**one) for name, one in found["notations"].items()}
+        reading = Reading(**found["reading"])
+        return cls(columns, found["left_out"], found["id"], reading, found["notes"], notations)
 
     def digest(self) -> str:
         """Return the SHA-256 of what is done to the columns."""
@@ -363,10 +381,15 @@ def encode_table(recipe: Recipe, table: Any) -> FloatArray:
             return recipe.transformer.transform(table)
         to_arrow = getattr(table, "to_arrow", None)
         table = pyarrow.Table.from_pandas(table, preserve_index=False) if to_arrow is None else to_arrow()
-    types = recipe.check(table.schema, "the table")
-    rows = table.select(list(types)).combine_chunks().to_batches()
-    parts = [cast_columns(batch, types, "the table") for batch in rows]
+    held = Table("the table", table.schema, partial(_rows_of, table), table.num_rows)
+    rows = recipe.read(held)
+    parts = rows.batches(recipe.check(rows.schema, rows.name))
     return np.concatenate([np.empty((0, len(recipe.names))), *map(recipe.encode, parts)])
+
+
+def _rows_of(table: pyarrow.Table, types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    for batch in table.select(list(types)).combine_chunks().to_batches():
+        yield cast_columns(batch, types, "the table")
 
 
 def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:

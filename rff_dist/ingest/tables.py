@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 8 * 2**20
 
+#: Texts that stand for a missing number or date: those of Arrow's CSV reader, and one more.
+MISSING_TEXTS = [
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA"),
+    *("NULL", "NaN", "n/a", "nan", "null", "?"),
+]
+
 #: Arrays of the same rows: X, y, weights, groups and ids.
 type RowArrays = tuple[np.ndarray | None, ...]
 
@@ -64,6 +70,8 @@ class Table:
     `n_samples`: number of rows, if it is known.
     `notes`: unusual things that were found out about how to read it.
     `is_read_once`: whether `batches` works only once.
+    `head`: takes types like `batches`, and returns the first rows, if these cannot be read again.
+    `decimal`: for a file of text, the decimal point of numbers that could have either; None if it has types.
     """
 
     name: str
@@ -72,6 +80,12 @@ class Table:
     n_samples: int | None
     notes: Sequence[str] = ()
     is_read_once: bool = False
+    head: Callable[[Mapping[str, pyarrow.DataType]], pyarrow.RecordBatch | None] | None = None
+    decimal: str | None = None
+
+    def first_rows(self, types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
+        """Return the first rows of some columns, None if there is none; later they are read again."""
+        return next(self.batches(types), None) if self.head is None else self.head(types)
 
 
 # -- what columns hold -----------------------------------------------------------------------------
@@ -256,13 +270,13 @@ def numbered(names: Sequence[str]) -> list[str]:
     >>> numbered(["a", "", "a", "", "a.2"])
     ['a', '', 'a.3', '.2', 'a.2']
     """
-    found: list[str] = []
+    taken, found = set(names), dict[str, None]()
     for name in names:
-        count = 2
-        while (unique := name if name not in found else f"{name}.{count}") in {*found, *names} - {name}:
-            count += 1
-        found.append(unique)
-    return found
+        unique, count = name, 2
+        while unique in found or (unique != name and unique in taken):
+            unique, count = f"{name}.{count}", count + 1
+        found[unique] = None
+    return list(found)
 
 
 def numbered_note(names: Sequence[str]) -> list[str]:

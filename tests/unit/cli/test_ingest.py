@@ -37,7 +37,8 @@ def test_what_was_done_to_each_column_is_told(tmp_path):
     given = ("ingest", tmp_path / "t.csv", tmp_path / "d", "--target", "preis", "--overwrite")
     found = document(*given)
     assert found["feature_names"] == ["ort=Ulm"]
-    assert found["notes"] == {"t.csv": ["delimiter ;", "decimal commas", "encoding cp1252"]}
+    notes = ["delimiter ;", "encoding cp1252", "read as numbers with decimal commas: 'preis'"]
+    assert found["notes"] == {"t.csv": notes}
     assert "hardly come twice" in found["left_out"]["kunde"]
     shown = " ".join(run(*given).stdout.split())
     assert "left out 'kunde'" in shown

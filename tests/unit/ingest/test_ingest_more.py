@@ -176,7 +176,7 @@ class TestColumns:
             ({"drop": "price"}, {}, InvalidParameterError, r"`target`: 2\.csv has no column 'price'"),
             ({}, {"target": "a"}, InvalidParameterError, r"`target` is \['a'\], but .* has \['price'\]"),
             ({}, {"columns": ["b", "a"]}, InvalidParameterError, r"`columns` is \['b', 'a'\], but"),
-            ({"text": "b"}, {}, DataError, r"2\.csv: not numbers: 'b' \(string\)"),
+            ({"text": "b"}, {}, DataError, r"2\.csv: row 1, column 'b' is 'x' .*expected a number"),
             ({}, {"dtype": "float32"}, InvalidParameterError, "`dtype` is 'float32', but X of .* is float64"),
         ],
     )
