@@ -7,7 +7,7 @@ from rff_dist.ingest.rows import Holdout
 from rff_dist.ingest.tables import Reading
 from rff_dist.storage.writing import Writing
 
-_ENCODING, _READING = ("categories", "dates", "impute"), ("header", "delimiter", "encoding")
+_ENCODING, _READING = ("categories", "dates", "impute", "keep_index"), ("header", "delimiter", "encoding")
 
 
 def _preparing(given, recipe=None):

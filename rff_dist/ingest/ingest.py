@@ -24,7 +24,7 @@ from rff_dist.ingest.learn import Encoding, Learned, learn, needs_pass, plain
 from rff_dist.ingest.notations import Notation, find_notations, notation_notes, with_notations
 from rff_dist.ingest.queries import Query, run_query
 from rff_dist.ingest.recipe import RECIPE, Date, Recipe, plain_recipe, recipe_of
-from rff_dist.ingest.roles import Roles, TablePlan, choose_columns, common_schema, plan_columns
+from rff_dist.ingest.roles import Roles, TablePlan, choose_columns, common_schema, find_index, plan_columns
 from rff_dist.ingest.rows import (
     Holdout,
     Input,
@@ -281,7 +281,7 @@ def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: 
     if file.location.is_local and file.kind != ".npz":
         (values,) = partition_values([file.partitions])
         table = open_table(Path(file.location.path), file.kind, preparing.reading, values)
-        choose_columns(table.name, with_notations(table, _notations([table], roles)).schema, roles)
+        choose_columns(table.name, with_notations(table, _notations([table], roles, None)).schema, roles)
 
 
 def ingest_more(
@@ -430,6 +430,8 @@ def _read(
     if recipe is not None:
         recipe.check(schema, tables[0].name)
         roles = _roles_of(recipe, roles, schema)
+    index = find_index(tables[0], roles) if recipe is None and not encoding.keep_index else None
+    roles = roles if index is None else replace(roles, drop=[*roles.drop, index])
     columns = choose_columns(tables[0].name, schema, roles)
     kinds = {name: kind_of(schema.field(name).type) for name in columns}
     learning = recipe is None and needs_pass(kinds, encoding)
@@ -450,7 +452,15 @@ def _read(
     notes = {table.name: table.notes for table in tables}
     notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations)]
     notes = {name: found for name, found in notes.items() if found}
-    named = replace(learned.recipe, id=roles.id, reading=preparing.reading, notes=notes, notations=notations)
+    left_out = {} if index is None else {index: "it numbers the rows; --keep-index keeps it"}
+    named = replace(
+        learned.recipe,
+        left_out={**left_out, **learned.recipe.left_out},
+        id=roles.id,
+        reading=preparing.reading,
+        notes=notes,
+        notations=notations,
+    )
     learned, start = replace(learned, recipe=named), plan.test_start
     plan = plan_columns(schema, roles, learned, tables[0].name)
     plan = replace(plan, types={**order, **plan.types}, test_start=start)

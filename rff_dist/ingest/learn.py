@@ -62,12 +62,14 @@ class Encoding:
       the weekday and the hour, as far as they vary.
     `impute`: {"none", "median", "mean", "most-frequent"}. What missing values become. Missing text becomes
       the most frequent level with "most-frequent", else a level of its own.
+    `keep_index`: whether a first column that only numbers the rows is an input; see `find_index`.
     Raises InvalidParameterError if a name is unknown.
     """
 
     categories: str = "auto"
     dates: Sequence[str] | None = None
     impute: str = "none"
+    keep_index: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.categories, CATEGORIES, "categories")

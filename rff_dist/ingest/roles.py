@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 from rff_dist.checks import check_name
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.learn import Learned
-from rff_dist.ingest.tables import Table, kind_of, listed, number_dtype, read_type, repeated
+from rff_dist.ingest.tables import Table, kind_of, listed, number_dtype, read_type, repeated, to_numbers
 
 if TYPE_CHECKING:
     import pyarrow
@@ -89,6 +90,30 @@ class TablePlan:
         known = (sources, self.targets, None, None, None)[part]
         array = ("X", "y", "the weights", "the groups", "the ids")[part]
         return repr(known[column]) if known else f"{column} of {array}"
+
+
+def find_index(table: Table, roles: Roles) -> str | None:
+    """Return the column that numbers a table's rows, as pandas writes its index; None if there is none.
+
+    It is the first column if that has no name (or pandas' name for none) and holds different integers from 0
+    on, or is called "index" and counts from 0 or 1 on. A column with a role, or the only one left, is none.
+    """
+    import pyarrow
+
+    taken = {*roles.targets, roles.weight, roles.groups, roles.id, *roles.drop}
+    name, *others = table.schema.names
+    if roles.columns is not None or name in taken or set(others) <= taken:
+        return None
+    is_unnamed = re.fullmatch(r"(Unnamed: \d+)?", name) is not None
+    if not (is_unnamed or name == "index") or not pyarrow.types.is_integer(table.schema.field(0).type):
+        return None
+    first = table.first_rows({name: pyarrow.int64()})
+    if first is None or first.num_rows < 2 or first.column(name).null_count:
+        return None
+    rows = to_numbers(first.column(name))
+    counts = rows[0] in (0, 1) and (np.diff(rows) == 1).all()
+    numbers = is_unnamed and rows.min() >= 0 and len(np.unique(rows)) == len(rows)  # of a shuffled frame, say
+    return name if counts or numbers else None
 
 
 def common_schema(tables: Sequence[Table]) -> pyarrow.Schema:

@@ -113,7 +113,7 @@ def preparing_of(given: TableEncoding) -> ingest_module.Preparing:
     reading = Reading(given.header, given.delimiter, given.encoding)
     if recipe is not None and reading == Reading():
         reading = recipe.reading
-    encoding = Encoding(given.categories, given.dates, given.impute)
+    encoding = Encoding(**values_of(given, "categories", "dates", "impute", "keep_index"))
     return ingest_module.Preparing(encoding, reading, recipe)
 
 

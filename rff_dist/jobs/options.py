@@ -149,6 +149,11 @@ class TableEncoding:
         unit="PART,…",
     )
     impute: Impute = impute_option("none")
+    keep_index: bool = option(
+        "Keep a first column that only numbers the rows, such as the index that pandas writes. By default it "
+        "is left out.",
+        False,
+    )
     recipe: str | None = option(
         "Path or URL of a model or a dataset whose recipe makes the inputs, or of a .skops file with a "
         "fitted scikit-learn transformer. Nothing is then learned from the table.",
@@ -157,11 +162,12 @@ class TableEncoding:
     )
 
     def __post_init__(self) -> None:
-        given = (self.categories, self.dates, self.impute) != ("auto", None, "none")
+        how = (self.categories, self.dates, self.impute, self.keep_index)
+        given = how != ("auto", None, "none", False)
         if self.recipe is not None and given:
             raise InvalidParameterError(
                 f"`recipe` is {self.recipe!r}, which already says how columns become numbers; leave out "
-                "`categories`, `dates` and `impute`"
+                "`categories`, `dates`, `impute` and `keep_index`"
             )
 
 

@@ -11,9 +11,10 @@ import pytest
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.csv_files import find_dialect, has_names
+from rff_dist.ingest.recipe import recipe_of
 from rff_dist.ingest.tables import Reading
 from rff_dist.storage.columns import open_column
-from tests.tables import ingest
+from tests.tables import ingest, ingest_more
 
 
 def X_of(dataset):
@@ -123,3 +124,71 @@ def test_json_lines_are_rows(tmp_path):
     (tmp_path / "bad.jsonl").write_text("not json")
     with pytest.raises((DataError, OSError), match=r"bad\.jsonl"):
         ingest(tmp_path / "bad.jsonl", tmp_path / "e")
+
+
+class TestIndex:
+    @pytest.fixture
+    def numbers(self):
+        rng = np.random.default_rng(0)
+        frame = pd.DataFrame(rng.standard_normal((300, 2)), columns=["x", "y"])
+        frame["city"] = rng.choice(["Ulm", "Bonn", None], 300)
+        return frame
+
+    @pytest.mark.parametrize(
+        ("change", "name"),
+        [
+            (lambda frame: frame, ""),
+            (lambda frame: frame.sample(frac=0.5, random_state=0), ""),  # a shuffled part
+            (lambda frame: frame.set_index(np.arange(1, 301)), ""),
+            (lambda frame: frame.rename_axis("Unnamed: 0"), "Unnamed: 0"),  # written, read and written again
+            (lambda frame: frame.rename_axis("index"), "index"),
+        ],
+    )
+    def test_that_pandas_writes_is_left_out_and_said(self, tmp_path, numbers, change, name):
+        change(numbers).to_csv(tmp_path / "t.csv")
+        dataset = ingest(tmp_path / "t.csv", tmp_path / "d", target="y", impute="median")
+        features = ("x", "city=(missing)", "city=Bonn", "city=Ulm")
+        assert dataset.feature_names == features
+        assert dataset.attributes["recipe"]["left_out"] == {
+            name: "it numbers the rows; --keep-index keeps it"
+        }
+        kept = ingest(tmp_path / "t.csv", tmp_path / "e", target="y", impute="median", keep_index=True)
+        assert kept.feature_names == (name, *features)
+
+    @pytest.mark.parametrize(
+        ("first", "name"),
+        [
+            (np.arange(300) + 0.5, ""),
+            (np.arange(300) // 2, ""),
+            (np.arange(300) - 7, ""),
+            (np.arange(300) + 1990, "year"),
+            (np.arange(300) + 7, "index"),
+        ],
+    )
+    def test_is_none_where_a_first_column_is_no_index(self, tmp_path, numbers, first, name):
+        numbers.set_index(pd.Index(first, name=name)).to_csv(tmp_path / "t.csv")
+        dataset = ingest(tmp_path / "t.csv", tmp_path / "d", columns=None, target="y", drop=["city"])
+        assert dataset.feature_names == (name, "x")
+
+    def test_is_none_if_it_is_all_there_is_or_has_a_role(self, tmp_path, numbers):
+        numbers[["x", "y"]].to_csv(tmp_path / "t.csv")
+        assert ingest(tmp_path / "t.csv", tmp_path / "d", target="y", drop=["x"]).feature_names == ("",)
+        ingest(tmp_path / "t.csv", tmp_path / "e", target="y", id="")
+        assert open_column(tmp_path / "e", "id").take([5]).tolist() == [5]
+
+    def test_counts_in_each_of_many_files_and_batches(self, tmp_path):
+        frame = pd.DataFrame(np.random.default_rng(0).standard_normal((200_000, 1)), columns=["x"])
+        frame.to_csv(tmp_path / "1.csv")
+        (-frame).to_csv(tmp_path / "2.csv")
+        dataset = ingest([tmp_path / "1.csv", tmp_path / "2.csv"], tmp_path / "d")
+        np.testing.assert_array_equal(X_of(dataset)[:, 0], [*frame["x"], *-frame["x"]])
+
+    @pytest.mark.parametrize("has_index", [True, False])
+    def test_may_be_there_or_not_in_later_tables(self, tmp_path, numbers, has_index):
+        numbers.to_csv(tmp_path / "1.csv")
+        given = {"columns": None, "target": "y", "drop": ["city"]}
+        recipe = recipe_of(ingest(tmp_path / "1.csv", tmp_path / "d", **given).attributes)
+        numbers[:1].to_csv(tmp_path / "2.csv", index=has_index)
+        assert ingest_more(tmp_path / "2.csv", tmp_path / "d").n_after == 301
+        dataset = ingest(tmp_path / "2.csv", tmp_path / "e", recipe=recipe)
+        np.testing.assert_array_equal(X_of(dataset), numbers[["x"]][:1])
