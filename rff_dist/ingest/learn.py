@@ -48,7 +48,10 @@ MOST_COLUMNS = 100
 MAX_LEVELS = 100_000
 #: The folds of cross-fitted target means; their seed is none that folds of rows to train on have.
 _FOLDS = HashFolds(5, 2**40 + 1)
-CATEGORIES, IMPUTE = ("auto", "one-hot", "target"), ("none", "median", "mean", "most-frequent")
+CATEGORIES = ("auto", "one-hot", "target")
+IMPUTE = ("none", "median", "mean", "median-only", "most-frequent")
+#: Above this share of missing values a column marks them, unless they are to be the most frequent value.
+_MARKED_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,9 @@ class Encoding:
       whose values hardly come twice.
     `dates`: the parts of dates that are used, of `DATE_PARTS`. None takes elapsed days, the day of the year,
       the weekday and the hour, as far as they vary.
-    `impute`: {"none", "median", "mean", "most-frequent"}. What missing values become. Missing text becomes
-      the most frequent level with "most-frequent", else a level of its own.
+    `impute`: {"none", "median", "mean", "median-only", "most-frequent"}. What missing values become. With
+      "median" and "mean", a column of 0 and 1 marks them where more than 1 % are missing. Missing text
+      becomes the most frequent level with "most-frequent", else a level of its own.
     `keep_index`: whether a first column that only numbers the rows is an input; see `find_index`.
     Raises InvalidParameterError if a name is unknown.
     """
@@ -229,21 +233,23 @@ class _Numbers:
             return Number(name)
         if not self.counts[at]:
             return "it holds no value"
+        share = self.n_missing[at] / (self.n_missing[at] + self.counts[at])
+        is_marked = bool(impute in ("median", "mean") and share > _MARKED_SHARE)
         if parts is None:
-            return Number(name, self._fill(at, impute), int(self.n_missing[at]))
+            return Number(name, self._fill(at, impute), int(self.n_missing[at]), is_marked)
         places = range(at, at + len(parts))
         kept = [i for i in places if self.given or self.least[i] < self.most[i]]
         if not kept:
             return "it holds one value only"
         fill = None if impute == "none" else [self._fill(i, impute) for i in kept]
-        return Date(name, tuple(parts[i - at] for i in kept), fill)
+        return Date(name, tuple(parts[i - at] for i in kept), fill, is_marked)
 
     def _fill(self, i: int, impute: str) -> float:
         sampled = self.sample.values[:, i]
         sampled = sampled[np.isfinite(sampled)]
         if impute == "mean" or not len(sampled):  # the sample may miss a column's few values
             return float(self.sums[i] / self.counts[i])
-        if impute == "median":
+        if impute in ("median", "median-only"):
             return float(np.median(sampled))
         values, counts = np.unique(sampled, return_counts=True)
         return float(values[np.argmax(counts)])

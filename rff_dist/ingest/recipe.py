@@ -47,6 +47,7 @@ class Number:
 
     `fill`: what missing values become; None leaves them missing.
     `n_missing`: how many values were missing in the rows that this was learned from.
+    `indicator`: whether a further column of 0 and 1 marks the missing values.
     """
 
     kind: ClassVar[str] = "number"
@@ -55,21 +56,23 @@ class Number:
     column: str
     fill: float | None = None
     n_missing: int = 0
+    indicator: bool = False
 
     @property
     def names(self) -> list[str]:
-        return [self.column]
+        return [self.column, *_indicator_names(self)]
 
     @property
     def words(self) -> str:
         """What is done, for people."""
         if self.fill is None or not self.n_missing:
             return "as it is"
-        return f"{self.n_missing:,} missing values become {self.fill:.6g}"
+        marked = ", marked in a column of 0 and 1" if self.indicator else ""
+        return f"{self.n_missing:,} missing values become {self.fill:.6g}{marked}"
 
     def encode(self, column: pyarrow.Array) -> FloatArray:
         """Return the numbers, of shape (n_rows, n_names)."""
-        return _filled(to_numbers(column), self.fill)[:, np.newaxis]
+        return _filled([to_numbers(column)], [self.fill], self.indicator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Date:
     `parts`: the parts that are used, of `DATE_PARTS`. "elapsed-days" are days since 1970 with a fraction;
       weekdays count from 0 on Mondays; hours have a fraction.
     `fill`: what each part of a missing date becomes; None leaves it missing.
+    `indicator`: whether a further column of 0 and 1 marks the missing dates.
     """
 
     kind: ClassVar[str] = "date"
@@ -87,21 +91,23 @@ class Date:
     column: str
     parts: Sequence[str]
     fill: Sequence[float] | None = None
+    indicator: bool = False
 
     @property
     def names(self) -> list[str]:
-        return [f"{self.column}: {part}" for part in self.parts]
+        return [*(f"{self.column}: {part}" for part in self.parts), *_indicator_names(self)]
 
     @property
     def words(self) -> str:
         """What is done, for people."""
-        return ", ".join(self.parts)
+        return ", ".join(
+            [*self.parts, *(["a column of 0 and 1 for missing dates"] if self.indicator else [])]
+        )
 
     def encode(self, column: pyarrow.Array) -> FloatArray:
         """Return the parts, of shape (n_rows, n_parts)."""
         fill = [None] * len(self.parts) if self.fill is None else self.fill
-        parts = date_parts(column, self.parts)
-        return np.column_stack([_filled(*pair) for pair in zip(parts, fill, strict=True)])
+        return _filled(date_parts(column, self.parts), fill, self.indicator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,8 +422,17 @@ def _reads(one: Encoder) -> Mapping[str, str | None]:
     return one.reads if isinstance(one, Transformer) else {one.column: one.reads}
 
 
-def _filled(values: FloatArray, fill: float | None) -> FloatArray:
-    return values if fill is None else np.where(np.isnan(values), fill, values)
+def _indicator_names(one: Number | Date) -> list[str]:
+    return [f"{one.column}: missing"] if one.indicator else []
+
+
+def _filled(parts: Sequence[FloatArray], fill: Sequence[float | None], indicator: bool) -> FloatArray:
+    """Return columns with missing values filled in, and perhaps one that marks those of the first."""
+    filled = [
+        values if one is None else np.where(np.isnan(values), one, values)
+        for values, one in zip(parts, fill, strict=True)
+    ]
+    return np.column_stack([*filled, *([np.isnan(parts[0]).astype(float)] if indicator else [])])
 
 
 def _places(column: pyarrow.Array, levels: Sequence[str], fill: str | None) -> tuple[IntArray, IntArray]:

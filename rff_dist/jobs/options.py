@@ -30,7 +30,7 @@ type Names = Annotated[list[str], Len(1)]
 type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]  # see `frequencies.counter`
 type Share = Annotated[float, Gt(0), Lt(1)]
 type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folds.MAX_FOLDS`, without its import
-type Impute = Literal["none", "median", "mean", "most-frequent"]
+type Impute = Literal["none", "median", "mean", "median-only", "most-frequent"]
 
 # -- rows ------------------------------------------------------------------------------------------
 
@@ -48,10 +48,11 @@ def version_option() -> Any:
 def impute_option(default: Impute) -> Any:
     """Return the option that says what replaces missing values."""
     return option(
-        "Value of the column that replaces missing ones; none replaces nothing. Missing text becomes a level "
-        "of its own, or with most-frequent the most frequent one.",
+        "Value of the column that replaces missing ones; none replaces nothing. With median and mean, "
+        "another column marks them by 0 and 1 where more than 1 % are missing; median-only leaves it out. "
+        "Missing text becomes a level of its own, or with most-frequent the most frequent one.",
         default,
-        unit="median|mean|most-frequent|none",
+        unit="median|mean|median-only|most-frequent|none",
     )
 
 

@@ -44,7 +44,7 @@ def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(tmp_path,
     words = ["--target", "price", "--impute", "median"]
     assert run("ingest", tmp_path / "t.csv", tmp_path / "d.zarr", *words).exit_code == 0
     found = document("info", tmp_path / "d.zarr")
-    assert found["feature_names"] == ["kind=b", "size"]
+    assert found["feature_names"] == ["kind=b", "size", "size: missing"]
     assert found["recipe"]["recipe"][0]["becomes"] == ["kind=b"]
     shown = run("info", tmp_path / "d.zarr").stdout
     for word in ("kind=b, size", "price", "t.csv, 200 rows", "29 missing values become 3"):

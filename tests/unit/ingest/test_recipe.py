@@ -100,15 +100,38 @@ class TestLevels:
 
 
 class TestMissingValues:
-    @pytest.mark.parametrize("how", ["median", "mean", "most-frequent"])
+    @pytest.mark.parametrize("how", ["median", "mean", "median-only", "most-frequent"])
     def test_become_what_imputers_make_of_them(self, tmp_path, frame, how):
         frame["area"] = frame["area"].round(1).where(np.arange(3000) % 7 > 0)
         frame["sold"] = frame["sold"].astype("boolean").where(np.arange(3000) % 11 > 0)
         source = save(frame, tmp_path / "t.feather")
         dataset = ingest(source, tmp_path / "d", columns=["area", "sold"], impute=how)
-        imputer = SimpleImputer(strategy=how.replace("-", "_"))
+        is_marked = how in ("median", "mean")  # the places that were missing stand in further columns
+        strategy = "median" if how == "median-only" else how.replace("-", "_")
+        imputer = SimpleImputer(strategy=strategy, add_indicator=is_marked)
         values = frame[["area", "sold"]].astype("Float64").to_numpy(np.float64, na_value=np.nan)
-        np.testing.assert_allclose(X_of(dataset), imputer.fit_transform(values), rtol=1e-12)
+        expected = imputer.fit_transform(values)
+        expected = expected[:, [0, 2, 1, 3]] if is_marked else expected
+        np.testing.assert_allclose(X_of(dataset), expected, rtol=1e-12)
+        names = ("area", "area: missing", "sold", "sold: missing")
+        assert dataset.feature_names == (names if is_marked else names[::2])
+
+    @pytest.mark.parametrize(("n_missing", "is_marked"), [(30, False), (31, True)])
+    def test_are_marked_above_one_percent(self, tmp_path, frame, n_missing, is_marked):
+        for name in ("area", "when"):
+            frame[name] = frame[name].where(np.arange(3000) >= n_missing)
+        source = save(frame[["area", "when"]], tmp_path / "t.feather")
+        dataset = ingest(source, tmp_path / "d", impute="median", dates=["year"])
+        marks = ("area: missing", "when: missing") if is_marked else ()
+        assert set(dataset.feature_names) == {"area", "when: year", *marks}
+        recipe = Recipe.from_dict(dataset.attributes["recipe"])
+        new = recipe.encode(
+            pa.record_batch({"area": [None, 1.0], "when": pa.array([None, 0], pa.timestamp("us"))})
+        )
+        assert np.isfinite(new).all()
+        if is_marked:
+            at = [recipe.names.index(mark) for mark in marks]
+            np.testing.assert_array_equal(new[:, at], [[1, 1], [0, 0]])
 
     def test_of_text_are_a_level_or_the_most_frequent_one(self, tmp_path, frame):
         frame["colour"] = frame["colour"].where(np.arange(3000) % 5 > 0)

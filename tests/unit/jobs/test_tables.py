@@ -71,7 +71,8 @@ def test_a_table_is_predicted_by_the_recipe_of_its_model(folder, tmp_path):
     days = (frame["day"] - pd.Timestamp("1970-01-01")).dt.days
     one_hot = [frame["town"] == town for town in ("Bonn", "Köln", "Ulm")]
     dates = [days, frame["day"].dt.day_of_year, frame["day"].dt.day_of_week]
-    X = np.column_stack([*one_hot, *dates, frame["area"].fillna(old["area"].median())])
+    areas = [frame["area"].fillna(old["area"].median()), frame["area"].isna()]
+    X = np.column_stack([*one_hot, *dates, *areas])
     X = pd.DataFrame(X, columns=open_dataset(folder / "prices").feature_names)
     expected, std = model.predict(X, return_std=True)
     found = parquet.read_table(
