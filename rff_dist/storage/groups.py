@@ -28,6 +28,7 @@ from rff_dist.storage.locations import (
 )
 from rff_dist.storage.output_places import beside
 from rff_dist.storage.repositories import is_versioned, open_pinned, open_snapshot
+from rff_dist.text import human_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Address:
     `process`: the process in whose memory it is; None elsewhere.
     `generation`: the URL of the generation's folder, in an object store.
     `version`: the snapshot of a versioned dataset.
-    `files`: for plain Zarr in a local folder: a digest of the files' names, sizes and times.
+    `files`: for plain Zarr in a local folder: its files in words, with a digest of names, sizes and times.
     """
 
     url: str
@@ -51,10 +52,11 @@ class Address:
 
         Snapshots and generations never change.
         """
-        if self.files is not None and digest_files(self.url) != self.files:
+        if self.files is not None and (found := describe_files(self.url)) != self.files:
             raise ConflictError(
-                f"{self.url} was changed while it was read, so a result could mix old and new rows: "
-                "nothing was published. Repeat this when nobody writes there; versioned data may be changed "
+                f"{self.url} was changed while it was read, or is another folder on another machine: now "
+                f"{found}, when it was opened {self.files}. A result could mix old and new rows: nothing was "
+                "published. Repeat this when nobody writes there; versioned data may be changed "
                 "meanwhile (`rff-dist data convert`)"
             )
 
@@ -92,9 +94,9 @@ class Address:
         return StoredGroup(store, "", str(location), location.url, self)
 
 
-def digest_files(folder: str) -> str:
-    """Return a digest of the names, sizes and times of all files in a folder and its subfolders."""
-    digest = hashlib.sha256()
+def describe_files(folder: str) -> str:
+    """Say how many files are in a folder and below it, with a digest of their names, sizes and times."""
+    digest, n_files, n_bytes = hashlib.sha256(), 0, 0
     for place, folders, names in os.walk(folder):
         folders.sort()  # in place: `os.walk` descends in this order
         for name in sorted(names):
@@ -102,10 +104,13 @@ def digest_files(folder: str) -> str:
                 found = os.stat(os.path.join(place, name))
             except FileNotFoundError:  # removed at this moment
                 continue
+            n_files, n_bytes = n_files + 1, n_bytes + found.st_size
             digest.update(
                 f"{os.path.relpath(place, folder)}/{name} {found.st_size} {found.st_mtime_ns}\n".encode()
             )
-    return digest.hexdigest()
+    if not n_files:
+        return "nothing is there"
+    return f"{n_files:,} files of {human_bytes(n_bytes)} (digest {digest.hexdigest()[:20]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +258,7 @@ def _group_at(location: Location, version: str | None) -> StoredGroup:
         store = open_store(place, read_only=True)
         process = os.getpid() if location.scheme == "memory" else None
         generation = place.url if location.is_remote else None
-        files = digest_files(location.path) if location.is_local else None
+        files = describe_files(location.path) if location.is_local else None
         address = Address(location.url, process, generation, files=files)
     return StoredGroup(store, "", str(location), location.url, address, digest)
 
