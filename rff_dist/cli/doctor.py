@@ -232,8 +232,8 @@ def check_cluster(cluster: Cluster) -> Iterator[Finding]:
     """Compare the versions of the workers with those here."""
     try:
         with open_engine(cluster) as engine:
-            client: Any = getattr(engine, "client")  # noqa: B009  # of an engine with a cluster
-            found = client.run(_versions)
+            ask: Any = getattr(engine, "ask_workers")  # noqa: B009  # of an engine with a cluster
+            found = ask(_versions)
             n_threads = engine.n_threads
     except RFFDistError as error:
         yield Finding("cluster", "fail", str(error), "start it, or correct --scheduler")

@@ -5,8 +5,13 @@ How a pass runs
     blocks, and then adds the worker's total so far, which is the result of the worker's run before. When no
     block is left, the totals of two workers at a time are merged. The last total comes to the client
     straight from its worker or, if that is out of reach, by way of the scheduler in pieces of 32 MiB. So each
-    worker's total travels once. State and functions are results of tasks too, with their bytes inside the
-    task: when their last holder dies, the scheduler makes them again, which it cannot do for scattered data.
+    worker's total travels once; totals of workers that do not reach each other are added by the client.
+    State and functions are results of tasks too, with their bytes inside the task: when their last holder
+    dies, the scheduler makes them again, which it cannot do for scattered data.
+How waiting is bounded
+    A task of Dask that waits for data asks for them without end. So tasks fetch totals themselves, and
+    functions and states travel pickled. Every few seconds the client looks at what each worker does: silent
+    ones are restarted, and those that cannot begin their tasks are left out, with a warning.
 How each block counts once
     Workers keep no sums beside the results of tasks. A total is a task's result, and the client knows which
     blocks are in it. When a total dies with its worker, its blocks are handed out again, to all workers.
@@ -47,20 +52,21 @@ from rff_dist.engines.dask_cluster import (
 from rff_dist.engines.dask_pass import Future, Pass, Tasks
 from rff_dist.engines.dask_workers import Workers
 from rff_dist.engines.kept import SHARE, Keeper, keep_pass
-from rff_dist.engines.progress import BlockDone, Observer, announce_pass
+from rff_dist.engines.progress import Observer, announce_pass
 from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
 from rff_dist.engines.serial import announce_resumed, check_blocks
 from rff_dist.engines.worker import (
     TOPIC,
     CountBlocks,
+    Parcel,
     PassTask,
     SayOnce,
     bytes_per_row,
     check_state,
     pickle_value,
+    place_beside,
     state_digests,
     take_apart,
-    unpack,
 )
 from rff_dist.errors import ClusterLostError, MissingDependencyError, StorageError
 
@@ -208,6 +214,16 @@ class DaskEngine(Engine):
         """The scheduler's address."""
         return self._joined.address
 
+    def ask_workers(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Return what a function returns, or raises, on each worker, by address; only of those that answer.
+
+        Raises
+        ------
+        ClusterError
+            With a table, if a worker has other versions.
+        """
+        return self._workers.run(function)
+
     def describe_workers(self) -> list[WorkerFacts]:
         """Ask every worker how it was started, and compare its versions with those here.
 
@@ -216,10 +232,8 @@ class DaskEngine(Engine):
         ClusterError
             With a table, if a worker has other versions.
         """
-        if not self._workers.look():
-            return []
+        found = self.ask_workers(make_fact_reader())
         workers = self._workers.facts()
-        found = self._workers.ask(lambda: self._client.run(make_fact_reader(), on_error="return"))
         answered = {address: facts for address, facts in found.items() if isinstance(facts, dict)}
         return [
             WorkerFacts(address, memory_limit=int(workers[address]["memory_limit"] or 0), **facts)
@@ -243,12 +257,12 @@ class DaskEngine(Engine):
             )
         with self._client.as_current():
             report = distributed.performance_report(filename=os.fspath(path))
-            report.__enter__()
+            self._workers.ask(report.__aenter__)
             try:
                 yield
             finally:
                 try:
-                    report.__exit__(None, None, None)
+                    self._workers.ask(partial(report.__aexit__, None, None, None))
                 except Exception as error:
                     # The report must not hide the result of the work, or its error.
                     logger.warning("there is no performance report: %s: %s", type(error).__name__, error)
@@ -289,16 +303,15 @@ class DaskEngine(Engine):
         pickled = pickle_value(task, "function")
         with announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
             placed = self._place(state)
-            job = self._send(pickled, {}, "function")
-            embedded = self._cluster is not None
-            tasks = Tasks(self._client, task, job, placed.future, source, embedded=embedded)
+            job = self._send("function", place_beside, placed.future, pickled)
+            tasks = Tasks(self._client, task, job, placed.future, source)
             running = self._passes[number] = Pass(self._workers, blocks, tasks=tasks)
             announce_resumed(announce, label, blocks, running.parts)
             # It keeps the total in the place of the sums of runs, so that each pass of a job leaves one file.
             keeper = None if kept is None else Keeper(kept, 0, share=SHARE / 3)
             try:
-                for block, seconds, worker in running.finished_blocks():
-                    announce(BlockDone(label, block, seconds, worker))
+                for event in running.events():
+                    announce(event)
                 total = cast("T", running.result())
                 if keeper is not None:
                     keeper.note(len(blocks), total, last=True)
@@ -332,16 +345,16 @@ class DaskEngine(Engine):
         ):
             return state
         value: S = state.state if isinstance(state, Broadcast) else state
-        return _Placed(value, self._send(pickle_value(value, "state"), state_digests(value), "state"))
+        return _Placed(value, self._send("state", Parcel, pickle_value(value, "state"), state_digests(value)))
 
-    def _send(self, pickled: bytes, expected: dict[str, str], name: str) -> Future:
+    def _send(self, name: str, make: Callable[..., Parcel], *parts: Any) -> Future:
         """Make a value the result of a task, which the scheduler can run again, unlike a scatter."""
         with (
             self._workers.errors(),
             # The value is inside the task on purpose.
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
         ):
-            return self._client.submit(unpack, pickled, expected, key=f"{name}-{uuid.uuid4().hex}")
+            return self._client.submit(make, *parts, key=f"{name}-{uuid.uuid4().hex}")
 
     def _n_blocks_left(self) -> int:
         return sum(running.n_left for running in tuple(self._passes.values()))

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -21,12 +22,12 @@ from dask.base import annotate
 from distributed.scheduler import KilledWorker
 
 from rff_dist.data.blocks import Block
-from rff_dist.engines.dask_cluster import identify
-from rff_dist.engines.dask_workers import POLL_S, Workers
+from rff_dist.engines.dask_workers import POLL_S, STUCK_S, Workers
 from rff_dist.engines.kept import MOST_RUNS
+from rff_dist.engines.progress import BlockDone, PassMerging
 from rff_dist.engines.serial import BlockFailed, block_error, failure_of, name_block
-from rff_dist.engines.worker import PassTask, TotalLostError, add_totals, pack, run_blocks
-from rff_dist.errors import BlockError, ClusterError, RFFDistError
+from rff_dist.engines.worker import PassTask, TotalLostError, add_totals, fetch_total, pack, run_blocks
+from rff_dist.errors import BlockError, ClusterError, ClusterLostError, RFFDistError
 
 type Future = distributed.Future[Any]
 
@@ -36,8 +37,8 @@ RUN_S = 60.0
 SHORT_S = 0.2
 #: Parts in which a run is given out again after its worker died: one of its blocks may have killed it.
 PARTS = 16
-#: Seconds within which a worker must answer the client, else its result goes by the scheduler, in pieces.
-REACH_S, PIECE_BYTES = 3.0, 2**25
+#: Bytes of the pieces in which a result comes by way of the scheduler, if its worker is out of reach.
+PIECE_BYTES = 2**25
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,6 @@ class Tasks:
     `task`: what all tasks share.
     `job`, `state`: `task` and the function's state, as results of tasks on the workers.
     `source`: the dataset, if its blocks are Dask collections; else None.
-    `embedded`: whether the cluster is the client's own, so that its workers are in reach.
     """
 
     client: distributed.Client
@@ -55,7 +55,6 @@ class Tasks:
     job: Future
     state: Future
     source: Any
-    embedded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +79,8 @@ class _Chain:
     `runs`: runs under way, in their order; each continues the total before it.
     `merge`: the task that merges the total of `other`, another worker's chain, into this one.
     `is_taken`: whether the total is being merged into another chain's.
+    `is_apart`: whether a merge of it failed, as between workers that do not reach one another, so that the
+      client fetches this total.
     """
 
     worker: str | None
@@ -89,6 +90,7 @@ class _Chain:
     merge: Future | None = None
     other: _Chain | None = None
     is_taken: bool = False
+    is_apart: bool = False
 
     @property
     def is_idle(self) -> bool:
@@ -197,33 +199,51 @@ class Pass:
         """Note which blocks a worker has done, by position, with their seconds. Any thread may call this."""
         self._news.put((worker, timings))
 
-    def finished_blocks(self) -> Iterator[tuple[Block, float, str]]:
-        """Have all blocks summed up, and yield each when it is done, with its seconds and its worker."""
+    def events(self) -> Iterator[BlockDone | PassMerging]:
+        """Have all blocks summed up; yield each when it is done, then how many totals are to be merged."""
         self._workers.look()
+        is_told = False
         while not self._is_complete():
             self._give_out()
             for news in self._next_news():
                 yield from self._take_in(news)
+            if all(self._told) and not is_told:
+                is_told = True
+                yield PassMerging(self._tasks.task.label, len(self._chains))
 
     def result(self) -> Any:
-        """Fetch the total of all blocks."""
+        """Fetch the total of all blocks, or those that workers could not merge, and add them."""
         while True:
-            [whole] = self._chains
-            assert sum(len(share.positions) for share in whole.shares) == len(self._blocks)
-            # A worker may die before its result is fetched, so the fetch is watched like the pass.
-            fetching = asyncio.run_coroutine_threadsafe(
-                self._fetch(whole), cast("Any", self._tasks.client.loop).asyncio_loop
-            )
+            n_blocks = sum(len(share.positions) for chain in self._chains for share in chain.shares)
+            assert n_blocks == len(self._blocks)
+            total: list[Any] = []
+            for chain in list(self._chains):
+                if not (found := self._fetched(chain)):
+                    break
+                total = [self._tasks.task.combine(total[0], found[0])] if total else found
+                del found
+            else:
+                return total[0]
+            deque(self.events(), maxlen=0)
+
+    def _fetched(self, chain: _Chain) -> list[Any]:
+        """Fetch a total; returns nothing if any was lost meanwhile."""
+        # A worker may die before its result is fetched, so the fetch is watched like the pass.
+        fetching = asyncio.run_coroutine_threadsafe(
+            self._fetch(chain), cast("Any", self._tasks.client.loop).asyncio_loop
+        )
+        try:
             while self._is_complete():
                 wait([fetching], timeout=POLL_S)
                 if fetching.done():
                     with self._workers.errors(talking=True), contextlib.suppress(TotalLostError):
-                        return fetching.result()
+                        return [fetching.result()]
                     self._give_up_lost()
                     break
                 self._look_for_lost()
+            return []
+        finally:
             fetching.cancel()
-            deque(self.finished_blocks(), maxlen=0)
 
     def release(self) -> None:
         """Tell the scheduler that nobody wants this pass's tasks, so that it does not run the rest."""
@@ -309,6 +329,7 @@ class Pass:
     def _merge_idle(self) -> None:
         """Merge the totals of workers without work, two at a time."""
         idle = [chain for chain in self._chains if chain.is_idle and chain.total is not None]
+        idle = [chain for chain in idle if not chain.is_apart]
         idle.sort(key=lambda chain: chain.worker in self._present)
         pairs = []
         while len(idle) > 1:
@@ -320,7 +341,7 @@ class Pass:
             left.other, right.is_taken = right, True
             pairs.append((left, right))
         if pairs:
-            totals = [(left.total, right.total) for left, right in pairs]
+            totals = [[cast("Any", chain.total).key[1] for chain in pair] for pair in pairs]
             merges = self._submit(add_totals, [left for left, _ in pairs], totals)
             for (left, _), merge in zip(pairs, merges, strict=True):
                 left.merge = merge
@@ -330,9 +351,9 @@ class Pass:
     def _is_complete(self) -> bool:
         return (
             not self._queue
-            and len(self._chains) == 1
-            and self._chains[0].is_idle
-            and self._chains[0].total is not None
+            and len(self._chains) > 0
+            and all(chain.is_idle and chain.total is not None for chain in self._chains)
+            and sum(not chain.is_apart for chain in self._chains) < 2
         )
 
     def _next_news(self) -> list[Any]:
@@ -346,7 +367,7 @@ class Pass:
                 news.append(self._news.get_nowait())
         return news
 
-    def _take_in(self, news: Any) -> Iterator[tuple[Block, float, str]]:
+    def _take_in(self, news: Any) -> Iterator[BlockDone]:
         """Process what a worker told, the key of a task that is done, or None to look at all chains."""
         if isinstance(news, tuple) and isinstance(news[1], list):
             worker, timings = news
@@ -378,6 +399,8 @@ class Pass:
             yield share
         if chain.merge is not None and chain.other is not None and chain.merge.done():
             if _has_lost_total(chain.merge):
+                chain.is_apart = chain.other.is_apart = True
+                chain.give_up_merge()
                 self._give_up_lost()
                 return
             self._check(chain.merge, None)
@@ -386,11 +409,11 @@ class Pass:
             self._chains.remove(chain.other)
             chain.other = None
 
-    def _untold(self, worker: str, timings: Any) -> Iterator[tuple[Block, float, str]]:
+    def _untold(self, worker: str, timings: Any) -> Iterator[BlockDone]:
         for position, seconds in timings:
             if not self._told[position]:
                 self._told[position] = 1
-                yield self._blocks[position], seconds, worker
+                yield BlockDone(self._tasks.task.label, self._blocks[position], seconds, worker)
 
     def _look_for_lost(self) -> None:
         """Look for workers that are gone, and give out again what was on them."""
@@ -445,19 +468,31 @@ class Pass:
 
     # -- the result ------------------------------------------------------------------------------------
 
-    async def _fetch(self, whole: _Chain) -> Any:
-        client, total = self._tasks.client, whole.total
-        # By way of the scheduler, Dask's default, the fetch takes six times as long (0.74 s for 67 MB), and
-        # needs memory of the scheduler.
-        if self._tasks.embedded or (whole.worker is not None and await _is_in_reach(client, whole.worker)):
-            return await client.gather(total, asynchronous=True, direct=True)
-        packed = client.submit(pack, total, pure=False)
-        n_bytes = await client.gather(client.submit(len, packed, pure=False), asynchronous=True)
-        received = bytearray()
-        while len(received) < n_bytes:
-            piece = slice(len(received), len(received) + PIECE_BYTES)
-            future = client.submit(operator.getitem, packed, piece, pure=False)
-            received += await client.gather(future, asynchronous=True, direct=False)
+    async def _fetch(self, chain: _Chain) -> Any:
+        client, total = self._tasks.client, cast("Future", chain.total)
+        with contextlib.suppress(TotalLostError):
+            return await fetch_total(client, cast("Any", total.key))
+        # By way of the scheduler it takes six times as long (0.74 s for 67 MB), and memory of the scheduler.
+        # All of it on the worker that has the total, which other workers may not reach.
+        holders = (await cast("Any", client.scheduler).who_has(keys=[total.key]))[total.key]
+        if not holders:
+            raise TotalLostError(f"no worker has the result of {total.key}")
+        submit = partial(client.submit, workers=holders, pure=False)
+        packed, received = submit(pack, total), bytearray()
+        try:
+            async with asyncio.timeout(STUCK_S) as bound:
+                n_bytes = await client.gather(submit(len, packed), asynchronous=True)
+                while len(received) < n_bytes:
+                    bound.reschedule(asyncio.get_running_loop().time() + STUCK_S)
+                    piece = slice(len(received), len(received) + PIECE_BYTES)
+                    future = submit(operator.getitem, packed, piece)
+                    received += await client.gather(future, asynchronous=True, direct=False)
+        except TimeoutError:
+            raise ClusterLostError(
+                f"the sums of worker {holders[0]} cannot be fetched, neither from there nor by way of the "
+                f"scheduler: nothing came for {STUCK_S:g} s; the pass has no result. Look at that worker's "
+                "log, and open its ports (`dask worker --worker-port`)"
+            ) from None
         return cloudpickle.loads(received)  # from a worker, as all results are
 
     # -- what goes wrong -------------------------------------------------------------------------------
@@ -497,12 +532,3 @@ def _killed(kind: type[RFFDistError], what: str, n_deaths: int) -> RFFDistError:
         "the pass has no result. If nobody stopped them, give the workers more memory, "
         "or look at these rows of the data and at the workers' logs"
     )
-
-
-async def _is_in_reach(client: distributed.Client, worker: str) -> bool:
-    """Return whether this process can connect to a worker itself."""
-    try:
-        await identify(worker, client.connection_args, seconds=REACH_S)
-    except OSError:
-        return False
-    return True

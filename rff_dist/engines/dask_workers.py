@@ -6,15 +6,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any, cast
 
 import distributed
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
+from distributed.scheduler import heartbeat_interval
 
 from rff_dist.engines.dask_cluster import SAME_PACKAGES, check_versions
 from rff_dist.errors import ClusterLostError, RFFDistError
@@ -28,7 +30,10 @@ ANSWER_S = 30.0
 #: Seconds within which new workers must tell their versions.
 VERSIONS_S = 5.0
 #: Seconds after which a silent worker counts as frozen, and seconds between two looks for such workers.
-SILENT_S, WATCH_S = 30.0, 10.0
+SILENT_S, WATCH_S = 30.0, 5.0
+#: Seconds after which a worker that does none of its tasks is left out, and seconds until it is tried again.
+#: It may be waiting for the function or the state of a pass, of which 25 MB/s bring 1 GB in time.
+STUCK_S, LEFT_OUT_S = 40.0, 600.0
 
 
 class Workers:
@@ -43,6 +48,10 @@ class Workers:
         self._looked_at = self._seen_at = self._watched_at = time.monotonic()
         self._looking: Future[dict[str, int]] | None = None
         self._same_versions: set[str] = set()
+        #: Since when each worker has been as it is: when it was last seen, or why it does nothing.
+        self._since: dict[tuple[str, object], float] = {}
+        #: Why workers are left out, and until when.
+        self._left_out: dict[str, tuple[str, float]] = {}
 
     @property
     def address(self) -> str:
@@ -74,29 +83,31 @@ class Workers:
 
     async def _look(self) -> dict[str, int]:
         if time.monotonic() - self._watched_at > WATCH_S:
-            await self._drop_silent()
+            await self._watch()
         found = dict(await self._answer(self._client.nthreads))
         if new := found.keys() - self._same_versions:
-            told = await self._versions(list(new))
+            ask = partial(
+                cast("Any", self._client.scheduler).broadcast,
+                msg={"op": "versions", "packages": SAME_PACKAGES},
+                on_error="ignore",
+            )
+            told = await self._tell(ask, list(new))
             check_versions(distributed.versions.get_versions(packages=SAME_PACKAGES), told)
             self._same_versions |= told.keys()
         # Workers that told nothing are asked again at the next look.
-        self._threads = {worker: n for worker, n in found.items() if worker in self._same_versions}
+        fit = self._same_versions - self._left_out.keys()
+        self._threads = {worker: n for worker, n in found.items() if worker in fit}
         self._looked_at = time.monotonic()
         if self._threads:
             self._seen_at = self._looked_at
         return self._threads
 
-    async def _versions(self, workers: list[str]) -> dict[str, Any]:
-        """Return the versions of the workers that tell them within `VERSIONS_S`.
+    async def _tell(self, ask: Callable[..., Any], workers: list[str]) -> dict[str, Any]:
+        """Return what `ask(workers=workers)` finds out from those workers that answer within `VERSIONS_S`.
 
         The scheduler answers when all workers have. It waits half a minute for one that was just killed, and
         without end for a frozen one. So each worker is then asked alone.
         """
-        scheduler = cast("Any", self._client.scheduler)
-        ask = partial(
-            scheduler.broadcast, msg={"op": "versions", "packages": SAME_PACKAGES}, on_error="ignore"
-        )
         with self.errors(talking=True):
             try:
                 return cast("dict[str, Any]", await asyncio.wait_for(ask(workers=workers), VERSIONS_S))
@@ -104,8 +115,14 @@ class Workers:
                 pass  # a scheduler that is silent itself is lost at the next look
         if len(workers) == 1:
             return {}
-        alone = await asyncio.gather(*(self._versions([worker]) for worker in workers))
-        return {worker: versions for told in alone for worker, versions in told.items()}
+        alone = await asyncio.gather(*(self._tell(ask, [worker]) for worker in workers))
+        return {worker: told for one in alone for worker, told in one.items()}
+
+    def run(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Return what a function returns on each worker, or raises there; only of workers that answer."""
+        workers = list(self.look())
+        ask = partial(self._client.run, function, on_error="return")
+        return cast("dict[str, Any]", self._client.sync(self._tell, ask, workers)) if workers else {}
 
     async def _answer(self, call: Callable[[], Any]) -> Any:
         """Await a method of the client, in the client's thread, for at most `ANSWER_S`."""
@@ -124,33 +141,51 @@ class Workers:
         found = self.ask(lambda: cast("Any", self._client.scheduler).identity(n_workers=-1))
         return cast("dict[str, Any]", found["workers"])
 
-    async def _drop_silent(self) -> None:
-        """Have the scheduler restart silent workers, which it gives up only after its `worker-ttl`, 5 min."""
-        self._watched_at = time.monotonic()
-        drop = make_dropper()
-        try:
-            silent = await self._answer(partial(self._client.run_on_scheduler, drop, SILENT_S))
-        except RFFDistError:
-            raise
-        except Exception as error:
-            # A scheduler may refuse what is pickled.
-            logger.info(
-                "frozen workers are left to the scheduler at %s: %s: %s",
-                self.address,
-                type(error).__name__,
-                error,
-            )
-            return
+    async def _watch(self) -> None:
+        """Restart silent workers, which the scheduler gives up after 5 min only, and leave out stuck ones."""
+        now = self._watched_at = time.monotonic()
+        scheduler = cast("Any", self._client.scheduler)
+        found = (await self._answer(partial(scheduler.identity, n_workers=-1)))["workers"]
+        states = [
+            (worker, of(one)) for worker, one in found.items() for of in (itemgetter("last_seen"), why_idle)
+        ]
+        self._since = {state: self._since.get(state, now) for state in states}
+        limit = max(SILENT_S, 5 * heartbeat_interval(len(found)))
+        silent = [one for one in found if now - self._since[one, found[one]["last_seen"]] > limit]
+        self._left_out = {worker: left for worker, left in self._left_out.items() if left[1] > now}
+        for worker, why in self._since:
+            if isinstance(why, str) and now - self._since[worker, why] > STUCK_S:
+                if worker not in self._left_out:
+                    logger.warning("worker %s is left out for %g s: %s", worker, LEFT_OUT_S, why)
+                self._left_out[worker] = why, now + LEFT_OUT_S
         if silent:
             logger.warning(
                 "%s said nothing for %g s: restarted, or left out without a nanny; the blocks run again",
                 ", ".join(silent),
                 SILENT_S,
             )
+            # Workers without a nanny are removed, and so are those with a silent nanny.
+            await self._answer(
+                partial(
+                    scheduler.restart_workers,
+                    workers=silent,
+                    timeout=10,
+                    wait_for_workers=False,
+                    on_error="return",
+                    stimulus_id="rff_dist-silent-workers",
+                )
+            )
 
     def check_patience(self) -> None:
-        """Raise ClusterLostError if there has been no worker for too long."""
+        """Raise ClusterLostError if there has been no worker for too long, or if all are left out."""
         waited = time.monotonic() - self._seen_at
+        if not self._threads and self._left_out:
+            reasons = [f"{worker} {why}" for worker, (why, _) in self._left_out.items()]
+            more = f"; and {len(reasons) - 5} more" if len(reasons) > 5 else ""
+            raise ClusterLostError(
+                f"no worker of the cluster at {self.address} can go on, so the pass has no result: "
+                f"{'; '.join(reasons[:5])}{more}"
+            )
         if not self._threads and waited > self._patience:
             raise ClusterLostError(
                 f"the cluster at {self.address} has had no worker for {waited:.0f} s "
@@ -183,29 +218,19 @@ class Workers:
             ) from error
 
 
-def make_dropper() -> Callable[..., Any]:
-    """Return the function by which a scheduler restarts workers that were silent for too long."""
+def why_idle(facts: Mapping[str, Any]) -> str | None:
+    """Return why a worker does nothing though there are tasks for it; None if it works, or there are none.
 
-    def drop(seconds: float, dask_scheduler: Any) -> list[str]:
-        # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
-        from time import time
-
-        from distributed.scheduler import heartbeat_interval
-
-        limit = max(seconds, 5 * heartbeat_interval(len(dask_scheduler.workers)))
-        silent = [
-            address for address, worker in dask_scheduler.workers.items() if time() - worker.last_seen > limit
-        ]
-        if silent:
-            # In the background. Workers without a nanny are removed, and so are those with a silent nanny.
-            dask_scheduler.loop.add_callback(
-                dask_scheduler.restart_workers,
-                silent,
-                timeout=10,
-                wait_for_workers=False,
-                on_error="return",
-                stimulus_id="rff_dist-silent-workers",
-            )
-        return silent
-
-    return drop
+    `facts`: what the scheduler knows of it, from its heartbeats.
+    """
+    tasks = facts["metrics"].get("task_counts", {})
+    if any(tasks.get(state) for state in ("executing", "long-running", "cancelled", "resumed")):
+        return None
+    if facts["status"] == "paused":  # the scheduler then keeps its tasks back
+        return "does nothing while its memory is full; give it more (`dask worker --memory-limit`)"
+    if tasks.get("waiting"):
+        return (
+            "gets no data from other workers; look at its log, and open the workers' ports to one another "
+            "(`dask worker --worker-port`)"
+        )
+    return None

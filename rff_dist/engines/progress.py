@@ -80,6 +80,19 @@ class PassResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class PassMerging:
+    """All blocks of a pass are done; the sums of `n_totals` workers are now added and fetched."""
+
+    label: str
+    n_totals: int
+
+    def __str__(self) -> str:
+        if self.n_totals == 1:
+            return f"{self.label}: fetching the sums"
+        return f"{self.label}: adding up {self.n_totals:,} workers' sums"
+
+
+@dataclass(frozen=True, slots=True)
 class PassFinished:
     """A pass has its result, `seconds` after its start."""
 
@@ -146,7 +159,9 @@ class Work:
         return f"{self.label}: {self.operations:.3g} operations for D = {self.n_components:,}"
 
 
-type Event = PassStarted | PassResumed | BlockDone | PassFinished | PassFailed | Remark | Rounds | Work
+type Event = (
+    PassStarted | PassResumed | BlockDone | PassMerging | PassFinished | PassFailed | Remark | Rounds | Work
+)
 type Observer = Callable[[Event], object]
 
 
@@ -210,6 +225,8 @@ def describe_event(event: Event) -> dict[str, Any]:
         case BlockDone(block=block):
             where = {"block": block.index, "start": block.start, "stop": block.stop, "rows": block.n_samples}
             name, more = "block done", {**where, "seconds": event.seconds, "worker": event.worker}
+        case PassMerging():
+            name, more = "pass merging", {"totals": event.n_totals}
         case PassFinished():
             name, more = "pass finished", {"seconds": event.seconds}
         case PassFailed():
@@ -261,6 +278,7 @@ class _Phase:
     `n_samples`, `seen`: rows of the pass that runs, and those that are done; 0 between passes.
     `turn`, `limit`, `unit`: passes or steps of this name so far, at most (0 where not known), and which.
     `rows`, `busy`: rows of all its passes so far, and the seconds that they took.
+    `merging`: what its pass does after its last row.
     `since`, `begun`: when the pass began, and when the phase began.
     """
 
@@ -273,6 +291,7 @@ class _Phase:
     unit: str = "passes"
     rows: int = 0
     busy: float = 0.0
+    merging: str = ""
     since: float = field(default_factory=time.perf_counter)
     begun: float = field(default_factory=time.perf_counter)
 
@@ -283,6 +302,8 @@ class _Phase:
 
     def line(self) -> str:
         """Say how far the phase is."""
+        if self.merging:
+            return self.merging
         if self.limit:
             return f"{self.label}: {self.turn:,} of at most {self.limit:,} {self.unit}"
         if not self.n_samples:
@@ -379,11 +400,15 @@ class RichProgress:
             case PassStarted():
                 phase.n_samples, phase.seen, phase.since = event.n_samples, 0, time.perf_counter()
                 phase.turn += 1
+                phase.merging = ""
             case BlockDone():
                 phase.seen += event.block.n_samples
                 phase.rows += event.block.n_samples
+            case PassMerging():
+                phase.merging = str(event)
             case PassFinished():
                 phase.busy += event.seconds
+                phase.merging = ""
             case PassFailed():
                 self._print(str(event))
             case PassResumed() if event.n_kept < event.n_samples or not self._resumed:
@@ -407,7 +432,7 @@ class RichProgress:
         self._words.max_width = max(1, width - others)
         self._bar.update(
             self._job,
-            description=str(phase),
+            description=phase.merging or str(phase),
             total=total or None,
             completed=done,
             rate=phase.rows / seconds if phase.rows and seconds > 0 else None,

@@ -3,6 +3,8 @@
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import logging
 import signal
@@ -17,6 +19,7 @@ from typing import Any, cast
 import cloudpickle  # type: ignore[import-untyped]
 import distributed
 from distributed.utils import sync
+from distributed.utils_comm import gather_from_workers
 
 from rff_dist.data.blocks import Block, BlockTask, Rows
 from rff_dist.engines.kept import Keeper, KeptPass
@@ -71,33 +74,67 @@ def _walk_digests(value: object, place: str) -> Iterator[tuple[str, str]]:
         yield from _walk_digests(member, name)
 
 
-class _Parcel:
-    """A value that is sent to workers. Each process that it reaches computes its digests once."""
+class Parcel:
+    """A value on its way to workers, each of which unpickles it in its first task and computes digests once.
 
-    def __init__(self, value: Any, expected: dict[str, str]) -> None:
-        self.value = value
-        self.expected = expected
+    Between workers it travels pickled. Dask takes an error of unpickling, such as that of a dataset which one
+    worker cannot open, for an error of the network, and fetches the value again and again.
+    """
 
-    def __reduce__(self) -> tuple[type[_Parcel], tuple[Any, dict[str, str]]]:
-        return _Parcel, (self.value, self.expected)
+    def __init__(self, pickled: bytes, expected: dict[str, str]) -> None:
+        self._pickled: bytes | None = pickled
+        self._expected = expected
+        self._unpickling = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Parcel], tuple[bytes, dict[str, str]]]:
+        pickled = self._pickled
+        return Parcel, (cloudpickle.dumps(self.value) if pickled is None else pickled, self._expected)
+
+    @property
+    def value(self) -> Any:
+        """The value. If it cannot be unpickled here: an error of this package, or ClusterError."""
+        with self._unpickling:  # takes as long as opening a dataset
+            return self._value
 
     @cached_property
-    def found(self) -> dict[str, str]:
+    def _value(self) -> Any:
+        try:
+            # It comes from the client, like the tasks, which can run code here anyway.
+            value = cloudpickle.loads(cast("bytes", self._pickled))
+        except RFFDistError as error:
+            error.add_note(f"raised on worker {_worker_address()}")
+            raise
+        except Exception as error:
+            raise ClusterError(
+                f"worker {_worker_address()} cannot unpickle the function or state of a pass: "
+                f"{type(error).__name__}: {error}; install the same packages there as here"
+            ) from error
+        self._pickled = None  # one of the two is enough
+        return value
+
+    @cached_property
+    def _found(self) -> dict[str, str]:
         return state_digests(self.value)
 
     def check(self) -> None:
-        if self.found == self.expected:
+        """Raise BroadcastError if the value has other digests here than where it came from."""
+        if self._found == self._expected:
             return
         wrong = "; ".join(
-            f"{_worker_address()}: {place} is {self.found.get(place, 'missing')}, expected {digest}"
-            for place, digest in self.expected.items()
-            if self.found.get(place) != digest
+            f"{_worker_address()}: {place} is {self._found.get(place, 'missing')}, expected {digest}"
+            for place, digest in self._expected.items()
+            if self._found.get(place) != digest
         )
         raise BroadcastError(
             f"workers hold another state than the client: {wrong}; "
             "their packages or processors differ. Use the same versions and one type of machine on both "
             "sides, or give the feature map its frequencies as arrays"
         )
+
+
+def place_beside(_: Parcel, pickled: bytes) -> Parcel:
+    """Make a parcel where another one is: a worker that reaches no other then has both of them, or none."""
+    return Parcel(pickled, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +151,6 @@ class PassTask:
     label: str
     bytes_per_row: int
     kept: KeptPass | None = None
-
-
-def unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
-    """Unpickle a value on a worker."""
-    try:
-        # It comes from the client, like the tasks, which can run code here anyway.
-        return _Parcel(cloudpickle.loads(pickled), expected)
-    except RFFDistError as error:
-        error.add_note(f"raised on worker {_worker_address()}")
-        raise
-    except Exception as error:
-        raise ClusterError(
-            f"worker {_worker_address()} cannot unpickle the function or state of a pass: "
-            f"{type(error).__name__}: {error}; install the same packages there as here"
-        ) from error
 
 
 class SayOnce(distributed.WorkerPlugin):
@@ -183,6 +205,8 @@ class CountBlocks(distributed.SchedulerPlugin):
             )
 
 
+#: Seconds within which a worker must answer who fetches a total from it.
+REACH_S = 3.0
 # The topics of events begin with TOPIC. A worker tells of the blocks that it has done every TELL_S at most.
 TOPIC, TELL_S = "rff_dist-", 0.5
 
@@ -196,8 +220,8 @@ def _is_said_here_only(record: logging.LogRecord) -> bool:
 
 
 def run_blocks(
-    task: _Parcel,
-    state: _Parcel,
+    task: Parcel,
+    state: Parcel,
     first: int,
     blocks: Sequence[Block],
     before: Sequence[Any] | int,
@@ -252,8 +276,7 @@ class _Report:
         self._timings.append((next(self._positions), block.n_samples, seconds))
         if time.monotonic() - self._told_at > TELL_S:
             self.tell()
-        task = self._worker.state.tasks.get(self.key)
-        if task is None or task.state == "cancelled":
+        if _is_unwanted(self._worker, self.key):
             raise _UnwantedError(f"nobody waits for {self.key} any more")
 
     def tell(self) -> None:
@@ -291,7 +314,13 @@ class _UnwantedError(Exception):
 
 
 class TotalLostError(Exception):
-    """A worker no longer has the total that a run was to go on with."""
+    """A worker does not have, or cannot fetch, the total that it was to go on with."""
+
+
+def _is_unwanted(worker: distributed.Worker, key: tuple[str, int]) -> bool:
+    """Return whether nobody waits any more for a task that runs on this worker."""
+    task = worker.state.tasks.get(key)
+    return task is None or task.state == "cancelled"
 
 
 def _result_here(worker: distributed.Worker, key: tuple[str, int]) -> Any:
@@ -306,10 +335,40 @@ def _result_here(worker: distributed.Worker, key: tuple[str, int]) -> Any:
     return found[0]
 
 
-def add_totals(job: _Parcel, _: _Parcel, left: Any, right: Any) -> Any:
-    """Merge the totals of two workers."""
+def add_totals(task: Parcel, _: Parcel, left: int, right: int) -> Any:
+    """Merge two totals, given by the numbers of their tasks; raise TotalLostError if one is out of reach.
+
+    They are no arguments of this task: Dask fetches those again and again from a worker that is out of reach.
+    """
+    worker = distributed.get_worker()
+    here = cast("tuple[str, int]", worker.get_current_task())
+
+    async def fetch(number: int) -> Any:
+        key = (here[0], number)
+        if key in worker.data:
+            return worker.data[key]
+        fetching = asyncio.ensure_future(fetch_total(worker, key))
+        while not fetching.done():
+            await asyncio.wait([fetching], timeout=1.0)
+            if _is_unwanted(worker, here):  # so that a holder that is frozen does not keep this worker
+                fetching.cancel()
+        return await fetching
+
+    totals = [sync(worker.loop, fetch, number) for number in (left, right)]
     with _one_run_at_a_time:
-        return job.value.combine(left, right)
+        return task.value.combine(*totals)
+
+
+async def fetch_total(here: distributed.Worker | distributed.Client, key: tuple[str, int]) -> Any:
+    """Return the result of a task from a worker that has it; raise TotalLostError if none can be reached."""
+    with contextlib.suppress(OSError):
+        who_has = await cast("Any", here.scheduler).who_has(keys=[key])
+        for holder in who_has[key]:
+            here.rpc.reuse(holder, await here.rpc.connect(holder, timeout=REACH_S))
+        found, *_ = await gather_from_workers(who_has, rpc=here.rpc)
+        if key in found:
+            return found[key]
+    raise TotalLostError(f"the result of {key} is out of reach")
 
 
 def pack(total: Any) -> bytes:
@@ -317,12 +376,12 @@ def pack(total: Any) -> bytes:
     return cast("bytes", cloudpickle.dumps(total))
 
 
-def check_state(state: _Parcel) -> None:
+def check_state(state: Parcel) -> None:
     """Raise BroadcastError if a state has other digests on this worker than on the client."""
     state.check()
 
 
-_TASKS = (unpack, run_blocks, add_totals, pack, check_state)
+_TASKS = (place_beside, run_blocks, add_totals, pack, check_state)
 
 
 def _picklable(error: Exception) -> Exception:

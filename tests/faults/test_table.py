@@ -25,6 +25,7 @@ FAULTS = {
     "F17": "data change between two runs: followed exactly, or refused; nothing is left out in silence",
     "F18": "other versions here and there, files of a newer release: refused before work",
     "F19": "a process ends while threads of its store are at work: with its own exit code",
+    "F20": "workers do not reach one another or the data, or lack memory: =, or an error that names them",
 }
 
 

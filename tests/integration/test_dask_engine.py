@@ -20,7 +20,7 @@ from rff_dist.engines import dask_pass, dask_workers
 from rff_dist.engines import worker as dask_tasks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event, PassTimings
-from rff_dist.engines.worker import state_digests
+from rff_dist.engines.worker import TotalLostError, state_digests
 from rff_dist.errors import (
     BlockError,
     BroadcastError,
@@ -202,41 +202,34 @@ def test_a_block_that_kills_its_workers_is_found_in_its_run(embedded: DaskEngine
 def test_each_workers_total_travels_once(embedded: DaskEngine) -> None:
     engine = scaled(embedded, 3)
 
-    def received(dask_worker: Any) -> int:
-        return sum(one["total"] for one in dask_worker.transfer_incoming_log)
+    def sent(dask_worker: Any) -> int:
+        return sum(one["total"] for one in dask_worker.transfer_outgoing_log)
 
     def ones(block: Block, _: object) -> np.ndarray:
         time.sleep(0.01)
         return np.ones(2**17)
 
-    before = sum(engine.client.run(received).values())
+    before = sum(engine.client.run(sent).values())
     total = engine.map_reduce(ones, unit_blocks(60), None, combine=operator.add)
     assert (total == 60.0).all()
-    n_bytes = sum(engine.client.run(received).values()) - before
-    # Two of the three totals, of 1 MiB each; and the function and its state, some KiB.
-    assert 2 * 2**20 <= n_bytes < 3 * 2**20
+    n_bytes = sum(engine.client.run(sent).values()) - before
+    # The three totals, of 1 MiB each, the last one to the client; and the function and its state, some KiB.
+    assert 3 * 2**20 <= n_bytes < 4 * 2**20
 
 
 @pytest.mark.parametrize("piece_bytes", [1_000, 10**9])
 def test_a_result_of_a_worker_out_of_reach_comes_in_pieces(
     embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
-    async def out_of_reach(*_: object) -> bool:
-        return False
+    async def out_of_reach(*_: object) -> None:
+        raise TotalLostError("out of reach")
 
     scaled(embedded, 2)
-    monkeypatch.setattr(dask_pass, "_is_in_reach", out_of_reach)
+    monkeypatch.setattr(dask_pass, "fetch_total", out_of_reach)
     monkeypatch.setattr(dask_pass, "PIECE_BYTES", piece_bytes)
     with DaskEngine(client=embedded.client) as engine:
         total = engine.map_reduce(lambda b, _: np.arange(1_000), unit_blocks(7), None, combine=operator.add)
     np.testing.assert_array_equal(total, 7 * np.arange(1_000))
-
-
-def test_a_client_finds_out_whether_it_reaches_a_worker(embedded: DaskEngine) -> None:
-    client = scaled(embedded, 1).client
-    [worker] = client.nthreads()
-    for address, expected in ((worker, True), ("tls://127.0.0.1:9", False)):
-        assert client.sync(dask_pass._is_in_reach, client, address) is expected
 
 
 def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: DaskEngine) -> None:

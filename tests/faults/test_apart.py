@@ -1,0 +1,176 @@
+"""What Dask waits for without end: data that one worker cannot open, workers cut from one another."""
+
+import operator
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from rff_dist.data.blocks import BlockTask, Rows
+from rff_dist.engines import dask_pass, dask_workers
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.errors import ClusterLostError, StorageError
+from tests.dask_processes import once_after, scaled, slow_power
+from tests.engine_contract import BLOCKS, Counting, unit_blocks
+
+pytestmark = [pytest.mark.distributed, pytest.mark.faults("F20"), pytest.mark.timeout(120)]
+
+
+# -- data that not all workers see ---------------------------------------------------------------------
+
+
+class NotIn(Counting):
+    """Rows that one process cannot open, as in a folder that one machine has not mounted."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        object.__setattr__(self, "pid", pid)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_elsewhere, (self.__dict__["pid"],)
+
+
+def _open_elsewhere(pid: int) -> NotIn:
+    if os.getpid() == pid:
+        raise StorageError("no dataset at /data: nothing is there")
+    return NotIn(pid)
+
+
+def count_slowly(rows: Rows, _: object) -> int:
+    time.sleep(0.05)
+    return rows.block.n_samples
+
+
+@pytest.mark.parametrize("n", range(3))
+def test_data_that_one_of_several_workers_cannot_open_are_an_error_that_names_it(
+    embedded: DaskEngine, n: int
+) -> None:
+    engine = scaled(embedded, 3)
+    address, pid = sorted(engine.client.run(os.getpid).items())[n]
+    with pytest.raises(StorageError, match="nothing is there") as caught:
+        engine.map_reduce(BlockTask(NotIn(pid), count_slowly), BLOCKS, None, combine=operator.add)
+    assert f"raised on worker {address}" in "".join(caught.value.__notes__)
+
+
+# -- workers that do not reach one another -------------------------------------------------------------
+
+
+@pytest.fixture
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait a few seconds where a minute is promised."""
+    assert dask_workers.STUCK_S + 2 * dask_workers.WATCH_S + 5 < 60  # and heartbeats, of up to 5 s
+    monkeypatch.setattr(dask_workers, "STUCK_S", 4.0)
+    monkeypatch.setattr(dask_workers, "WATCH_S", 1.0)
+    monkeypatch.setattr(dask_pass, "STUCK_S", 4.0)
+
+
+def cut(pool: Any, scheduler: str) -> None:
+    """Let a process connect to the scheduler only; undone by `del pool.connect`."""
+
+    async def connect(address: str, *_: object, **__: object) -> Any:
+        if address != scheduler:
+            raise OSError(f"no route to {address}")
+        return await type(pool).connect(pool, address)
+
+    pool.connect = connect
+
+
+@contextmanager
+def apart(engine: DaskEngine) -> Iterator[None]:
+    """Let workers reach the scheduler and the client, but not one another."""
+
+    def cut_worker(dask_worker: Any) -> None:
+        cut(dask_worker.rpc, dask_worker.scheduler.address)
+
+    def mend(dask_worker: Any) -> None:
+        del dask_worker.rpc.connect
+
+    engine.client.run(cut_worker)
+    try:
+        yield
+    finally:
+        engine.client.run(mend)
+
+
+@contextmanager
+def out_of_reach(engine: DaskEngine) -> Iterator[None]:
+    """Let this process reach the scheduler only."""
+    cut(engine.client.rpc, engine.address)
+    try:
+        yield
+    finally:
+        del engine.client.rpc.connect
+
+
+@pytest.mark.parametrize("by_the_scheduler", [False, True])
+def test_totals_of_workers_that_are_cut_from_one_another_meet_in_the_client(
+    embedded: DaskEngine, by_the_scheduler: bool
+) -> None:
+    engine = scaled(embedded, 3)
+    cuts = [apart(engine)] + [out_of_reach(engine)] * by_the_scheduler
+    engine.observers = (once_after(30, lambda: [one.__enter__() for one in cuts] and None),)
+    try:
+        total = engine.map_reduce(slow_power, unit_blocks(200), None, combine=operator.add)
+    finally:
+        for one in cuts:
+            one.__exit__(None, None, None)
+    assert bin(total) == bin(2**200 - 1)
+
+
+@pytest.mark.usefixtures("in_a_hurry")
+def test_workers_that_cannot_fetch_what_a_pass_needs_are_named_and_done_without(
+    embedded: DaskEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    scaled(embedded, 3)
+    with DaskEngine(client=embedded.client) as engine, apart(engine):
+        total = engine.map_reduce(slow_power, unit_blocks(1_500), "state", combine=operator.add)
+    assert bin(total) == bin(2**1_500 - 1)
+    named = [record.args[0] for record in caplog.records if "is left out for" in record.msg]
+    assert 1 <= len(set(named)) <= 2
+    assert set(named) < set(engine.client.nthreads())
+
+
+# -- workers whose memory is full ----------------------------------------------------------------------
+
+
+@contextmanager
+def full(engine: DaskEngine, workers: list[str]) -> Iterator[None]:
+    """Let workers take no tasks, as Dask does while their memory is full."""
+
+    def at(dask_worker: Any, fraction: float) -> None:
+        dask_worker.memory_manager.memory_pause_fraction = fraction
+
+    engine.client.run(at, fraction=1e-6, workers=workers)
+    try:
+        yield
+    finally:
+        engine.client.run(at, fraction=0.8, workers=workers)
+
+
+@pytest.mark.usefixtures("in_a_hurry")
+def test_a_worker_whose_memory_is_full_is_done_without(embedded: DaskEngine) -> None:
+    workers = sorted(scaled(embedded, 2).client.nthreads())
+    with DaskEngine(client=embedded.client) as engine:
+        held = full(engine, workers[:1])
+        engine.observers = (once_after(5, held.__enter__),)
+        try:
+            total = engine.map_reduce(slow_power, unit_blocks(400), None, combine=operator.add)
+        finally:
+            held.__exit__(None, None, None)
+    assert bin(total) == bin(2**400 - 1)
+
+
+@pytest.mark.usefixtures("in_a_hurry")
+def test_if_all_workers_memory_is_full_the_pass_ends(embedded: DaskEngine) -> None:
+    workers = list(scaled(embedded, 2).client.nthreads())
+    with DaskEngine(client=embedded.client) as engine:
+        held = full(engine, workers)
+        engine.observers = (once_after(5, held.__enter__),)
+        try:
+            with pytest.raises(ClusterLostError, match=f"{workers[0]} does nothing while its memory is full"):
+                engine.map_reduce(slow_power, unit_blocks(4_000), None, combine=operator.add)
+        finally:
+            held.__exit__(None, None, None)
