@@ -63,7 +63,7 @@ format: setup  ## Format the code and mend what ruff can mend.
 bench: setup  ## Print the benchmarks' ratios, measured side by side.
 	$(bin)/python -m tests.benchmarks $(ARGS)
 
-soak: setup  ## Kill workers, clients and schedulers 200 times at random; ARGS="--schedules 20" for fewer.
+soak: setup  ## Kill workers, clients and schedulers 200 times at random, and cut networks; ARGS="--schedules 20" for fewer.
 	$(bin)/python -m tests.kill_schedules $(ARGS)
 
 # MkDocs and its themes advertise their successors in a warning, which these two silence.

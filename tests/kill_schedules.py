@@ -12,6 +12,8 @@ client      the process of `rff-dist fit` is killed, with or without workers of 
 scheduler   the scheduler that `rff-dist fit` was sent to is killed; the command says so by its exit code, and
             is sent to another one.
 
+Where network namespaces are allowed, the scenarios of `tests.cut_networks` follow.
+
 What can go wrong: a wrong result, something that is left beside it, a command or a pass that does not end,
 and an error that nothing calls for. A client that is killed between publishing a model and its own end leaves
 the folder of its run, or its lock, to the next run for the model, which is begun then.
@@ -300,6 +302,8 @@ def run(
 
 
 if __name__ == "__main__":
+    from tests import cut_networks  # which imports this file
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -309,5 +313,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     console = Console(soft_wrap=True, highlight=False)
     found = run(given.schedules, first=given.first, only=given.only, say=console.print)
+    if given.only is None:
+        found.update(cut_networks.run(console.print))
     # Threads of passes that hang would keep the process.
     os._exit(0 if set(found) <= {"ok"} else 1)
