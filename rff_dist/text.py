@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -40,6 +41,32 @@ def number(value: Any) -> str:
         return "–"
     whole = isinstance(value, int) or 9999.5 <= abs(value) < 1e7  # from 9,999.5 on, .4g would say 1e+04
     return f"{value:,.0f}" if whole else f"{value:.4g}"
+
+
+def plus_minus(value: float, deviation: float | None) -> str:
+    """Return "value ± deviation", to two digits of the deviation; a single split has None or NaN for it."""
+    if deviation is None or not (math.isfinite(deviation) and deviation > 0):
+        return number(value)
+    digits = max(0, 1 - math.floor(math.log10(deviation)))
+    if digits > 8:
+        return f"{value:.4g} ± {deviation:.2g}"
+    comma = "," if abs(value) >= 9999.5 else ""  # as `number` has it
+    return f"{value:{comma}.{digits}f} ± {deviation:.{digits}f}"
+
+
+def some(values: Sequence[Any]) -> str:
+    """Return the first eight of some names or numbers."""
+    shown = ", ".join(number(value) if isinstance(value, float) else str(value) for value in values[:8])
+    return shown + (f" … ({len(values)})" if len(values) > 8 else "")
+
+
+def errors_words(values: Any, deviations: Any) -> str:
+    """Return an error with its standard error, or those of several targets; None stands for unknown."""
+    if not isinstance(values, list):
+        values, deviations = [values], [deviations]
+    deviations = [None] * len(values) if deviations is None else deviations
+    pairs = zip(values, deviations, strict=True)
+    return some(["–" if value is None else plus_minus(value, deviation) for value, deviation in pairs])
 
 
 class _OneLine(reprlib.Repr):

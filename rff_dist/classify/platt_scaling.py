@@ -131,7 +131,7 @@ def fit_calibration(
     if slope < SMALLEST_SLOPE:
         logger.warning("scores say nothing of the classes: slope %.3g, taken as %g", slope, SMALLEST_SLOPE)
         slope, *intercepts = _maximize(likelihood, np.append(SMALLEST_SLOPE, intercepts), fixed=1)
-    logger.info("calibrated on %d rows: slope %.3g", len(scores), slope)
+    logger.debug("calibrated on %d rows: slope %.3g", len(scores), slope)
     if n_columns == 1:
         return ScoreCalibration(slope, tuple(intercepts))
     centred = np.append(0.0, intercepts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -17,7 +16,9 @@ from rich.text import Text
 
 from rff_dist.cli.messages import err
 from rff_dist.cli.settings import is_program, is_quiet, logs_json
-from rff_dist.text import number
+from rff_dist.text import errors_words, number
+from rff_dist.text import plus_minus as plus_minus  # the commands take both from here
+from rff_dist.text import some as some
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -312,7 +313,7 @@ def estimate_facts(card: Mapping[str, Any]) -> ShownFacts:
         facts["chosen"] = f"the best of {n_candidates(candidates)} candidates: {candidate_words(best)}"
     if (found := estimate_of(card)) is not None:
         shown = [
-            f"{title} {_errors_words(found[name], found.get(f'{name}_standard_error'))}"
+            f"{title} {errors_words(found[name], found.get(f'{name}_standard_error'))}"
             for name, title in TITLES.items()
             if name in found
         ]
@@ -323,15 +324,6 @@ def estimate_facts(card: Mapping[str, Any]) -> ShownFacts:
             by = f"{one}{folds_words(card['folds'])}"
         facts["cross-validation"] = f"{', '.join(shown)}; {by}"
     return facts
-
-
-def _errors_words(values: Any, deviations: Any) -> str:
-    """Return an error with its standard error, or those of several targets; None stands for unknown."""
-    if not isinstance(values, list):
-        values, deviations = [values], [deviations]
-    deviations = [None] * len(values) if deviations is None else deviations
-    pairs = zip(values, deviations, strict=True)
-    return some(["–" if value is None else plus_minus(value, deviation) for value, deviation in pairs])
 
 
 def candidate_words(row: Mapping[str, Any]) -> str:
@@ -371,17 +363,6 @@ def candidates_view(candidates: Sequence[Mapping[str, Any]]) -> RenderableType:
             style="bold" if one is best else None,
         )
     return view
-
-
-def plus_minus(value: float, deviation: float | None) -> str:
-    """Return "value ± deviation", to two digits of the deviation; a single split has None or NaN for it."""
-    if deviation is None or not (math.isfinite(deviation) and deviation > 0):
-        return number(value)
-    digits = max(0, 1 - math.floor(math.log10(deviation)))
-    if digits > 8:
-        return f"{value:.4g} ± {deviation:.2g}"
-    comma = "," if abs(value) >= 9999.5 else ""  # as `number` has it
-    return f"{value:{comma}.{digits}f} ± {deviation:.{digits}f}"
 
 
 def widths_view(found: Mapping[str, Any], n_components: int) -> RenderableType:
@@ -517,12 +498,6 @@ def seconds_words(seconds: float) -> str:
 def plural(number: int, noun: str, several: str | None = None) -> str:
     """Return a number and its noun, in the plural unless the number is 1."""
     return f"{number:,} {noun if number == 1 else several or noun + 's'}"
-
-
-def some(values: Sequence[Any]) -> str:
-    """Return the first eight of some names or numbers."""
-    shown = ", ".join(number(value) if isinstance(value, float) else str(value) for value in values[:8])
-    return shown + (f" … ({len(values)})" if len(values) > 8 else "")
 
 
 def listed(names: Sequence[Any] | None) -> str | None:

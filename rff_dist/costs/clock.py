@@ -68,11 +68,8 @@ class Clock:
 
         if not self._parts:
             self.rest("start")
-        before, engine.observers = engine.observers, (*engine.observers, observe)
-        try:
+        with engine.observed_by(observe):
             yield
-        finally:
-            engine.observers = before
 
     def _observe(self, event: Event) -> None:
         match event:
@@ -111,10 +108,15 @@ class Clock:
         self.end()
         self.add(label, time.perf_counter() - self._start - sum(self._parts.values()))
 
-    def times(self) -> Times:
-        """Return the seconds of all parts, which add up to "total"; "other" is what no part has.
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of all parts, which add up to "total"; "other" is what no part has."""
+        self.end()
+        total = time.perf_counter() - self._start
+        other = max(0.0, total - sum(self._parts.values()))
+        return {**self._parts, "other": other, "total": total}
 
-        They are those of the first call, so that whatever shows them shows the same.
+    def times(self) -> Times:
+        """Return the seconds, and how features were multiplied; both as at the first call, for all faces.
 
         In `products`, `by` names the fastest way to multiply on this machine. `share_of_limit` is the time
         that all threads would take for the products at that way's rate, which is measured here for a third of
@@ -122,10 +124,7 @@ class Clock:
         """
         if self._times is None:
             products = self._products()
-            self.end()
-            total = time.perf_counter() - self._start
-            other = max(0.0, total - sum(self._parts.values()))
-            self._times = Times({**self._parts, "other": other, "total": total}, products)
+            self._times = Times(self.seconds(), products)
         return self._times
 
     def _products(self) -> dict[str, Any] | None:

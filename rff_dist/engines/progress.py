@@ -363,6 +363,10 @@ class RichProgress:
         self._ticking.join()
         self._bar.stop()
 
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._print(text)
+
     def _tick(self) -> None:
         """Show that the job is at work while no events come."""
         while not self._ended.wait(self.TICK):

@@ -71,6 +71,17 @@ class Engine(ABC):
 
     @final
     @contextmanager
+    def observed_by(self, *observers: Observer) -> Iterator[None]:
+        """Tell more observers of passes while the context lasts."""
+        self.observers = (*self.observers, *observers)
+        try:
+            yield
+        finally:
+            # threads that share an engine, such as joblib's, need not end in the order in which they began
+            self.observers = tuple(one for one in self.observers if one not in observers)
+
+    @final
+    @contextmanager
     def keeping(self, ledger: Ledger | None) -> Iterator[None]:
         """Keep the sums of passes in a ledger, and go on from those that are there.
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import estimator_html_repr
+from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.data.blocks import Block, Rows
+from rff_dist.costs.clock import Clock, Times
+from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.engines.progress import LogObserver, RichProgress
 from rff_dist.engines.protocol import Engine
+from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators import chosen
 from rff_dist.estimators.inputs import (
     as_dataset,
     check_cv,
@@ -26,22 +36,103 @@ from rff_dist.estimators.inputs import (
 )
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import length_scale_of
+from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
+from rff_dist.jobs.fits import JobData
 from rff_dist.kernels.base import Kernel, LengthScale
+from rff_dist.kernels.stationary import own_length_scale
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.statistics import inspection
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, PathLike
+
+#: Where the manual is, for links in notebooks: the address of the site that `make manual` builds.
+MANUAL_VARIABLE = "RFF_DIST_MANUAL"
 
 
-class RowsEstimator(BaseEstimator):
+class RowsEstimator(BaseEstimator, ABC):
     """An estimator whose methods take rows in memory (dense or sparse), stored rows and Dask collections."""
 
     engine: Engine | None = None
+    verbose: int = 0
+    #: Where the time of the last fit went; None for a loaded model.
+    _times: Times | None = None
+
+    _doc_link_module = "rff_dist"
+
+    @property
+    def _doc_link_template(self) -> str:
+        """The address of an estimator's page in the manual, if the environment says where the manual is."""
+        manual = os.environ.get(MANUAL_VARIABLE, "").rstrip("/")
+        anchor = "{estimator_module}.{estimator_name}"
+        return manual and f"{manual}/reference/estimators.html#{anchor}"
+
+    @abstractmethod
+    def _chosen(self) -> dict[str, str]:
+        """Return what the fit chose, in words."""
+
+    @property
+    def _panel(self) -> dict[str, str]:
+        """What was chosen and how long that took; empty before the fit."""
+        try:
+            check_is_fitted(self)
+        except NotFittedError:
+            return {}
+        if self._times is None:
+            return self._chosen()
+        seconds = self._times.seconds["total"]
+        return {**self._chosen(), "seconds": f"{seconds:.2g}" if seconds < 10 else f"{seconds:,.0f}"}
+
+    def summary(self) -> str:
+        """Return what the fit chose, as text to print; candidates that were compared come with their errors.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        card = getattr(vars(self).get("_fitted"), "card", {})
+        parts = [type(self).__name__, chosen.as_text(self._panel), chosen.candidates_text(card)]
+        return "\n".join(filter(None, parts))
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        text: str = super().__repr__(N_CHAR_MAX)
+        return f"{text}\n{chosen.as_text(panel)}" if (panel := self._panel) else text
+
+    def _html_repr(self) -> str:
+        box: str = estimator_html_repr(self)
+        return f"{box}{chosen.as_html(panel)}" if (panel := self._panel) else box
+
+    @property
+    def _names(self) -> list[str]:
+        """The names of the inputs' columns; x0, x1, … if they have none."""
+        names = getattr(self, "feature_names_in_", None)
+        return [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
+
+    @contextmanager
+    def _passes(self, dataset: Dataset | None, clock: Clock) -> Iterator[Engine]:
+        """Yield the engine of a fit. Its passes are timed and logged, and with `verbose` they are shown.
+
+        Raises InvalidParameterError if `verbose` is not an integer of at least 0.
+        """
+        name, verbose = type(self).__name__, cast("object", self.verbose)
+        if not isinstance(verbose, int | np.integer) or verbose < 0:
+            raise InvalidParameterError(f"`verbose` is {verbose!r}; expected 0, or 1 to show the progress")
+        with suitable_engine(self.engine, dataset) as engine, ExitStack() as stack:
+            stack.enter_context(clock.watching(engine))
+            if self.engine is None:  # others were made with the observers that they are to have
+                stack.enter_context(engine.observed_by(LogObserver()))
+            progress = stack.enter_context(RichProgress(name=name)) if verbose else None
+            if progress is not None:
+                stack.enter_context(engine.observed_by(progress))
+            yield engine
+            self._times = Times(clock.seconds())
+            if progress is not None:
+                progress.say(f"{name}: fitted in {self._times.seconds['total']:.1f} s")
 
     def _map(
         self,
@@ -91,6 +182,7 @@ class FeatureEstimator(RowsEstimator):
     standardize: bool | str = False
     random_state: Any = None
     engine: Engine | None = None
+    verbose: int = 0
     _fitted: Any = field(init=False)
 
     @property
@@ -101,10 +193,22 @@ class FeatureEstimator(RowsEstimator):
         return found
 
     @property
+    def kernel_(self) -> Kernel | None:
+        """The kernel in use, with its length scales; None if the features were made of given frequencies."""
+        self._require_fitted("kernel_")
+        return kernel_of(self.feature_map_)
+
+    @property
+    def features_(self) -> str:
+        """The kind of features in use, "fourier" or "nystrom"."""
+        self._require_fitted("features_")
+        return kind_of(self.feature_map_)
+
+    @property
     def length_scale_(self) -> LengthScale | None:
         """The length scale in use; None if the kernel has several, or none."""
         self._require_fitted("length_scale_")
-        return length_scale_of(self.feature_map_)
+        return own_length_scale(self.kernel_)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_fitted" in vars(self)
@@ -187,6 +291,62 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         self._require_fitted("ranked_columns_")
         standardizer = self.feature_map_.standardizer
         return () if standardizer is None else standardizer.ranked_columns
+
+    def report(self, path: PathLike, X: Any, y: Any = None) -> Path:
+        """Write a page about the model: its errors on test rows, its choices, and which columns matter.
+
+        It is the page that `rff-dist fit --report` writes, as one HTML file without links to other hosts.
+
+        Parameters
+        ----------
+        path : str or Path
+            Of the file.
+        X, y
+            Test rows, which the model was not trained on, as in `score`.
+
+        Returns
+        -------
+        Path
+            Of the file.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, columns are missing, or there are no targets.
+        StorageError
+            If the file cannot be written.
+        """
+        # matplotlib is loaded for pages only
+        from rff_dist.jobs.judging import compare_new
+        from rff_dist.jobs.train import measure_errors
+        from rff_dist.page.html import write_page
+        from rff_dist.page.model import model_page
+
+        check_is_fitted(self)
+        data = self._test_data(X, y)
+        with suitable_engine(self.engine, data.rows) as engine:
+            errors = measure_errors(data, self.model_, engine=engine)
+        times = self._times or Times()
+        name = type(self).__name__
+        page = model_page(
+            data,
+            self.model_,
+            place=name,
+            times=lambda: times,
+            comparison=compare_new(data, self.model_),
+            metrics=errors,
+            are_new=True,
+        )
+        return write_page(page, path)
+
+    @abstractmethod
+    def _test_data(self, X: Any, y: Any) -> JobData:
+        """Return rows and their targets or labels, checked."""
+
+    def _chosen(self) -> dict[str, str]:
+        return chosen.model_facts(self._fitted, self._names)
 
     def _options(self) -> RidgeOptions:
         """Check the parameters that all of these have, and return them as options of a fit."""

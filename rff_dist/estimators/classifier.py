@@ -17,9 +17,11 @@ from sklearn.utils.validation import check_is_fitted
 from rff_dist.classify import predict as class_prediction
 from rff_dist.classify.fit import LossOptions, fit_labels
 from rff_dist.classify.platt_scaling import ScoreCalibration
+from rff_dist.costs.clock import Clock
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.estimators.base import RandomFeatureEstimator
 from rff_dist.estimators.inputs import as_folds, as_labelled, is_in_memory, suitable_engine
+from rff_dist.jobs.fits import JobData
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
@@ -42,7 +44,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     Parameters
     ----------
     kernel, length_scale, n_components, cv, features, design, precision, standardize, fit_intercept,
-    random_state
+    random_state, verbose
         As in `RFFRidge`.
     sample_weight_kind, engine
         As in `RFFRidge`. A factor on all weights does not change probabilities either.
@@ -148,10 +150,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         ConvergenceWarning
             If `max_iter` steps were too few.
         """
-        options = self._options()
+        clock, options = Clock(), self._options()
         losses = LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
         source, labels = as_labelled(self, X, y, sample_weight, reset=True)
-        with suitable_engine(self.engine, source) as engine:
+        with self._passes(source, clock) as engine:
             cv, rows = as_folds(self.cv, source, y, groups)
             trained = fit_labels(
                 rows,
@@ -247,6 +249,9 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         with suitable_engine(self.engine, source) as engine:
             dataset = LabelledDataset(source, labels, self.classes_)
             return class_prediction.evaluate(dataset, self.model_, engine=engine).accuracy
+
+    def _test_data(self, X: Any, y: Any) -> JobData:
+        return JobData(*as_labelled(self, X, y, reset=False))
 
     @property
     def model_(self) -> RidgeModel:

@@ -255,10 +255,10 @@ def _in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:
 
 
 @contextlib.contextmanager
-def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]:
+def suitable_engine(engine: Engine | None, dataset: Dataset | None) -> Iterator[Engine]:
     """Yield the given engine; else the current Dask client's for data out of memory; else a serial one.
 
-    An engine that is made here is closed afterwards; a client stays open.
+    An engine that is made here is closed afterwards; a client stays open. Without a dataset it is serial.
 
     Raises InvalidParameterError if `engine` is not an engine.
     """
@@ -269,7 +269,7 @@ def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]
             )
         yield engine
         return
-    client = _current_dask_client() if dataset.can_travel() else None
+    client = _current_dask_client() if dataset is not None and dataset.can_travel() else None
     if client is None:
         yield SerialEngine()
         return

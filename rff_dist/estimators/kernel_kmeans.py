@@ -13,9 +13,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from rff_dist.checks import check_count
+from rff_dist.costs.clock import Clock
 from rff_dist.data.blocks import Block, Dataset
-from rff_dist.engines.serial import SerialEngine
+from rff_dist.engines.progress import Announcer, Remark
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.estimators import chosen
 from rff_dist.estimators.base import RowsEstimator
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.features import for_dataset
@@ -26,7 +29,7 @@ from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans.exact import Similarities, cluster, improve, labels_from_rows
 from rff_dist.numerics.machine import available_memory
 from rff_dist.statistics import inspection
-from rff_dist.text import human_bytes
+from rff_dist.text import human_bytes, number
 from rff_dist.typing import FloatArray, IndexArray
 
 N_INIT = 10
@@ -64,6 +67,8 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         How the inputs are prepared, see `RFFKMeans`; not for precomputed kernels.
     random_state : int, RandomState, Generator or None, default=None
         The seed of starts and of the sample.
+    verbose : int, default=0
+        1 shows what the fit is doing, on standard error.
 
     Attributes
     ----------
@@ -111,6 +116,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     max_iter: int = 300
     standardize: bool | str = False
     random_state: Any = None
+    verbose: int = 0
     kernel_: Kernel | None = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -134,22 +140,24 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         PlanError
             If the Gram matrix would need more memory than there is.
         """
-        n_init = self._check_parameters()
+        clock, n_init = Clock(), self._check_parameters()
         seed = seed_from_random_state(self.random_state)
-        if _is_precomputed(self.kernel):
-            rows = self._precomputed(X, sample_weight)
-            order = np.arange(len(rows.weights))
-        else:
-            rows, order = self._compare(X, sample_weight, seed)
-        if isinstance(self.init, str):
-            found = cluster(rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed)
-        else:
-            found = improve(
-                rows,
-                self._labels_to_begin_with(rows, order),
-                n_clusters=self.n_clusters,
-                max_iter=self.max_iter,
-            )
+        with self._passes(None, clock) as engine:
+            if _is_precomputed(self.kernel):
+                rows = self._precomputed(X, sample_weight)
+                order = np.arange(len(rows.weights))
+            else:
+                rows, order = self._compare(X, sample_weight, seed, engine)
+            Announcer(engine.observers)(Remark("cluster", f"{len(order):,} rows, {n_init} starts"))
+            if isinstance(self.init, str):
+                found = cluster(rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed)
+            else:
+                found = improve(
+                    rows,
+                    self._labels_to_begin_with(rows, order),
+                    n_clusters=self.n_clusters,
+                    max_iter=self.max_iter,
+                )
         self._centres = found.centres
         self.labels_ = np.empty(len(order), np.int32)
         self.labels_[order] = found.labels
@@ -158,6 +166,14 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         self._n_features_out = self.n_clusters
         self._warn(found.n_filled, found.converged)
         return self
+
+    def _chosen(self) -> dict[str, str]:
+        precomputed = {"kernel": "precomputed"}
+        return {
+            **(precomputed if self.kernel_ is None else chosen.kernel_facts(self.kernel_, self._names)),
+            "inertia": number(self.inertia_),
+            "iterations": f"{self.n_iter_:,}",
+        }
 
     def _check_parameters(self) -> int:
         """Check what does not depend on the data; return the number of starts."""
@@ -184,13 +200,14 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         weights = _check_sample_weight(sample_weight, gram, dtype=np.float64, ensure_non_negative=True)
         return Similarities(gram, weights)
 
-    def _compare(self, X: Any, sample_weight: Any, seed: int) -> tuple[Similarities, IndexArray]:
+    def _compare(
+        self, X: Any, sample_weight: Any, seed: int, engine: Engine
+    ) -> tuple[Similarities, IndexArray]:
         """Return the Gram of the rows in sorted order, and that order."""
         check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
         self._check_size(dataset.n_samples)
-        engine = SerialEngine()
         moments = inspection.inspect(dataset, engine=engine)
         self._standardizer = inspection.standardizer_for(dataset, moments, self.standardize, engine=engine)
         kernel.check_columns(dataset.n_features)

@@ -12,6 +12,8 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.costs.clock import Clock
+from rff_dist.estimators import chosen
 from rff_dist.estimators.base import FeatureEstimator
 from rff_dist.estimators.inputs import as_dataset, is_in_memory, suitable_engine
 from rff_dist.estimators.kernel_kmeans import starts_of, warn_of_few_rows
@@ -21,6 +23,7 @@ from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import Clusters
+from rff_dist.text import number
 
 
 @dataclass(repr=False, eq=False)
@@ -82,6 +85,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     engine : Engine or None, default=None
         What runs the passes. None is this process, or, for data out of memory, the current Dask client if
         there is one.
+    verbose : int, default=0
+        1 shows the progress of the fit as a bar on standard error; as lines in notebooks and pipes.
 
     Attributes
     ----------
@@ -95,6 +100,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         The number of Lloyd passes.
     length_scale_ : float or tuple of float
         The length scale in use.
+    kernel_ : Kernel or None
+        The kernel in use, with its length scales; None if the features were made of given frequencies.
+    features_ : str
+        The kind of features in use, "fourier" or "nystrom".
     feature_map_ : FeatureMap
         The features, with the standardizer of the inputs.
     clusters_ : Clusters
@@ -156,9 +165,9 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         DataError
             If values are not finite, or there are fewer rows than clusters.
         """
-        space, lloyd = self._options()
+        clock, (space, lloyd) = Clock(), self._options()
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
-        with suitable_engine(self.engine, dataset) as engine:
+        with self._passes(dataset, clock) as engine:
             found = kmeans.fit(dataset, space, lloyd, engine=engine)
             if hasattr(self, "labels_"):  # those of an earlier fit
                 del self.labels_
@@ -201,6 +210,15 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
                 ConvergenceWarning,
                 stacklevel=3,
             )
+
+    def _chosen(self) -> dict[str, str]:
+        found = self._fitted
+        return {
+            **chosen.features_facts(found.feature_map, self._names),
+            "clusters": f"{found.n_filled:,}",
+            "inertia": number(found.inertia),
+            "passes": f"{found.n_iter:,}",
+        }
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Find the clusters, and return the cluster of each row as `predict` does."""

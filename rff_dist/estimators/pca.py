@@ -9,8 +9,10 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.costs.clock import Clock
+from rff_dist.estimators import chosen
 from rff_dist.estimators.base import FeatureEstimator
-from rff_dist.estimators.inputs import as_dataset, check_flag, suitable_engine
+from rff_dist.estimators.inputs import as_dataset, check_flag
 from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import project_rows
@@ -64,6 +66,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
     engine : Engine or None, default=None
         What runs the passes. None is this process, or, for data out of memory, the current Dask client if
         there is one.
+    verbose : int, default=0
+        1 shows the progress of the fit as a bar on standard error; as lines in notebooks and pipes.
 
     Attributes
     ----------
@@ -86,6 +90,10 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
         The number of rows whose degree was below the floor; 0 without `normalize`.
     statistics_ : RidgeStatistics
         The exact sums, without targets, from which all else was computed.
+    kernel_ : Kernel or None
+        The kernel in use, with its length scales; None if the features were made of given frequencies.
+    features_ : str
+        The kind of features in use, "fourier" or "nystrom".
     feature_map_ : FeatureMap
         The features, with the standardizer of the inputs.
     length_scale_ : float, tuple of float or None
@@ -143,11 +151,12 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
         PlanError
             If the job needs more memory than there is.
         """
+        clock = Clock()
         check_flag(self.whiten, "whiten")
         check_without_targets(self.length_scale)
         features = FeatureOptions(**self._features(self.n_random_features))
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
-        with suitable_engine(self.engine, dataset) as engine:
+        with self._passes(dataset, clock) as engine:
             found = pca.fit_components(
                 dataset, features, n_components=self.n_components, normalize=self.normalize, engine=engine
             )
@@ -166,6 +175,13 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
         self.noise_floor_ = principal.noise_floor
         self.n_floored_ = found.n_floored
         self.projection_ = found.projection(whiten=bool(self.whiten))
+
+    def _chosen(self) -> dict[str, str]:
+        return {
+            **chosen.features_facts(self.feature_map_, self._names),
+            "components": f"{self.n_components_:,}",
+            "explained variance": f"{self.explained_variance_ratio_.sum():.1%}",
+        }
 
     def transform(self, X: Any) -> Any:
         """Return the scores of rows, old or new, O(n_samples · D · n_features).

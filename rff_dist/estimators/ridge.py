@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.costs.clock import Clock
 from rff_dist.data.blocks import Dataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.estimators.base import RandomFeatureEstimator
 from rff_dist.estimators.inputs import as_dataset, as_folds, is_dask, is_in_memory, suitable_engine
+from rff_dist.jobs.fits import JobData
 from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import refit
@@ -114,6 +116,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     engine : Engine or None, default=None
         What runs the passes. None is this process, or, for data out of memory, the current Dask client if
         there is one.
+    verbose : int, default=0
+        1 shows the progress of the fit as a bar on standard error; as lines in notebooks and pipes.
 
     Attributes
     ----------
@@ -142,6 +146,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         `rmse_standard_error` and `r2`. None if no row was held out.
     statistics_ : RidgeStatistics
         The exact sums that the model was solved from; not with `solver="pcg"`.
+    kernel_ : Kernel or None
+        The kernel in use, with its length scales; None if the features were made of given frequencies.
+    features_ : str
+        The kind of features in use, "fourier" or "nystrom".
     feature_map_ : FeatureMap
         The features, with the standardizer of the inputs.
     model_ : RidgeModel
@@ -201,9 +209,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         PlanError
             If the job needs more memory than there is.
         """
-        options = self._options()
+        clock, options = Clock(), self._options()
         cv, dataset = as_folds(self.cv, as_dataset(self, X, y, sample_weight, reset=True), y, groups)
-        with suitable_engine(self.engine, dataset) as engine:
+        with self._passes(dataset, clock) as engine:
             options = replace(
                 options,
                 cv=cv,
@@ -240,10 +248,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             return self.fit(X, y, sample_weight)
         if not hasattr(self, "statistics_"):
             raise StatisticsError(f"no rows can be added: {self.model_.why_no_statistics}")
+        clock = Clock()
         self._options()  # checks the parameters
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
-        with suitable_engine(self.engine, dataset) as engine:
+        with self._passes(dataset, clock) as engine:
             added = passes.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
         self._pending = self.statistics_ + added
         return self
@@ -354,6 +363,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         # a constant target counts as in scikit-learn's r2_score: 1 if predicted exactly, else 0
         met = np.where(errors.mean_squared_error == 0, 1.0, 0.0)
         return float(np.where(np.isnan(errors.r2), met, errors.r2).mean())
+
+    def _test_data(self, X: Any, y: Any) -> JobData:
+        return JobData(as_dataset(self, X, y, reset=False))
 
     @property
     def model_(self) -> RidgeModel:

@@ -10,13 +10,15 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.engines.serial import SerialEngine
+from rff_dist.costs.clock import Clock
+from rff_dist.engines.progress import Announcer, Remark
 from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators import chosen
 from rff_dist.estimators.base import RowsEstimator
 from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import check_n_components, seed_from_random_state
-from rff_dist.features.kernel_of import length_scale_of
+from rff_dist.features.kernel_of import kernel_of, kind_of, length_scale_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import KernelFeatures
 from rff_dist.frequencies.designs import Design
@@ -58,9 +60,15 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
         "high" to float32, for ridge penalties so small that rounding shows.
     random_state : int, RandomState, Generator or None, default=None
         The seed.
+    verbose : int, default=0
+        1 shows what the fit is doing, on standard error.
 
     Attributes
     ----------
+    kernel_ : Kernel
+        The kernel in use, with its length scales.
+    features_ : str
+        The kind of features in use, "fourier" or "nystrom".
     feature_map_ : FeatureMap
         What `transform` applies.
     length_scale_ : float or tuple of float
@@ -89,6 +97,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
     design: str | Design = "auto"
     precision: str = "standard"
     random_state: Any = None
+    verbose: int = 0
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw the features. X gives the number of columns, and the rows for the median heuristic.
@@ -105,6 +114,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
         InvalidParameterError
             If a parameter is out of range.
         """
+        clock = Clock()
         if isinstance(self.length_scale, str) and self.length_scale == "evidence":
             raise InvalidParameterError(
                 "`length_scale` is 'evidence', which needs targets, and RFFSampler takes none; give it the "
@@ -113,9 +123,6 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         check_n_components(self.n_components, "phases")
         dataset = as_dataset(self, X, reset=True, supervised=False)
-        ranges = None
-        if not kernel.is_bound:
-            ranges = inspection.input_range(inspection.inspect(dataset, engine=SerialEngine()), None)
         described = KernelFeatures(
             kernel,
             length_scale=length_scale,
@@ -126,10 +133,19 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
             precision=self.precision,
         )
         seed = seed_from_random_state(self.random_state)
-        self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), described)
+        with self._passes(None, clock) as engine:
+            ranges = None
+            if not kernel.is_bound:
+                ranges = inspection.input_range(inspection.inspect(dataset, engine=engine), None)
+            Announcer(engine.observers)(Remark("draw", f"{self.n_components:,} features"))
+            self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), described)
+        self.kernel_, self.features_ = kernel_of(self.feature_map_), kind_of(self.feature_map_)
         self.length_scale_ = length_scale_of(self.feature_map_)
         self._n_features_out = self.feature_map_.n_components
         return self
+
+    def _chosen(self) -> dict[str, str]:
+        return chosen.features_facts(self.feature_map_, self._names)
 
     def transform(self, X: Any) -> Any:
         """Return Z, O(n_samples · n_components · n_features).

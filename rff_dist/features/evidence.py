@@ -382,7 +382,7 @@ def _search(
 def _report(tuned: TunedKernel, search: scipy.optimize.OptimizeResult) -> None:
     evidences = ", ".join(f"{value:.6g}" for value in tuned.start_log_evidences)
     message = "evidence of %d rows after %d evaluations, by start: %s; alpha %.3g"
-    logger.info(message, tuned.n_samples, tuned.n_evaluations, evidences, tuned.alpha)
+    logger.debug(message, tuned.n_samples, tuned.n_evaluations, evidences, tuned.alpha)
     if not tuned.converged:
         logger.warning(
             "the search for length scales stopped before it converged (%s); more starts or another seed may "

@@ -102,7 +102,7 @@ def choose_map(inputs: Inputs, kernel: Kernel, n_components: int) -> str:
         return "pairs"
     found = better_map(kernel, inputs.prepare(sample))
     message = "map=%r: mean variance times D is %.4g for pairs and %.4g for phases"
-    logger.info(message, found.better, found.pairs, found.phases)
+    logger.debug(message, found.better, found.pairs, found.phases)
     return found.better
 
 

@@ -103,6 +103,12 @@ def compare(
     return _comparison(rows, model, {OURS: ours, **others}, notes)
 
 
+def compare_new(test: JobData, model: RidgeModel) -> Comparison:
+    """Compare a model whose fit is over with the mean, on rows that it was not trained on."""
+    rows = _test_rows(test, model)
+    return _comparison(rows, model, {OURS: _predictions(rows, model, None, None)}, ())
+
+
 def compare_left_out(data: JobData, model: RidgeModel) -> Comparison | None:
     """Compare a model whose fit is over with the mean, each row left out; None if its sums forbid it."""
     if "fading" in model.card or out_of(model):

@@ -27,7 +27,7 @@ from rff_dist.jobs.steps import Runner, Skipped, Step, made, resumable, run_step
 from rff_dist.jobs.verdict import NOTHING_COMPARED, Comparison
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.model import write_model
+from rff_dist.ridge.model import RidgeModel, write_model
 from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import RECORD_FILE, Location, list_names, parse_location
@@ -277,16 +277,19 @@ def evaluate_model(run: Training) -> Summary | Skipped:
     test = run.test
     if test is None:
         return Skipped("No test data were given, so the model was not evaluated.")
-    model = run.trained.model
-    about = {"test_data": redact(test.rows.url or "in memory"), "n_samples": test.rows.n_samples}
+    run.metrics = measure_errors(test, run.trained.model, engine=run.engine)
+    return run.metrics
+
+
+def measure_errors(test: JobData, model: RidgeModel, *, engine: Engine) -> Summary:
+    """Measure a model's errors on test data in one pass; see `evaluate_model`."""
+    about = {"test_data": redact(test.rows.url or "test data in memory"), "n_samples": test.rows.n_samples}
     if test.labels is not None:
         rows = LabelledDataset(test.rows, test.labels, class_prediction.read_classes(model))
-        found = class_prediction.evaluate(rows, model, engine=run.engine)
-        run.metrics = {**about, **values_of(found, "accuracy", "balanced_accuracy", "log_loss")}
-        return run.metrics
-    errors = prediction.evaluate(test.rows, model, engine=run.engine)
-    run.metrics = {**about, "mse": errors.mean_squared_error.tolist(), **errors.to_dict()}
-    return run.metrics
+        found = class_prediction.evaluate(rows, model, engine=engine)
+        return {**about, **values_of(found, "accuracy", "balanced_accuracy", "log_loss")}
+    errors = prediction.evaluate(test.rows, model, engine=engine)
+    return {**about, "mse": errors.mean_squared_error.tolist(), **errors.to_dict()}
 
 
 def publish_model(run: Training) -> Summary:

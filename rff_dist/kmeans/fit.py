@@ -182,7 +182,7 @@ def iterate(job: ClusteringJob, starts: Starts, lloyd: LloydOptions) -> Iterator
         centres[active] = moved
         number += 1
         done = told(number, len(active), float(shifts.max()))
-        logger.info("inertia %s, shift %s", [path[-1] for path in paths], shifts)
+        logger.debug("inertia %s, shift %s", [path[-1] for path in paths], shifts)
     moving = np.flatnonzero(~settled)  # their weights and inertia are for the centres before the last move
     if len(moving):
         yield done

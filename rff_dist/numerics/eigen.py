@@ -185,7 +185,7 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
     threads = check_n_threads(n_threads)
     n_components = len(equations.gram)
     if n_components > MAX_THREADED_COMPONENTS and threads > 1:
-        logger.info("eigenvalues of %d components on one thread: threaded BLAS crashes there", n_components)
+        logger.debug("eigenvalues of %d components on one thread: threaded BLAS crashes there", n_components)
         threads = 1
     if n_components <= MIN_THREADED_COMPONENTS:
         threads = 1
@@ -278,7 +278,7 @@ def clip(equations: NormalEquations, eigenvalues: FloatArray) -> tuple[float, in
         message = (
             "clipped %d of %d eigenvalues at or below the floor %.3g to zero (smallest %.3g, largest %.3g)"
         )
-        logger.info(message, n_clipped, len(eigenvalues), floor, smallest, largest)
+        logger.debug(message, n_clipped, len(eigenvalues), floor, smallest, largest)
     return floor, n_clipped
 
 

@@ -43,10 +43,11 @@ def model_page(
     comparison: Comparison | None = None,
     metrics: Mapping[str, Any] | None = None,
     update: Mapping[str, Any] | None = None,
+    are_new: bool = False,
 ) -> Page:
     """Return the page about a regression or a classifier.
 
-    `data`: the rows it was trained on; up to 2,000 of them are read.
+    `data`: the rows it was trained on; up to 2,000 of them are read. Or new rows, if `are_new`.
     `place`: where the model is stored.
     `times`: returns the times of the job that made the model; called at the end.
     `comparison`: with other models. By default rows are left out by the model's own sums, if these allow it.
@@ -60,10 +61,12 @@ def model_page(
     page = Page(f"Report: {redact(place)}", lead)
     sample = sample_data(data, model)
     kind = "classifier" if classifier else "regression"
+    whose = "rows that it was not trained on" if are_new else "them"
     page.section(
         "Data",
-        f"A kernel {kind}, trained on {model.card['n_samples']:,} rows of "
-        f"{redact(data.rows.url or 'memory')}; {len(sample.X):,} of them are summarised here.",
+        f"A kernel {kind}, trained on {model.card['n_samples']:,} rows"
+        f"{'' if are_new else ' of ' + redact(data.rows.url or 'memory')}; {len(sample.X):,} of {whose} are "
+        "summarised here.",
     )
     _data_tables(page, sample, model)
     if update is not None:

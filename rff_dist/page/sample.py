@@ -20,7 +20,7 @@ SAMPLE_ROWS = 2_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageSample:
-    """Rows of the data that the model was trained on."""
+    """Rows of the data to describe."""
 
     X: NDArray[Any]
     y: FloatArray
@@ -38,4 +38,5 @@ def sample_data(data: JobData, model: RidgeModel) -> PageSample:
     targets = model.card.get("target_names") or (
         ["y"] if y.shape[1] == 1 else [f"y{i}" for i in range(y.shape[1])]
     )
-    return PageSample(X, y, dataset.column_names, [str(name) for name in targets])
+    columns = list(dataset.feature_names or model.card.get("feature_names") or dataset.column_names)
+    return PageSample(X, y, columns, [str(name) for name in targets])

@@ -138,7 +138,7 @@ def _forced(name: str) -> Products:
         raise InvalidParameterError(
             f"{VARIABLE} is {name!r}, which does not work here: {reason}; leave it out"
         )
-    logger.info("products of features by %s, as %s says", name, VARIABLE)
+    logger.debug("products of features by %s, as %s says", name, VARIABLE)
     return products
 
 
@@ -166,7 +166,7 @@ def _measure() -> MeasuredWays:
                 level = logging.INFO if name == "bytes" else logging.WARNING
                 logger.log(level, "products of features by %s are refused: %s", name, reason)
     choice = MeasuredWays(tuple(rates), refused)
-    logger.info("products of features by %s", choice.describe(_REGION))
+    logger.debug("products of features by %s", choice.describe(_REGION))
     return choice
 
 

@@ -140,7 +140,7 @@ def solve_pcg(
         operator.accumulation.spec,
         operator.target_deviations,
     )
-    logger.info("solved by %d passes: %s", found.n_passes, dict(found.facts()))
+    logger.debug("solved by %d passes: %s", found.n_passes, dict(found.facts()))
     _warn(found)
     return found
 

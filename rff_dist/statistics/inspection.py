@@ -210,7 +210,9 @@ def standardizer_for(
     if standardize == "auto":
         ranks = tuple(rank for rank in ranks if len(rank.inputs) >= MIN_RANKED_VALUES)
     standardizer = replace(standardizer, ranks=ranks)
-    logger.info("columns mapped to a normal law by their ranks: %s", list(standardizer.ranked_columns))
+    logger.info(
+        "columns mapped to a normal distribution by their ranks: %s", list(standardizer.ranked_columns)
+    )
     return standardizer
 
 

@@ -65,7 +65,7 @@ def test_path_equals_the_dense_hat_matrix(fit_intercept):
 
 def test_clipped_eigenvalues_are_counted_and_logged_with_the_floor(caplog):
     Z, Y = draw_problem(n_samples=20, n_components=30)
-    with caplog.at_level(logging.INFO, logger="rff_dist.numerics.eigen"):
+    with caplog.at_level(logging.DEBUG, logger="rff_dist.numerics.eigen"):
         spectrum = decompose(normal_equations(Z, Y, fit_intercept=False))
     assert spectrum.n_clipped == 10
     assert spectrum.effective_rank == 20
@@ -74,7 +74,7 @@ def test_clipped_eigenvalues_are_counted_and_logged_with_the_floor(caplog):
 
 
 def test_nothing_is_clipped_in_a_well_conditioned_system(caplog):
-    with caplog.at_level(logging.INFO, logger="rff_dist.numerics.eigen"):
+    with caplog.at_level(logging.DEBUG, logger="rff_dist.numerics.eigen"):
         spectrum = decompose(normal_equations(*draw_problem()))
     assert spectrum.n_clipped == 0
     assert caplog.text == ""

@@ -94,6 +94,6 @@ def test_a_gram_of_other_rows_is_named_negative():
 
 
 def test_clipped_eigenvalues_are_logged(caplog):
-    with caplog.at_level(logging.INFO, "rff_dist.numerics.eigen"):
+    with caplog.at_level(logging.DEBUG, "rff_dist.numerics.eigen"):
         tridiagonalize(normal_equations(*draw_problem(n_samples=20, n_components=50)))
     assert "clipped 31 of 50 eigenvalues" in caplog.text

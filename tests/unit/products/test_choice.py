@@ -46,12 +46,12 @@ def test_what_sums_exactly_passes_the_self_test(products):
 
 def test_saturating_products_are_refused_and_the_log_says_why(monkeypatch, caplog):
     monkeypatch.setattr(byte_products, "multiply", multiply_with_saturation)
-    with caplog.at_level(logging.INFO, "rff_dist.products.choice"):
+    with caplog.at_level(logging.DEBUG, "rff_dist.products.choice"):
         found = choice.measure()
     assert {rate.products.name for rate in found.rates} == {"float64"}
     assert found.refused == {"bytes": "wrong sums of all features +1"}
     assert "by bytes are refused: wrong sums of all features +1" in caplog.text
-    assert {record.levelno for record in caplog.records} == {logging.INFO}  # users see no warning
+    assert max(record.levelno for record in caplog.records) == logging.INFO  # users see no warning
 
 
 def test_a_way_that_cannot_be_imported_is_refused(monkeypatch):
@@ -61,9 +61,9 @@ def test_a_way_that_cannot_be_imported_is_refused(monkeypatch):
 
 
 def test_the_choice_is_measured_and_logged_once(caplog):
-    with caplog.at_level(logging.INFO, "rff_dist.products.choice"):
+    with caplog.at_level(logging.DEBUG, "rff_dist.products.choice"):
         assert choice.measure() is choice.measure()
-    assert len([r for r in caplog.records if r.levelno == logging.INFO]) == 1
+    assert len([r for r in caplog.records if r.levelno == logging.DEBUG]) == 1
 
 
 def test_the_fastest_way_for_so_many_components_is_taken():

@@ -145,7 +145,7 @@ def test_auto_takes_columns_with_heavy_tails_and_says_which(caplog):
         found = standardizer_of(X, "auto")
     # the rare 0/1 column has a large kurtosis too, but ranks would only scale it
     assert found.ranked_columns == (0, 3)
-    assert "normal law by their ranks: [0, 3]" in caplog.text
+    assert "normal distribution by their ranks: [0, 3]" in caplog.text
     plain = standardizer_of(X, True)
     assert_array_equal(found(X)[:, 1:3], plain(X)[:, 1:3])
     assert standardizer_of(X, "rank").ranked_columns == (0, 1, 2, 3)

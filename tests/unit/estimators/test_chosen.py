@@ -1,0 +1,186 @@
+"""What a fitted estimator shows: attributes, repr, box, summary and page; the progress and log of a fit."""
+
+import logging
+import pickle
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score, mean_squared_error
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from rff_dist import RFFPCA, Gaussian, KernelKMeans, Linear, RFFKMeans, RFFRidge, RFFSampler, SerialEngine
+from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators.base import MANUAL_VARIABLE
+from rff_dist.estimators.chosen import kernel_facts
+from tests.plain import plain_classifier, plain_ridge
+
+ALL = [
+    plain_ridge(n_components=32, alpha="cv", random_state=0),
+    plain_classifier(n_components=32, alpha="cv", random_state=0),
+    RFFKMeans(3, n_components=32, random_state=0),
+    RFFPCA(2, n_random_features=32, random_state=0),
+    KernelKMeans(3, random_state=0),
+    RFFSampler(n_components=32, random_state=0),
+]
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(-2, 2, (240, 3)), columns=["height", "width", "age"])
+    return X, np.sin(2 * X["height"]) + 0.05 * rng.standard_normal(240)
+
+
+@pytest.fixture(scope="module")
+def tuned(frame):
+    X, y = frame
+    return RFFRidge(n_components=64, features="fourier", random_state=0).fit(X[:160], y[:160])
+
+
+def fitted(estimator, frame, **parameters):
+    X, y = frame
+    return clone(estimator).set_params(**parameters).fit(X, y > 0 if hasattr(estimator, "loss") else y)
+
+
+# -- the choice ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=lambda one: type(one).__name__)
+def test_the_panel_is_in_repr_box_and_summary_of_a_fitted_estimator_only(frame, estimator):
+    assert "Chosen" not in repr(estimator) + estimator._repr_html_()
+    with pytest.raises(NotFittedError):
+        estimator.summary()
+    found = fitted(estimator, frame)
+    first, *panel = repr(found).splitlines()
+    assert first == repr(estimator).splitlines()[0]
+    assert panel[0] == "Chosen"
+    assert found.summary().splitlines()[1 : 1 + len(panel)] == panel
+    facts = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in panel[1:])
+    assert facts["kernel"] == "gaussian"
+    assert float(facts["seconds"]) > 0
+    box = found._repr_html_()
+    for name, value in facts.items():
+        assert re.search(f">{name}</th><td[^>]*>{re.escape(value)}</td>", box)
+    assert repr(pickle.loads(pickle.dumps(found))) == repr(found)
+    assert repr(clone(found)) == repr(estimator)
+    assert found.get_params() == estimator.get_params()
+
+
+def test_a_chosen_model_tells_what_it_was_chosen_by(frame, tuned):
+    lines = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in repr(tuned).splitlines()[2:])
+    assert tuned.kernel_ == tuned.feature_map_.spec.kernel
+    assert tuned.features_ == "fourier"
+    scales = tuned.kernel_.length_scale
+    shown = re.findall(r"(\w+) ([\d.,e+]+)(?:, |$)", lines["length scale"])
+    assert shown[0][0] == "height"
+    expected = sorted(zip(scales, tuned.feature_names_in_, strict=True))
+    assert [name for name, _ in shown] == [name for _, name in expected]
+    assert float(shown[0][1]) == pytest.approx(expected[0][0], rel=1e-3)
+    assert f"R² {tuned.estimate_['r2'][0]:.4g}" in lines["cross-validation"]
+    first = [one for one in tuned.selection_["candidates"] if one["round"] == "first"]
+    assert lines["candidates tried"] == str(len(first))
+    assert float(lines["alpha"]) == pytest.approx(tuned.alpha_, rel=1e-3)
+    assert lines["rows"] == "160"
+    assert "Best candidates" in tuned.summary()
+
+
+def test_each_part_of_a_sum_has_its_length_scales():
+    kernel = Gaussian((2.0, 1.0)).on([2, 0]) + 0.5 * Gaussian(3.0) + Linear()
+    facts = kernel_facts(kernel, ["a", "b", "c"])
+    assert facts["length scale"] == "gaussian: a 1, c 2; gaussian: 3"
+
+
+def test_rows_that_were_added_are_solved_neither_by_repr_nor_with_an_old_error(frame):
+    X, y = frame
+    model = plain_ridge(n_components=16, alpha="cv", random_state=0).fit(X, y).partial_fit(X, y)
+    assert model._pending is not None
+    assert "Chosen" in repr(model)
+    assert model._pending is not None
+    assert model.model_.card["n_samples"] == 480
+    assert "cross-validation" not in repr(model)
+
+
+def test_parameters_are_printed_as_scikit_learn_is_configured_to(frame):
+    model = fitted(ALL[0], frame)
+    with sklearn.config_context(print_changed_only=False):
+        assert "fit_intercept=True" in repr(model)
+    assert "fit_intercept" not in repr(model)
+    pipeline = make_pipeline(StandardScaler(), model)
+    assert "Chosen" not in repr(pipeline)
+    with sklearn.config_context(display="text"):
+        assert not hasattr(model, "_repr_html_")
+
+
+def test_the_box_links_to_the_manual_if_the_environment_says_where_it_is(frame, monkeypatch):
+    model = fitted(ALL[0], frame)
+    monkeypatch.delenv(MANUAL_VARIABLE, raising=False)
+    assert model._get_doc_link() == ""
+    monkeypatch.setenv(MANUAL_VARIABLE, "https://manual.example/")
+    address = "https://manual.example/reference/estimators.html#rff_dist.estimators.ridge.RFFRidge"
+    assert model._get_doc_link() == address
+    assert address in model._repr_html_()
+
+
+# -- the page ------------------------------------------------------------------------------------------
+
+
+def test_the_report_judges_a_regression_by_test_rows(frame, tuned, tmp_path):
+    X, y = frame
+    path = tuned.report(tmp_path / "page.html", X[160:], y[160:])
+    text = path.read_text("utf-8")
+    rmse = mean_squared_error(y[160:], tuned.predict(X[160:])) ** 0.5
+    assert f"{rmse:.4g}" in text
+    assert "80 rows, which the model was not trained on" in text
+    assert "height" in text
+
+
+def test_the_report_judges_a_classifier_by_test_rows(frame, tmp_path):
+    X, y = frame
+    model = plain_classifier(n_components=32, random_state=0).fit(X[:160], y[:160] > 0)
+    text = model.report(tmp_path / "page.html", X[160:], y[160:] > 0).read_text("utf-8")
+    assert f"{accuracy_score(y[160:] > 0, model.predict(X[160:])):.4g}" in text
+    assert "80 rows that the model was not trained on" in text
+
+
+# -- progress and log ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=lambda one: type(one).__name__)
+def test_a_fit_is_silent_unless_it_is_to_be_verbose(frame, estimator, capsys):
+    quiet = fitted(estimator, frame)
+    assert capsys.readouterr() == ("", "")
+    shown = fitted(estimator, frame, verbose=1)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) > 1
+    assert re.search(rf"^{type(estimator).__name__}: fitted in [\d.]+ s$", err.splitlines()[-1])
+    for name in ("coef_", "labels_", "components_", "length_scale_"):
+        if hasattr(quiet, name):
+            np.testing.assert_array_equal(getattr(quiet, name), getattr(shown, name))
+
+
+def test_an_engine_that_was_given_is_left_as_it_was(frame):
+    engine = SerialEngine(1, observers=[print])
+    fitted(plain_ridge(n_components=16, alpha=1.0), frame, engine=engine, verbose=1)
+    assert engine.observers == (print,)
+
+
+@pytest.mark.parametrize("verbose", [-1, "yes", 1.5])
+def test_verbose_is_a_number(frame, verbose):
+    with pytest.raises(InvalidParameterError, match="`verbose` is"):
+        fitted(ALL[0], frame, verbose=verbose)
+
+
+def test_the_log_of_a_fit_tells_its_phases(frame, caplog):
+    with caplog.at_level(logging.INFO, "rff_dist"):
+        fitted(ALL[0], frame)
+    phases = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert phases == sorted(phases, key=phases.index)
+    assert {"inspect", "accumulate"} <= set(phases)
+    assert "eigenvalues" not in caplog.text
