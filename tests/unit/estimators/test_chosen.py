@@ -136,7 +136,7 @@ def test_the_report_judges_a_regression_by_test_rows(frame, tuned, tmp_path):
     text = path.read_text("utf-8")
     rmse = mean_squared_error(y[160:], tuned.predict(X[160:])) ** 0.5
     assert f"{rmse:.4g}" in text
-    assert "80 rows, which the model was not trained on" in text
+    assert "80 test rows" in text
     assert "height" in text
 
 
@@ -145,7 +145,7 @@ def test_the_report_judges_a_classifier_by_test_rows(frame, tmp_path):
     model = plain_classifier(n_components=32, random_state=0).fit(X[:160], y[:160] > 0)
     text = model.report(tmp_path / "page.html", X[160:], y[160:] > 0).read_text("utf-8")
     assert f"{accuracy_score(y[160:] > 0, model.predict(X[160:])):.4g}" in text
-    assert "80 rows that the model was not trained on" in text
+    assert "80 test rows" in text
 
 
 # -- progress and log ----------------------------------------------------------------------------------
