@@ -113,5 +113,5 @@ def _view(
     commands += [Text(f"        {words}", overflow="fold") for words in document["next"][1:]]
     parts: list[RenderableType] = [display.verdict_view(comparison)]
     parts += [display.facts_view(f"wrote {prepared.model}", **facts), *recipe_views(prepared.recipe)]
-    parts += ["", view, *commands]
+    parts += ["", view, *(Text(words, "dim") for words in comparison.about()), *commands]
     return Group(*parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,13 @@ def fit_trees(
     `data`: if its rows take more than `most_bytes`, a sample of them is taken, and there is no conclusion.
     `seconds`: that the model took.
     """
+    # threads that wait by spinning took five times as long on a busy machine
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-    from rff_dist.jobs.verdict import Predictions
+    from rff_dist.jobs.verdict import TREES, Predictions
 
-    n_samples = data.rows.n_samples
-    X, y, weights = _training_rows(data, model, seed, most_bytes)
+    X, y, weights, n_samples = _training_rows(data, model, seed, most_bytes)
     classify = comparison.classes is not None
     by_themselves = len(X) > _MANY_ROWS and (not classify or np.bincount(y)[np.unique(y)].min() > 1)
     trees: Any = HistGradientBoostingClassifier if classify else HistGradientBoostingRegressor
@@ -50,22 +52,24 @@ def fit_trees(
             break
         wanted = n_trees + min(n_trees, affordable)
         boosted.max_iter = wanted if by_themselves else min(USUAL_TREES, wanted)
-    about = f"{n_trees:,} trees, {'' if ended else 'stopped after '}{taken:.0f} s"
-    about += f", trained on {'all ' if len(X) == n_samples else ''}{len(X):,} rows"
-    handicap = None
+    told: dict[str, Any] = {
+        "about": f"{n_trees:,} trees on {len(X):,} rows, {'' if ended else 'stopped after '}{taken:.0f} s"
+    }
+    if not ended:
+        told["called"] = f"{TREES} trained as long"
     if len(X) < n_samples:
-        handicap = f"memory holds {len(X):,} of the {n_samples:,} rows to train them on"
+        told["handicap"] = f"memory holds {len(X):,} of the {n_samples:,} rows to train them on"
     if not classify:
-        return Predictions(boosted.predict(comparison.X)[:, np.newaxis], about=about, handicap=handicap)
+        return Predictions(boosted.predict(comparison.X)[:, np.newaxis], **told)
     n_classes = len(comparison.classes or ())
     logs = np.full((comparison.n_rows, n_classes), -np.inf)
     with np.errstate(divide="ignore"):
         logs[:, boosted.classes_] = np.log(boosted.predict_proba(comparison.X))
-    return Predictions(boosted.predict(comparison.X).astype(np.int64), logs, about, handicap)
+    return Predictions(boosted.predict(comparison.X).astype(np.int64), logs, **told)
 
 
-def _training_rows(data: JobData, model: RidgeModel, seed: int, most_bytes: int) -> tuple[Any, Any, Any]:
-    """Return X, y (codes of classes) and weights of all rows, or of a sample that memory holds."""
+def _training_rows(data: JobData, model: RidgeModel, seed: int, most_bytes: int) -> tuple[Any, Any, Any, int]:
+    """Return X, y (codes of classes) and weights of all rows, or of a sample that memory holds; all rows."""
     from rff_dist.classify.predict import class_of, read_classes
     from rff_dist.data.labelled import LabelledDataset
     from rff_dist.data.samples import sample_indices
@@ -78,6 +82,9 @@ def _training_rows(data: JobData, model: RidgeModel, seed: int, most_bytes: int)
     rng = np.random.Generator(np.random.Philox(seed))
     indices = sample_indices(dataset, rng, min(dataset.n_samples, max(1_000, most_bytes // row_bytes)))
     X, y, weights = dataset.take(indices)
-    counted = slice(None) if weights is None else weights > 0
     y = class_of(y) if data.labels is not None else y[:, 0]
-    return X[counted], y[counted], None if weights is None else weights[counted]
+    if weights is None:
+        return X, y, None, dataset.n_samples
+    counted = weights > 0
+    n_weightless = len(X) - int(counted.sum())
+    return X[counted], y[counted], weights[counted], dataset.n_samples - n_weightless

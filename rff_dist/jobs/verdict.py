@@ -40,7 +40,6 @@ OURS, MEAN, MOST_FREQUENT, LINEAR, TREES = (
     "linear",
     "boosted trees",
 )
-_NAMES = {LINEAR: "a linear model", MEAN: "the mean of the target"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,12 +49,14 @@ class Predictions:
     `values`: float64 array of shape (n_rows, n_targets), or int64 array of shape (n_rows,) of classes.
     `log_probabilities`: float64 array of shape (n_rows, n_classes); None without probabilities.
     `about`: how the model was trained, in words.
+    `called`: what the verdict calls it; None for the usual name.
     `handicap`: what makes a conclusion unfair, in words, such as fewer training rows; None if nothing does.
     """
 
     values: NDArray[Any]
     log_probabilities: FloatArray | None = None
     about: str | None = None
+    called: str | None = None
     handicap: str | None = None
 
 
@@ -184,7 +185,7 @@ class Comparison:
         naive = MEAN if self.classes is None else MOST_FREQUENT
         others = [name for name in self.differences if name != naive]
         for name in others or [naive]:
-            relations[self.differences[name].relation].append(f"{_named(name)} ({self._figure(name)})")
+            relations[self.differences[name].relation].append(self._named(name))
         chance = f"no difference that {self._shown_rows} can show from"
         words = {"better": "better than", "worse": "worse than", "same": chance}
         clauses = [f"{words[one]} {_and(names)}" for one, names in relations.items() if names]
@@ -195,11 +196,9 @@ class Comparison:
                 if relation == "worse"
                 else f"not better, as far as {self._shown_rows} can show, than"
             )
-            first = (
-                f"No signal was found: the model is {than} {_named(naive)} ({self._figure(naive)}). {first}"
-            )
+            first = f"No signal was found: the model is {than} {self._named(naive)}. {first}"
         handicaps = [
-            f"No conclusion on {_named(name)} ({self._figure(name)}): {one.handicap}."
+            f"No conclusion on {self._named(name)}: {one.handicap}."
             for name, one in self.predictions.items()
             if one.handicap is not None
         ]
@@ -221,6 +220,11 @@ class Comparison:
         ]
         return header, rows
 
+    def about(self) -> list[str]:
+        """Return how other models were trained, a sentence for each."""
+        known = {name: one.about for name, one in self.predictions.items()}
+        return [f"{name.capitalize()}: {words}." for name, words in known.items() if words is not None]
+
     def describe(self) -> Summary:
         """Return the comparison as JSON values."""
         return {
@@ -229,6 +233,7 @@ class Comparison:
             "n_rows": self.n_rows,
             "n_available": self.n_available,
             "measure": self.measure,
+            "about": self.about(),
             "scores": self.scores,
             "differences": {
                 name: {
@@ -270,6 +275,10 @@ class Comparison:
             return None
         # a class that a model gives no chance counts as 1 in 10¹⁵
         return np.asarray(-np.maximum(one.log_probabilities[np.arange(self.n_rows), self.y], -34.5))
+
+    def _named(self, name: str) -> str:
+        words = {LINEAR: "a linear model", MEAN: "the mean of the target"}.get(name, name)
+        return f"{self.predictions[name].called or words} ({self._figure(name)})"
 
     def _figure(self, name: str) -> str:
         value = self.scores[name][self.measure]
@@ -359,10 +368,6 @@ def with_naive(y: NDArray[Any], n_classes: int, weights: FloatArray | None) -> d
     with np.errstate(divide="ignore"):
         logs = np.broadcast_to(np.log(shares / shares.sum()), (len(y), n_classes))
     return {MOST_FREQUENT: Predictions(np.full(len(y), int(shares.argmax())), logs)}
-
-
-def _named(name: str) -> str:
-    return _NAMES.get(name, name)
 
 
 def _and(words: list[str]) -> str:

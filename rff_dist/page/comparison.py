@@ -49,8 +49,8 @@ def score_section(
     if comparison is not None:
         header, rows = comparison.table()
         page.table(f"Compared on {comparison.rows_words}", header, rows)
-        for name, one in comparison.predictions.items():
-            page.say("" if one.about is None else f"{name.capitalize()}: {one.about}.", note=True)
+        for words in comparison.about():
+            page.say(words, note=True)
     found = estimate_of(model.card)
     if found is not None:
         names = [name for name in TITLES if name in found]

@@ -1,0 +1,165 @@
+"""The rows that models are compared on, and that no model saw them: predictions against scikit-learn's."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_wine
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
+
+from rff_dist.cli.baselines import fit_trees
+from rff_dist.data.columns import MemoryColumn
+from rff_dist.data.folds import GroupFolds, HashFolds, TimeFolds
+from rff_dist.data.labelled import GroupedDataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs import judging
+from rff_dist.jobs.fits import Fit, JobData
+from rff_dist.jobs.verdict import LINEAR, OURS, TREES
+from rff_dist.ridge.options import RidgeOptions
+
+ENGINE = SerialEngine()
+OPTIONS = {"kernel": "gaussian", "length_scale": 2.0, "features": "fourier", "n_components": 64}
+
+
+def make_rows(n=120, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 3))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(n)
+
+
+def compare(data, test=None, loss=None, **options):
+    fit = Fit(options=RidgeOptions(**OPTIONS, **options), loss=loss)
+    fitted = fit.run(data, engine=ENGINE)
+    return judging.compare(fit, fitted, data, test, engine=ENGINE), fitted
+
+
+@pytest.mark.parametrize("folds", [HashFolds(4), TimeFolds(4)], ids=["hash", "time"])
+def test_rows_are_predicted_by_fits_without_their_folds(folds):
+    X, y = make_rows()
+    found, fitted = compare(JobData(ArrayDataset(X, y)), cv=folds, alphas=[0.1, 1.0])
+    Z = fitted.model.feature_map.transform(X, dtype=np.float64)
+    fold = folds.assign(0, 120, n_samples=120, groups=None)
+    expected = np.full(120, np.nan)
+    for trained, left in folds.splits:
+        some = np.isin(fold, trained)
+        expected[fold == left] = (
+            Ridge(alpha=fitted.model.alpha).fit(Z[some], y[some]).predict(Z[fold == left])
+        )
+    judged = np.isfinite(expected)  # the first fold of times is only trained on
+    np.testing.assert_allclose(found.ours.values[:, 0], expected[judged], rtol=1e-7)
+    np.testing.assert_array_equal(found.X, X[judged])
+    assert (found.by, found.n_folds) == ("cross-validation", len(folds.splits))
+
+
+def test_the_linear_model_is_scikit_learns_on_the_same_rows():
+    X, y = make_rows()
+    test = make_rows(50, seed=1)
+    found, _ = compare(JobData(ArrayDataset(X, y)), JobData(ArrayDataset(*test)), alpha=0.1)
+    scaler = StandardScaler().fit(X)
+    candidates = [
+        Ridge(alpha=alpha).fit(scaler.transform(X), y).predict(scaler.transform(test[0]))
+        for alpha in np.logspace(-6, 4, 200)
+    ]
+    gaps = [np.abs(one - found.predictions[LINEAR].values[:, 0]).max() for one in candidates]
+    # one of these penalties is within 6 % of ours
+    assert min(gaps) < 0.01
+    np.testing.assert_array_equal(found.X, test[0])
+    assert found.n_folds == 0
+
+
+def test_a_linear_classifier_is_trained_without_each_fold():
+    X, labels = load_wine(return_X_y=True)
+    data = JobData(ArrayDataset(StandardScaler().fit_transform(X)), MemoryColumn(labels))
+    found, _ = compare(data, loss="squared", cv=3, alphas=[0.1, 1.0])
+    fold = HashFolds(3).assign(0, len(X), n_samples=len(X), groups=None)
+    right = 0
+    for left in range(3):
+        some = fold != left
+        model = LogisticRegression().fit(data.rows.X[some], labels[some])
+        right += int((model.predict(data.rows.X[~some]) == labels[~some]).sum())
+    ours = round(found.scores[LINEAR]["accuracy"] * len(X))
+    assert abs(ours - right) <= 3  # another penalty
+    np.testing.assert_allclose(np.exp(found.predictions[LINEAR].log_probabilities).sum(axis=1), 1, rtol=1e-9)
+
+
+def test_rows_of_groups_are_judged_by_groups():
+    X, y = make_rows()
+    groups = MemoryColumn(np.repeat(np.arange(12), 10))
+    data = JobData(GroupedDataset(ArrayDataset(X, y), groups))
+    found, _ = compare(data, cv=GroupFolds(4), alphas=[0.1, 1.0])
+    np.testing.assert_array_equal(found.groups, groups.values)
+
+
+def test_one_sample_of_many_rows_is_judged(monkeypatch):
+    monkeypatch.setattr(judging, "MOST_VALUES", 0)
+    monkeypatch.setattr(judging, "MOST_ROWS", 1_000)
+    X, y = make_rows(4_000)
+    data = JobData(ArrayDataset(X, y))
+    found, _ = compare(data, cv=3)
+    assert (found.n_rows, found.n_available) == (1_000, 4_000)
+    assert "On 1,000 of 4,000 rows by cross-validation" in found.verdict
+
+
+def test_a_model_of_given_alpha_is_judged_by_leaving_out_each_row_and_one_without_sums_not_at_all():
+    X, y = make_rows()
+    data = JobData(ArrayDataset(X, y))
+    found, fitted = compare(data, alpha=0.3)
+    assert (found.by, set(found.differences)) == ("leave-one-out", {LINEAR, "the mean"})
+    without = replace(fitted, model=fitted.model.without_statistics())
+    assert judging.compare(Fit(options=RidgeOptions(**OPTIONS)), without, data, None, engine=ENGINE) is None
+
+
+def test_more_columns_than_features_are_no_reason_for_a_long_comparison():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((100, 70))
+    found, _ = compare(JobData(ArrayDataset(X, X[:, 0])), cv=3, alphas=[0.1, 1.0])
+    assert LINEAR not in found.predictions
+    assert "more columns (70) than the model has features (64)" in found.verdict
+
+
+# -- boosted trees ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread():
+    """Threads of scikit-learn that wait for one another by spinning would take most of the time."""
+    with threadpool_limits(1, user_api="openmp"):
+        yield
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_trees_get_all_rows_or_there_is_no_conclusion():
+    X, y = make_rows(2_000)
+    test = make_rows(300, seed=1)
+    data = JobData(ArrayDataset(X, y))
+    found, fitted = compare(data, JobData(ArrayDataset(*test)), alpha=0.1)
+    given = {"seconds": 300.0, "seed": 0}
+    trees = fit_trees(data, fitted.model, found, most_bytes=10**9, **given)
+    expected = HistGradientBoostingRegressor(early_stopping=False, random_state=0).fit(X, y).predict(test[0])
+    np.testing.assert_allclose(trees.values[:, 0], expected, rtol=1e-9)
+    assert trees.handicap is None
+    assert "100 trees on 2,000 rows" in trees.about
+    assert TREES in found.with_model(TREES, trees).differences
+    few = fit_trees(data, fitted.model, found, most_bytes=1, **given)
+    assert few.handicap == "memory holds 1,000 of the 2,000 rows to train them on"
+    verdict = found.with_model(TREES, few).verdict
+    assert "No conclusion on boosted trees" in verdict
+    assert found.with_model(TREES, few).differences.keys() == {LINEAR, "the mean"}
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_trees_of_classes_give_each_class_its_own_probability():
+    X, labels = load_wine(return_X_y=True)
+    rows = np.arange(len(X)) % 5 != 0
+    data = JobData(ArrayDataset(X[rows]), MemoryColumn(labels[rows]))
+    test = JobData(ArrayDataset(X[~rows]), MemoryColumn(labels[~rows]))
+    found, fitted = compare(data, test, loss="squared", alpha=0.1)
+    trees = fit_trees(data, fitted.model, found, seconds=1.0, seed=0, most_bytes=10**9)
+    np.testing.assert_allclose(np.exp(trees.log_probabilities).sum(axis=1), 1, rtol=1e-9)
+    np.testing.assert_array_equal(trees.log_probabilities.argmax(axis=1), trees.values)
+    assert found.predictions.keys() >= {OURS, LINEAR}
+    assert (trees.values == found.y).mean() > 0.8
