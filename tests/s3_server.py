@@ -62,6 +62,18 @@ class S3Server:
         fault = {"times": times, "status": status, "method": method, "path": path, "after": after}
         self._post("/_faults", json.dumps(fault).encode())
 
+    def pause(self, after: int) -> None:
+        """Let the request after `after` others wait for `go_on`."""
+        self._post("/_pause", str(after).encode())
+
+    def is_paused(self) -> bool:
+        """Return whether a request waits; it may take a minute to come."""
+        return bool(json.loads(self._post("/_is_paused", b"")))
+
+    def go_on(self) -> None:
+        """Let the request that waits go on, and no further one wait."""
+        self._post("/_go_on", b"")
+
     def requests(self) -> list[str]:
         """Return the requests since the last call, as "PUT /bucket/name 200"."""
         found: list[str] = json.loads(self._post("/_requests", b""))
@@ -107,7 +119,7 @@ class S3Server:
 
     def _post(self, path: str, body: bytes, method: str = "POST") -> bytes:
         request = urllib.request.Request(self.endpoint + path, data=body, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=90) as answer:
             content: bytes = answer.read()
         return content
 
@@ -146,6 +158,8 @@ class _Faults:
         self._lock = threading.Lock()
         self._faults: list[dict[str, Any]] = []
         self._seen: list[str] = []
+        self._pause_after: int | None = None
+        self._paused, self._go_on = threading.Event(), threading.Event()
 
     def __call__(self, environment: Environment, start_response: Callable[..., Any]) -> Iterable[bytes]:
         method, path = environment["REQUEST_METHOD"], environment["PATH_INFO"]
@@ -157,6 +171,11 @@ class _Faults:
                 seen, self._seen = self._seen, []
             start_response("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(seen).encode()]
+        if path in ("/_pause", "/_is_paused", "/_go_on"):
+            found = self._answer(path, environment)
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(found).encode()]
+        self._wait_if_paused()
         status = self._spoiled(method, path)
         if status is None:
 
@@ -174,6 +193,28 @@ class _Faults:
             raise ConnectionResetError
         start_response(f"{status} Spoiled", [("Content-Type", "application/xml")])
         return [f"<Error><Code>Spoiled</Code><Message>asked for {status}</Message></Error>".encode()]
+
+    def _answer(self, path: str, environment: Environment) -> bool:
+        if path == "/_is_paused":
+            return self._paused.wait(60)
+        with self._lock:
+            self._pause_after = None
+            if path == "/_go_on":
+                self._go_on.set()
+            else:
+                self._paused.clear()
+                self._go_on.clear()
+                self._pause_after = int(environment["wsgi.input"].read(int(environment["CONTENT_LENGTH"])))
+        return True
+
+    def _wait_if_paused(self) -> None:
+        with self._lock:
+            if self._pause_after != 0:
+                self._pause_after = None if self._pause_after is None else self._pause_after - 1
+                return
+            self._pause_after = None
+        self._paused.set()
+        self._go_on.wait(60)
 
     def _note(self, line: str) -> None:
         with self._lock:

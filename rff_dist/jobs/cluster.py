@@ -37,7 +37,7 @@ from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
-from rff_dist.storage.leases import Lease, hold
+from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import check_output
 from rff_dist.text import redact
@@ -49,7 +49,6 @@ class ClusteringRun:
     """A run of the clustering job: what to do, and what its steps have found.
 
     `known`: known labels to compare the clusters with.
-    `lease`: the right to write the model.
     `moments`, `feature_map`, `passes`, `found`, `comparison`, `agreement`, `staged`: results of the steps;
       None, or empty, before.
     """
@@ -58,7 +57,6 @@ class ClusteringRun:
     dataset: ZarrDataset
     known: Column | None
     engine: Engine
-    lease: Lease | None
     moments: Moments | None = None
     feature_map: FeatureMap | None = None
     passes: Iterator[LloydPass] | None = None
@@ -206,7 +204,6 @@ class ClusteringRun:
         job, clusters, version = self.job, self.clusters, None
         # The centres come first: labels can be written again with them.
         if job.model is not None:
-            made(self.lease).check()
             card = {**clusters.card, **self.choice}
             if self.agreement is not None:
                 card["agreement"] = self._describe_agreement(self.agreement)
@@ -257,9 +254,10 @@ def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
     kmeans_starts.check_rows(dataset, job.lloyd.numbers[-1])
     with ExitStack() as stack:
         stack.enter_context(hold(job.output, holder=runner.holder))
-        lease = None if job.model is None else stack.enter_context(hold(job.model, holder=runner.holder))
+        if job.model is not None:
+            stack.enter_context(hold(job.model, holder=runner.holder))
         engine = stack.enter_context(runner.open_engine(dataset.n_samples))
-        run = ClusteringRun(job, dataset, known, engine, lease)
+        run = ClusteringRun(job, dataset, known, engine)
         run.check_memory()
         stack.enter_context(resumable(engine, parse_location(job.output)))
         try:

@@ -23,10 +23,9 @@ def refit_model(job: Refit, runner: Runner) -> Summary:
     inputs = [parse_location(url) for url in (job.like, job.source.data)]
     output = check_place(place.model, register=place.register, overwrite=place.overwrite, inputs=inputs)
     model, dataset = read_model(job.like), open_dataset(job.source.data, **job.source.names())
-    with hold(output, holder=runner.holder) as lease:
+    with hold(output, holder=runner.holder):
         with runner.open_engine(dataset.n_samples) as engine:
             found = refit_on(model, dataset, engine=engine)
-        lease.check()
         return _publish(found, job, data=dataset.url, reason=f"refitted like {redact(job.like)}")
 
 
@@ -38,9 +37,8 @@ def merge_models(job: Merge) -> Summary:
     place = job.destination
     inputs = [parse_location(url) for url in job.models]
     output = check_place(place.model, register=place.register, overwrite=place.overwrite, inputs=inputs)
-    with hold(output, holder="a merge") as lease:
+    with hold(output, holder="a merge"):
         found = merge([read_model(url) for url in job.models], [redact(url) for url in job.models])
-        lease.check()
         return _publish(found, job, data=None, reason=f"merged of {len(job.models)} models")
 
 

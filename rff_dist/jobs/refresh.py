@@ -45,7 +45,7 @@ from rff_dist.statistics.moments import ColumnMoments, Moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.documents import parse_document, sign_document
-from rff_dist.storage.leases import Lease, hold
+from rff_dist.storage.leases import check_lease, hold
 from rff_dist.storage.loads import ALL_ROWS
 from rff_dist.storage.locations import Location, open_store, parse_location, read_bytes, write_bytes
 from rff_dist.storage.records import Record, peek_record, read_record
@@ -146,7 +146,6 @@ class Refresh:
     version: Version | None
     dataset: Dataset
     refusals: list[Refusal]
-    lease: Lease
     runner: Runner
     test: Dataset | None = None
     tolerance: float = TOLERANCE
@@ -219,7 +218,7 @@ def open_refresh(
         raise InvalidParameterError(f"`backfill` is {backfill}; expected the number of a row, from 0")
     location = parse_location(url)
     _check_kind(peek_record(location.url), location.url)  # before the lease is taken
-    with hold(location, holder=runner.holder) as lease:
+    with hold(location, holder=runner.holder):
         version = RegisteredModel(location.url).current()
         yield Refresh(
             location=location,
@@ -227,7 +226,6 @@ def open_refresh(
             version=version,
             dataset=dataset,
             refusals=find_lacking(location),
-            lease=lease,
             runner=runner,
             **options,
         )
@@ -399,8 +397,8 @@ def publish_update(job: Refresh) -> Summary:
     if job.dry_run:
         decision = f"would be {'published' if passed else 'kept'}"
         return _outcome(job, job.champion, decision, reason, job.version)
-    job.lease.check()
     if not passed:
+        check_lease(job.location)
         _write_refusals(job.location, [*read_refusals(job.location), *refuse(job.dataset, rows, reason)])
         logger.warning("%s is kept: %s", job.location, reason)
         return _outcome(job, job.champion, "kept", reason, job.version)

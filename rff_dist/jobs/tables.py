@@ -20,7 +20,7 @@ from rff_dist.ingest.roles import Roles
 from rff_dist.ingest.tables import to_column
 from rff_dist.jobs.options import Source
 from rff_dist.storage.contents import read_arrays
-from rff_dist.storage.files import has_object, upload
+from rff_dist.storage.files import find_object, upload
 from rff_dist.storage.locations import NODE_FILES, Location, parse_location, store_errors
 from rff_dist.storage.output_places import discard
 from rff_dist.storage.writing import Progress, Writing
@@ -111,7 +111,7 @@ def check_file(url: str, source: str, *, overwrite: bool) -> None:
     if location.scheme in ("memory", "https"):
         raise StorageError(f"{location}: no file can be written there; expected a path or an object store")
     path = Path(location.path)
-    there = path.exists() if location.is_local else has_object(location)
+    there = path.exists() if location.is_local else find_object(location) is not None
     if (location.is_local and path.is_dir()) or (there and not overwrite):
         raise OutputExistsError(
             f"{location} exists; give another path, or overwrite=True (--overwrite at the command line)"
@@ -125,13 +125,15 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
 
     `arrays`: names of arrays of one axis or two.
     `columns`: names of the columns of arrays of two axes: targets, or classes.
-    Raises StorageError if it cannot be written.
+    Raises ConflictError if another run has written the table meanwhile, in an object store; StorageError if
+      it cannot be written.
     """
     import pyarrow
     from pyarrow import csv, parquet
 
     location = parse_location(url)
     path = Path(location.path)
+    before = None if location.is_local else find_object(location)
     kind = parquet.ParquetWriter if file_kind(url) == "parquet" else csv.CSVWriter
     writer: Any = None
     with ExitStack() as stack, store_errors(f"{location} cannot be written"):
@@ -151,7 +153,7 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
             if location.is_local:
                 os.replace(partial, path)
             else:
-                upload(partial, location)
+                upload(partial, location, expected=before)
         finally:
             partial.unlink(missing_ok=True)
 

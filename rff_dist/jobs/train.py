@@ -29,7 +29,7 @@ from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import RidgeModel, write_model
 from rff_dist.ridge.plan import check_solver_plan
-from rff_dist.storage.leases import Lease, hold
+from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import RECORD_FILE, Location, list_names, parse_location
 from rff_dist.storage.output_places import beside, discard, hidden_beside, holds_versions
 from rff_dist.storage.records import peek_record, write_record
@@ -53,7 +53,6 @@ class Training:
     `engine`: runs all passes.
     `output`: where the model is published.
     `folder`: where the run keeps its records.
-    `lease`: the right to write to `output`, which is checked again before the model is published.
     `test`: rows to evaluate the model on.
     `overwrite`: whether a model at `output` may be replaced.
     `register`: whether the model is published as the next version of a registered one.
@@ -68,7 +67,6 @@ class Training:
     engine: Engine
     output: Location
     folder: Location
-    lease: Lease
     test: JobData | None = None
     overwrite: bool = False
     register: bool = False
@@ -164,12 +162,10 @@ def open_run(
     inputs = [] if data.rows.url is None else [parse_location(data.rows.url)]
     place = {name: options.get(name, False) for name in ("overwrite", "register")}
     output = check_place(model_url, inputs=inputs, **place)
-    with hold(output, holder=holder) as lease:
+    with hold(output, holder=holder):
         _remove_leftovers(output)
         folder = hidden_beside(output, "run")
-        run = Training(
-            fit=fit, data=data, engine=engine, output=output, folder=folder, lease=lease, **options
-        )
+        run = Training(fit=fit, data=data, engine=engine, output=output, folder=folder, **options)
         try:
             with resumable(engine, output):
                 yield run
@@ -303,7 +299,6 @@ def publish_model(run: Training) -> Summary:
     if run.metrics is not None:
         model = model.with_card(metrics=run.metrics)
     try:
-        run.lease.check()
         version = store(
             model if run.statistics else model.without_statistics(),
             run.output.url,

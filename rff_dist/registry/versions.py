@@ -36,11 +36,13 @@ from rff_dist.errors import (
     IntegrityError,
     InvalidParameterError,
     NoSuchVersionError,
+    OutputBusyError,
     OutputExistsError,
 )
 from rff_dist.storage.conditional import create_bytes
 from rff_dist.storage.current_version import Pointer, read_pointer, swap_pointer, version_place
 from rff_dist.storage.documents import parse_document, sign_document
+from rff_dist.storage.leases import check_lease
 from rff_dist.storage.locations import (
     LINEAGE_FILE,
     RECORD_FILE,
@@ -204,8 +206,9 @@ class RegisteredModel:
           by default the current one; `code_version` is by default this release's; `data` is a URL, which is
           stored without credentials.
         `promote`: whether to make it the current version now; if not, call `promote` later.
-        Raises StorageError if it cannot be written, or something else is at this place (the current version
-          then stays); InvalidParameterError if the lineage is not JSON.
+        Raises OutputBusyError if this context has lost the lease of the model; StorageError if it cannot be
+          written, or something else is at this place (the current version then stays); InvalidParameterError
+          if the lineage is not JSON.
         """
         facts = _checked_lineage(lineage)
         self._refuse_others()
@@ -226,8 +229,9 @@ class RegisteredModel:
                 lineage=facts,
                 reason=reason,
             )
+            check_lease(self.location)
             _write_lineage(version)
-            self._claims.publish(number, claim, created=version.created)
+            self._claims.note(number, {**claim, _PUBLISHED: version.created})
         except BaseException:
             discard(place)
             raise
@@ -235,6 +239,10 @@ class RegisteredModel:
         if promote:
             try:
                 self.promote(number, reason=reason)
+            except OutputBusyError:  # Another run has taken over: its version is the next one, not this.
+                self._claims.note(number, claim)
+                discard(place)
+                raise
             except BaseException as error:
                 error.add_note(
                     f"version {number} of {self.location} was published, but is not the current one"
@@ -248,7 +256,8 @@ class RegisteredModel:
         The version before stays, for `rollback`. Two promotions at the same moment are both recorded, in the
         order of their success, so that neither is lost.
 
-        Raises NoSuchVersionError if there is no such version; StorageError if the pointer cannot be written.
+        Raises NoSuchVersionError if there is no such version; OutputBusyError if this context has lost the
+          lease of the model; StorageError if the pointer cannot be written.
         """
         for _ in range(_ATTEMPTS):
             before, tagged = read_pointer(self.location)
@@ -258,6 +267,7 @@ class RegisteredModel:
             if number in now.removing:
                 raise NoSuchVersionError(f"version {number} of {self.location} is being removed")
             previous = now.previous if now.number == number else (*now.previous, now.number)
+            check_lease(self.location)
             with suppress(ConflictError), _writing(self.location):
                 swap_pointer(self.location, now.moved(number, previous, reason), expected=tagged)
                 return version
@@ -463,11 +473,11 @@ class Claims:
                 number += 1
         return number, claim
 
-    def publish(self, number: int, claim: Mapping[str, Any], *, created: str) -> None:
-        """Note in a claim when its version was published."""
+    def note(self, number: int, claim: Mapping[str, Any]) -> None:
+        """Replace a claim by its owner's new one, which says when its version was published, if it was."""
         with _writing(self.place):
             store = open_store(self.place, read_only=False)
-            write_bytes(store, f"{number}.json", json.dumps({**claim, _PUBLISHED: created}).encode())
+            write_bytes(store, f"{number}.json", json.dumps(claim).encode())
 
     def is_published(self, number: int) -> bool:
         """Return whether a claim says that its version was published; older releases did not write that."""

@@ -133,10 +133,10 @@ def write_output[S](
     blocks = blocks_of(dataset)
     layout = Layout(dataset.n_samples, blocks[0].n_samples, **options)  # no two tasks write to one chunk
     inputs = [] if dataset.url is None else [dataset.url]
-    task, staged = BlockTask(dataset, compute), None
+    task, place = BlockTask(dataset, compute), None
     if engine.ledger is not None and (name := name_pass(task, blocks, (state, layout))) is not None:
-        staged = engine.ledger.output(name)
-    output = create_output(url, layout, inputs=inputs, overwrite=overwrite, staged=staged)
+        place = engine.ledger.output(name)
+    output = create_output(url, layout, inputs=inputs, overwrite=overwrite, place=place)
     begun, n_kept = time.perf_counter(), 0
     try:
         missing = [block for block in blocks if not output.holds(block)]
@@ -150,7 +150,7 @@ def write_output[S](
         if attributes is not None:
             output.finish(attributes)
     except BaseException:  # interrupts too
-        if staged is None or (not n_kept and time.perf_counter() - begun < WORTH_KEEPING_S):
+        if place is None or (not n_kept and time.perf_counter() - begun < WORTH_KEEPING_S):
             output.discard()
         raise
     return output

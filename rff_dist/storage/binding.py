@@ -20,12 +20,14 @@ from zarr.abc.store import Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.common import concurrent_map
 from zarr.core.sync import sync
+from zarr.storage import ObjectStore
 
 from rff_dist.errors import IntegrityError, StorageError, VersionError
 from rff_dist.storage.arrays import Header, load_json, read_header
 from rff_dist.storage.bounded import CheckedStore
-from rff_dist.storage.generations import MANIFEST, manifest_of
-from rff_dist.storage.locations import read_bytes, write_bytes
+from rff_dist.storage.conditional import overtaken, read_tagged, replace_bytes
+from rff_dist.storage.generations import MANIFEST, is_pointer, manifest_of
+from rff_dist.storage.locations import Location, write_bytes
 
 FORMAT_VERSION = 1
 _FILE, _PARTS, _COVERS, _DIGEST = "zarr.json", "arrays", "covers", "digest"
@@ -37,18 +39,29 @@ type ChunkNumbers = Mapping[str, Iterable[int]]
 
 
 def complete(
-    store: Store, names: Iterable[str], attributes: Mapping[str, Any], *, changed: ChunkNumbers | None = None
+    store: Store,
+    names: Iterable[str],
+    attributes: Mapping[str, Any],
+    *,
+    place: Location,
+    changed: ChunkNumbers | None = None,
 ) -> None:
     """Write a group's attributes, with a manifest that binds its arrays. This is the last write of a dataset.
 
+    In an object store this publishes the dataset, if nobody has replaced the group's metadata meanwhile.
+
     `names`: names of the arrays.
     `attributes`: new or changed attributes, among them the manifest's entries about the rows.
+    `place`: where the dataset is to appear, for errors.
     `changed`: numbers of the chunks that changed since the manifest before; None: all.
+    Raises ConflictError if another writer published its dataset in this place.
     """
-    content = read_bytes(store, _FILE, where=str(store))
-    if content is None:
-        raise StorageError(f"{_FILE} is gone from {store}; another program removed it. Write the data again")
-    document = load_json(content)
+    found = read_tagged(store, _FILE, where=place)
+    if found is None:
+        raise StorageError(f"{_FILE} is gone from {place}; another program removed it. Write the data again")
+    document = load_json(found.content)
+    if is_pointer(document["attributes"]):
+        raise overtaken(place)
     known = manifest_of(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
     parts = {name: _describe(store, name, known.get(name), (changed or {}).get(name, ())) for name in names}
     state = {"state": "complete", "format_version": FORMAT_VERSION}
@@ -56,7 +69,12 @@ def complete(
     document["attributes"] = {**document["attributes"], **attributes, MANIFEST: manifest}
     manifest[_COVERS] = sorted(document["attributes"])
     manifest[_DIGEST] = _digest_of(document)
-    write_bytes(store, _FILE, json.dumps(document, indent=2).encode())
+    content = json.dumps(document, indent=2).encode()
+    if not isinstance(store, ObjectStore):
+        # Nobody else writes to a hidden folder or a session of Icechunk.
+        write_bytes(store, _FILE, content)
+    elif not replace_bytes(store, _FILE, content, expected=found, where=place):
+        raise overtaken(place)
 
 
 def check_group(content: bytes, place: str) -> None:
@@ -82,7 +100,7 @@ def check_array(header: Header | None, attributes: Mapping[str, Any], name: str,
     Raises IntegrityError if they differ.
     """
     manifest = manifest_of(attributes)
-    if "generation" in manifest:  # The pointer to a newer generation has replaced this one's manifest.
+    if is_pointer(attributes):  # The pointer to a newer generation has replaced this one's manifest.
         return
     parts = manifest.get(_PARTS, {})
     part = parts.get(name) if isinstance(parts, Mapping) else None

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
+from rff_dist.errors import ConflictError
 from rff_dist.storage.locations import Location, reaching, read_bytes, write_bytes
 from rff_dist.storage.locks import lock_file
 
@@ -37,6 +38,11 @@ class Tagged:
     content: bytes
     tag: Mapping[str, str]
 
+    @classmethod
+    def of(cls, content: bytes, meta: Mapping[str, Any]) -> Tagged:
+        """Return what an object store tells of an object in `meta`; the content need not be read then."""
+        return cls(content, {name: value for name in ("e_tag", "version") if (value := meta[name])})
+
 
 def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | None:
     """Return what is stored under `key`, for a later `replace_bytes`; None if there is nothing.
@@ -53,8 +59,15 @@ def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | No
             found = obstore.get(store.store, key)
         except FileNotFoundError:
             return None
-        tag = {name: value for name in ("e_tag", "version") if (value := found.meta[name])}
-        return Tagged(bytes(found.bytes()), tag)
+        return Tagged.of(bytes(found.bytes()), dict(found.meta))
+
+
+def overtaken(location: Location) -> ConflictError:
+    """Return the error of a run whose output another one has published meanwhile."""
+    return ConflictError(
+        f"another run has written {location} meanwhile, and it stays as that run left it. Look at what is "
+        "there now, and repeat this run if you still want it"
+    )
 
 
 def create_bytes(store: Store, key: str, content: bytes, *, where: Location | str) -> bool:
@@ -105,14 +118,22 @@ def replace_bytes(
     return True
 
 
-def _locked(store: Store, key: str) -> AbstractContextManager[object]:
-    """Return the lock on a key of a folder or of a store in memory."""
+@contextmanager
+def _locked(store: Store, key: str) -> Iterator[None]:
+    """Hold the lock on a key of a folder or of a store in memory."""
     if isinstance(store, MemoryStore):
-        return _memory_lock
+        with _memory_lock:  # Its holder writes to memory.
+            yield
+        return
     assert isinstance(store, LocalStore)
     path = Path(store.root) / key
     path.parent.mkdir(parents=True, exist_ok=True)
-    return lock_file(path.with_name(f".{path.name}.lock"))
+    lock = path.with_name(f".{path.name}.lock")
+    with lock_file(lock):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
@@ -147,6 +168,10 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
     return True
 
 
+def _state(tagged: Tagged | None) -> Mapping[str, str] | bytes | None:
+    return None if tagged is None else tagged.tag or tagged.content
+
+
 def _put_unguarded(
     store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any
 ) -> bool:
@@ -154,7 +179,7 @@ def _put_unguarded(
     logger.warning(
         "%s has no conditional writes: two writers at the same moment could overwrite one another", where
     )
-    if read_bytes(store, key, where=where) != (None if expected is None else expected.content):
+    if _state(read_tagged(store, key, where=where)) != _state(expected):
         return False
     with reaching(f"{where} cannot be written", key):
         write_bytes(store, key, content)

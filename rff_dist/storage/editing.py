@@ -133,7 +133,8 @@ class Editing:
             LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
         }
         found = {**(attributes or {}), MANIFEST: {**manifest, **state}}
-        complete(self._change.store, self.headers, found, changed=self._change.changed_chunks())
+        changed = self._change.changed_chunks()
+        complete(self._change.store, self.headers, found, place=self.location, changed=changed)
         told = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain, **facts}
         return self._change.commit(message, told)
 

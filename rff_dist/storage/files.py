@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rff_dist.errors import StorageError
+from rff_dist.storage.conditional import Tagged, overtaken, replace_bytes
+from rff_dist.storage.leases import check_lease
 from rff_dist.storage.locations import Location, open_store, reaching
+
+_IN_ONE_REQUEST = 2**30  # bytes; object stores take at least 5 GiB
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, what: str) -> Path:
@@ -32,25 +36,34 @@ def write_whole(path: Path, write: Callable[[Path], object], *, what: str) -> Pa
     return path
 
 
-def has_object(location: Location) -> bool:
-    """Return whether an object store has an object at `location`."""
+def find_object(location: Location) -> Tagged | None:
+    """Return the tag, without the content, of the object at a location in an object store; None if absent."""
     import obstore
 
     store, name = _store_above(location)
     with reaching(f"{location} cannot be looked at"):
         try:
-            obstore.head(store.store, name)
+            return Tagged.of(b"", dict(obstore.head(store.store, name)))
         except FileNotFoundError:
-            return False
-    return True
+            return None
 
 
-def upload(path: Path, location: Location) -> None:
-    """Store a file as the object at `location`; readers see it only when it is complete."""
+def upload(path: Path, location: Location, *, expected: Tagged | None) -> None:
+    """Store a file as the object at `location`; readers see it only when it is complete.
+
+    `expected`: the result of `find_object` when the work began.
+    Raises ConflictError if another run stored the object meanwhile; OutputBusyError if this context has lost
+      the lease of `location`.
+    """
     import obstore
 
     store, name = _store_above(location)
-    obstore.put(store.store, name, path)
+    check_lease(location)
+    if path.stat().st_size > _IN_ONE_REQUEST:
+        # Requests with a condition are not sent in parts, and would hold all of the file in memory.
+        obstore.put(store.store, name, path)
+    elif not replace_bytes(store, name, path.read_bytes(), expected=expected, where=location):
+        raise overtaken(location)
 
 
 def _store_above(location: Location) -> tuple[Any, str]:

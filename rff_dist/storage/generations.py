@@ -3,12 +3,17 @@
 On disk and in memory a dataset is written beside its place and moved there. In an object store the first
 dataset is written in its place: `zarr.json` is created on condition that nobody else did, says that the
 dataset is unfinished, and is replaced last. A dataset that is overwritten must stay whole for its readers, so
-the next generation is written to a folder in it, and `zarr.json` then names that folder in one request::
+the next generation is written to a folder in it, and `zarr.json` then names that folder in one request, if it
+still is what it was when the writing began::
 
     data.zarr/
     ├── zarr.json                 {"rff_dist": {"generation": "generation-…", "previous": …}}
     ├── generation-<token>/       the dataset
     └── generation-<token>/       the one before, for readers that have it open; the next write removes it
+
+Nobody writes where another writer has begun, dead or alive: what a writer left unfinished in the place stays
+claimed, and the next dataset becomes a generation. So a writer that lives on after it was taken for dead can
+neither damage what the others write nor publish over it.
 """
 
 from __future__ import annotations
@@ -26,8 +31,8 @@ import zarr
 from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.storage import output_places
 from rff_dist.storage.arrays import load_json
-from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
-from rff_dist.storage.leases import remove_unfinished
+from rff_dist.storage.conditional import Tagged, create_bytes, overtaken, read_tagged, replace_bytes
+from rff_dist.storage.leases import check_lease
 from rff_dist.storage.locations import Location, exists, list_names, open_store, read_file, store_errors
 from rff_dist.storage.output_places import discard, stage
 
@@ -38,7 +43,6 @@ LOADS = "loads"  # where each load ends and when it came; see `storage.loads`
 LINE = "line"  # rows and digest of the last version that changed old rows, and of each append since
 _FILE = "zarr.json"
 _GENERATION = re.compile(r"generation-[0-9a-f]{32}")
-_ATTEMPTS = 8  # A swap is repeated if another writer was quicker.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,41 @@ class _Names:
     n_samples: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Where a dataset is written until `put_in_place`.
+
+    `location`: where it is to appear.
+    `place`: where it is written.
+    `before`: in an object store, the `zarr.json` that it is to replace.
+    """
+
+    location: Location
+    place: Location
+    before: Tagged | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first dataset of an object store's place, which is written there."""
+        return self.location.is_remote and self.place == self.location
+
+    def discard(self) -> None:
+        """Remove what was written; what was at `location` before, or another writer put there, stays."""
+        if self.is_first:
+            _remove(self.location, "")
+        else:
+            discard(self.place)
+
+
 def manifest_of(attributes: object) -> Mapping[str, Any]:
     """Return the manifest among a group's attributes; empty if there is none."""
     manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
     return manifest if isinstance(manifest, Mapping) else {}
+
+
+def is_pointer(attributes: object) -> bool:
+    """Return whether a group's attributes only name the generation that holds the dataset."""
+    return "generation" in manifest_of(attributes)
 
 
 def name_of(attributes: Mapping[str, Any]) -> str | None:
@@ -67,34 +102,36 @@ def name_of(attributes: Mapping[str, Any]) -> str | None:
 
 
 def begin(
-    location: Location, attributes: Mapping[str, Any], *, staged: Location | None = None
-) -> tuple[Location, zarr.Group]:
+    location: Location, attributes: Mapping[str, Any], *, place: Location | None = None
+) -> tuple[Staged, zarr.Group]:
     """Create the group of a dataset that is to appear at `location`, after `check_output` allowed it.
 
-    `staged`: where to write it; None: a new place.
-    Returns the place where it is written until `put_in_place` (`discard` removes it), and the group.
+    `place`: where to write it; None: a new place.
     Raises OutputExistsError if another writer began there at the same moment; StorageError if it cannot be
       written.
     """
-    remove_unfinished(location)
-    if staged is None:
-        overwrites = location.is_remote and exists(location)
-        staged = location.child(f"generation-{uuid.uuid4().hex}") if overwrites else stage(location)
+    before = None
+    if place is None:
+        place = stage(location)
+        if location.is_remote and exists(location):
+            place = location.child(f"generation-{uuid.uuid4().hex}")
+            before = read_tagged(open_store(location, read_only=True), _FILE, where=location)
+    staged = Staged(location, place, before)
     with store_errors(f"{location} cannot be written", ""):
         try:
-            return staged, _create_group(staged, location, attributes)
+            return staged, _create_group(place, location, attributes)
         except StorageError:
             raise  # What is there may belong to another writer, so nothing is removed.
         except Exception:
-            discard(staged)
+            staged.discard()
             raise
 
 
-def _create_group(staged: Location, location: Location, attributes: Mapping[str, Any]) -> zarr.Group:
-    if staged.is_local:
-        Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
-    store = open_store(staged, read_only=False)
-    if not staged.is_remote:
+def _create_group(place: Location, location: Location, attributes: Mapping[str, Any]) -> zarr.Group:
+    if place.is_local:
+        Path(place.path).parent.mkdir(parents=True, exist_ok=True)
+    store = open_store(place, read_only=False)
+    if not place.is_remote:
         return zarr.create_group(store, attributes=dict(attributes))
     # The token makes these bytes unlike every other writer's, as `create_bytes` needs.
     manifest = {**attributes.get(MANIFEST, {}), "writer": uuid.uuid4().hex}
@@ -107,31 +144,33 @@ def _create_group(staged: Location, location: Location, attributes: Mapping[str,
     return zarr.open_group(store, mode="r+")
 
 
-def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
-    """Put a finished dataset at `location`; readers find the old one or this one.
+def put_in_place(staged: Staged, *, overwrite: bool) -> None:
+    """Put a finished dataset in its place; readers find the old one or this one.
 
-    Raises OutputExistsError if something has appeared there meanwhile and `overwrite` is False; StorageError
-      if the store does not answer. After an error the old dataset stays.
+    Raises OutputExistsError if something has appeared there meanwhile and `overwrite` is False; ConflictError
+      if in an object store another run wrote there meanwhile; OutputBusyError if this context has lost the
+      lease; StorageError if the store does not answer. After an error what is there stays.
     """
-    if staged == location:
-        return
+    location = staged.location
+    if staged.is_first:
+        return  # `complete` has published it.
+    check_lease(location)
     if not location.is_remote:
-        output_places.put_in_place(staged, location, overwrite=overwrite)
+        output_places.put_in_place(staged.place, location, overwrite=overwrite)
         return
     store = open_store(location, read_only=False)
-    name = staged.path.removeprefix(f"{location.path}/")
-    for _ in range(_ATTEMPTS):
-        found = read_tagged(store, _FILE, where=location)
-        # There is no zarr.json if the old dataset was removed meanwhile, or is of Zarr format 2.
-        before = _Names() if found is None else _names(found.content)
-        manifest: dict[str, Any] = {"state": "complete", "generation": name, "previous": before.current}
-        if before.n_samples is not None:
-            manifest["n_samples"] = before.n_samples
-        if replace_bytes(store, _FILE, _document({MANIFEST: manifest}), expected=found, where=location):
-            if before.previous is not None:
-                _remove(location, before.previous)
-            return
-    raise StorageError(f"{location} is overwritten by several runs at this moment; repeat this one later")
+    name = staged.place.path.removeprefix(f"{location.path}/")
+    # There is no zarr.json if the old dataset is of Zarr format 2.
+    before = _Names() if staged.before is None else _names(staged.before.content)
+    manifest: dict[str, Any] = {"state": "complete", "generation": name, "previous": before.current}
+    if before.n_samples is not None:
+        manifest["n_samples"] = before.n_samples
+    if not replace_bytes(
+        store, _FILE, _document({MANIFEST: manifest}), expected=staged.before, where=location
+    ):
+        raise overtaken(location)
+    if before.previous is not None:
+        _remove(location, before.previous)
 
 
 def resolve(location: Location) -> Location:
@@ -147,7 +186,7 @@ def resolve(location: Location) -> Location:
 
 
 def _names(content: bytes) -> _Names:
-    """Read the generations that `zarr.json` names; other errors in it are left to whoever opens the group."""
+    """Return the generations that `zarr.json` names; errors in it are left to whoever opens the group."""
     try:
         manifest = manifest_of(load_json(content).get("attributes"))
     except StorageError:

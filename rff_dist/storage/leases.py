@@ -4,9 +4,12 @@ In a folder the lease is a lock of the operating system on the file `.NAME.lock`
 with its process, so that no clock matters. Whoever gets it removes what killed writers left there.
 
 In an object store the lease is an object in `.NAME.lease` beside the output. It is created if there is none,
-or replaced if nobody else has replaced it, and its holder renews it every `BEAT_S` seconds. A dead holder's
-lease is void: at once if its process ran on this machine, else `EXPIRES_S` after its last sign of life, once
-it has been watched for a while longer without another sign (clocks of two machines may differ).
+or replaced if nobody else has replaced it, and its holder renews it every `BEAT_S` seconds. The kernel tells
+whether a holder on this machine lives. A holder on another machine counts as dead `EXPIRES_S` after its last
+sign of life, once it has been watched for a while longer without another sign (clocks of two machines may
+differ). A slow machine can lose such a lease while it lives. So the lease saves two runs from working in
+vain, and does not protect the output: whoever publishes in an object store replaces its pointer on condition
+that nobody else did (`storage.conditional`), after a last look at the lease (`check_lease`).
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from rff_dist.errors import OutputBusyError, RFFDistError
 from rff_dist.storage.conditional import Tagged, read_tagged, replace_bytes
 from rff_dist.storage.locations import Location, delete_bytes, open_store, parse_location, store_errors
 from rff_dist.storage.locks import duration, is_at, lock_file
-from rff_dist.storage.output_places import beside, discard, is_unfinished
+from rff_dist.storage.output_places import beside, discard
 from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
@@ -45,56 +48,50 @@ _KEY = "holder.json"
 _live: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to write to a location, as long as `with hold(...)` lasts.
-
-    `check`: call it before something is published. It raises OutputBusyError if another run has taken over;
-      StorageError if the store does not answer.
-    """
-
-    check: Callable[[], None]
-
-
-# The leases of this context by URL, so that a step of a run that holds one may ask for it again.
-_held: ContextVar[Mapping[str, Lease]] = ContextVar("leases", default={})  # noqa: B039  # never changed
+# The checks of the leases that this context holds, by URL. A step of a run that holds one gets it again.
+_held: ContextVar[Mapping[str, Callable[[], None]]] = ContextVar("leases", default={})  # noqa: B039
 
 
 @contextmanager
-def hold(location: str | os.PathLike[str] | Location, *, holder: str) -> Iterator[Lease]:
+def hold(location: str | os.PathLike[str] | Location, *, holder: str) -> Iterator[None]:
     """Keep other runs from writing to `location` as long as the context lasts.
 
-    If the caller's context holds the lease already, it gets the same lease.
+    If the caller's context holds the lease already, nothing more happens.
 
     `location`: what is written: a model, a registered model or a dataset.
     `holder`: who writes it, for the error that other runs get.
-    Yields the lease, whose `check` tells at the last moment whether it still holds.
     Raises OutputBusyError, at once, with holder and age, if another run holds it; StorageError if the lease's
       place cannot be written.
     """
     place = location if isinstance(location, Location) else parse_location(location)
-    mine = _held.get().get(place.url)
-    if mine is not None:
-        yield mine
+    if place.url in _held.get():
+        yield
         return
-    with _in_folder(place, redact(holder)) if place.is_local else _in_store(place, holder) as lease:
-        token = _held.set({**_held.get(), place.url: lease})
+    with _in_folder(place, redact(holder)) if place.is_local else _in_store(place, holder) as check:
+        token = _held.set({**_held.get(), place.url: check})
         try:
-            yield lease
+            yield
         finally:
             _held.reset(token)
 
 
-def remove_unfinished(location: Location) -> None:
-    """Remove what a dead writer left at `location`, if this context holds its lease."""
-    if location.url in _held.get() and is_unfinished(location):
-        discard(location)
+def check_lease(location: Location) -> None:
+    """Raise OutputBusyError if this context held the lease of `location` and another run has taken it over.
+
+    Call it between reading a pointer and replacing it on condition: then neither a run that took over and
+    published before, nor one that does so after this, is overwritten.
+
+    Raises StorageError if the store does not answer.
+    """
+    check = _held.get().get(location.url)
+    if check is not None:
+        check()
 
 
 def _lost(location: Location, by: str = "") -> OutputBusyError:
     return OutputBusyError(
-        f"this run may no longer write {location}: its lease is gone{by}. Nothing was published; repeat it "
-        "when nobody else writes there"
+        f"this run may no longer write {location}: its lease is gone{by}. Nothing was published; look at "
+        "what is there now, and repeat this run if you still want it"
     )
 
 
@@ -102,7 +99,7 @@ def _lost(location: Location, by: str = "") -> OutputBusyError:
 
 
 @contextmanager
-def _in_folder(location: Location, holder: str) -> Iterator[Lease]:
+def _in_folder(location: Location, holder: str) -> Iterator[Callable[[], None]]:
     output = Path(location.path)
     path = output.with_name(f".{output.name}.lock")
     with ExitStack() as stack:
@@ -120,7 +117,7 @@ def _in_folder(location: Location, holder: str) -> Iterator[Lease]:
                 raise _lost(location)
 
         try:
-            yield Lease(check)
+            yield check
         finally:
             if is_at(file, path):
                 path.unlink(missing_ok=True)
@@ -174,10 +171,10 @@ class _Claim:
         return json.dumps(asdict(self)).encode()
 
     @property
-    def is_of_the_dead(self) -> bool:
-        """Whether its process was on this machine and ended, or is this one and could not give it back."""
+    def is_of_the_dead(self) -> bool | None:
+        """Whether its process ended, or is this one and failed to give it back; None on another machine."""
         if self.machine != _this_machine() or not self.machine:
-            return False
+            return None
         # A later process may have the same number, but it started at another time.
         return _start_of(self.pid) != self.started or (self.pid == os.getpid() and self.token not in _live)
 
@@ -190,7 +187,7 @@ class _Claim:
 
 
 @contextmanager
-def _in_store(location: Location, holder: str) -> Iterator[Lease]:
+def _in_store(location: Location, holder: str) -> Iterator[Callable[[], None]]:
     store = open_store(_folder(location), read_only=False)
     claim = _take(store, location, holder)
     lock, ended = threading.Lock(), threading.Event()
@@ -219,7 +216,7 @@ def _in_store(location: Location, holder: str) -> Iterator[Lease]:
     _live.add(claim.token)
     threading.Thread(target=keep_alive, name=f"lease of {location}", daemon=True).start()
     try:
-        yield Lease(check)
+        yield check
     finally:
         ended.set()
         _live.discard(claim.token)
@@ -253,8 +250,8 @@ def _take(store: Store, location: Location, holder: str) -> _Claim:
 def _is_void(store: Store, found: Tagged, location: Location) -> bool:
     """Return whether a claim's holder died; takes 1.5 `BEAT_S` if its last sign of life is old."""
     claim = _Claim.from_bytes(found.content)
-    if claim.is_of_the_dead:
-        return True
+    if (dead := claim.is_of_the_dead) is not None:
+        return dead  # A living process keeps its lease, however late its signs of life are.
     # A beat in the future comes from a clock that is ahead. It would keep a dead holder's claim valid for as
     # long, so it is watched like an old one.
     if -BEAT_S < time.time() - claim.beat < EXPIRES_S:

@@ -16,6 +16,9 @@ from rff_dist.errors import OutputBusyError
 
 _log = logging.getLogger(__name__)
 
+_PATIENCE_S = 60.0  # Who is waited for writes one small file.
+_STEP_S = 0.02
+
 
 @contextmanager
 def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> Iterator[TextIO]:
@@ -23,17 +26,22 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
 
     `holder`: who holds the lock, written to the file for others.
     `busy`: the error's beginning if the lock is taken, such as "another run is changing data.zarr"; None
-      waits for the lock.
+      waits for the lock, for a minute.
     Raises OutputBusyError if another process, or another part of this one, holds it; OSError if the file
       cannot be opened.
     """
+    deadline = time.monotonic() + (_PATIENCE_S if busy is None else 0)
     while True:
         with open(path, "a+") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
+                if time.monotonic() < deadline:
+                    time.sleep(_STEP_S)
+                    continue
+                what = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
                 raise OutputBusyError(
-                    f"{busy}: {_holder_of(file)}; expected nobody. Wait until it is done"
+                    f"{what}: {_holder_of(file)}; expected nobody. Wait until it is done"
                 ) from error
             except OSError as error:  # Some network file systems are mounted without locks.
                 _log.warning(

@@ -22,7 +22,7 @@ from typing import Any
 
 from zarr.core.sync import sync
 
-from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.errors import OutputBusyError, OutputExistsError, StorageError
 from rff_dist.storage.locations import (
     DATASET_FILES,
     LINEAGE_FILE,
@@ -132,6 +132,10 @@ def _refuse_others_objects(location: Location) -> None:
     if not location.is_remote:
         return
     names = [name for name in list_names(location) if not _PART_OF_MODEL.fullmatch(name)]
+    if {*DATASET_FILES, RECORD_FILE} & {*names}:
+        raise OutputBusyError(
+            f"another run has begun to write {location} just now; repeat this when it is done"
+        )
     if names:
         raise StorageError(
             f"{location} holds other things ({', '.join(names[:5])}{', …' if len(names) > 5 else ''}) and no "

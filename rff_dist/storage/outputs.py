@@ -17,7 +17,7 @@ from rff_dist.data.columns import TEXT, Column
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import EVERY_CHUNK, create_array, name_axes, read_rows
 from rff_dist.storage.binding import complete
-from rff_dist.storage.generations import MANIFEST, begin, put_in_place
+from rff_dist.storage.generations import MANIFEST, Staged, begin, put_in_place
 from rff_dist.storage.locations import Location, explain, open_store, parse_location, read_file, store_errors
 from rff_dist.storage.output_places import check_output, discard, drain
 
@@ -92,17 +92,20 @@ class Output:
     An output holds only names and numbers, so it travels to workers, and each worker opens the arrays itself.
     Writing a block twice stores the same bytes twice, so a retried task does no harm.
 
-    `location`, `staged`: where the output will be, and where it is written until then.
+    `staged`: where the output will be, and where it is written until then.
     `layout`: its arrays; blocks begin and end on multiples of its `chunk_rows`.
     `overwrite`: whether `finish` may replace a dataset.
     `is_begun`: whether a stopped job may have written some of the rows.
     """
 
-    location: Location
-    staged: Location
+    staged: Staged
     layout: Layout
     overwrite: bool
     is_begun: bool = False
+
+    @property
+    def location(self) -> Location:
+        return self.staged.location
 
     @property
     def url(self) -> str:
@@ -136,8 +139,8 @@ class Output:
                 drain()
                 with suppress(StorageError):
                     # If another process discarded the output meanwhile, this write has left a part of it.
-                    if read_file(self.staged, "zarr.json") is None:
-                        discard(self.staged)
+                    if read_file(self.staged.place, "zarr.json") is None:
+                        self.discard()
                 raise
 
     def has_arrays(self) -> bool:
@@ -145,7 +148,7 @@ class Output:
         try:
             shapes = [self._open(name).shape for name in self.layout.parts]
         except Exception as error:
-            logger.debug("%s is begun anew: %s", self.staged, explain(error))
+            logger.debug("%s is begun anew: %s", self.staged.place, explain(error))
             return False
         return shapes == [(self.n_samples, *more) for _, more in self.layout.parts.values()]
 
@@ -183,7 +186,7 @@ class Output:
         """
         rows = self.layout.chunk_rows
         with store_errors(f"array {name!r} of {self.location} cannot be written"):
-            group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
+            group = zarr.open_group(open_store(self.staged.place, read_only=False), mode="r+")
             if name in group:  # written by a job that was stopped later
                 del group[name]
             array = create_array(
@@ -196,7 +199,9 @@ class Output:
         """Check that every chunk was written, write the manifest and move the output to its place.
 
         Raises StorageError if chunks are missing (the output can still be completed or discarded);
-          OutputExistsError if something has appeared at `url` and `overwrite` is False.
+          OutputExistsError if something has appeared at `url` and `overwrite` is False; ConflictError if in
+          an object store another run has written there meanwhile; OutputBusyError if this context has lost
+          the lease of `url`.
         """
         n_samples, chunk_rows = self.n_samples, self.layout.chunk_rows
         n_chunks = -(-n_samples // chunk_rows)
@@ -208,22 +213,25 @@ class Output:
                     f"{self.location} is not complete: {n_written} of {n_chunks} chunks of {chunk_rows} "
                     "rows were written. Write the missing blocks, or discard the output"
                 )
-            store = open_store(self.staged, read_only=False)
+            store = open_store(self.staged.place, read_only=False)
             names = sorted(zarr.open_group(store, mode="r").array_keys())
-            complete(store, names, {**(attributes or {}), MANIFEST: manifest})
-            put_in_place(self.staged, self.location, overwrite=self.overwrite)
+            complete(store, names, {**(attributes or {}), MANIFEST: manifest}, place=self.location)
+            put_in_place(self.staged, overwrite=self.overwrite)
 
     def discard(self) -> None:
         """Remove what was written; an older output at `url` stays."""
-        discard(self.staged)
+        self.staged.discard()
 
     def _open(self, name: str) -> zarr.Array[Any]:
         try:
             # Opening to write would create anew a store in memory that is gone, opening to read fails.
-            store = open_store(self.staged, read_only=self.staged.scheme == "memory").with_read_only(False)
+            place = self.staged.place
+            store = open_store(place, read_only=place.scheme == "memory").with_read_only(False)
             return zarr.open_array(store, path=name, mode="r+", config=EVERY_CHUNK)
         except FileNotFoundError as error:
-            raise StorageError(f"the unfinished output {self.staged} of {self.location} is gone") from error
+            raise StorageError(
+                f"the unfinished output {self.staged.place} of {self.location} is gone"
+            ) from error
 
 
 def create_output(
@@ -232,13 +240,13 @@ def create_output(
     *,
     inputs: Sequence[str | os.PathLike[str]] = (),
     overwrite: bool = False,
-    staged: Location | None = None,
+    place: Location | None = None,
 ) -> Output:
     """Begin an output of known size that workers fill block by block.
 
     `inputs`: what is read meanwhile; the output may not overlap it.
     `overwrite`: whether the finished output may replace a Zarr group at `url`.
-    `staged`: a local folder to write it in until it is finished. If a stopped job of the same output left
+    `place`: a local folder to write it in until it is finished. If a stopped job of the same output left
       arrays there, they are continued.
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if the
       place cannot be written or lies inside another dataset.
@@ -248,14 +256,14 @@ def create_output(
     attributes: dict[str, Any] = {MANIFEST: {"state": "writing"}}
     if layout.column_names is not None:
         attributes["feature_names"] = list(layout.column_names)
-    if staged is not None and location.is_local:
-        begun = Output(location, staged, layout, overwrite, is_begun=True)
+    if place is not None and location.is_local:
+        begun = Output(Staged(location, place), layout, overwrite, is_begun=True)
         if begun.has_arrays():
             return begun
-        discard(staged)
+        discard(place)
     else:
-        staged = None
-    staged, group = begin(location, attributes, staged=staged)
+        place = None
+    staged, group = begin(location, attributes, place=place)
     rows = layout.chunk_rows
     try:
         with store_errors(f"{location} cannot be written"):
@@ -263,9 +271,9 @@ def create_output(
                 shape, axes = (layout.n_samples, *more), name_axes(name, 1 + len(more))
                 create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, axes=axes, marked=True)
     except Exception:
-        discard(staged)
+        staged.discard()
         raise
-    return Output(location, staged, layout, overwrite)
+    return Output(staged, layout, overwrite)
 
 
 def _as_stored(values: np.ndarray) -> np.ndarray:

@@ -30,7 +30,6 @@ from zarr.abc.store import Store
 from rff_dist.errors import (
     IntegrityError,
     InvalidParameterError,
-    OutputExistsError,
     StorageError,
     UnsafeModelError,
 )
@@ -43,8 +42,10 @@ from rff_dist.storage.arrays import (
     read_header,
     read_rows,
 )
+from rff_dist.storage.conditional import Tagged, overtaken, read_tagged, replace_bytes
 from rff_dist.storage.current_version import read_pointer, version_place
 from rff_dist.storage.documents import parse_document, sign_document
+from rff_dist.storage.leases import check_lease
 from rff_dist.storage.locations import (
     RECORD_FILE,
     Location,
@@ -57,7 +58,6 @@ from rff_dist.storage.locations import (
     store_errors,
     stored_bytes,
     sync_to_disk,
-    write_bytes,
 )
 from rff_dist.storage.output_places import check_output, discard, holds, parts_of_model
 
@@ -100,9 +100,10 @@ def write_record(
     `metadata`: JSON values: no NaN, no arrays, keys are strings.
     `arrays`: integers, floats and booleans, of any shape. Strings belong in the metadata.
     `overwrite`: whether a record at `url` may be replaced.
-    Raises OutputExistsError if there is something at `url` and `overwrite` is False; InvalidParameterError if
-      the metadata are not JSON, or an array is not numbers; StorageError if it cannot be written. After an
-      error the record before stays.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False; ConflictError if another
+      run has written a record there meanwhile; OutputBusyError if this context has lost the lease of `url`;
+      InvalidParameterError if the metadata are not JSON, or an array is not numbers; StorageError if it
+      cannot be written. After an error what was there stays.
     """
     values = {name: _checked_array(name, array) for name, array in arrays.items()}
     body = _checked_metadata(metadata)
@@ -116,7 +117,9 @@ def write_record(
             if location.is_local:
                 Path(location.path).mkdir(parents=True, exist_ok=True)
             store = open_store(location, read_only=False)
-            before = _generations(location)
+            # Before the work, so that whoever publishes meanwhile is noticed at its end.
+            found = read_tagged(store, RECORD_FILE, where=location) if overwrite else None
+            before = _generations(found)
             _write_arrays(open_store(location.child(generation), read_only=False), values)
             sync_to_disk(location.child(generation))
             document = {
@@ -130,10 +133,10 @@ def write_record(
                     for n, v in values.items()
                 },
             }
-            # Another writer may have finished since `check_output` looked.
-            if not overwrite and read_file(location, RECORD_FILE) is not None:
-                raise OutputExistsError(f"{location} was written meanwhile; choose another name")
-            write_bytes(store, RECORD_FILE, sign_document(document, kind=_KIND, version=FORMAT_VERSION))
+            content = sign_document(document, kind=_KIND, version=FORMAT_VERSION)
+            check_lease(location)
+            if not replace_bytes(store, RECORD_FILE, content, expected=found, where=location):
+                raise overtaken(location)
     except BaseException:
         # In an object store only our arrays are removed, since the prefix may hold what others wrote.
         whole = not location.is_remote and not was_there and not holds(location, RECORD_FILE)
@@ -250,10 +253,10 @@ def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
             array[start : start + chunk] = rows[start : start + chunk]
 
 
-def _generations(location: Location) -> tuple[str | None, str | None]:
+def _generations(found: Tagged | None) -> tuple[str | None, str | None]:
     """Return the names of the stored record's current generation and of the one before."""
     try:
-        document = load_json(read_file(location, RECORD_FILE) or b"{}")
+        document = load_json(b"{}" if found is None else found.content)
     except StorageError:
         document = {}  # A damaged record is replaced; nothing names its arrays any more.
     names = [document.get("generation"), document.get("previous")]

@@ -21,13 +21,14 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, native, read_rows
 from rff_dist.storage.binding import complete
 from rff_dist.storage.columns import ID
+from rff_dist.storage.conditional import overtaken
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
-from rff_dist.storage.generations import LINE, LOADS, MANIFEST, NAME, begin, put_in_place
-from rff_dist.storage.leases import hold, remove_unfinished
+from rff_dist.storage.generations import LINE, LOADS, MANIFEST, NAME, Staged, begin, put_in_place
+from rff_dist.storage.leases import hold
 from rff_dist.storage.loads import describe_loads, with_load
 from rff_dist.storage.locations import DATASET_FILES, Location, exists, parse_location, store_errors
-from rff_dist.storage.output_places import check_output, discard, stage
-from rff_dist.storage.repositories import Change, changing, create_repository, is_versioned
+from rff_dist.storage.output_places import check_output, stage
+from rff_dist.storage.repositories import Change, changing, create_repository, is_empty, is_versioned
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 
 MAX_CHUNK_ROWS = 2**16
@@ -171,17 +172,15 @@ def write_batches(
     `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read after the
     last batch, so that a source can fill them in while it runs.
     """
-    with ExitStack() as stack, store_errors(f"{location} could not be written", "; nothing is left of it"):
+    unchanged = "; what was there before is unchanged"
+    with ExitStack() as stack, store_errors(f"{location} could not be written", unchanged):
         if location.is_remote:
-            # The lease comes first here, since only its holder may remove what a dead writer left.
+            # The lease comes first here, so that nobody publishes between the look and the start.
             stack.enter_context(hold(location, holder="a writer"))
-        remove_unfinished(location)
         check_output(location, overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
-        if location.is_local:
-            stack.enter_context(hold(location, holder="a writer"))
-        with _new_group(location, how) as (group, change):
+        with hold(location, holder="a writer"), _new_group(location, how) as (group, change):
             written, digest = _write(
-                group, batches, n_samples, names, attributes, how, versioned=change is not None
+                location, group, batches, n_samples, names, attributes, how, versioned=change is not None
             )
             if change is not None:
                 n_after = written.n_samples
@@ -203,6 +202,8 @@ def _new_group(location: Location, how: Writing) -> Iterator[tuple[zarr.Group, C
     """
     if is_versioned(location):
         with changing(location) as change:  # Readers keep the snapshot that they opened.
+            if not how.overwrite:
+                _refuse_commits(location)
             yield zarr.create_group(change.store, overwrite=True), change
         return
     if how.versioned and location.is_remote and exists(location):
@@ -210,23 +211,33 @@ def _new_group(location: Location, how: Writing) -> Iterator[tuple[zarr.Group, C
             f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset in one "
             "step; expected an unused name. Write there, and remove the old one"
         )
-    committed: Change | None = None
+    created: Change | None = None
     if how.versioned:
-        staged = stage(location)
+        staged = Staged(location, stage(location))
     else:
         staged, group = begin(location, {MANIFEST: {"state": "writing"}})
     try:
         if how.versioned:
-            committed = create_repository(staged)
-            group = zarr.create_group(committed.store, overwrite=True)
-        yield group, committed
-        put_in_place(staged, location, overwrite=how.overwrite)
+            created = create_repository(staged.place)
+            _refuse_commits(staged.place)
+            group = zarr.create_group(created.store, overwrite=True)
+        yield group, created
+        put_in_place(staged, overwrite=how.overwrite)
     except BaseException:
-        discard(staged)
+        # An empty repository stays in an object store: the next writer may have begun in it by now.
+        if not (how.versioned and staged.is_first):
+            staged.discard()
         raise
 
 
+def _refuse_commits(location: Location) -> None:
+    """Raise ConflictError if another writer, perhaps one that was taken for dead, has committed."""
+    if not is_empty(location):
+        raise overtaken(location)
+
+
 def _write(
+    location: Location,
     group: zarr.Group,
     batches: Iterable[RowBatch],
     n_samples: int | None,
@@ -236,7 +247,7 @@ def _write(
     *,
     versioned: bool,
 ) -> tuple[RowBuffer, str]:
-    """Write the group's arrays; return the buffer that wrote them, and the digest of all values."""
+    """Write the arrays of `location`; return the buffer that wrote them, and the digest of all values."""
     buffer: RowBuffer | None = None
     for batch in batches:
         parts = name_parts(batch, 0 if buffer is None else buffer.n_samples)
@@ -267,7 +278,7 @@ def _write(
     if versioned:
         loads = describe_loads(with_load([], buffer.n_samples))
         manifest |= {NAME: uuid.uuid4().hex, LOADS: loads}
-    complete(group.store, buffer.arrays, {**found, MANIFEST: manifest})
+    complete(group.store, buffer.arrays, {**found, MANIFEST: manifest}, place=location)
     return buffer, digest
 
 

@@ -1,0 +1,251 @@
+"""A run that is taken for dead and lives on publishes nothing over the run that took its place.
+
+The first run is stopped at one of its requests to the object store and gives no sign of life. The clock goes
+on, a second run takes the lease over and does the same work to its end, and the first one goes on. Nothing
+here depends on how fast the machine is.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError
+from rff_dist.jobs.cluster import cluster
+from rff_dist.jobs.options import ClusterFeatures, Lloyd, Source, WeightedSource
+from rff_dist.jobs.score import predict
+from rff_dist.jobs.specs import Clustering, Predict
+from rff_dist.jobs.steps import in_this_process
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.ridge.model import write_model
+from rff_dist.storage import leases, output_places
+from rff_dist.storage.files import find_object
+from rff_dist.storage.leases import hold
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.records import peek_record, read_record
+from tests.faults.works import (
+    ENGINE,
+    fit,
+    moments,
+    nothing,
+    read_predictions,
+    read_rows,
+    read_values,
+    write,
+    write_values,
+)
+from tests.s3_server import S3Server, serve_s3
+from tests.versions import publish, whole
+
+pytest.importorskip("obstore", reason="needs the extra s3")
+pytest.importorskip("moto", reason="needs moto, of the extra dev")
+pytestmark = [pytest.mark.s3, pytest.mark.faults("F16")]
+
+MOST = 4  # requests at which a run is stopped, each with all that it needs before
+REFUSED = (OutputBusyError, ConflictError, OutputExistsError)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something that two runs publish at one place.
+
+    `prepare`: makes what is there before.
+    `run`: does the work, as run 1 or 2.
+    `state`: what a reader sees, and fails where that is not whole.
+    """
+
+    prepare: Callable[[str], object]
+    run: Callable[[str, int], object]
+    state: Callable[[str], Any]
+
+
+def write_data(place: str, who: int, **options: Any) -> None:
+    write(place, who, **options)
+
+
+def publish_version(place: str, who: int) -> None:
+    with hold(f"{place}/m", holder=f"run {who}"):
+        publish(f"{place}/m", who)
+
+
+def read_current(place: str) -> int:
+    """Return what the current version says; it is the newest one, and no refused run has left one."""
+    versions = [whole(read_record(one.url)) for one in RegisteredModel(f"{place}/m").versions()]
+    current = whole(read_record(f"{place}/m"))
+    assert versions in ([3, current], [3, 1, current])
+    return current
+
+
+def two_values(place: str) -> None:
+    """Prepare a model that was written twice, so that an old generation of its arrays goes."""
+    write_values(place, 1)
+    write_values(place, 3)
+
+
+def replace_model(place: str, who: int) -> None:
+    with hold(f"{place}/model", holder=f"run {who}"):
+        write_values(place, 10 + who)
+
+
+def two_models(place: str) -> None:
+    write(place, 0)
+    for who in (1, 2):
+        write_model(fit(f"{place}/data", float(who)), f"{place}/model-{who}")
+
+
+def predict_by(place: str, who: int, *, output: str, overwrite: bool) -> None:
+    job = Predict(
+        model=f"{place}/model-{who}",
+        source=Source(data=f"{place}/data"),
+        output=f"{place}/{output}",
+        overwrite=overwrite,
+    )
+    predict(job, in_this_process(ENGINE))
+
+
+def predicted_before(place: str) -> None:
+    two_models(place)
+    predict_by(place, 1, output="predictions", overwrite=False)
+
+
+def read_table(place: str) -> Any:
+    return find_object(parse_location(f"{place}/predictions.csv"))
+
+
+def cluster_rows(place: str, who: int) -> None:
+    options: Any = ClusterFeatures
+    job = Clustering(
+        source=WeightedSource(data=f"{place}/data"),
+        output=f"{place}/labels",
+        model=f"{place}/clusters",
+        lloyd=Lloyd(n_clusters=2, max_iter=1),
+        features=options(n_components=16, seed=who),
+        overwrite=True,
+    )
+    cluster(job, in_this_process(ENGINE))
+
+
+def read_clusters(place: str) -> Any:
+    return peek_record(f"{place}/clusters").metadata["digest"], read_rows(place, "labels", "labels")
+
+
+WORKS = {
+    "data": Work(nothing, write_data, read_rows),
+    "data overwritten": Work(partial(write, seed=0), partial(write_data, overwrite=True), read_rows),
+    "versioned data": Work(nothing, partial(write_data, versioned=True), read_rows),
+    "model overwritten": Work(two_values, replace_model, read_values),
+    "version": Work(partial(publish_version, who=3), publish_version, read_current),
+    "predictions": Work(
+        two_models, partial(predict_by, output="predictions", overwrite=False), read_predictions
+    ),
+    "predictions overwritten": Work(
+        predicted_before,
+        partial(predict_by, output="predictions", overwrite=True),
+        read_predictions,
+    ),
+    "table of predictions": Work(
+        two_models, partial(predict_by, output="predictions.csv", overwrite=True), read_table
+    ),
+    "clusters": Work(partial(write, seed=0), cluster_rows, read_clusters),
+}
+# The others differ in what is computed, not in how it is published.
+FAST = {"data", "versioned data", "model overwritten", "version"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with serve_s3() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        yield running
+
+
+class Clock:
+    """The clock of all leases, which goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def time(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Go on."""
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Let each run seem to be on a machine of its own, and give no sign of life after its first."""
+    found = Clock()
+    monkeypatch.setattr(leases, "time", found)
+    monkeypatch.setattr(leases, "_this_machine", lambda: "")
+    monkeypatch.setattr(leases, "BEAT_S", leases.EXPIRES_S)
+    monkeypatch.setattr(output_places, "_DRAINED_S", 0.1)  # One run must not wait for the other's requests.
+    return found
+
+
+def attempt(action: Callable[[], object]) -> Exception | None:
+    """Run, and return the error with which it was refused."""
+    try:
+        action()
+    except REFUSED as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in WORKS]
+)
+def test_a_run_that_was_taken_for_dead_does_not_publish_over_the_one_that_took_its_place(
+    name: str, server: S3Server, clock: Clock
+) -> None:
+    work = WORKS[name]
+    begin = f"{name}/begin"
+    work.prepare(server.url(begin))
+    alone = {}
+    for who in (1, 2):
+        server.copy(begin, f"{name}/alone-{who}")
+        server.requests()
+        work.run(server.url(f"{name}/alone-{who}"), who)
+        requests = server.requests()
+        alone[who] = work.state(server.url(f"{name}/alone-{who}"))
+    assert alone[1] != alone[2]
+    # From the request on that follows the last lease: before it there was nothing to lose.
+    taken = {
+        one: i for i, one in reversed([*enumerate(requests)]) if one.startswith("PUT") and "holder" in one
+    }
+    first = max(taken.values()) + 1
+    refused = 0
+    for n in moments(len(requests) - first, most=MOST):
+        place = server.url(f"{name}/{n}")
+        server.copy(begin, f"{name}/{n}")
+        error, overtaken = overtake(work, place, first + n, server=server, clock=clock)
+        refused += error is not None
+        # One of them may have come too late, and says so; what is there is the other one's.
+        assert error is None or overtaken is None
+        assert work.state(place) == (alone[2] if overtaken is None else alone[1])
+    assert refused > 0
+
+
+def overtake(
+    work: Work, place: str, after: int, *, server: S3Server, clock: Clock
+) -> tuple[Exception | None, Exception | None]:
+    """Stop run 1 at a request, let run 2 take over and end, and run 1 go on; return how both were refused."""
+    ended: list[Exception | None] = []
+    server.pause(after)
+    slow = threading.Thread(target=lambda: ended.append(attempt(lambda: work.run(place, 1))))
+    slow.start()
+    try:
+        assert server.is_paused()
+        clock.now += 1000
+        overtaken = attempt(lambda: work.run(place, 2))
+    finally:
+        server.go_on()
+        slow.join(60)
+    [error] = ended
+    return error, overtaken
