@@ -33,7 +33,7 @@ def fit(
     plot: PlotPath = None,
     report: ReportPath = None,
 ) -> Report:
-    """Train a ridge regression or a classifier. Cross-validation makes the choices that you leave out."""
+    """Train a ridge regression or a classifier, chosen by cross-validation."""
     from rff_dist.jobs.train import open_training
     from rff_dist.ridge.options import is_one_alpha
 
