@@ -75,7 +75,9 @@ class Clock:
         match event:
             case Remark(label="choose" | "tune") if self._label is None:
                 self.begin("choose")
-            case Remark(label="solve") if self._label != "solve":
+            case Remark(label="compare"):
+                self.begin("compare")  # with a linear model, which is chosen and solved too
+            case Remark(label="solve") if self._label not in ("solve", "compare"):
                 self.begin("solve")
             case PassStarted() if self._label == "choose":
                 self.end()

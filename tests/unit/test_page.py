@@ -23,10 +23,13 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.fits import JobData
 from rff_dist.jobs.judging import compare_left_out
+from rff_dist.page import columns
 from rff_dist.page.columns import partial_dependence, permutation_importance
 from rff_dist.page.content import Page
 from rff_dist.page.markdown import to_markdown
+from rff_dist.page.sample import sample_data
 from rff_dist.ridge import automatic
+from rff_dist.ridge.linear_model import predict_rows
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.writing import write_dataset
@@ -164,10 +167,40 @@ def test_importance_is_what_scikit_learn_says_on_average():
     X = rng.standard_normal((2_000, 3))
     model = _Linear().fit(X, X[:, 0])
     y = model.predict(X)[:, np.newaxis] + 0.1 * rng.standard_normal((2_000, 1))
-    found = permutation_importance(lambda rows: model.predict(rows)[:, np.newaxis], X, y, n_columns=2, seed=0)
+    found = permutation_importance(
+        model.predict, X, lambda seen: float(np.sqrt(np.mean((seen - y[:, 0]) ** 2))), columns=[0, 1], seed=0
+    )
     told = sklearn_importance(model, X, y[:, 0], scoring="neg_root_mean_squared_error", random_state=0)
     # one shuffle of 2,000 rows: its error has a deviation of a few percent
-    np.testing.assert_allclose(found, told.importances_mean[:2] / y.std(), rtol=0.1)
+    np.testing.assert_allclose(found, told.importances_mean[:2], rtol=0.1)
+
+
+@pytest.mark.parametrize("n_columns", [3, 40])
+def test_a_page_predicts_no_more_rows_than_the_fit(monkeypatch, n_columns):
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((600, n_columns))
+    y = X[:, -1:] + 0.1 * rng.standard_normal((600, 1))
+    options = RidgeOptions(
+        kernel="gaussian", length_scale=8.0, features="fourier", n_components=64, alpha=0.1
+    )
+    data = ArrayDataset(X, y)
+    model = automatic.fit(data, options, engine=SerialEngine()).model
+    asked = []
+
+    def counted(rows, linear):
+        asked.append(len(rows.X))
+        return predict_rows(rows, linear)
+
+    monkeypatch.setattr(columns, "predict_rows", counted)
+    monkeypatch.setattr(columns, "_FLOOR", 0.0)  # as if predicting were slower
+    page = Page("", "")
+    columns.columns_section(page, sample_data(JobData(data), model), model)
+    of_row = 64 * (n_columns + columns._COSINE)
+    most = 600 * (of_row + 64**2) / of_row
+    # before anything is shuffled rows are predicted twice, and a curve has some rows at least
+    assert sum(asked) <= 1.2 * most + columns._FEWEST_ROWS * columns._FEWEST_POINTS
+    table = next(part for part in page.parts if getattr(part, "caption", "") == "Columns by importance")
+    assert table.rows[0][0] == f"x{n_columns - 1}"  # also if it is the last of many
 
 
 def test_a_page_as_markdown_has_its_headings_tables_and_pictures_and_takes_nothing_for_markup():
@@ -240,8 +273,13 @@ def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
     write_dataset(tmp_path / "data", X, y)
     words = ["fit", tmp_path / "data", tmp_path / "m", "--classify", "--serial", "--components", "32"]
     assert run(*words, "--report", tmp_path / "page.html").exit_code == 0
-    _, words = check_readable(tmp_path / "page.html")
+    page, words = check_readable(tmp_path / "page.html")
     assert "predicted a" in words
+    assert "how much log loss (nats) rises when the column is shuffled" in words
+    assert "the mean predicted probability of each class" in words
+    dependence = next(one["alt"] for one in page.all("img") if one["alt"].startswith("Partial dependence"))
+    low, high = map(float, re.search(r"x0: a from ([\d.]+) to ([\d.]+), b from", dependence).groups())
+    assert 1 >= low > high + 0.5 >= 0.5  # class a is that of small x0
     assert "Calibration" in words
     assert "the most frequent class" in words
 

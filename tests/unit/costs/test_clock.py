@@ -74,12 +74,14 @@ def test_parts_add_up_to_the_total_and_passes_within_a_part_count_once(engine):
         observe(Remark("solve", ""))
         time.sleep(0.02)
         observe(PassFinished("evaluate", 0.02))  # a pass within solving
+        observe(Remark("compare", ""))
+        observe(Remark("solve", ""))  # of the linear model
     clock.end()
     clock.begin("report")
     found = clock.times()
     parts = {name: value for name, value in found.seconds.items() if name != "total"}
     assert list(parts) == [
-        "start", "ingest", "cluster", "choose", "accumulate", "evaluate", "solve", "report", "other"
+        "start", "ingest", "cluster", "choose", "accumulate", "evaluate", "solve", "compare", "report", "other"
     ]  # fmt: skip
     assert sum(parts.values()) == pytest.approx(found.seconds["total"], abs=1e-9)
     assert min(parts.values()) >= 0.0
