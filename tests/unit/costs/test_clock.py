@@ -81,8 +81,9 @@ def test_parts_add_up_to_the_total_and_passes_within_a_part_count_once(engine):
     found = clock.times()
     parts = {name: value for name, value in found.seconds.items() if name != "total"}
     assert list(parts) == [
-        "start", "ingest", "cluster", "choose", "accumulate", "evaluate", "solve", "compare", "report", "other"
-    ]  # fmt: skip
+        *("start", "ingest", "cluster", "choose", "accumulate"),
+        *("evaluate", "solve", "compare", "report", "other"),
+    ]
     assert sum(parts.values()) == pytest.approx(found.seconds["total"], abs=1e-9)
     assert min(parts.values()) >= 0.0
     assert parts["start"] >= 10.0
