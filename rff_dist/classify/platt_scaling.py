@@ -110,7 +110,7 @@ def fit_calibration(
 ) -> ScoreCalibration:
     """Fit the slope and intercepts of greatest posterior: a convex problem, solved by Newton's method.
 
-    A slope below 1e-3 is replaced by 1e-3, and this is logged: the scores say nothing about the classes.
+    A slope below 1e-3 is replaced by 1e-3, with a warning: the scores do not tell the classes apart.
 
     `scores`: float64 array of shape (n_samples, n_columns). Leave-one-out scores, or scores of rows that were
       not trained on.
@@ -129,7 +129,12 @@ def fit_calibration(
     # softmax does not change if all logits shift, so the first intercept is fixed at 0
     slope, *intercepts = _maximize(likelihood, np.append(2.0, np.zeros(max(1, n_columns - 1))), fixed=0)
     if slope < SMALLEST_SLOPE:
-        logger.warning("scores say nothing of the classes: slope %.3g, taken as %g", slope, SMALLEST_SLOPE)
+        logger.warning(
+            "the classes of %d left-out rows are not told apart: each row gets about the classes' shares as "
+            "its probabilities. The columns may hold no signal, or the rows are too few",
+            len(scores),
+        )
+        logger.debug("slope of the scores: %.3g, taken as %g", slope, SMALLEST_SLOPE)
         slope, *intercepts = _maximize(likelihood, np.append(SMALLEST_SLOPE, intercepts), fixed=1)
     logger.debug("calibrated on %d rows: slope %.3g", len(scores), slope)
     if n_columns == 1:

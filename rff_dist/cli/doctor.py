@@ -119,11 +119,13 @@ def check_blas() -> Iterator[Finding]:
 
     assert np.ones(1)[0] == 1  # loads NumPy's
     n_cpus = available_cores()
-    for pool in (one for one in threadpool_info() if one["user_api"] == "blas"):
-        threads = pool["num_threads"]
-        found = f"{pool['internal_api']} {pool.get('version')}, {threads} threads on {n_cpus} processors"
-        todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way"
-        yield Finding.of("BLAS", found, todo if threads > n_cpus else "")
+    pools = [one for one in threadpool_info() if one["user_api"] == "blas"]
+    shown = [f"{one['internal_api']} {one.get('version')}, {one['num_threads']} threads" for one in pools]
+    todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way"
+    too_many = any(one["num_threads"] > n_cpus for one in pools)
+    yield Finding.of(
+        "BLAS", f"{'; '.join(dict.fromkeys(shown))}; {n_cpus} processors", todo if too_many else ""
+    )
 
 
 def check_products() -> Iterator[Finding]:
@@ -136,9 +138,7 @@ def check_products() -> Iterator[Finding]:
         yield Finding("products", "fail", str(error), f"unset {VARIABLE}")
         return
     forced = f", as {VARIABLE} says" if os.environ.get(VARIABLE) else ""
-    todo = "results are still right: only ways that sum exactly here are used" if measured.refused else ""
-    found = f"{best}{forced}; self-test passed by {measured.describe(2048)}"
-    yield Finding.of("products", found, todo)
+    yield Finding.of("products", f"{best}{forced}; self-test passed by {measured.describe(2048)}")
 
 
 def check_disk(data: str | None) -> Iterator[Finding]:
@@ -162,7 +162,7 @@ def check_ports() -> Iterator[Finding]:
     except psutil.AccessDenied:
         yield Finding.of("ports", "this system does not say which ports are open", "look with `ss -tlnp`")
         return
-    is_open = False
+    found: dict[str, None] = {}
     for one in listening:
         if one.pid is None or is_loopback(one.laddr.ip):
             continue
@@ -171,12 +171,12 @@ def check_ports() -> Iterator[Finding]:
         except psutil.Error:
             continue  # it has ended meanwhile, or is another user's
         if names := [name for name in _SERVERS if name in words]:
-            is_open = True
-            port = f"port {one.laddr.port} of a process of {names[0]}"
-            todo = "bind it to 127.0.0.1, or use TLS and a firewall: anyone who reaches it can run code"
-            yield Finding.of("ports", f"{port} is open beyond this machine ({one.laddr.ip})", todo)
-    if not is_open:
+            found[f"port {one.laddr.port} of {names[0]} ({one.laddr.ip})"] = None
+    if not found:
         yield Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")
+        return
+    todo = "bind to 127.0.0.1, or use TLS and a firewall: anyone who reaches a port can run code"
+    yield Finding.of("ports", f"open beyond this machine: {'; '.join(found)}", todo)
 
 
 def check_tls(cluster: Cluster) -> Iterator[Finding]:

@@ -75,7 +75,10 @@ class MeasuredWays:
         """Say which way is taken for `n_components`, and the rates of all ways."""
         best = self.best(n_components).products.name
         rates = ", ".join(f"{rate.products.name} {rate.gflops:.0f}e9" for rate in self.rates)
-        refused = "".join(f"; {name} refused: {reason}" for name, reason in self.refused.items())
+        refused = "".join(
+            f"; {name} are not used: {reason}; results are the same, in more time"
+            for name, reason in self.refused.items()
+        )
         return f"{best} ({rates} operations a second on one thread{refused})"
 
 
@@ -175,7 +178,11 @@ def _reason_against(products: Products) -> str | None:
         wrong = find_wrong_sums(products)
     except Exception as error:  # whatever a library or a driver raises, float64 is always there
         return f"{type(error).__name__}: {error}"
-    return None if wrong is None else f"wrong sums of {wrong}"
+    if wrong is None:
+        return None
+    if products.name == "bytes":
+        return f"this processor has no instruction that sums bytes exactly (it is wrong for {wrong})"
+    return f"wrong sums of {wrong}"
 
 
 def rate_of(products: Products) -> Rate:

@@ -37,13 +37,16 @@ INTERPOLATING = 0.5  # mean leverage
 NEGLIGIBLE_ROUNDING = 5e-4  # deviations of the targets
 
 
-def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
+def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0, classes: bool = False) -> None:
     """Warn if alpha was chosen by errors that hardly hold for new rows.
 
     At the lower end of the range a better alpha may lie below, and near the rounding error of Z'Z the
     coefficients depend on rounding. With a mean leverage near 1 the rows are interpolated. Coefficients that
     cancel one another at the rows, see `how_cancelling`, need not do so elsewhere. There is no warning if
     folds found the smallest alpha best for few features of many rows: those need no penalty.
+
+    `classes`: whether targets of −1 and +1 stand for classes. How far another alpha may lower their squared
+      error shows nothing of classes and probabilities, for which rows are few enough to be interpolated.
     """
     if solved.chosen_by == "given":
         return
@@ -61,7 +64,7 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
         > MAX_LEVERAGE,
         f"the error of held-out rows is known to {uncertain:.0%} only, so much do folds differ": uncertain
         > MAX_UNCERTAINTY,
-        **_doubts(solved),
+        **_doubts(solved, classes=classes),
         "large coefficients cancel one another at the rows, so that predictions away from them may be far "
         "off": by_folds and leverage > SMALL_LEVERAGE and cancelling > MAX_CANCELLING,
     }
@@ -76,14 +79,16 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
         )
 
 
-def _doubts(solved: Solved) -> dict[str, bool]:
+def _doubts(solved: Solved, *, classes: bool) -> dict[str, bool]:
     """Return possible doubts about an alpha that was chosen by rows left out, and which of them hold."""
     doubts, table, choice = solved.doubts, solved.cross_validation, solved.choice
     if doubts is None or table is None or choice is None:
         return {}
     return {
         f"errors of rows that are left out one by one do not tell it from {table.alphas[doubts.other]:.3g}, "
-        f"by which the error may be {doubts.saving:.0%} less": doubts.saving > MAX_SAVING
+        f"whose error is {doubts.saved:.0%} ± {doubts.saving - doubts.saved:.0%} lower": not classes
+        and doubts.saved > 0.0
+        and doubts.saving > MAX_SAVING
         and choice.score > NEGLIGIBLE,
         f"row {doubts.heaviest_row:,} alone makes {doubts.share:.0%} of the held-out error": doubts.share
         > MAX_SHARE

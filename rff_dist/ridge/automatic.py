@@ -228,7 +228,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     if folds is None or options.solver == "pcg":
         feature_map = draws.feature_map(candidates[0], widths[-1])
         trained = _train_one(prepared, feature_map, options, penalty=penalty, folds=folds)
-        trained.warn()
+        trained.warn(classes=isinstance(dataset, LabelledDataset))
         return replace(trained, model=trained.model.with_card(candidates=rows)) if rows else trained
     maps = [draws.feature_map(one, widths[-1]) for one in candidates]
     trained = _train_best(prepared, maps, options, penalty=penalty, folds=folds, widths=widths, table=table)
@@ -236,7 +236,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         trained = with_held_out_scores(
             trained, prepared, penalty, normalized=isinstance(options.conformal, str)
         )
-    trained.warn()
+    trained.warn(classes=isinstance(dataset, LabelledDataset))
     if not rows:
         return trained
     final = [

@@ -57,12 +57,15 @@ class Trained:
     def best(self) -> Solved:
         return self.compared[self.best_index][1]
 
-    def warn(self) -> None:
-        """Warn if alpha was chosen by errors that hardly hold for new rows, or if rounding shows."""
+    def warn(self, *, classes: bool) -> None:
+        """Warn if alpha was chosen by errors that hardly hold for new rows, or if rounding shows.
+
+        `classes`: whether its targets stand for classes.
+        """
         statistics = self.model.statistics
         bounded = isinstance(kernel_of(self.model.feature_map), Stationary)
         cancelling = how_cancelling(self.best, statistics) if bounded and statistics is not None else 0.0
-        warn_of_alpha(self.best, cancelling=cancelling)
+        warn_of_alpha(self.best, cancelling=cancelling, classes=classes)
         if self.rounding_seen is not None:
             warn_of_rounding(self.best, self.rounding_seen)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.folds import find_folds
+from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.evidence import TUNING_ROWS
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
@@ -98,7 +99,7 @@ def search(
     maps = draw_candidates(Draws(prepared, options, folds=folds), candidates, widths)
     readings = Readings(list(itertools.batched(maps, at_once)), n_parts)
     trained = train_folds(prepared, readings, penalty=penalty, folds=folds, widths=widths)
-    trained.warn()
+    trained.warn(classes=isinstance(dataset, LabelledDataset))
     rows, best_index = choose([describe_candidate(*one) for one in trained.compared])
     _say_ends(rows[best_index])
     model = trained.model.with_card(candidates=list(rows))

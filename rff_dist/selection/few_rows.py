@@ -35,12 +35,13 @@ class Doubts:
     """What speaks against an alpha that was chosen by leaving out each row.
 
     `other`: index of the tried alpha that may save most of the error.
-    `saving`: the share of the error that it saves, plus one standard error.
+    `saved`, `saving`: the share of the error that it saves, and that plus one standard error.
     `heaviest_row`: number of the row with the largest error.
     `share`: that row's share in the sum of all squared errors.
     """
 
     other: int
+    saved: float
     saving: float
     heaviest_row: int
     share: float
@@ -82,9 +83,10 @@ def choose_by_rows(
     errors = rows.shares * losses[places[varying], np.arange(len(varying))].mean(axis=0)
     if not (total := float(errors.sum())) > 0.0:
         return None
-    saving, other = max(rows.most_saved(losses[:, i], place) for i, place in enumerate(places[varying]))
+    found = (rows.most_saved(losses[:, i], place) for i, place in enumerate(places[varying]))
+    saving, saved, other = max(found)
     heaviest = int(np.argmax(errors))
-    return known[places], Doubts(int(known[other]), saving, heaviest, float(errors[heaviest]) / total)
+    return known[places], Doubts(int(known[other]), saved, saving, heaviest, float(errors[heaviest]) / total)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,14 +110,16 @@ class _Rows:
         slack = max(RESOLUTION, IMMATERIAL * float(means[least]))
         return last_within(excess, np.maximum(error, slack))
 
-    def most_saved(self, losses: FloatArray, chosen: int) -> tuple[float, int]:
-        """Return the largest share that another alpha may save, plus a standard error, and its index.
+    def most_saved(self, losses: FloatArray, chosen: int) -> tuple[float, float, int]:
+        """Return what another alpha may save at most: the share plus a standard error, the share, its index.
 
         `losses`: as in `largest_as_good`.
         """
         saved, error = self.mean_and_error(losses[chosen] - losses)
         most, total = int(np.argmax(saved + error)), float(losses[chosen] @ self.shares)
-        return float(saved[most] + error[most]) / total if total > 0.0 else 0.0, most
+        if not total > 0.0:
+            return 0.0, 0.0, most
+        return float(saved[most] + error[most]) / total, float(saved[most]) / total, most
 
     def mean_and_error(self, losses: FloatArray) -> tuple[Any, Any]:
         """Return means over the last axis, and their standard errors, for either kind of weights."""

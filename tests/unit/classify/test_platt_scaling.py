@@ -129,9 +129,16 @@ def test_a_class_that_the_sample_lacks_is_unlikely_not_impossible():
     assert 0 < P[:, 2].mean() < 0.03
 
 
-def test_scores_that_say_nothing_give_the_frequencies():
+def test_scores_that_say_nothing_give_the_frequencies(caplog):
     labels = np.repeat([0, 1], [300, 100])
-    found = fit_calibration(np.zeros((400, 1)), codes_of(labels, 2))
+    codes = codes_of(labels, 2)
+    found = fit_calibration(np.zeros((400, 1)), codes)
+    assert not caplog.records
+    # the mean of the other rows, what leaving out a row from no signal gives, has a slope of minus hundreds
+    means = (codes.sum(axis=0) - codes) / 399
+    opposite = fit_calibration(means, codes)
+    assert "the classes of 400 left-out rows are not told apart" in caplog.text
+    assert_allclose(np.exp(opposite.log_probabilities(means))[:, 1], 100 / 400, rtol=0.02)
     P = np.exp(found.log_probabilities(np.zeros((1, 1))))
     # the prior's pull of b/2 is about 1/700 of the 400 rows
     assert_allclose(P[0, 1], 100 / 400, rtol=0.01)
@@ -171,7 +178,7 @@ def test_scores_that_mislead_are_not_turned_round(n_classes, caplog):
     scores, labels, _ = scored(300, n_classes)
     found = fit_calibration(-scores, codes_of(labels, n_classes))
     assert found.slope == SMALLEST_SLOPE
-    assert "scores say nothing of the classes" in caplog.text
+    assert "the classes of 300 left-out rows are not told apart" in caplog.text
     P = np.exp(found.log_probabilities(-scores))
     # with a slope near 0 the best intercepts give the frequencies of the classes
     assert_allclose(P.mean(axis=0), np.bincount(labels) / 300, atol=0.01)

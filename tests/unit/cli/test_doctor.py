@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rff_dist.cli import doctor
+from rff_dist.products import choice
+from rff_dist.products.choice import MeasuredWays
 from tests.command_line import document, run
 
 
@@ -120,3 +122,21 @@ def run_json(*arguments):
 def test_a_scheduler_beyond_this_machine_without_tls_fails():
     findings = run_json("doctor", "--scheduler", "tcp://192.0.2.1:8786")["findings"]
     assert {one["check"] for one in findings if one["state"] == "fail"} == {"TLS", "cluster"}
+
+
+def test_libraries_of_one_kind_are_one_line(monkeypatch):
+    pools = [
+        {"user_api": "blas", "internal_api": "openblas", "version": version, "num_threads": 64}
+        for version in ("0.3.30", "0.3.30", "0.3.31")
+    ]
+    monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: pools)
+    [(state, found, todo)] = found_by(doctor.check_blas())
+    assert (state, found.count("0.3.30"), todo.count("OMP_NUM_THREADS")) == ("warn", 1, 1)
+
+
+def test_a_processor_without_an_instruction_is_no_warning(monkeypatch):
+    wrong = MeasuredWays(choice.measure().rates[:1], {"bytes": "this processor has no instruction …"})
+    monkeypatch.setattr(choice, "measure", lambda: wrong)
+    [(state, found, todo)] = found_by(doctor.check_products())
+    assert (state, todo) == ("ok", "")
+    assert "results are the same, in more time" in found

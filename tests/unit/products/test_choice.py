@@ -49,8 +49,10 @@ def test_saturating_products_are_refused_and_the_log_says_why(monkeypatch, caplo
     with caplog.at_level(logging.DEBUG, "rff_dist.products.choice"):
         found = choice.measure()
     assert {rate.products.name for rate in found.rates} == {"float64"}
-    assert found.refused == {"bytes": "wrong sums of all features +1"}
-    assert "by bytes are refused: wrong sums of all features +1" in caplog.text
+    reason = "this processor has no instruction that sums bytes exactly (it is wrong for all features +1)"
+    assert found.refused == {"bytes": reason}
+    assert f"by bytes are refused: {reason}" in caplog.text
+    assert f"; bytes are not used: {reason}; results are the same, in more time)" in found.describe(512)
     assert max(record.levelno for record in caplog.records) == logging.INFO  # users see no warning
 
 
@@ -105,7 +107,7 @@ def test_an_unknown_way_is_refused(monkeypatch):
 def test_a_named_way_with_wrong_sums_is_refused(monkeypatch):
     monkeypatch.setattr(byte_products, "multiply", multiply_with_saturation)
     monkeypatch.setenv(choice.VARIABLE, "bytes")
-    with pytest.raises(InvalidParameterError, match="does not work here: wrong sums of all features"):
+    with pytest.raises(InvalidParameterError, match="does not work here: this processor has no instruction"):
         products_for(1, 1)
 
 

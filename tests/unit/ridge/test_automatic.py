@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge, RidgeCV
 
-from rff_dist import HashFolds, RFFRidge, SerialEngine, TimeFolds
+from rff_dist import HashFolds, RFFClassifier, RFFRidge, SerialEngine, TimeFolds
 from rff_dist.data import samples
 from rff_dist.data.folds import GroupFolds, HeldInFolds, hold_in
 from rff_dist.data.labelled import GroupedDataset
@@ -504,8 +504,11 @@ def test_another_alpha_that_may_be_much_better_is_named():
     X = rng.standard_normal((30, 2))
     y = np.sin(3 * X[:, 0]) + 0.3 * rng.standard_normal(30)
     ridge = plain_ridge(n_components=256, length_scale=0.5, alpha="auto", random_state=0)
-    with pytest.warns(UserWarning, match=r"do not tell it from 0.00\d+, by which the error may be \d+% less"):
+    with pytest.warns(UserWarning, match=r"do not tell it from 0.00\d+, whose error is \d+% ± \d+% lower"):
         ridge.fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of classes that error shows nothing
+        RFFClassifier(kernel="gaussian", n_components=256, length_scale=0.5, random_state=0).fit(X, y > 0)
 
 
 @pytest.mark.parametrize("alpha", ["auto", "gcv", "evidence", "cv", "cv-1se"])

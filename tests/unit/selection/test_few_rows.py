@@ -103,6 +103,7 @@ def test_the_alpha_that_may_save_most_is_told_with_what_it_saves(seed):
     assert doubts.other == np.argmax(bounds)
     assert_allclose(doubts.saving, max(bounds) / (shares @ chosen), rtol=1e-12)
     assert 0.0 <= doubts.saving < 1.0
+    assert_allclose(doubts.saved, shares @ (chosen - losses[doubts.other]) / (shares @ chosen), rtol=1e-9)
 
 
 def test_alphas_that_leave_a_row_undetermined_and_constant_targets_have_no_say():
