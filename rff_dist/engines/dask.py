@@ -349,12 +349,15 @@ class DaskEngine(Engine):
 
     def _send(self, name: str, make: Callable[..., Parcel], *parts: Any) -> Future:
         """Make a value the result of a task, which the scheduler can run again, unlike a scatter."""
+        # Not on workers that are left out, from which others may not be able to fetch it.
+        fit = list(self._workers.current()) if self._workers.left_out else []
+        where: dict[str, Any] = {"workers": fit, "allow_other_workers": True} if fit else {}
         with (
             self._workers.errors(),
             # The value is inside the task on purpose.
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
         ):
-            return self._client.submit(make, *parts, key=f"{name}-{uuid.uuid4().hex}")
+            return self._client.submit(make, *parts, key=f"{name}-{uuid.uuid4().hex}", **where)
 
     def _n_blocks_left(self) -> int:
         return sum(running.n_left for running in tuple(self._passes.values()))

@@ -118,6 +118,11 @@ class Workers:
         alone = await asyncio.gather(*(self._tell(ask, [worker]) for worker in workers))
         return {worker: told for one in alone for worker, told in one.items()}
 
+    @property
+    def left_out(self) -> bool:
+        """Whether some workers are left out."""
+        return bool(self._left_out)
+
     def run(self, function: Callable[..., Any]) -> dict[str, Any]:
         """Return what a function returns on each worker, or raises there; only of workers that answer."""
         workers = list(self.look())
@@ -143,7 +148,10 @@ class Workers:
 
     async def _watch(self) -> None:
         """Restart silent workers, which the scheduler gives up after 5 min only, and leave out stuck ones."""
-        now = self._watched_at = time.monotonic()
+        now = time.monotonic()
+        if now - self._watched_at > SILENT_S:  # nobody looked between two passes, or while this process slept
+            self._since = {}
+        self._watched_at = now
         scheduler = cast("Any", self._client.scheduler)
         found = (await self._answer(partial(scheduler.identity, n_workers=-1)))["workers"]
         states = [
@@ -156,7 +164,7 @@ class Workers:
         for worker, why in self._since:
             if isinstance(why, str) and now - self._since[worker, why] > STUCK_S:
                 if worker not in self._left_out:
-                    logger.warning("worker %s is left out for %g s: %s", worker, LEFT_OUT_S, why)
+                    logger.warning("worker %s %s: left out for %g s", worker, why, LEFT_OUT_S)
                 self._left_out[worker] = why, now + LEFT_OUT_S
         if silent:
             logger.warning(
@@ -180,11 +188,11 @@ class Workers:
         """Raise ClusterLostError if there has been no worker for too long, or if all are left out."""
         waited = time.monotonic() - self._seen_at
         if not self._threads and self._left_out:
-            reasons = [f"{worker} {why}" for worker, (why, _) in self._left_out.items()]
-            more = f"; and {len(reasons) - 5} more" if len(reasons) > 5 else ""
+            workers, reasons = list(self._left_out), {why for why, _ in self._left_out.values()}
+            more = f" and {len(workers) - 5} more" if len(workers) > 5 else ""
             raise ClusterLostError(
-                f"no worker of the cluster at {self.address} can go on, so the pass has no result: "
-                f"{'; '.join(reasons[:5])}{more}"
+                f"no worker of the cluster at {self.address} can go on: {', '.join(workers[:5])}{more} "
+                f"{' or '.join(reasons)}; the pass has no result"
             )
         if not self._threads and waited > self._patience:
             raise ClusterLostError(
@@ -227,10 +235,10 @@ def why_idle(facts: Mapping[str, Any]) -> str | None:
     if any(tasks.get(state) for state in ("executing", "long-running", "cancelled", "resumed")):
         return None
     if facts["status"] == "paused":  # the scheduler then keeps its tasks back
-        return "does nothing while its memory is full; give it more (`dask worker --memory-limit`)"
+        return "cannot begin a task with full memory (give more by `dask worker --memory-limit`)"
     if tasks.get("waiting"):
         return (
-            "gets no data from other workers; look at its log, and open the workers' ports to one another "
-            "(`dask worker --worker-port`)"
+            "cannot fetch data from other workers (open the workers' ports to one another, which "
+            "`dask worker --worker-port` sets, or look at their logs)"
         )
     return None
