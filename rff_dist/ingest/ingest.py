@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.array_files import array_table, has_one_axis, read_npz
 from rff_dist.ingest.files import File, fetch, find_files, identify, open_table, partition_values
-from rff_dist.ingest.learn import Encoding, Learned, learn, needs_pass, plain
+from rff_dist.ingest.learn import Encoding, Learned, check_classes, learn, needs_pass, plain
 from rff_dist.ingest.notations import Notation, find_notations, notation_notes, with_notations
 from rff_dist.ingest.queries import Query, run_query
 from rff_dist.ingest.recipe import RECIPE, Date, Recipe, plain_recipe, recipe_of
@@ -258,8 +259,15 @@ def _read_selected(
     first = next(rows, None)
     if first is None:
         raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
-    yield first
-    yield from rows
+    classes: set[str] = set()
+    for batch in chain([first], rows):
+        labels = batch[1] if plan.text and isinstance(batch, tuple) else None
+        if labels is not None:
+            classes.update(labels.tolist())
+            check_classes(plan.roles.targets[0], classes)
+        yield batch
+    if plan.text and (selection is None or not selection.wanted):
+        check_classes(plan.roles.targets[0], classes, journal.n_read - journal.dropped)
     if selection is not None and journal.n_read == journal.dropped:
         raise DataError(
             f"no row is {'held out' if selection.wanted else 'left to train on'}; expected some. Change "

@@ -11,9 +11,9 @@ Micci-Barreca (2001), A preprocessing scheme for high-cardinality categorical at
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,12 +46,16 @@ FEW_LEVELS = 20
 MOST_COLUMNS = 100
 #: At most so many levels are counted; a column with more is left out.
 MAX_LEVELS = 100_000
+#: At most so many levels a target may have: classes, each of which a model has coefficients for.
+MAX_CLASSES = 10_000
+#: Memory of the levels of all columns and their sums; beyond it the largest column is left out.
+MAX_BYTES = 2**27
 #: The folds of cross-fitted target means; their seed is none that folds of rows to train on have.
 _FOLDS = HashFolds(5, 2**40 + 1)
 CATEGORIES = ("auto", "one-hot", "target")
 IMPUTE = ("none", "median", "mean", "median-only", "most-frequent")
-#: Above this share of missing values a column marks them, unless they are to be the most frequent value.
-_MARKED_SHARE = 0.01
+#: Above this share of missing values a column marks them, if so many are there to learn from.
+_MARKED_SHARE, _MARKED_ROWS = 0.01, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,8 @@ class Encoding:
     `dates`: the parts of dates that are used, of `DATE_PARTS`. None takes elapsed days, the day of the year,
       the weekday and the hour, as far as they vary.
     `impute`: {"none", "median", "mean", "median-only", "most-frequent"}. What missing values become. With
-      "median" and "mean", a column of 0 and 1 marks them where more than 1 % are missing. Missing text
-      becomes the most frequent level with "most-frequent", else a level of its own.
+      "median" and "mean", a column of 0 and 1 marks them where more than 1 %, and 10 rows or more, are
+      missing. Missing text becomes the most frequent level with "most-frequent", else a level of its own.
     `keep_index`: whether a first column that only numbers the rows is an input; see `find_index`.
     Raises InvalidParameterError if a name is unknown.
     """
@@ -136,17 +140,34 @@ def learn(
     numbers = _Numbers.of(kinds, encoding)
     texts = {name: _Levels() for name, kind in kinds.items() if kind == "text"}
     outputs = _Outputs.of(schema, targets) if texts else None
-    n_rows = 0
+    n_rows = n_bytes = 0
     for batch, start, chosen in batches:
         rows = np.arange(batch.num_rows) if chosen is None else np.flatnonzero(chosen)
         n_rows += len(rows)
         numbers.add(batch, rows, n_rows - len(rows))
         if not texts:
             continue
-        Y = None if outputs is None else outputs.read(batch)[rows]
+        Y = None if outputs is None else outputs.read(batch)
+        if outputs is not None and Y is None:
+            if encoding.categories == "target":
+                raise InvalidParameterError(
+                    f"`categories` is 'target', but the target {targets[0]!r} has more than {MOST_COLUMNS} "
+                    "levels, and a column of text would become a mean for each of them; use 'one-hot'"
+                )
+            outputs = None
+            for levels in texts.values():
+                levels.drop_sums()
+            n_bytes = sum(levels.n_bytes for levels in texts.values())
+        Y = None if Y is None else Y[rows]
         folds = fold_of_rows(start, batch.num_rows)[rows]
         for name, levels in texts.items():
+            n_bytes -= levels.n_bytes
             levels.add(batch.column(name), rows, Y, folds)
+            n_bytes += levels.n_bytes
+            while n_bytes > MAX_BYTES:
+                largest = max(texts.values(), key=lambda levels: levels.n_bytes)
+                n_bytes -= largest.n_bytes
+                largest.give_up()
     if not n_rows:
         raise DataError("no rows to learn from: expected some to begin with")
     learned: list[Encoder] = []
@@ -170,6 +191,25 @@ def learn(
             "expected some that vary. Say how text is encoded with `categories`"
         )
     return Learned(Recipe(learned, left_out), tables)
+
+
+def check_classes(target: str, classes: Collection[str], n_rows: int | None = None) -> None:
+    """Check that a target's texts can be classes.
+
+    `n_rows`: how many rows have them, once all are read.
+    Raises DataError if they are too many, or hardly come twice.
+    """
+    n_classes = len(classes)
+    if n_classes > MAX_CLASSES:
+        raise DataError(
+            f"the target {target!r} has more than {MAX_CLASSES:,} levels; expected numbers, or text with "
+            "fewer levels, which are classes"
+        )
+    if n_rows is not None and n_classes > max(FEW_LEVELS, n_rows // 2):
+        raise DataError(
+            f"hardly any text of the target {target!r} comes twice ({n_classes:,} levels in {n_rows:,} "
+            "rows); expected classes, or numbers"
+        )
 
 
 def fold_of_rows(start: int, n_rows: int) -> IntArray:
@@ -234,7 +274,8 @@ class _Numbers:
         if not self.counts[at]:
             return "it holds no value"
         share = self.n_missing[at] / (self.n_missing[at] + self.counts[at])
-        is_marked = bool(impute in ("median", "mean") and share > _MARKED_SHARE)
+        is_many = bool(share > _MARKED_SHARE and self.n_missing[at] >= _MARKED_ROWS)
+        is_marked = impute in ("median", "mean") and is_many
         if parts is None:
             return Number(name, self._fill(at, impute), int(self.n_missing[at]), is_marked)
         places = range(at, at + len(parts))
@@ -275,11 +316,17 @@ class _Outputs:
         text = kind_of(schema.field(targets[0]).type) == "text"
         return cls(targets, {} if text else None)
 
-    def read(self, batch: pyarrow.RecordBatch) -> FloatArray:
-        """Return a column for each output; NaN where a target is missing."""
+    def read(self, batch: pyarrow.RecordBatch) -> FloatArray | None:
+        """Return a column for each output, NaN where a target is missing; None if classes are too many.
+
+        Raises DataError if they are too many for a target.
+        """
         if self.classes is None:
             return np.column_stack([to_numbers(batch.column(name)) for name in self.columns])
         places, missing = _numbered(batch.column(self.columns[0]), self.classes)
+        check_classes(self.columns[0], self.classes)
+        if len(self.classes) > MOST_COLUMNS:
+            return None
         Y = np.zeros((len(places), max(1, len(self.classes))))
         Y[np.arange(len(places)), places] = 1.0
         Y[missing] = np.nan
@@ -308,20 +355,24 @@ class _Levels:
     """
 
     index: dict[str, int] = field(default_factory=dict)
+    n_characters: int = 0
     counts: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     n_missing: int = 0
-    is_full: bool = False
+    n_given_up: int = 0
     weights: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0)))
     sums: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0, 0)))
     squares: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0, 0)))
     pivot: FloatArray | None = None
 
     def add(self, column: pyarrow.Array, rows: IntArray, Y: FloatArray | None, folds: IntArray) -> None:
-        if self.is_full or not len(rows):
+        if self.n_given_up or not len(rows):
             return
+        n_before = len(self.index)
         places, missing = _numbered(column, self.index)
-        if len(self.index) > MAX_LEVELS:
-            self.is_full = True
+        self.n_characters += sum(map(len, islice(self.index, n_before, None)))
+        n_sums = 0 if Y is None else 8 * len(self.weights) * (1 + 2 * Y.shape[1])
+        if len(self.index) > MAX_LEVELS or len(self.index) * n_sums > MAX_BYTES:
+            self.give_up()
             return
         self.n_missing += int(np.isin(rows, missing).sum())
         places[missing] = self.index.setdefault(MISSING, len(self.index))
@@ -346,14 +397,31 @@ class _Levels:
         np.add.at(self.sums, (folds, places), centred)
         np.add.at(self.squares, (folds, places), centred**2)
 
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the levels, about: a text as Python holds it, its place, and its sums."""
+        arrays = (self.counts, self.weights, self.sums, self.squares)
+        return self.n_characters + 150 * len(self.index) + sum(one.nbytes for one in arrays)
+
+    def give_up(self) -> None:
+        """Free the memory, and remember how many levels there were."""
+        self.n_given_up = len(self.index)
+        self.index, self.n_characters, self.counts = {}, 0, np.zeros(0, np.int64)
+        self.drop_sums()
+
+    def drop_sums(self) -> None:
+        """Free the sums of outputs."""
+        empty = _Levels()
+        self.weights, self.sums, self.squares, self.pivot = empty.weights, empty.sums, empty.squares, None
+
     def encoder(self, name: str, encoding: Encoding, outputs: _Outputs | None, n_rows: int) -> Encoder | str:
         """Return the encoder of the column, or why the column is left out."""
         counted = zip(self.index, self.counts.tolist(), strict=False)
         # levels of held-out rows count 0, and so does MISSING where nothing is missing
         count_of = {level: count for level, count in counted if count}
         n_levels = len(count_of)
-        if self.is_full:
-            return f"it has more than {MAX_LEVELS:,} different texts"
+        if self.n_given_up:
+            return f"it has {self.n_given_up:,} levels or more"
         if not n_rows - self.n_missing:
             return "it holds no value"
         if n_levels == 1:

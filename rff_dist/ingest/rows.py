@@ -14,7 +14,7 @@ import numpy as np
 from rff_dist.data.folds import GroupFolds
 from rff_dist.data.memory import canonical_bytes
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.ingest.learn import Learned
+from rff_dist.ingest.learn import MOST_COLUMNS, Learned
 from rff_dist.ingest.roles import TablePlan, check_column
 from rff_dist.ingest.tables import RowArrays, Table, kind_of, read_type, to_labels, to_numbers
 from rff_dist.storage.appending import Source
@@ -23,6 +23,8 @@ from rff_dist.storage.sources import RowBatch
 if TYPE_CHECKING:
     import pyarrow
 
+#: Numbers of a batch of X: 64 MiB.
+_BATCH_VALUES = 2**23
 _log = logging.getLogger(__name__)
 
 
@@ -136,9 +138,10 @@ def read_batches(
 ) -> Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]:
     """Yield batches of rows, the number of their first row among all rows, and which rows are wanted."""
     key = plan.roles.groups or plan.roles.id
+    n_rows = max(1, _BATCH_VALUES // max(MOST_COLUMNS, len(plan.features or ())))
     for one in opened:
         assert one.table is not None
-        for batch in one.table.batches(plan.types):
+        for batch in _pieces(one.table.batches(plan.types), n_rows):
             start = journal.n_seen
             journal.n_seen += batch.num_rows
             chosen = None
@@ -187,6 +190,13 @@ def find_start(opened: Sequence[Input], types: Mapping[str, pyarrow.DataType], h
     if missing.any():
         _log.warning("%d rows have no value in %r and are trained on", missing.sum(), holdout.by)
     return holdout.start(values[~missing])
+
+
+def _pieces(batches: Iterator[pyarrow.RecordBatch], n_rows: int) -> Iterator[pyarrow.RecordBatch]:
+    """Cut batches, since a row of short texts may become many numbers."""
+    for batch in batches:
+        for start in range(0, max(1, batch.num_rows), n_rows):
+            yield batch.slice(start, n_rows)
 
 
 def _keys(column: pyarrow.Array) -> np.ndarray:

@@ -67,8 +67,8 @@ def prepare_table(job: Auto, *, observer: Progress | None = None) -> AutoData:
     run ingested from the same files is used as it is, or ingested again if options differ.
 
     Raises as `ingest_parts`; OutputExistsError if an earlier run ingested other files there; DataError if
-      there is nothing to learn: the target has one value only, or is text of which hardly any comes twice.
-      What was ingested is removed then, unless it replaced something.
+      there is nothing to learn, since the target has one value only. What was ingested is removed then,
+      unless it replaced something.
     """
     folder = folder_of(job)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
@@ -128,9 +128,9 @@ def choose_task(url: str, job: Auto) -> tuple[bool, str]:
       target is text.
     """
     values: Any = None
-    is_text, n_rows = False, 0
+    is_text = False
     for part in read_arrays(url, ["y"], n_rows=_ROWS):
-        is_text, n_rows = part["y"].dtype.kind in "TU", n_rows + len(part["y"])
+        is_text = part["y"].dtype.kind in "TU"
         new = np.unique(part["y"])
         values = new if values is None else np.unique(np.concatenate([values, new]))
         if not is_text and len(values) > 2:  # numbers, of which a third value settles the task
@@ -140,11 +140,6 @@ def choose_task(url: str, job: Auto) -> tuple[bool, str]:
         raise DataError(
             f"the target {job.target!r} is {values[0]!s} in all rows to train on, so there is nothing to "
             "predict; expected at least two values"
-        )
-    if is_text and n_values > n_rows // 2:
-        raise DataError(
-            f"hardly any text of the target {job.target!r} comes twice ({n_values:,} in {n_rows:,} rows); "
-            "expected classes, or numbers"
         )
     if is_text and job.task == "regression":
         raise InvalidParameterError(

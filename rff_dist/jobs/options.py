@@ -49,7 +49,8 @@ def impute_option(default: Impute) -> Any:
     """Return the option that says what replaces missing values."""
     return option(
         "Value of the column that replaces missing ones; none replaces nothing. With median and mean, "
-        "another column marks them by 0 and 1 where more than 1 % are missing; median-only leaves it out. "
+        "another column marks them by 0 and 1 where more than 1 % (and at least 10) are missing; median-only "
+        "leaves it out. "
         "Missing text becomes a level of its own, or with most-frequent the most frequent one.",
         default,
         unit="median|mean|median-only|most-frequent|none",
