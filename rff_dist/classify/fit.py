@@ -27,22 +27,25 @@ from rff_dist.data.samples import sample_rows
 from rff_dist.engines.progress import Announcer, Rounds
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
+from rff_dist.frequencies.counter import row_uniforms
 from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.minimize import Minimum, PenalizedLoss, minimize_loss
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.numerics.threads import using_threads
 from rff_dist.ridge import automatic
 from rff_dist.ridge.conformal import FoldModels, predict_held_out
-from rff_dist.ridge.fit import fold_models_of
+from rff_dist.ridge.fit import fold_models_of, refit
 from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.options import RidgeOptions, is_one_alpha
+from rff_dist.ridge.options import Alpha, RidgeOptions, is_one_alpha
 from rff_dist.ridge.solve import Solved
 from rff_dist.ridge.uncertainty import predictive_model
 from rff_dist.statistics import inspection
 from rff_dist.statistics.accumulate import add_each
 from rff_dist.statistics.gram_products import sums_of_z
 from rff_dist.statistics.label_counts import count_labels
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -173,6 +176,45 @@ def _loss_of_no_scores(loss: Loss, n_columns: int) -> float:
 # -- probabilities ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CalibrationRows:
+    """A sample of all rows that came so far, on which probabilities are calibrated as more rows come.
+
+    `n_seen`: the number of rows so far.
+    `keys`: float64 array of shape (n_sampled,). Each row has a number in (0, 1) that depends on its place
+      alone, and the smallest stay: the sample does not depend on how rows were divided.
+    `X`: array of shape (n_sampled, n_features).
+    `targets`: float64 array of shape (n_sampled, n_targets). −1 and +1.
+    `weights`: float64 array of shape (n_sampled,).
+    """
+
+    n_seen: int
+    keys: FloatArray
+    X: NDArray[Any]
+    targets: FloatArray
+    weights: FloatArray
+
+    __repr__ = short_repr
+
+    @classmethod
+    def of(cls, dataset: Dataset, before: CalibrationRows | None = None) -> CalibrationRows:
+        """Return a sample of up to 10,000 rows of a dataset and of the rows before it."""
+        n_before, n_kept = (0, 0) if before is None else (before.n_seen, len(before.keys))
+        n_seen = n_before + dataset.n_samples
+        keys = row_uniforms(0, 0, n_before, n_seen)
+        keys = keys if before is None else np.concatenate([before.keys, keys])
+        chosen = np.sort(np.argsort(keys, kind="stable")[:CALIBRATION_ROWS])
+        kept, came = chosen[chosen < n_kept], chosen[chosen >= n_kept] - n_kept
+        X, targets, weights = dataset.take(came)
+        assert targets is not None
+        weights = np.ones(len(came)) if weights is None else weights
+        if before is not None:
+            X = np.concatenate([before.X[kept], X])
+            targets = np.concatenate([before.targets[kept], targets])
+            weights = np.concatenate([before.weights[kept], weights])
+        return cls(n_seen, keys[chosen], X, targets, weights)
+
+
 def calibrate(
     dataset: Dataset, model: RidgeModel, *, class_weight: FloatArray | None, seed: int
 ) -> ScoreCalibration | None:
@@ -192,6 +234,18 @@ def calibrate(
     X, targets, weights = sample_rows(dataset, seed, n_rows=CALIBRATION_ROWS)
     assert targets is not None
     weights = np.ones(len(targets)) if weights is None else weights
+    return calibrate_rows(X, targets, weights, model, class_weight=class_weight)
+
+
+def calibrate_rows(
+    X: NDArray[Any],
+    targets: FloatArray,
+    weights: FloatArray,
+    model: RidgeModel,
+    *,
+    class_weight: FloatArray | None,
+) -> ScoreCalibration | None:
+    """Fit probabilities to the leave-one-out scores of training rows; see `calibrate`."""
     factors = np.ones(len(targets)) if class_weight is None else class_weight[class_of(targets)]
     # without class weights, which do not count as repetitions
     own = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
@@ -271,22 +325,60 @@ def fit(
 
 
 def fit_labels(
-    source: Dataset, labels: Column, options: RidgeOptions, losses: LossOptions, *, engine: Engine
+    source: Dataset,
+    labels: Column,
+    options: RidgeOptions,
+    losses: LossOptions,
+    *,
+    classes: NDArray[Any] | None = None,
+    whole_weights_repeat: bool = False,
+    engine: Engine,
 ) -> TrainedClassifier:
     """Train a classifier on labels of any type: count them in a pass, then `fit`.
 
     `source`: the rows; its own targets are ignored.
     `labels`: the label of each row.
+    `classes`: array of shape (n_classes,). All labels, sorted, if some may have no rows yet; by default those
+      of the rows.
+    `whole_weights_repeat`: whether weights that are all whole numbers repeat their rows, whatever the options
+      say; other weights are precisions.
     Returns: a model with the classes on its card; see `read_classes`.
     Raises DataError if fewer than two classes have rows with a weight above 0.
     """
     counts = count_labels(labels, source=source, engine=engine)
+    if classes is not None:
+        counts = counts.among(classes)
+    if whole_weights_repeat:
+        kind = "frequency" if counts.whole else "precision"
+        options = replace(options, sample_weight_kind=kind)
     factors = class_weights(losses.class_weight, counts)
     dataset = LabelledDataset(source, labels, counts.classes, factors)
     _check_weighted(counts, factors)
     trained = fit(dataset, options, losses, factors=factors, engine=engine)
     told = {"tol": losses.tol, "max_iter": losses.max_iter}
     return replace(trained, model=with_classes(trained.model, counts.classes, losses.class_weight, **told))
+
+
+def refit_labels(
+    model: RidgeModel,
+    statistics: RidgeStatistics,
+    rows: CalibrationRows | None,
+    *,
+    alpha: Alpha | None,
+    fit_intercept: bool,
+    factors: FloatArray | None,
+) -> RidgeModel:
+    """Solve a classifier of the squared loss again from changed statistics; see `ridge.fit.refit`.
+
+    `rows`: a sample of the rows in these statistics, on which probabilities are calibrated; None keeps the
+      model's own calibration.
+    """
+    again = refit(model, statistics, alpha=alpha, fit_intercept=fit_intercept)
+    facts = {**model.card["classifier"], "ridge_alpha": again.alpha}
+    if rows is not None:
+        found = calibrate_rows(rows.X, rows.targets, rows.weights, again, class_weight=factors)
+        facts["calibration"] = None if found is None else asdict(found)
+    return again.with_card(classifier=facts)
 
 
 def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) -> None:

@@ -307,11 +307,13 @@ class LabelCounts:
     `labels`: array of shape (n_classes,). Sorted, each once; text of variable width as NumPy's StringDType.
     `n_samples`: int64 array of shape (n_classes,). Rows of each label.
     `weight`: ExactSum of shape (n_classes,). The sum of each label's weights.
+    `whole`: whether the rows have weights, all of them whole numbers, which may repeat rows.
     """
 
     labels: NDArray[Any]
     n_samples: IntArray
     weight: ExactSum
+    whole: bool = False
 
     def __add__(self, other: LabelCounts) -> LabelCounts:
         labels = np.unique(np.concatenate([self.labels, other.labels]))
@@ -322,7 +324,16 @@ class LabelCounts:
             digits = np.zeros((len(part.weight.digits), len(labels)), np.int64)
             digits[:, places] = part.weight.digits
             weight = weight + ExactSum(part.weight.lowest, digits)
-        return LabelCounts(labels, n_samples, weight)
+        return LabelCounts(labels, n_samples, weight, self.whole and other.whole)
+
+    def among(self, classes: NDArray[Any]) -> LabelCounts:
+        """Return the counts of given classes, sorted, of which some may have no rows yet."""
+        codes = encode(self.labels, classes, np.arange(len(self.labels)))
+        n_samples = np.zeros(len(classes), np.int64)
+        n_samples[codes] = self.n_samples
+        digits = np.zeros((len(self.weight.digits), len(classes)), np.int64)
+        digits[:, codes] = self.weight.digits
+        return LabelCounts(classes, n_samples, ExactSum(self.weight.lowest, digits), self.whole)
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -349,7 +360,8 @@ def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_ro
             f"sample_weight is {sample_weight[at]} in row {first_row + at:_}; weights must be finite and not "
             "negative"
         )
-    return LabelCounts(found, n_samples, ExactSum.by_group(sample_weight, codes, len(found)))
+    whole = bool((sample_weight == np.rint(sample_weight)).all())
+    return LabelCounts(found, n_samples, ExactSum.by_group(sample_weight, codes, len(found)), whole)
 
 
 @dataclass(frozen=True, eq=False)

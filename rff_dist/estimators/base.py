@@ -22,7 +22,7 @@ from rff_dist.costs.clock import Clock, Times
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.engines.progress import LogObserver, RichProgress
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.estimators import chosen
 from rff_dist.estimators.inputs import (
     as_dataset,
@@ -45,8 +45,9 @@ from rff_dist.kernels.stationary import own_length_scale
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.options import RidgeOptions
-from rff_dist.statistics import inspection
+from rff_dist.ridge.options import Alpha, RidgeOptions, check_alpha, is_one_alpha
+from rff_dist.statistics import inspection, passes
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray, PathLike
 
 #: Where the manual is, for links in notebooks: the address of the site that `make manual` builds.
@@ -253,10 +254,52 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     sample_weight_kind: str = "precision"
     _fitted: RidgeModel = field(init=False)
 
+    #: Sums with rows that `partial_fit` added, until a model is solved from them.
+    _pending: RidgeStatistics | None = field(init=False)
+
     @property
-    @abstractmethod
     def model_(self) -> RidgeModel:
         """The trained model, ready to be stored."""
+        self._require_fitted("model_")
+        if self._pending is not None:
+            # the sums stay pending until they are solved: a failing solve must not lose rows
+            self._fitted = self._solve_again(self._pending)
+            self._pending = None
+        return self._fitted
+
+    @property
+    def statistics_(self) -> RidgeStatistics:
+        """The exact sums of all rows so far."""
+        self._require_fitted("statistics_")
+        statistics = self._fitted.statistics if self._pending is None else self._pending
+        if statistics is None:
+            raise AttributeError(self._fitted.why_no_statistics)
+        return statistics
+
+    @abstractmethod
+    def _solve_again(self, statistics: RidgeStatistics) -> RidgeModel:
+        """Return the model of these sums, which hold rows that were added."""
+
+    def _require_sums(self) -> None:
+        """Raise StatisticsError if the model has no sums to which rows can be added."""
+        if not hasattr(self, "statistics_"):
+            raise StatisticsError(f"no rows can be added: {self.model_.why_no_statistics}")
+
+    def _add(self, dataset: Dataset, clock: Clock) -> None:
+        """Add a dataset's rows to the sums."""
+        with self._passes(dataset, clock) as engine:
+            added = passes.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
+        self._pending = self.statistics_ + added
+
+    def _alpha_to_refit(self) -> Alpha | None:
+        """Return how alpha is chosen after rows were added; None keeps it.
+
+        Only sums of all rows are there: neither folds nor the former rows.
+        """
+        alpha: Alpha = self.alpha
+        check_alpha(alpha)
+        chosen_anew = isinstance(alpha, str) and alpha in ("gcv", "evidence")
+        return alpha if chosen_anew or is_one_alpha(alpha) else None
 
     @property
     def alpha_(self) -> float | NDArray[np.float64]:
@@ -348,16 +391,12 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     def _chosen(self) -> dict[str, str]:
         return chosen.model_facts(self._fitted, self._names)
 
-    def _options(self) -> RidgeOptions:
-        """Check the parameters that all of these have, and return them as options of a fit."""
+    def _options(self, **others: Any) -> RidgeOptions:
+        """Check the parameters that all of these have, and return them, or others, as options of a fit."""
         fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
         check_cv(self.cv)
-        return RidgeOptions(
-            **self._features(self.n_components),
-            alpha=self.alpha,
-            fit_intercept=fit_intercept,
-            sample_weight_kind=self.sample_weight_kind,
-        )
+        given = {"alpha": self.alpha, "sample_weight_kind": self.sample_weight_kind, **others}
+        return RidgeOptions(**self._features(self.n_components), fit_intercept=fit_intercept, **given)
 
     def _with_names(self, model: RidgeModel) -> RidgeModel:
         """Return the model with a frame's column names, which the arrays made of it have lost."""

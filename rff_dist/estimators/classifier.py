@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -15,21 +16,40 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.classify import predict as class_prediction
-from rff_dist.classify.fit import LossOptions, fit_labels
+from rff_dist.classify.fit import CalibrationRows, LossOptions, fit_labels, refit_labels
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.costs.clock import Clock
-from rff_dist.data.labelled import LabelledDataset
+from rff_dist.data.blocks import Block
+from rff_dist.data.labelled import LabelCounts, LabelledDataset, class_weights, count_block
+from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import RandomFeatureEstimator
 from rff_dist.estimators.inputs import as_folds, as_labelled, is_in_memory, suitable_engine
 from rff_dist.jobs.fits import JobData
+from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.storage.columns import as_column
+from rff_dist.typing import FloatArray
 
 
 def _has_probabilities(estimator: RFFClassifier) -> bool:
     if estimator.loss == "squared_hinge":
         raise AttributeError("the squared hinge has no probabilities; use loss='logistic' or loss='squared'")
     return True
+
+
+def _sums_add_up(estimator: RFFClassifier) -> bool:
+    if estimator.loss != "squared":
+        raise AttributeError(
+            f"loss={estimator.loss!r} needs all rows in each pass, so none can be added; use loss='squared'"
+        )
+    return True
+
+
+def _sorted(classes: Any) -> NDArray[Any]:
+    """Return labels sorted, each once, as a fit to rows with these labels has them."""
+    column = as_column(np.asarray(classes), name="classes")
+    return count_block(column.read(Block(0, 0, column.n_samples)), None).classes
 
 
 @dataclass(repr=False, eq=False)
@@ -46,8 +66,11 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     kernel, length_scale, n_components, cv, features, design, precision, standardize, fit_intercept,
     random_state, verbose
         As in `RFFRidge`.
-    sample_weight_kind, engine
-        As in `RFFRidge`. A factor on all weights does not change probabilities either.
+    engine
+        As in `RFFRidge`.
+    sample_weight_kind : {"auto", "precision", "frequency"}, default="auto"
+        What sample weights mean, see `RFFRidge`: "auto" takes whole numbers as repetitions of their rows, and
+        other weights as precisions. A factor on all precisions does not change probabilities either.
     alpha : "auto", "gcv", "evidence", "press", "cv", "cv-1se", float or sequence of float, default="auto"
         The penalty. The objectives are Σ w·(y − f)² + alpha‖W‖² for ridge, Σ w·max(0, 1 − y·f)² + alpha‖W‖²
         for the squared hinge, and −Σ w·log p + ½·alpha‖W‖² for the logistic loss. Alpha is chosen as in
@@ -94,7 +117,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     largest decision. With the squared loss it may not be the class of the largest score: the calibration has
     an offset for each class, so that a class between others, or a rare one, gets the rows that it should.
 
-    There is no `partial_fit`, since probabilities and the other losses need the rows, which sums do not hold.
+    There is `partial_fit` for the squared loss only: the others need all rows in each pass.
 
     References
     ----------
@@ -119,7 +142,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     class_weight: Any = None
     tol: float = LossOptions.tol
     max_iter: int = LossOptions.max_iter
+    sample_weight_kind: str = "auto"
     classes_: NDArray[Any] = field(init=False)
+    #: Rows for the calibration of probabilities; None if `partial_fit` did not begin with the first rows.
+    _rows: CalibrationRows | None = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit from scratch.
@@ -150,7 +176,16 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         ConvergenceWarning
             If `max_iter` steps were too few.
         """
-        clock, options = Clock(), self._options()
+        self._fit(X, y, sample_weight, groups, classes=None)
+        self._warn_of_early_stop()
+        return self
+
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, *, classes: NDArray[Any] | None
+    ) -> LabelledDataset:
+        """Fit from scratch, and return the rows; `classes` if some of them may have no rows yet."""
+        clock, automatic = Clock(), self.sample_weight_kind == "auto"
+        options = self._options(**({"sample_weight_kind": "precision"} if automatic else {}))
         losses = LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
         source, labels = as_labelled(self, X, y, sample_weight, reset=True)
         with self._passes(source, clock) as engine:
@@ -161,11 +196,81 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
                 replace(options, cv=cv),
                 # the model keeps them as JSON, which takes no numbers of NumPy
                 replace(losses, tol=float(self.tol), max_iter=int(self.max_iter)),
+                classes=classes,
+                whole_weights_repeat=automatic,
                 engine=engine,
             )
         self._keep(self._with_names(trained.model))
-        self._warn_of_early_stop()
+        return LabelledDataset(source, labels, self.classes_, self._factors())
+
+    def _factors(self) -> FloatArray | None:
+        """Return the factors of each class's weights that were given by label."""
+        if not isinstance(self.class_weight, Mapping):
+            return None
+        none = ExactSum.zeros((len(self.classes_),))
+        counts = LabelCounts(self.classes_, np.zeros(len(self.classes_), np.int64), none)
+        return class_weights(self.class_weight, counts)
+
+    @available_if(_sums_add_up)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Add rows to the exact sums of the squared loss; see `RFFRidge.partial_fit`.
+
+        The first call fits: it chooses what is left open, and needs rows of two classes. Later calls add rows
+        of any of the classes, and the coefficients are those of one fit with the same features and alpha.
+        Probabilities are calibrated on the rows of all calls, or on a sample of 10,000, which the estimator
+        keeps meanwhile; stored models do not hold it. After `fit`, or for a loaded model, no former rows are
+        there, and the calibration stays as it is.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        classes : array-like of shape (n_classes,)
+            All labels that any call will have. May be left out in later calls.
+
+        Raises
+        ------
+        InvalidParameterError
+            If `classes` are missing in the first call or differ later, or `class_weight` is "balanced".
+        DataError
+            If values are not finite, shapes do not fit, a label is not among the classes, or the first call
+            has rows of one class.
+        StatisticsError
+            If the model was loaded without its sums.
+        """
+        if isinstance(self.class_weight, str):
+            raise InvalidParameterError(
+                f"`class_weight` is {self.class_weight!r}, but the rows to come may have other shares of the "
+                "classes; give a weight for each class, or None"
+            )
+        if not self.__sklearn_is_fitted__():
+            if classes is None:
+                raise InvalidParameterError(
+                    "`classes` is None in the first call of partial_fit; give all labels that will come"
+                )
+            self._rows = CalibrationRows.of(self._fit(X, y, sample_weight, None, classes=_sorted(classes)))
+            return self
+        if classes is not None and not np.array_equal(_sorted(classes), self.classes_):
+            raise InvalidParameterError(
+                f"`classes` is {list(classes)}; expected {self.classes_.tolist()}, as in the first call"
+            )
+        clock = Clock()
+        self._require_sums()
+        source, labels = as_labelled(self, X, y, sample_weight, reset=False)
+        rows = LabelledDataset(source, labels, self.classes_, self._factors())
+        self._add(rows, clock)
+        self._rows = None if self._rows is None else CalibrationRows.of(rows, self._rows)
         return self
+
+    def _solve_again(self, statistics: RidgeStatistics) -> RidgeModel:
+        return refit_labels(
+            self._fitted,
+            statistics,
+            self._rows,
+            alpha=self._alpha_to_refit(),
+            fit_intercept=self.fit_intercept,
+            factors=self._factors(),
+        )
 
     def decision_function(self, X: Any) -> Any:
         """Return the decision values, O(n_samples · n_components · n_features).
@@ -254,29 +359,16 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         return JobData(*as_labelled(self, X, y, reset=False))
 
     @property
-    def model_(self) -> RidgeModel:
-        self._require_fitted("model_")
-        return self._fitted
-
-    @property
-    def statistics_(self) -> RidgeStatistics:
-        """The exact sums of ridge on the targets."""
-        self._require_fitted("statistics_")
-        if self._fitted.statistics is None:
-            raise AttributeError("this model was stored without its statistics")
-        return self._fitted.statistics
-
-    @property
     def coef_(self) -> NDArray[np.float64]:
         """Weights of the features."""
         self._require_fitted("coef_")
-        return self._fitted.coefficients.T
+        return self.model_.coefficients.T
 
     @property
     def intercept_(self) -> NDArray[np.float64]:
         """Added to all scores."""
         self._require_fitted("intercept_")
-        return self._fitted.intercept
+        return self.model_.intercept
 
     @property
     def n_iter_(self) -> int:
@@ -287,10 +379,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     @property
     def _calibration(self) -> ScoreCalibration | None:
-        return class_prediction.calibration_of(self._fitted)
+        return class_prediction.calibration_of(self.model_)
 
     def _keep(self, model: RidgeModel) -> None:
-        self._fitted = model
+        self._fitted, self._pending, self._rows = model, None, None
         self.classes_ = class_prediction.read_classes(model)
 
     def _warn_of_early_stop(self) -> None:

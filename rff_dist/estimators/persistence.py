@@ -78,7 +78,7 @@ def save_model(
     fitted: Any = model
     if isinstance(model, RFFKMeans | RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
-        fitted = model._fitted
+        fitted = model._fitted if isinstance(model, RFFKMeans) else model.model_  # with all rows that came
     if type(fitted) not in KINDS:
         raise InvalidParameterError(
             f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or RFFKMeans, "

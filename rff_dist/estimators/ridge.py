@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.costs.clock import Clock
 from rff_dist.data.blocks import Dataset
-from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators.base import RandomFeatureEstimator
 from rff_dist.estimators.inputs import as_dataset, as_folds, is_dask, is_in_memory, suitable_engine
 from rff_dist.jobs.fits import JobData
@@ -22,8 +22,6 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.merge import merge
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.options import Alpha, check_alpha, is_one_alpha
-from rff_dist.statistics import passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 
@@ -183,7 +181,6 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     alpha_per_target: Any = "auto"
     conformal: bool | str = False
     solver: str = "auto"
-    _pending: RidgeStatistics | None = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit from scratch.
@@ -246,15 +243,12 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         """
         if "_fitted" not in vars(self):
             return self.fit(X, y, sample_weight)
-        if not hasattr(self, "statistics_"):
-            raise StatisticsError(f"no rows can be added: {self.model_.why_no_statistics}")
         clock = Clock()
+        self._require_sums()
         self._options()  # checks the parameters
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
-        with self._passes(dataset, clock) as engine:
-            added = passes.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
-        self._pending = self.statistics_ + added
+        self._add(dataset, clock)
         return self
 
     def predict(self, X: Any, *, return_std: bool = False) -> Any:
@@ -367,25 +361,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     def _test_data(self, X: Any, y: Any) -> JobData:
         return JobData(as_dataset(self, X, y, reset=False))
 
-    @property
-    def model_(self) -> RidgeModel:
-        self._require_fitted("model_")
-        if self._pending is not None:
-            # the sums stay pending until they are solved: a failing solve must not lose rows
-            self._fitted = refit(
-                self._fitted, self._pending, alpha=self._alpha_to_refit(), fit_intercept=self.fit_intercept
-            )
-            self._pending = None
-        return self._fitted
-
-    @property
-    def statistics_(self) -> RidgeStatistics:
-        """The exact sums of all rows so far."""
-        self._require_fitted("statistics_")
-        statistics = self._fitted.statistics if self._pending is None else self._pending
-        if statistics is None:
-            raise AttributeError(self._fitted.why_no_statistics)
-        return statistics
+    def _solve_again(self, statistics: RidgeStatistics) -> RidgeModel:
+        alpha = self._alpha_to_refit()
+        return refit(self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept)
 
     @property
     def coef_(self) -> NDArray[np.float64]:
@@ -400,16 +378,6 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self._require_fitted("intercept_")
         intercept = self.model_.intercept
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
-
-    def _alpha_to_refit(self) -> Alpha | None:
-        """Return how alpha is chosen after rows were added; None keeps it.
-
-        Only sums of all rows are there: neither folds nor the former rows.
-        """
-        alpha: Alpha = self.alpha
-        check_alpha(alpha)
-        chosen_anew = isinstance(alpha, str) and alpha in ("gcv", "evidence")
-        return alpha if chosen_anew or is_one_alpha(alpha) else None
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model

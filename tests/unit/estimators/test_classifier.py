@@ -17,6 +17,7 @@ from sklearn.svm import LinearSVC
 
 from rff_dist import RFFClassifier, RFFRidge, SerialEngine, load_model, save_model, write_dataset
 from rff_dist.classify import predict as class_prediction
+from rff_dist.classify.fit import CalibrationRows
 from rff_dist.data.blocks import Block
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.data.memory import ArrayDataset
@@ -486,3 +487,102 @@ def test_softmax_of_scores_is_the_logistic_losss_probability():
     X, y = draw_rows(300, 3)
     model = classifier(loss="logistic").fit(X, y)
     assert_allclose(model.predict_proba(X), softmax(model.decision_function(X), axis=1), rtol=1e-12)
+
+
+# -- rows that come later ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", [[0, 1], ["a", "b", "c"]], ids=["two", "three"])
+@pytest.mark.parametrize("weights", [None, "whole", "fractions"])
+def test_partial_fits_are_one_fit(labels, weights):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(600, 3))
+    codes = np.digitize(X[:, 0] + 0.3 * rng.normal(size=600), [0.0, 0.8][: len(labels) - 1])
+    y = np.array(labels)[codes]
+    w = {None: None, "whole": rng.integers(1, 4, 600), "fractions": rng.uniform(0.5, 2.0, 600)}[weights]
+    given = {"length_scale": 2.0, "n_components": 32, "alpha": 0.5, "standardize": False}
+    first, *parts = np.split(np.arange(600), [200, 350])
+
+    def weight(part):
+        return None if w is None else w[part]
+
+    one = classifier(**given).fit(X, y, w)
+    many = classifier(**given).partial_fit(X[first], y[first], labels, weight(first))
+    for part in parts:
+        many.partial_fit(X[part], y[part], sample_weight=weight(part))
+    assert many.statistics_.n_samples == 600
+    assert_allclose(many.coef_, one.coef_, rtol=1e-9, atol=1e-9)
+    assert_allclose(many.predict_proba(X), one.predict_proba(X), atol=1e-9)
+    assert_array_equal(many.predict(X), one.predict(X))
+
+
+def test_a_class_may_come_later_and_rows_calibrate_in_any_division():
+    X, y = draw_rows(400, 3)
+    early = np.flatnonzero(y != np.unique(y)[-1])
+    late = np.flatnonzero(y == np.unique(y)[-1])
+    given = {"length_scale": 2.0, "n_components": 32, "alpha": 0.5, "standardize": False}
+    model = classifier(**given).partial_fit(X[early], y[early], classes=np.unique(y))
+    assert not (model.predict(X) == np.unique(y)[-1]).any()
+    model.partial_fit(X[late], y[late])
+    order = np.concatenate([early, late])
+    assert_allclose(
+        model.predict_proba(X), classifier(**given).fit(X[order], y[order]).predict_proba(X), atol=1e-9
+    )
+
+
+def test_the_sample_of_rows_does_not_depend_on_their_division(monkeypatch):
+    monkeypatch.setattr("rff_dist.classify.fit.CALIBRATION_ROWS", 50)
+    X = np.arange(1000.0).reshape(500, 2)
+    y = np.where(np.arange(500) % 3 == 0, 1.0, -1.0)
+    whole = CalibrationRows.of(ArrayDataset(X, y))
+    parts = None
+    for part in np.split(np.arange(500), [10, 300, 301]):
+        parts = CalibrationRows.of(ArrayDataset(X[part], y[part]), parts)
+    assert len(whole.X) == 50
+    for name in ("n_seen", "keys", "X", "targets", "weights"):
+        assert_array_equal(getattr(parts, name), getattr(whole, name))
+
+
+def test_partial_fit_refuses_what_sums_cannot_hold():
+    X, y = draw_rows(200, 2)
+    for loss in ("logistic", "squared_hinge"):
+        assert not hasattr(classifier(loss=loss), "partial_fit")
+    assert hasattr(classifier(), "partial_fit")
+    with pytest.raises(InvalidParameterError, match="`classes` is None in the first call"):
+        classifier().partial_fit(X, y)
+    with pytest.raises(InvalidParameterError, match="`class_weight` is 'balanced'"):
+        classifier(class_weight="balanced").partial_fit(X, y, np.unique(y))
+    with pytest.raises(DataError, match="at least 2 classes"):
+        classifier().partial_fit(X[y == y[0]], y[y == y[0]], np.unique(y))
+    model = classifier().partial_fit(X, y, np.unique(y))
+    with pytest.raises(InvalidParameterError, match="as in the first call"):
+        model.partial_fit(X, y, np.append(np.unique(y), np.unique(y)[-1] + np.unique(y)[-1]))
+    before = model.coef_
+    with pytest.raises(DataError, match="not among the 2 classes"):
+        model.partial_fit(X, np.full(len(X), "neither" if y.dtype.kind in "UO" else 99))
+    assert_array_equal(model.coef_, before)
+
+
+def test_rows_are_added_to_a_loaded_classifier_whose_calibration_stays():
+    X, y = draw_rows(300, 2)
+    given = {"length_scale": 2.0, "n_components": 32, "alpha": 0.5, "standardize": False}
+    model = classifier(**given).partial_fit(X[:200], y[:200], np.unique(y))
+    save_model(model, "memory://partial-classifier", overwrite=True)
+    loaded = load_model("memory://partial-classifier").partial_fit(X[200:], y[200:])
+    model.partial_fit(X[200:], y[200:])
+    save_model(model, "memory://partial-classifier", overwrite=True)
+    assert_array_equal(load_model("memory://partial-classifier").coef_, model.coef_)
+    assert_array_equal(loaded.coef_, model.coef_)
+    first = classifier(**given).fit(X[:200], y[:200])
+    assert loaded._calibration == first._calibration
+    assert loaded._calibration != model._calibration
+
+
+def test_classes_given_by_weights_count_in_rows_that_come_later():
+    X, y = draw_rows(300, 2)
+    labels = np.unique(y)
+    given = {"length_scale": 2.0, "n_components": 32, "alpha": 0.5, "standardize": False}
+    given["class_weight"] = {labels[0]: 3.0}
+    one = classifier(**given).fit(X, y)
+    many = classifier(**given).partial_fit(X[:150], y[:150], labels).partial_fit(X[150:], y[150:])
+    assert_allclose(many.predict_proba(X), one.predict_proba(X), atol=1e-9)

@@ -6,7 +6,7 @@ import pytest
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
-from rff_dist import RFFPCA, KernelKMeans, RFFClassifier, RFFKMeans, RFFRidge, RFFSampler, SerialEngine
+from rff_dist import RFFPCA, KernelKMeans, RFFKMeans, RFFRidge, RFFSampler, SerialEngine
 from tests.plain import plain_classifier, plain_ridge
 
 pytestmark = [
@@ -32,9 +32,6 @@ def checks():
         is_other = getattr(estimator, "loss", "squared") != "squared"
         for model, check in estimator_checks_generator(estimator):
             name = getattr(check, "func", check).__name__
-            if isinstance(model, RFFClassifier) and "sample_weight_equivalence" in name:
-                # With rows that are repeated, which precisions do not do.
-                model.set_params(sample_weight_kind="frequency")
             if not is_other or OF_THE_FIT.search(name):
                 yield pytest.param(model, check, id=f"{type(model).__name__}{' logistic' * is_other}-{name}")
 
