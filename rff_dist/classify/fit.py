@@ -415,7 +415,7 @@ def _described(
     )
 
 
-# -- errors of rows that were held out -------------------------------------------------------------
+# -- errors by cross-validation --------------------------------------------------------------------
 
 
 def estimate_by_folds(

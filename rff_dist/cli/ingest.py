@@ -57,7 +57,7 @@ def ingest(job: Ingest) -> Report:
         **display.dataset_facts(made),
         "labels": "text, for a classifier" if labelled else None,
         "seconds": display.seconds_words(seconds),
-        "held out": None if test is None else f"{test.n_samples:,} rows in {test.url}",
+        "test": None if test is None else f"{test.n_samples:,} rows in {test.url}",
     }
     parts: list[Any] = [display.facts_view(f"wrote {job.data}", **facts), *recipe_views(recipe)]
     if job.targets:

@@ -53,7 +53,7 @@ def _describe_outputs(kind: str, model: Any, job: Predict) -> tuple[str, dict[st
         distances = "distances" if job.distances else None
         words = plural(model.n_clusters, "cluster")
         return words, {"distances_array": distances, "n_clusters": model.n_clusters}
-    by = "normal law" if model.held_out is None else "held-out rows"
+    by = "normal law" if model.held_out is None else "cross-validated residuals"
     interval = {"coverage": job.interval, "arrays": ["lower", "upper"], "by": by}
     facts = {
         "std_array": "standard_deviations" if job.std else None,

@@ -323,7 +323,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @property
     def estimate_(self) -> Mapping[str, Any] | None:
-        """Estimated errors on new rows, from rows that were held out."""
+        """Estimated errors on new rows, by cross-validation."""
         self._require_fitted("estimate_")
         estimate: Mapping[str, Any] | None = self.model_.card.get("estimate")
         return estimate

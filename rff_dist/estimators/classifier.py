@@ -57,7 +57,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     """Classification in random Fourier or Nyström features: ridge, logistic regression or kernel SVM.
 
     Ridge regression on targets of −1 and +1 costs as much as `RFFRidge`, and chooses in the same way: kernel,
-    length scales, features and alpha by the squared errors of held-out rows' targets. The other losses start
+    length scales, features and alpha by the cross-validated squared errors of targets. The other losses start
     from its solution and take 10 to 30 more cheap passes, of O(n_samples · n_components · n_features) each.
     All have the same bits on one thread, many threads or a cluster, and memory does not grow with the rows.
 
@@ -108,7 +108,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     selection_, statistics_
         As in `RFFRidge`, of ridge on the targets.
     estimate_ : dict or None
-        Estimates for new rows, from rows that were held out: `accuracy` and `log_loss`, each with its
+        Estimates for new rows, by cross-validation: `accuracy` and `log_loss`, each with its
         `…_standard_error`. They are of ridge on the targets, whatever the loss is. None without folds.
 
     Notes

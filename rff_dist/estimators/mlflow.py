@@ -33,7 +33,7 @@ def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
 
 
 def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
-    """Log a stored model to MLflow's active run: its choices, its errors on held-out rows, and the model.
+    """Log a stored model to MLflow's active run: its choices, its cross-validated errors, and the model.
 
     `name`: of the model in MLflow.
     Returns MLflow's ModelInfo.

@@ -74,7 +74,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         RidgeCV can. "auto" does so for a target if that saves more than 1 % of its error, and more than the
         standard error of this saving over the folds; the other targets share one alpha.
     conformal : bool or "normalized", default=False
-        Whether one more pass counts the errors on held-out folds, so that `predict_interval` assumes nothing
+        Whether one more pass counts the cross-validated errors, so that `predict_interval` assumes nothing
         of the distribution of the noise; see `rff_dist.ridge.conformal`. True makes all intervals equally
         wide. "normalized" is for noise that differs from row to row: a second regression and one more pass
         fit the width to the size of the residuals near each row.
@@ -140,8 +140,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         trained on). After GCV or the evidence it has the path on all rows: `alphas`, `scores` (GCV, one
         column per target), `log_evidences`, `degrees_of_freedom`. Empty if nothing was chosen.
     estimate_ : dict or None
-        Estimated errors on new rows, from rows that were held out: for each target `rmse`,
-        `rmse_standard_error` and `r2`. None if no row was held out.
+        Estimated errors on new rows, by cross-validation: for each target `rmse`,
+        `rmse_standard_error` and `r2`. None if nothing was cross-validated.
     statistics_ : RidgeStatistics
         The exact sums that the model was solved from; not with `solver="pcg"`.
     kernel_ : Kernel or None
@@ -303,7 +303,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     def predict_interval(self, X: Any, *, coverage: float = 0.95) -> tuple[Any, Any]:
         """Predict intervals that contain new observations with probability `coverage`.
 
-        If the model was fitted with `conformal=True`, the residuals on held-out folds give one width for all
+        If the model was fitted with `conformal=True`, the cross-validated residuals give one width for all
         rows, whatever the distribution of the noise; with "normalized" intervals are wider where residuals
         are larger. Otherwise they are ± a normal quantile times the standard deviations of `predict`, at the
         same cost.

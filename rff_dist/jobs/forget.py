@@ -191,7 +191,7 @@ def _models(run: Forgetting) -> Iterator[Holder]:
             yield Holder(name, f"{n_centres} of the rows are centres of its features", "fit anew")
         yield Holder(
             name,
-            "its standardisation, length scale and held-out errors were learned with the rows among others",
+            "its standardisation, length scale and cross-validated errors were learned from these rows too",
             "fit anew",
         )
         for place in leftover_runs(url):

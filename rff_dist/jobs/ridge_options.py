@@ -104,7 +104,7 @@ class TrainPenalty(PenaltyOptions):
     """The penalty of a regression, and its intervals."""
 
     conformal: bool | Literal["normalized"] = option(
-        "Measure the residuals of held-out rows in one more pass, for prediction intervals. normalized "
+        "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized "
         "(`--normalized`): their width follows the residuals near each row. Uses 5 folds unless `folds` "
         "says otherwise.",
         False,

@@ -214,7 +214,8 @@ class Predict:
     )
     interval: Probability | None = option(
         "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower' and 'upper': from "
-        "held-out rows if the model was fitted with `conformal`, else from the normal law. For a regression.",
+        "cross-validated residuals if the model was fitted with `conformal`, else from the normal law. For a "
+        "regression.",
         None,
         unit="C",
         alias="coverage",
@@ -255,7 +256,7 @@ class Update:
         unit="DATA",
     )
     tolerance: NonNegative = option(
-        "Largest rise of a target's mean squared error on the held-out rows, as a share of that error; "
+        "Largest rise of a target's mean squared error on those rows, as a share of that error; "
         "chance is allowed for. Beyond it the champion is kept and the new rows are refused.",
         0.05,
         unit="SHARE",
@@ -515,8 +516,7 @@ class Auto:
     holdout: Share = option("Share of the rows to test the model on.", 0.2, unit="20%")
     holdout_by: str | None = holdout_by_option()
     groups: str | None = option(
-        "Column of groups. Rows of one group are held out together, in folds and, without `holdout_by`, in "
-        "the test.",
+        "Column of groups. Rows of one group are in one fold together and, without `holdout_by`, in the test.",
         None,
     )
     weight: str | None = option("Column of sample weights.", None)

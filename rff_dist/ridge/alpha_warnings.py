@@ -62,7 +62,7 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0, classes: bool = Fa
         f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients are chance": at_floor,
         f"with {leverage:.0%} as many degrees of freedom as rows the model follows each of them": leverage
         > MAX_LEVERAGE,
-        f"the error of held-out rows is known to {uncertain:.0%} only, so much do folds differ": uncertain
+        f"the cross-validated error is known to {uncertain:.0%} only, so much do folds differ": uncertain
         > MAX_UNCERTAINTY,
         **_doubts(solved, classes=classes),
         "large coefficients cancel one another at the rows, so that predictions away from them may be far "
@@ -72,7 +72,7 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0, classes: bool = Fa
     if found:
         warnings.warn(
             f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise "
-            "in y this is as it should be. Else look at errors on held-out rows, and give another `alpha` "
+            "in y this is as it should be. Else look at errors on test rows, and give another `alpha` "
             "or other values to choose from, another length scale or number of components, or more rows",
             UserWarning,
             stacklevel=2,
@@ -90,8 +90,7 @@ def _doubts(solved: Solved, *, classes: bool) -> dict[str, bool]:
         and doubts.saved > 0.0
         and doubts.saving > MAX_SAVING
         and choice.score > NEGLIGIBLE,
-        f"row {doubts.heaviest_row:,} alone makes {doubts.share:.0%} of the held-out error": doubts.share
-        > MAX_SHARE
+        f"row {doubts.heaviest_row:,} alone makes {doubts.share:.0%} of the error": doubts.share > MAX_SHARE
         and choice.score > MATERIAL_ERROR,
     }
 

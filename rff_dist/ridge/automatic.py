@@ -12,7 +12,7 @@
 With few rows, errors come from the rows themselves (`selection.row_folds`), in the final too, and only the
 winner's sums are made. Its alpha is then chosen by leaving out each row in turn (`selection.few_rows`).
 
-All errors are those of held-out rows, with the same folds. Length scales are tuned on rows that no fold
+All errors are cross-validated, with the same folds. Length scales are tuned on rows that no fold
 validates on (`data.folds.hold_in`). Options that are given are kept; if all are, there is no first round.
 """
 

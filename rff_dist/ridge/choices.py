@@ -156,8 +156,7 @@ def plan_choices(
     folds = folds_for(options, dataset.n_samples)
     if folds is not None and dataset.n_samples == 1:
         raise DataError(
-            "n_samples=1: nothing can be chosen by errors on held-out rows; give one number as `alpha`, or "
-            "more rows"
+            "n_samples=1: nothing can be chosen by cross-validation; give one number as `alpha`, or more rows"
         )
     check_conformal(options.conformal, folds)
     penalty = options.penalty

@@ -85,7 +85,7 @@ def describe_choices(penalty: Penalty) -> Mapping[str, Any]:
 
 
 def describe_estimate(solved: Solved) -> dict[str, Any] | None:
-    """Estimate the errors on new rows by held-out ones; None if no rows were held out.
+    """Return the cross-validated errors; None if nothing was cross-validated.
 
     Returns `estimate`: `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error`
       (None for one split) and `r2` (None for a constant target).

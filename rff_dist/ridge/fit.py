@@ -224,7 +224,7 @@ def with_held_out_scores(
 
 def _words_of_a_table(feature_map: FeatureMap, folds: Folds, widths: Sequence[int]) -> str:
     several = ", ".join(f"{width:,}" for width in sorted({*widths, feature_map.n_components}))
-    return f"{kind_of(feature_map)} features, D = {several}, {len(folds.splits)} folds held out"
+    return f"{kind_of(feature_map)} features, D = {several}, {len(folds.splits)} folds"
 
 
 def _model_of(

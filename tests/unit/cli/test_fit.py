@@ -192,7 +192,7 @@ def test_a_model_without_an_estimate_is_described_all_the_same(folder, tmp_path)
     model = read_model(folder / "model")
     write_model(replace(model, card={k: v for k, v in model.card.items() if k != "estimate"}), tmp_path / "m")
     assert document("info", tmp_path / "m")["estimate"] is None
-    assert "held-out" not in run("info", tmp_path / "m").stdout
+    assert "cross-validation  " not in run("info", tmp_path / "m").stdout
 
 
 def test_the_laplacian_gets_independent_frequencies_unless_told_otherwise(folder, tmp_path):

@@ -90,7 +90,11 @@ def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(fold
     document("fit", data, tmp_path / "model", *PLAIN, *small, "--conformal")
     held_out = document("predict", tmp_path / "model", data, tmp_path / "a", "--serial", "--interval", "0.8")
     normal = document("predict", folder / "model", data, tmp_path / "b", "--serial", "--interval", "0.8")
-    assert held_out["interval"] == {"coverage": 0.8, "arrays": ["lower", "upper"], "by": "held-out rows"}
+    assert held_out["interval"] == {
+        "coverage": 0.8,
+        "arrays": ["lower", "upper"],
+        "by": "cross-validated residuals",
+    }
     assert normal["interval"]["by"] == "normal law"
     for model, name in ((tmp_path / "model", "a"), (folder / "model", "b")):
         group = zarr.open_group(tmp_path / name, mode="r")

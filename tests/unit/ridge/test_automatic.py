@@ -495,7 +495,7 @@ def test_folds_that_differ_much_are_warned_of():
 def test_a_row_that_makes_most_of_the_error_is_named():
     X, y = additive(200, 2, noise=0.1)
     y[7] = 300.0
-    with pytest.warns(UserWarning, match=r"row 7 alone makes 9\d% of the held-out error"):
+    with pytest.warns(UserWarning, match=r"row 7 alone makes 9\d% of the error"):
         plain_ridge(n_components=16, alpha="auto", random_state=0).fit(X, y)
 
 
