@@ -516,7 +516,7 @@ class Auto:
     holdout: Share = option("Share of the rows to test the model on.", 0.2, unit="20%")
     holdout_by: str | None = holdout_by_option()
     groups: str | None = option(
-        "Column of groups. Rows of one group are in one fold together and, without `holdout_by`, in the test.",
+        "Column of groups. Rows of one group stay together in a fold and, without `holdout_by`, in a part.",
         None,
     )
     weight: str | None = option("Column of sample weights.", None)
