@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from rff_dist.errors import DataError, StorageError
 from rff_dist.ingest.array_files import array_table, group_table
 from rff_dist.ingest.tables import Reading, Table
-from rff_dist.storage.appending import Source
+from rff_dist.storage.appending import Source, is_named
 from rff_dist.storage.locations import NODE_FILES, Location, open_store, parse_location, reaching
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.typing import PathLike
@@ -62,7 +62,7 @@ class File:
 
     def is_known(self, sources: Sequence[Mapping[str, Any]]) -> bool:
         """Say whether a dataset holds it already, by its name and stamp."""
-        return any(one.get("name") == self.name and one.get("stamp") == self.stamp for one in sources)
+        return any(is_named(one, self.name) and one.get("stamp") == self.stamp for one in sources)
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> So
     before = {
         one["n_bytes"]: one.get("sha256")
         for one in sources
-        if one.get("name") == file.name and type(one.get("n_bytes")) is int
+        if is_named(one, file.name) and type(one.get("n_bytes")) is int
     }
     digest, n_bytes = hashlib.sha256(), 0
     with open(path, "rb") as stream:

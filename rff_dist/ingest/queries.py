@@ -18,6 +18,7 @@ import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
 from rff_dist.ingest.tables import Table, numbered, numbered_note, rows_per_batch
+from rff_dist.storage.appending import is_named
 from rff_dist.storage.locations import explain
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Query:
     def n_ingested(self, sources: Sequence[Mapping[str, Any]]) -> int:
         """Return how many rows of this query were read before, by a dataset's `sources`."""
         known = (self.name, self._line)  # datasets of earlier releases hold the query's text
-        return sum(int(one.get("n_read", 0)) for one in sources if one.get("name") in known)
+        return sum(int(one.get("n_read", 0)) for one in sources if any(is_named(one, name) for name in known))
 
 
 def read_secret(text: str, what: str) -> str:

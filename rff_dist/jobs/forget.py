@@ -6,15 +6,18 @@ had never been there → remove the earlier versions → list what still holds t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from rff_dist.errors import InvalidParameterError, NoSuchVersionError, StatisticsError
 from rff_dist.ingest.corrections import read_rows_to_change
+from rff_dist.ingest.recipe import RECIPE, plain_recipe, recipe_of
 from rff_dist.jobs.refresh import open_refresh, outcome
 from rff_dist.jobs.specs import Forget
 from rff_dist.jobs.steps import Runner, Step, take
@@ -22,17 +25,21 @@ from rff_dist.jobs.train import leftover_runs
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge.model import RidgeModel, read_model, write_model
 from rff_dist.ridge.new_rows import check_updatable
-from rff_dist.storage.appending import known_sources
+from rff_dist.storage.appending import SOURCES, known_sources, without_name
 from rff_dist.storage.columns import ID
 from rff_dist.storage.corrections import delete_from
-from rff_dist.storage.datasets import ZarrDataset, open_dataset
+from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.editing import editing
+from rff_dist.storage.generations import name_of
 from rff_dist.storage.groups import require_versions
-from rff_dist.storage.locations import Location, parse_location
-from rff_dist.storage.output_places import holds_versions
+from rff_dist.storage.locations import DATASET_FILES, RECORD_FILE, Location, list_names, parse_location
+from rff_dist.storage.output_places import holds, holds_versions
+from rff_dist.storage.records import peek_record
 from rff_dist.storage.repositories import expire, find_snapshot, other_snapshots
 from rff_dist.text import redact
 from rff_dist.typing import IntArray, Summary
+
+_LOOKED_AT = 1000  # names in a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ class Forgetting:
     `before`: the version that still has the rows.
     `rows`: their numbers in it.
     `X`: their inputs, which Nyström features may hold as centres.
+    `data_id`: the name that all versions of the dataset share.
+    `sources`: what was ingested before, whose names the dataset forgets too.
     `version`: the version without the rows; None before they are deleted.
     """
 
@@ -64,6 +73,8 @@ class Forgetting:
     before: str
     rows: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     X: np.ndarray = field(default_factory=lambda: np.empty((0, 1)))
+    data_id: str | None = None
+    sources: list[Mapping[str, Any]] = field(default_factory=list)
     version: str | None = None
 
     def steps(self, runner: Runner) -> Iterator[Step]:
@@ -125,9 +136,27 @@ def delete(run: Forgetting) -> Summary:
         run.rows = read_rows_to_change(run.job.rows, dataset, ID if run.job.id else None)
         before = open_dataset(run.location.url, y=None, version=run.before)
         run.X = before.take(run.rows).X
-        found = delete_from(dataset, run.rows, keep_order=run.job.keep_order, message=run.job.message)
+        run.data_id, run.sources = name_of(dataset.attributes), known_sources(dataset.attributes)
+        found = delete_from(
+            dataset,
+            run.rows,
+            keep_order=run.job.keep_order,
+            message=run.job.message,
+            what="forget",
+            attributes=_without_names(dataset.attributes),
+        )
     run.version = found.version
     return asdict(found)
+
+
+def _without_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those attributes of a dataset that hold names of files, without them."""
+    found: dict[str, Any] = {}
+    if sources := known_sources(attributes):
+        found[SOURCES] = [without_name(one) for one in sources]
+    if (recipe := recipe_of(attributes)) is not None:
+        found[RECIPE] = replace(recipe, notes={}).to_dict()
+    return found
 
 
 def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
@@ -142,14 +171,13 @@ def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
             if refresh.rows is not None:
                 # A model must give rows up, whatever that does to its error.
                 refresh.force = refresh.rows.n_samples == 0
-    found = outcome(records)
-    location = parse_location(url)
-    if found["decision"] != "kept":
-        if holds_versions(location):
-            RegisteredModel(url).prune(1)  # versions before hold sums of the rows
-        else:
-            # The replaced arrays stay until the next write, for their readers; this write removes them.
-            write_model(read_model(url), url, overwrite=True)
+        found, location = outcome(records), refresh.location
+        if found["decision"] != "kept":
+            if holds_versions(location):
+                RegisteredModel(url).prune(1)  # versions before hold sums of the rows
+            else:
+                # The replaced arrays stay until the next write, for their readers; this write removes them.
+                write_model(read_model(url), url, overwrite=True)
     return {name: found[name] for name in ("model", "decision", "reason", "version", "digest", "n_samples")}
 
 
@@ -162,7 +190,9 @@ def expire_versions(run: Forgetting) -> Summary:
 
 def find_holders(run: Forgetting) -> Summary:
     """Return in `holders` what still holds the rows or sums of them."""
-    return {"holders": [asdict(one) for one in (*_versions(run), *_models(run), *_sources(run))]}
+    return {
+        "holders": [asdict(one) for one in (*_versions(run), *_models(run), *_learned(run), *_sources(run))]
+    }
 
 
 def _versions(run: Forgetting) -> Iterator[Holder]:
@@ -182,6 +212,7 @@ def _versions(run: Forgetting) -> Iterator[Holder]:
 
 
 def _models(run: Forgetting) -> Iterator[Holder]:
+    yield from _models_nearby(run)
     for url in run.job.models:
         model, name = read_model(url), redact(url)
         if model.card.get("data_version") != run.version:
@@ -207,9 +238,64 @@ def _models(run: Forgetting) -> Iterator[Holder]:
                     )
 
 
+def _models_nearby(run: Forgetting) -> Iterator[Holder]:
+    """Find models that nobody named, in the folder of the data and one below, by the versions they are of."""
+    readable = {one.id for one in other_snapshots(run.location)}
+    given = {parse_location(url) for url in run.job.models}
+    for place in _models_in(run.location):
+        registered = RegisteredModel(place.url)
+        urls = [version.url for version in registered.versions()] if holds_versions(place) else [place.url]
+        for url in [] if place in given else urls:
+            card = peek_record(url).metadata.get("card", {})
+            version = card.get("data_version")
+            if card.get("data_id") != run.data_id or version in (None, run.version):
+                continue
+            rows = "the rows" if version == run.before else "perhaps the rows"
+            until = "fit anew: that version is gone, so an update cannot subtract the rows"
+            if version in readable:
+                until = "`rff-dist update` subtracts the rows, as long as that version is there"
+            yield Holder(redact(url), f"was trained on version {version}, with {rows}", until)
+    for name in list_names(folder := _folder_of(run.location)):
+        if name.startswith(".") and name.endswith(".ledger"):
+            why = "a stopped job keeps sums here, perhaps of the rows"
+            yield Holder(redact(folder.child(name).url), why, "the job is repeated, and ends")
+
+
+def _models_in(data: Location) -> Iterator[Location]:
+    """Yield the models in the folder of a dataset, and those in the folders there, such as models/NAME."""
+    folders = [_folder_of(data)]
+    for depth in range(2):
+        inner: list[Location] = []
+        for folder in folders:
+            # A folder may be someone's whole disk: looking at each name takes a request in an object store.
+            for name in list_names(folder)[:_LOOKED_AT]:
+                place = folder.child(name)
+                if name.startswith(".") or (place.is_local and not os.path.isdir(place.path)):
+                    continue
+                if holds(place, RECORD_FILE) or holds_versions(place):
+                    yield place
+                elif depth == 0 and not any(holds(place, file) for file in DATASET_FILES):
+                    inner.append(place)
+        folders = inner
+
+
+def _folder_of(location: Location) -> Location:
+    return Location(location.scheme, location.path.rpartition("/")[0])
+
+
+def _learned(run: Forgetting) -> Iterator[Holder]:
+    """Say what of the dataset itself was learned from the rows."""
+    recipe = recipe_of(open_dataset(run.location.url, y=None).attributes)
+    if recipe is not None and recipe.columns != plain_recipe(recipe.inputs).columns:
+        yield Holder(
+            f"the recipe of {run.location}, and of models by it",
+            "levels, medians and ranks of its columns were learned with the rows among others",
+            "ingest what is left anew",
+        )
+
+
 def _sources(run: Forgetting) -> Iterator[Holder]:
-    dataset: ZarrDataset = open_dataset(run.location.url, y=None)
-    for source in known_sources(dataset.attributes):
+    for source in run.sources:
         yield Holder(
             str(source.get("name")), "was ingested, and may hold the rows", "nothing here removes it"
         )

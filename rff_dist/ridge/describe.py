@@ -44,7 +44,8 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
         facts["prefix_fingerprint"] = prefix
     attributes = attributes_of(dataset)
     if (recipe := attributes.get("recipe")) is not None:
-        facts["recipe"] = recipe  # makes inputs of the model from tables
+        # It makes inputs of the model from tables. Notes name the files of these rows, which no model needs.
+        facts["recipe"] = {**recipe, "notes": {}}
         if "target_names" in attributes:
             facts["target_columns"] = attributes["target_names"]  # in the table, labels included
     for name, names in {"feature_names": dataset.feature_names, "target_names": dataset.target_names}.items():

@@ -21,7 +21,10 @@ from rff_dist.ridge.differences import Differences, find_differences, has_rows_o
 from rff_dist.ridge.fading import NO_FADING, Fading
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.row_ranges import Range, are_in, count_rows, merge_ranges, without_rows
+from rff_dist.storage.generations import name_of
 from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, Load, Window, read_loads
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.repositories import read_history
 from rff_dist.text import redact
 from rff_dist.typing import IntArray
 
@@ -178,13 +181,7 @@ def find_new_rows(
         dataset, version, missing, start=start, only_appended=fingerprint == dataset.recorded_prefix(seen)
     )
     if differences is None and not _begins_with(dataset, seen, fingerprint):
-        has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
-        raise FingerprintMismatchError(
-            f"the model was trained on {seen:_} rows, and {_name(dataset)} {has} (fingerprint "
-            f"{_prefix(dataset, min(seen, n_samples))[:16]}…, expected "
-            f"{str(fingerprint)[:16]}…); only appended rows can be added. Give the data "
-            "that it was trained on, with the same arrays of X, y and weights, or fit anew"
-        )
+        raise FingerprintMismatchError(_why_not(model, dataset, seen))
     changed = () if differences is None else differences.changed
     held_back = [
         (one.start, one.stop)
@@ -214,6 +211,33 @@ def find_new_rows(
         (window, half_life) != (window_before, faded.half_life),
         start,
         tuple(left),
+    )
+
+
+def _why_not(model: RidgeModel, dataset: Dataset, seen: int) -> str:
+    """Return why a model cannot follow data that do not begin with the rows that it was trained on."""
+    version, n_samples = model.card.get("data_version"), dataset.n_samples
+    has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
+    data_id = name_of(attributes_of(dataset))
+    if version is None or dataset.version is None or model.card.get("data_id") != data_id:
+        return (
+            f"the model was trained on {seen:_} rows, and {_name(dataset)} {has} (fingerprint "
+            f"{_prefix(dataset, min(seen, n_samples))[:16]}…, expected "
+            f"{str(model.card['prefix_fingerprint'])[:16]}…); expected the data that it was trained on, with "
+            "the same arrays of X, y and weights: any version of that dataset or, without versions, the same "
+            "rows with new ones at their end. Give those, or fit anew"
+        )
+    created = datetime.fromisoformat(str(model.card["created"]))
+    history = read_history(parse_location(dataset.url or ""), dataset.version)
+    later = [one for one in history if one.facts.get("change") == "forget" and one.written >= created]
+    n_forgotten = sum(int(one.facts["n_rows"]) for one in later)
+    changed = "rows were corrected or deleted since"
+    if n_forgotten:
+        rows = "1 row was" if n_forgotten == 1 else f"{n_forgotten:,} rows were"
+        changed = f"{rows} forgotten since: the model contains what of them was in that version"
+    return (
+        f"the model was trained on version {version} of {_name(dataset)}, which has been removed, and "
+        f"{changed}. Without that version nothing can be subtracted; fit anew on the rows that are left"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from rff_dist.storage.writing import Progress, RowBuffer
 
 SOURCES = "sources"  # the group's attribute that lists what was ingested
 _SHOWN_SOURCES = 20
+_FORGOTTEN = "forgotten name, SHA-256 "
 _log = logging.getLogger(__name__)
 
 type NewAttributes = Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]
@@ -37,7 +39,7 @@ class Appended:
 class Source:
     """Where rows came from. A dataset remembers its sources and takes the rows of each only once.
 
-    `name`: a file's path, for example; shown to people, never compared.
+    `name`: a file's path, for example.
     `sha256`: digest of the content, by which a source is recognised.
     `facts`: further JSON values to keep in the dataset's attribute `sources`.
     """
@@ -110,6 +112,27 @@ def append_dataset(
             return Appended(dataset.n_before, dataset.n_before)
         names = column_names(X), column_names(y)
         return append_batches(dataset, batches, names=names, change=remember, message=message)
+
+
+def is_named(source: Mapping[str, Any], name: str) -> bool:
+    """Return whether a stored source has a name, which may be forgotten by now."""
+    return source.get("name") in (name, _digest_of_name(name))
+
+
+def without_name(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a stored source with a digest in place of its name.
+
+    People read the names of files (`info`, `data log`, the list of `forget`), so a dataset keeps them until
+    rows are forgotten: a file may be named after the person who asked for it. `--append` compares digests as
+    well, so it still skips the files that it knows, and an error about one that has grown names the file that
+    was given. Whoever guesses a name can compare it.
+    """
+    name = str(source.get("name"))
+    return {**source, "name": name if name.startswith(_FORGOTTEN) else _digest_of_name(name)}
+
+
+def _digest_of_name(name: str) -> str:
+    return _FORGOTTEN + hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 def known_sources(attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,8 +144,20 @@ def delete_rows(
         return delete_from(dataset, rows, keep_order=keep_order, message=message)
 
 
-def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message: str | None) -> Corrected:
-    """Delete rows of a dataset that is open for changes, and commit."""
+def delete_from(
+    dataset: Editing,
+    rows: ArrayLike,
+    *,
+    keep_order: bool,
+    message: str | None,
+    what: str = "delete",
+    attributes: Mapping[str, Any] | None = None,
+) -> Corrected:
+    """Delete rows of a dataset that is open for changes, and commit.
+
+    `what`: the kind of change, for its version.
+    `attributes`: attributes of the group that change.
+    """
     gone = np.unique(check_indices(np.asarray(rows, np.int64), dataset.n_before))
     n_before, n_after = dataset.n_before, dataset.n_before - len(gone)
     if not len(gone):
@@ -169,11 +181,12 @@ def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message:
                 array[n_after:chunk_end] = array.fill_value
             array.resize((n_after, *array.shape[1:]))
         version = dataset.commit(
-            "delete",
+            what,
             n_after,
             digest=digest_rows(gone, np.array([keep_order])),
-            message=message or f"delete {len(gone):,} row{'s' * (len(gone) != 1)}",
+            message=message or f"{what} {len(gone):,} row{'s' * (len(gone) != 1)}",
             facts={"n_rows": len(gone), "order_kept": keep_order},
+            attributes=attributes,
             loads=without_deleted(dataset.loads(), gone, keep_order=keep_order),
         )
     return Corrected(len(gone), n_before, n_after, version)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zarr.abc.store import Store
+from zarr.core.sync import sync
 
 from rff_dist.errors import (
     ConflictError,
@@ -40,6 +41,7 @@ from rff_dist.storage.locations import (
     Location,
     explain,
     fsync_path,
+    open_store,
     read_file,
     wait_at_exit,
     writing_advice,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 _LOCK = ".lock"
+_LISTS_BEFORE = "overwritten"
 _FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEAST_PREFIX = 4  # the fewest characters that may stand for a snapshot's name
@@ -338,7 +341,7 @@ def roll_back(location: Location, version: str) -> tuple[str, str]:
 
 
 def expire(location: Location, older_than: datetime, *, tags: bool = False) -> Expired:
-    """Remove all snapshots older than a time, and the bytes that only they hold.
+    """Remove all snapshots older than a time, their messages, and the bytes that only they hold.
 
     The current snapshot always stays. In an object store, bytes younger than a day stay too, since a writer
     may be at work on them; a later call removes them.
@@ -351,6 +354,10 @@ def expire(location: Location, older_than: datetime, *, tags: bool = False) -> E
         # In a folder the lock keeps other writers out, whose files no commit names yet.
         garbage = older_than if location.is_local else min(older_than, datetime.now(UTC) - _SPARED)
         summary = repository.garbage_collect(garbage)
+        # Icechunk keeps each earlier list of the snapshots, with their messages, for its log of operations
+        # alone, which nothing here reads. It removes none of them.
+        sync(open_store(location, read_only=False).delete_dir(_LISTS_BEFORE))
+        _sync_branch(location)
     open_pinned.cache_clear()
     return Expired(tuple(sorted(gone)), int(summary.bytes_deleted))
 

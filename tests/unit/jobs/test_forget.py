@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numcodecs import Zstd
 
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.kernels.stationary import Gaussian
@@ -18,8 +22,9 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import tag_snapshot
 from rff_dist.storage.writing import write_dataset
-from tests.command_line import document, refusal
+from tests.command_line import PLAIN, document, refusal
 from tests.plain import fit_ridge
+from tests.stopped_jobs import sum_up
 from tests.tables import ingest
 
 N = 1000
@@ -70,6 +75,102 @@ def test_no_byte_of_the_rows_is_left_and_the_model_is_as_if_they_had_never_been_
     assert model.card["data_version"] == found["version"] == left.version
     assert [one["what"] for one in found["holders"]] == ["model"]  # its standardisation, which is said
     assert "standardisation" in found["holders"][0]["why"]
+
+
+SMALL = ("--components", "16", "--alpha", "0.1")
+SECRETS = ["c0417", "anna_smith", "Anna complained", "13.5792468", "86.4213579"]
+
+
+def everything_in(folder):
+    """The oracle: the bytes of all files below a folder, and what their compressed parts decode to."""
+    for path in sorted(Path(folder).rglob("*")):
+        if not path.is_file():
+            continue
+        content = path.read_bytes()
+        yield path, content
+        for start in (one.start() for one in re.finditer(re.escape(b"\x28\xb5\x2f\xfd"), content)):
+            with suppress(RuntimeError):  # these four bytes of something else
+                yield path, Zstd().decode(content[start:])
+
+
+def found_in(folder):
+    """Return which secrets are in which files, as text or as the bytes of numbers."""
+    as_bytes = {secret: [secret.encode()] for secret in SECRETS}
+    for secret in SECRETS[3:]:
+        value = float(secret)
+        as_bytes[secret] += [np.float64(value).tobytes(), np.float32(value).tobytes(), repr(value).encode()]
+    return {
+        (secret, path.relative_to(folder).parts[0])
+        for path, content in everything_in(folder)
+        for secret, forms in as_bytes.items()
+        if any(form in content for form in forms)
+    }
+
+
+def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("files").mkdir()
+    lines = [f"c{i:04d};{i % 91 * 0.37:.5f};{i % 83 * 1.1:.5f}" for i in range(600)]
+    lines[417] = "c0417;13.5792468;86.4213579"
+    # A file that is read in another way than others, of which the recipe takes notes.
+    Path("files/anna_smith.csv").write_text("customer;x;prix en €\n" + "\n".join(lines), "cp1252")
+    Path("files/more.csv").write_text("customer;x;prix en €\nc0600;1;2\nc0601;2;1\n", "cp1252")
+    Path("who.csv").write_text("customer\nc0417\n")
+    words = ("--target", "prix en €", "--id", "customer", "--message", "Anna complained")
+    Path("out").mkdir()
+    document("ingest", "files/anna_smith.csv", "out/data.zarr", *words)
+    for place in (("out/models/price", "--register"), ("out/model",), ("out/unnamed",)):
+        document("fit", "out/data.zarr", *place, *PLAIN, *SMALL, "--serial")
+    shutil.move("out/unnamed", "unnamed")  # which still holds the rows, but no name
+    sum_up(Path("out"), SerialEngine(1), n_components=16)
+    assert {secret for secret, _ in found_in("out")} == set(SECRETS)
+    assert {secret for secret, _ in found_in("unnamed")}.isdisjoint(SECRETS[:3])
+    models = ("--model", "out/models/price", "--model", "out/model")
+    told = document("forget", "out/data.zarr", "--rows", "who.csv", "--id", *models, "--serial")
+    assert any(one["what"].endswith("files/anna_smith.csv") for one in told["holders"])
+    document("models", "prune", "out/models/price", "--keep", "1")
+    assert list(Path("out/ledger").glob("*.sums"))
+    assert found_in("out") == set()
+
+    # The dataset still knows the files that it has, and what it writes from now on tells nothing.
+    again = document("ingest", "files/*.csv", "out/data.zarr", "--append")
+    assert [Path(one).name for one in again["skipped"]] == ["anna_smith.csv"]
+    assert again["n_after"] == 601
+    document("update", "out/model", "out/data.zarr", "--force", "--report", "out/update.html", "--serial")
+    document("fit", "out/data.zarr", "out/new", *PLAIN, *SMALL, "--report", "out/fit.html", "--serial")
+    assert {path.suffix for path in Path("out").iterdir()} >= {".html"}
+    assert found_in("out") == set()
+    with open("files/anna_smith.csv", "a") as file:
+        file.write("\nc0700;1;1")
+    assert "has grown" in refusal(65, "ingest", "files/*.csv", "out/data.zarr", "--append")
+    assert found_in("out") == set()
+
+
+def test_models_that_nobody_named_are_found_by_the_versions_that_they_are_of(data):
+    document("fit", "d", "models/m", "--register", "--components", "16", "--serial")
+    write_model(fit(data), "elsewhere")
+    write_dataset("other", np.ones((9, 2)), np.ones(9), versioned=True)
+    write_model(fit(open_dataset("other"), length_scale=2.0), "of-others")
+    Path("kept").mkdir()
+    Path("kept/notes.txt").write_text("no model")
+    found = document("forget", "d", "--rows", "rows.csv", "--serial")
+    holders = {Path(one["what"]).relative_to(Path.cwd()).as_posix(): one for one in found["holders"]}
+    assert holders.keys() == {"models/m/versions/1", "elsewhere"}
+    assert all(data.version in one["why"] and "fit anew" in one["until"] for one in holders.values())
+
+    for model in ("models/m", "elsewhere"):
+        message = refusal(65, "update", model, "d", "--serial")
+        assert data.version in message
+        assert "3 rows were forgotten since" in message
+    assert "forgotten" not in refusal(65, "update", "of-others", "d", "--serial")
+
+
+def test_models_that_nobody_named_are_updated_while_their_version_is_there(data):
+    write_model(fit(data), "model")
+    found = document("forget", "d", "--rows", "rows.csv", "--days", "30", "--serial")
+    [holder] = [one for one in found["holders"] if one["what"].endswith("/model")]
+    assert "update" in holder["until"]
+    assert document("update", "model", "d", "--serial")["n_samples"] == N - 3
 
 
 def test_what_still_holds_rows_is_named_with_what_removes_it(data):
