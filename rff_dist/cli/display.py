@@ -483,10 +483,8 @@ def titled_table(
     """Return a table below its title, and the table itself to add rows to."""
     table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, padding=(0, 1, 0, 0))
     for i, column in enumerate(columns):
-        if numbers and i:
-            table.add_column(column, justify="right", no_wrap=True)
-        else:
-            table.add_column(column, overflow="fold")
+        # In a narrow terminal the widest columns are wrapped; "…" would stand for a number's digits.
+        table.add_column(column, justify="right" if numbers and i else "left", overflow="fold")
     return Group(Text(title, "bold", overflow="fold"), table), table
 
 

@@ -1,5 +1,6 @@
 """What all commands share: help, exit codes, one line for an error, JSON."""
 
+import io
 import json
 import math
 import os
@@ -16,10 +17,11 @@ import numpy as np
 import pytest
 import typer
 import zarr
+from rich.console import Console
 
 from rff_dist import errors
+from rff_dist.cli import display, messages, shell
 from rff_dist.cli import help as texts
-from rff_dist.cli import messages, shell
 from rff_dist.cli.options import read_count
 from rff_dist.cli.program import Group, app
 from rff_dist.ridge import plan as plan_module
@@ -450,3 +452,13 @@ def test_a_missing_input_is_not_taken_for_an_output_of_the_same_letter_nor_for_a
     assert "did you mean" not in refusal(65, "refit", folder / "model", "missing.csv", "v")
     wrong = refusal(2, "export", folder / "model", "out", "--format", "xml")
     assert "Invalid value for '--format': 'xml' is not one of 'numpy', 'onnx', 'mlflow'\n" in wrong
+
+
+def test_tables_in_a_narrow_terminal_keep_every_digit():
+    console = Console(file=io.StringIO(), width=40)
+    view, table = display.titled_table("a table", "model", "RMSE", "R²", "squared error saved (95% interval)")
+    table.add_row("boosted trees", "5.3217", "0.8995", "-56.9% (-109.6% to -4.2%)")
+    console.print(view)
+    shown = console.file.getvalue()
+    assert all(one in shown for one in ("5.3217", "0.8995", "-56.9%", "(-109.6%", "-4.2%)", "boosted"))
+    assert "…" not in shown
