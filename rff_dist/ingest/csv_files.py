@@ -98,8 +98,7 @@ def csv_table(path: Path, reading: Reading) -> Table:
         with expecting_types(path), dialect.open(path, types) as reader:
             yield from reader
 
-    # where a comma separates cells, it is no decimal point
-    decimal = "." if dialect.delimiter == "," else ","
+    decimal = "," if dialect.delimiter == ";" else "."  # a semicolon is there since commas are decimal points
     return Table(path.name, schema, batches, None, dialect.notes, decimal=decimal)
 
 

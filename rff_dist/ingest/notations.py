@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from rff_dist.errors import DataError
@@ -65,9 +66,7 @@ class Notation:
         from pyarrow import compute
 
         text = compute.utf8_trim_whitespace(to_text(column))
-        absent = compute.is_in(
-            text, value_set=pyarrow.array([*MISSING_TEXTS, *self.missing], pyarrow.string())
-        )
+        absent = compute.is_in(text, value_set=pyarrow.array([*MISSING_TEXTS, *self.missing]))
         text = compute.if_else(absent, pyarrow.scalar(None, pyarrow.string()), text)
         values = _read_dates(text) if self.kind == "date" else self._read_numbers(text)
         return values, compute.and_(compute.is_valid(text), compute.is_null(values))
@@ -102,10 +101,23 @@ def _read_dates(text: pyarrow.Array) -> pyarrow.Array:
     none = pyarrow.scalar(None, pyarrow.string())
     zoned, plain = compute.if_else(has_zone, iso, none), compute.if_else(has_zone, none, iso)
     moment = pyarrow.timestamp("us")
-    parts = [plain.cast(moment), zoned.cast(pyarrow.timestamp("us", "UTC")).cast(moment)]
+    try:
+        parts = [plain.cast(moment), zoned.cast(pyarrow.timestamp("us", "UTC")).cast(moment)]
+    except (
+        pyarrow.ArrowInvalid
+    ):  # a day that is none, such as 2023-02-29: rare, so texts are tried one by one
+        days = [one if one is not None and _is_day(one[:10]) else None for one in iso.to_pylist()]
+        return _read_dates(pyarrow.array(days, pyarrow.string()))
     year = _matching(text, r"^\d{4}/|\.\d{4}( |$)")  # 1.2.3 is no day of the year 3
     parts += [compute.strptime(year, one, "us", error_is_null=True) for one in DATE_FORMATS]
     return compute.coalesce(*parts)
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def _matching(text: pyarrow.Array, pattern: str) -> pyarrow.Array:
@@ -125,14 +137,10 @@ def find_notations(tables: Sequence[Table], columns: Sequence[str]) -> dict[str,
     found: dict[str, Notation] = {}
     looked_at: set[str] = set()
     for table in tables:
-        kinds = {
-            name: kind_of(table.schema.field(name).type) for name in columns if name in table.schema.names
-        }
-        texts = [name for name, kind in kinds.items() if kind == "text" and name not in looked_at]
+        kinds = {one.name: kind_of(one.type) for one in table.schema if one.name in set(columns) - looked_at}
+        texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("text", "number"))
         looked_at |= set(texts)
-        if texts:
-            numbers = [name for name, kind in kinds.items() if kind == "number" and name not in found]
-            found |= _find(table, texts, numbers)
+        found |= _find(table, texts, numbers) if texts else {}
     return found
 
 
@@ -149,21 +157,18 @@ def notation_notes(notations: Mapping[str, Notation]) -> list[str]:
 def _find(table: Table, texts: Sequence[str], numbers: Sequence[str]) -> dict[str, Notation]:
     found: dict[str, Notation] = {}
     ambiguous: dict[str, dict[str, Notation]] = {}
-    seen: set[str] = set()  # decimal points of which there is no doubt
     for name, counted in _first_texts(table, texts):
-        if date := _fitting(Notation("date"), *counted, is_text=True):
-            found[name] = date
+        if dates := _fitting(Notation("date"), *counted, is_text=True):
+            found[name] = dates
             continue
-        fits = _fitting_numbers(*counted, is_text=table.decimal is not None)
-        ambiguous[name] = fits
-        seen |= set(fits) if len(fits) == 1 else set()
+        ambiguous[name] = _fitting_numbers(*counted, is_text=table.decimal is not None)
     if table.decimal is not None and any("," in fits for fits in ambiguous.values()):
         # In a file of text, columns that were taken for numbers may have points between thousands.
         plain = [name for name in numbers if str(table.schema.field(name).type) in ("int64", "double")]
-        for name, counted in _first_texts(table, plain):
-            fits = _fitting_numbers(*counted, is_text=True)
-            ambiguous[name] = fits
-            seen |= set(fits) if len(fits) == 1 else set()
+        ambiguous |= {
+            name: _fitting_numbers(*counted, is_text=True) for name, counted in _first_texts(table, plain)
+        }
+    seen = {decimal for fits in ambiguous.values() if len(fits) == 1 for decimal in fits}  # without a doubt
     is_comma = seen == {","} or (not seen and table.decimal == ",")
     for name, fits in ambiguous.items():
         chosen = fits.get("," if is_comma else ".") or next(iter(fits.values()), None)
@@ -182,10 +187,8 @@ def _first_texts(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, tu
         return
     for name in columns:
         text = compute.utf8_trim_whitespace(to_text(first.column(name)))
-        text = text.filter(
-            compute.invert(compute.is_in(text, value_set=pyarrow.array([None, *MISSING_TEXTS])))
-        )
-        counts = compute.value_counts(text)
+        absent = compute.is_in(text, value_set=pyarrow.array([None, *MISSING_TEXTS]))
+        counts = compute.value_counts(text.filter(compute.invert(absent)))
         if len(counts):
             yield name, (counts.field("values"), counts.field("counts"))
 
@@ -250,11 +253,10 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         start = 0
-        for batch in table.batches(
-            {name: pyarrow.string() if name in read else one for name, one in types.items()}
-        ):
+        texts = dict.fromkeys(read.keys() & types.keys(), pyarrow.string())
+        for batch in table.batches({**types, **texts}):
             columns = {name: batch.column(name) for name in types}
-            for name in types.keys() & read.keys():
+            for name in texts:
                 if types[name] != pyarrow.string():
                     columns[name] = _read(batch.column(name), read[name], table.name, name, start).cast(
                         types[name]

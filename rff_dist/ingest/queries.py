@@ -49,11 +49,7 @@ class Query:
     @property
     def name(self) -> str:
         """The name that a dataset stores: a digest, since the query's text may name people."""
-        return f"query {sha256(self._line.encode()).hexdigest()[:32]}"
-
-    @property
-    def _line(self) -> str:
-        return " ".join(self.sql.split())
+        return f"query {sha256(' '.join(self.sql.split()).encode()).hexdigest()[:32]}"
 
     @property
     def is_incremental(self) -> bool:
@@ -62,8 +58,7 @@ class Query:
 
     def n_ingested(self, sources: Sequence[Mapping[str, Any]]) -> int:
         """Return how many rows of this query were read before, by a dataset's `sources`."""
-        known = (self.name, self._line)  # datasets of earlier releases hold the query's text
-        return sum(int(one.get("n_read", 0)) for one in sources if any(is_named(one, name) for name in known))
+        return sum(int(one.get("n_read", 0)) for one in sources if is_named(one, self.name))
 
 
 def read_secret(text: str, what: str) -> str:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 MISSING = "(missing)"  # the level of missing text, if missing values are filled in
-_FORMAT, _WITH_TRANSFORMER = 1, 2  # older releases read format 1 only
+_FORMAT = 1
 
 DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
 
@@ -329,7 +329,7 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as JSON values."""
         return {
-            "format": _FORMAT if self.transformer is None else _WITH_TRANSFORMER,
+            "format": _FORMAT,
             "columns": [{"kind": one.kind, **_as_dict(one)} for one in self.columns],
             "left_out": dict(self.left_out),
             "id": self.id,
@@ -344,10 +344,10 @@ class Recipe:
 
         Raises VersionError if a newer release wrote it.
         """
-        if found.get("format") not in (_FORMAT, _WITH_TRANSFORMER):
+        if found.get("format") != _FORMAT:
             raise VersionError(
-                f"the recipe is of format {str(found.get('format'))[:100]}; this release reads formats up to "
-                f"{_WITH_TRANSFORMER}. Use a newer release of rff_dist"
+                f"the recipe is of format {str(found.get('format'))[:100]}; this release reads format "
+                f"{_FORMAT}. Use a newer release of rff_dist"
             )
         columns = [
             _ENCODERS[one["kind"]](**{name: value for name, value in one.items() if name != "kind"})

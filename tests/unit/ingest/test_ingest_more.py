@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sqlite3
@@ -21,10 +20,8 @@ from rff_dist.ingest.corrections import correct, read_rows_to_change
 from rff_dist.ingest.ingest import Ingested
 from rff_dist.ingest.queries import Query
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.corrections import convert_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.editing import editing
-from rff_dist.storage.generations import MANIFEST
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import write_dataset
 from tests.tables import ingest, ingest_more
@@ -375,18 +372,6 @@ class TestQueries:
             ingest(Query("SELECT nope FROM sales WHERE t = 'geheim'"), tmp_path / "e")
         said = f"{caplog.text}{caught.value}{found}"
         assert not any(word in said for word in ("SELECT", "geheim"))
-
-    def test_a_dataset_that_holds_the_querys_text_is_appended_to(self, database, tmp_path):
-        query = Query("SELECT a, price FROM sales ORDER BY id LIMIT 99999 OFFSET :n_ingested")
-        ingest(query, tmp_path / "d", target="price", versioned=False)
-        path = tmp_path / "d" / "zarr.json"
-        document = json.loads(path.read_text().replace(query.name, query.sql))
-        del document["attributes"][MANIFEST]["digest"]  # which data of that time have not
-        path.write_text(json.dumps(document))
-        convert_dataset(tmp_path / "d")
-        assert rows_of(ingest_more(query, tmp_path / "d")) == (2500, 2500)
-        self.sell(database, np.zeros((3, 3)))
-        assert rows_of(ingest_more(query, tmp_path / "d")) == (2500, 2503)
 
     def test_a_line_of_the_query_in_a_drivers_error_is_left_out(self):
         class PostgresError(Exception):

@@ -178,3 +178,11 @@ def test_zones_are_taken_into_account(tmp_path):
     source = save(pd.DataFrame({"when": texts}), tmp_path / "t.parquet")
     dataset = ingest(source, tmp_path / "d", dates=["hour"])
     np.testing.assert_allclose(everything(dataset).X[:, 0], [12, 0, 18], rtol=1e-4)
+
+
+def test_days_that_are_none_are_no_dates(tmp_path):
+    texts = [f"2023-01-{day:02}" for day in range(1, 31)] * 40
+    save(pd.DataFrame({"day": texts, "x": 1.0}), tmp_path / "t.parquet")
+    recipe = recipe_of(ingest(tmp_path / "t.parquet", tmp_path / "d", columns=["day"]).attributes)
+    with pytest.raises(DataError, match=r"row 3, column 'day' is '2023-02-29'.*expected a date"):
+        encode_table(recipe, pd.DataFrame({"day": ["2023-02-01", None, "2023-02-29"]}))

@@ -233,8 +233,7 @@ class TestFilesOfTransformers:
         with pytest.raises((InvalidParameterError, UnsafeModelError), match=message):
             transformer_of(step)
 
-    def test_are_not_read_by_releases_that_know_none(self):
+    def test_of_newer_releases_are_refused(self):
         found = Recipe([transformer_of(StandardScaler().fit(np.zeros((2, 1))))]).to_dict()
-        assert found["format"] == 2
-        with pytest.raises(VersionError, match="reads formats up to 2"):
+        with pytest.raises(VersionError, match="this release reads format 1"):
             Recipe.from_dict({**found, "format": 3})
