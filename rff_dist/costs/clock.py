@@ -61,6 +61,8 @@ class Clock:
         """Time the passes of an engine while the context lasts."""
 
         def observe(event: Event) -> None:
+            if self._label == "compare":
+                return  # passes and solutions of other models are part of the comparison
             if isinstance(event, Work):
                 self._work.append((event, max(1, engine.n_workers), engine.n_threads))
             else:
@@ -76,8 +78,8 @@ class Clock:
             case Remark(label="choose" | "tune") if self._label is None:
                 self.begin("choose")
             case Remark(label="compare"):
-                self.begin("compare")  # with a linear model, which is chosen and solved too
-            case Remark(label="solve") if self._label not in ("solve", "compare"):
+                self.begin("compare")
+            case Remark(label="solve") if self._label != "solve":
                 self.begin("solve")
             case PassStarted() if self._label == "choose":
                 self.end()

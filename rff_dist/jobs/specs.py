@@ -63,7 +63,7 @@ class Train:
     folds: FoldOptions
     solving: SolverOptions
     classes: Classes
-    test: str | None = option(_TEST, None)
+    test: str | None = option(_TEST, None, unit="DATA")
     statistics: bool = option(
         "Keep the exact sums in the model, which is the default. `--no-statistics` leaves them out, and the "
         "model cannot be updated.",
@@ -110,7 +110,7 @@ class Tune:
     features: TuneFeatures
     penalty: TunePenalty
     folds: FoldOptions
-    test: str | None = option(_TEST, None)
+    test: str | None = option(_TEST, None, unit="DATA")
 
     def __post_init__(self) -> None:
         self.to_fit().check()

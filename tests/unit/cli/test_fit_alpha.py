@@ -140,6 +140,8 @@ def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path,
         assert "each left out in turn" in " ".join(shown.split())
     else:
         assert found["estimate"] is None
+        assert "cross-validation" not in shown
+        assert shown.startswith("On 300 rows left out in turn, the RMSE is ")
 
 
 def test_alphas_alone_are_chosen_from_by_cross_validation(folder, tmp_path):

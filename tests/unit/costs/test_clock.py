@@ -102,6 +102,13 @@ def test_the_time_of_a_program_is_that_of_its_process(monkeypatch):
     assert Passes(build(Where, {})).clock.times().seconds["total"] < own
 
 
+def test_fits_of_other_models_are_not_time_of_the_fit(engine):
+    fit = (PassFinished("accumulate", 80.0), Remark("solve", ""))
+    found = watch(engine, *fit, Remark("compare", ""), PassFinished("accumulate", 9.0), Remark("solve", ""))
+    assert found.seconds.keys() >= {"accumulate", "solve", "compare"}
+    assert found.seconds["accumulate"] == 80.0
+
+
 @pytest.mark.parametrize("weights", [None, np.ones(60)])
 def test_a_pass_announces_what_it_multiplies(weights):
     seen = []
