@@ -160,7 +160,8 @@ class Workers:
         self._since = {state: self._since.get(state, now) for state in states}
         limit = max(SILENT_S, 5 * heartbeat_interval(len(found)))
         silent = [one for one in found if now - self._since[one, found[one]["last_seen"]] > limit]
-        self._left_out = {worker: left for worker, left in self._left_out.items() if left[1] > now}
+        left_out = self._left_out.items()
+        self._left_out = {one: (why, until) for one, (why, until) in left_out if one in found and until > now}
         for worker, why in self._since:
             if isinstance(why, str) and now - self._since[worker, why] > STUCK_S:
                 if worker not in self._left_out:
