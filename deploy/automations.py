@@ -60,7 +60,7 @@ def main() -> None:
     if url:
         block = store_webhook(url)
         automations = [with_message(automation, block) for automation in automations]
-    with get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client:  # gives up after PREFECT_API_REQUEST_TIMEOUT, 60 s
         for automation in automations:
             replace(client, AutomationCore.model_validate(automation))
     told = (

@@ -480,7 +480,7 @@ def _tell_what_is_left(flow: Flow[..., Any], run: FlowRun, state: State[Any], *,
     log = flow_run_logger(run, cast("Any", flow))
     name = key(f"{flow.name}-stopped", run.parameters)
     log.warning("what is left and how to go on: artifact %s", name)
-    with get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client:  # each request ends after Prefect's 60 s
         client.create_artifact(
             ArtifactCreate(
                 key=name,

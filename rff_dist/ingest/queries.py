@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CONNECTION_VARIABLE = "RFF_DIST_SQL"
 N_INGESTED = "n_ingested"
 _PEEKED_ROWS = 1000  # the first rows, which decide the types of the columns
+_CONNECT_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[Table]:
 
     url = _read_url(query)
     try:
-        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+        arguments = _connect_arguments(url)
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=arguments)
     except ImportError as error:
         raise MissingDependencyError(
             f"{url.drivername} needs the package {error.name}, which is not installed: "
@@ -126,10 +128,21 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[Table]:
         with _telling(query, url), engine.connect() as connection:
             # otherwise most drivers fetch the whole result before its first row is read
             streaming = connection.execution_options(stream_results=True)
+            # No bound: an hour of sorting looks like a database that will never answer. The database may have
+            # one (`statement_timeout`), a flow has `timeout_minutes`, and the user can interrupt it.
             result = streaming.execute(sqlalchemy.text(query.sql), parameters)
             yield _as_table(result, query, url)
     finally:
         engine.dispose()
+
+
+def _connect_arguments(url: Any) -> dict[str, Any]:
+    """Return what makes a driver give up a database that takes the connection and answers nothing.
+
+    SQLAlchemy has no option for it. SQLite has no server, and waits 5 s for its lock.
+    """
+    known = url.get_driver_name() in ("psycopg", "psycopg2", "pymysql", "mysqldb")
+    return {"connect_timeout": _CONNECT_S} if known and "connect_timeout" not in url.query else {}
 
 
 def _read_url(query: Query) -> Any:

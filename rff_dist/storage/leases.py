@@ -194,7 +194,7 @@ def _in_store(location: Location, holder: str) -> Iterator[Callable[[], None]]:
 
     def check() -> None:
         nonlocal claim
-        with lock:
+        with lock:  # for two requests to the store, which are given up
             renewed = replace(claim, beat=time.time())
             found = read_tagged(store, _KEY, where=location)
             mine = found is not None and _Claim.from_bytes(found.content).token == claim.token
@@ -205,7 +205,7 @@ def _in_store(location: Location, holder: str) -> Iterator[Callable[[], None]]:
             claim = renewed
 
     def keep_alive() -> None:
-        while not ended.wait(BEAT_S):
+        while not ended.wait(BEAT_S):  # ends with the lease, or as a daemon with the process
             try:
                 check()
             except RFFDistError as error:

@@ -58,6 +58,8 @@ _STORE_HINTS = {
     "builder error": "an endpoint of http:// needs AWS_ALLOW_HTTP=true in the environment",
 }
 
+#: Seconds after which a request to an object store that failed is not repeated any more.
+RETRIED_S = 60
 _LATE_S = 0.1  # how long a process waits at its end for threads of Icechunk and obstore
 
 # `memory://name` promises one dataset per name and process, which needs one table per process.
@@ -174,7 +176,9 @@ def open_store(location: Location, *, read_only: bool) -> Store:
     # Passing faults are retried, but a store that is away must fail in bounded time.
     try:
         store = from_url(
-            location.url, retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
+            location.url,
+            # A request is given up after 30 s by default; options for that would replace the environment's.
+            retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=RETRIED_S)},
         )
     except Exception as error:
         raise StorageError(
@@ -274,6 +278,7 @@ def list_names(location: Location) -> list[str]:
     async def gather() -> set[str]:
         return names | {name async for name in store.list_dir("")}
 
+    # Zarr's `sync` itself waits without bound, here and elsewhere; the store's requests have theirs.
     with reaching(f"{location} cannot be listed"):
         return sorted(sync(gather()))
 

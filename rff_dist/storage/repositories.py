@@ -38,6 +38,7 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.locations import (
     REPOSITORY_FILE,
+    RETRIED_S,
     Location,
     explain,
     fsync_path,
@@ -61,6 +62,7 @@ _LEAST_PREFIX = 4  # the fewest characters that may stand for a snapshot's name
 # stores the last two as well, but without a checksum.
 _DIGEST, _BEFORE, _WRITTEN = "digest", "before", "written"
 _REMEMBERED_BYTES = 2**27  # the cache of chunks that `open_together` makes
+_REQUEST_S = 30
 # In an object store a writer may be at work on chunks that no snapshot names yet.
 _SPARED = timedelta(days=1)
 
@@ -189,12 +191,9 @@ def open_together(location: Location, *snapshots: str) -> list[Store]:
 
     The cache holds up to 128 MiB. It does not travel to other processes.
     """
-    icechunk = _icechunk()
-    caching = icechunk.CachingConfig(num_bytes_chunks=_REMEMBERED_BYTES)
+    caching = _icechunk().CachingConfig(num_bytes_chunks=_REMEMBERED_BYTES)
     with _errors(f"versions of {location} cannot be read", version=snapshots[0]):
-        repository = icechunk.Repository.open(
-            _storage(location), config=icechunk.RepositoryConfig(caching=caching)
-        )
+        repository = _open_repository(location, caching=caching)
         return [repository.readonly_session(snapshot_id=name).store for name in snapshots]
 
 
@@ -285,7 +284,8 @@ def create_repository(location: Location) -> Change:
     with _errors(f"{location} cannot be written"):
         if location.is_local:
             Path(location.path).parent.mkdir(parents=True, exist_ok=True)
-        session = _icechunk().Repository.create(_storage(location)).writable_session(MAIN)
+        repository = _icechunk().Repository.create(_storage(location), config=_config())
+        session = repository.writable_session(MAIN)
         return Change(location, session.store, session.snapshot_id, session)
 
 
@@ -408,9 +408,19 @@ def _icechunk() -> Any:
     return icechunk
 
 
-def _open_repository(location: Location) -> icechunk.Repository:
-    repository: icechunk.Repository = _icechunk().Repository.open(_storage(location))
+def _open_repository(location: Location, **options: Any) -> icechunk.Repository:
+    config = _config(**options)
+    repository: icechunk.Repository = _icechunk().Repository.open(_storage(location), config=config)
     return repository
+
+
+def _config(**options: Any) -> Any:
+    """Return Icechunk's configuration, by which a store that does not answer fails in bounded time."""
+    icechunk = _icechunk()
+    # By default AWS's client waits for ever for an answer; these are the bounds of obstore, see `open_store`.
+    one, all_tries = 1000 * _REQUEST_S, 1000 * RETRIED_S
+    timeouts = icechunk.StorageTimeoutSettings(one, one, all_tries, one)
+    return icechunk.RepositoryConfig(storage=icechunk.StorageSettings(timeouts=timeouts), **options)
 
 
 def _storage(location: Location) -> Any:

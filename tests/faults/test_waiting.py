@@ -20,7 +20,9 @@ from rff_dist.data.blocks import Block
 from rff_dist.engines import dask_cluster, dask_workers
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event
-from rff_dist.errors import ClusterLostError, ClusterUnavailableError
+from rff_dist.errors import ClusterLostError, ClusterUnavailableError, StorageError
+from rff_dist.storage import repositories
+from rff_dist.storage.locations import parse_location
 from tests.dask_processes import run_dask, scaled
 from tests.engine_contract import unit_blocks
 from tests.system import free_port
@@ -258,3 +260,31 @@ class Wire:
                 target.shutdown(socket.SHUT_WR)
         except OSError:
             return
+
+
+# -- an object store that does not answer ----------------------------------------------------------------
+
+
+@pytest.mark.s3
+@pytest.mark.faults("F12")
+def test_a_store_that_takes_requests_and_answers_none_is_given_up(monkeypatch):
+    pytest.importorskip("obstore", reason="needs the extra s3")
+    monkeypatch.setattr(repositories, "_REQUEST_S", 1)
+    monkeypatch.setattr(repositories, "RETRIED_S", 2)
+    ended: list[Exception] = []
+
+    def read() -> None:
+        try:
+            repositories.find_snapshot(parse_location("s3://bucket/data"))
+        except StorageError as error:
+            ended.append(error)
+
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # connections wait in its backlog
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{mute.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+            monkeypatch.setenv(name, "any")
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        reader.join(60)
+    assert "timed out" in str(ended)

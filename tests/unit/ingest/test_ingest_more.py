@@ -14,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rff_dist.data.blocks import Block
-from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, StorageError
+from rff_dist.errors import (
+    DataError,
+    InvalidParameterError,
+    MissingDependencyError,
+    OutputBusyError,
+    StorageError,
+)
 from rff_dist.ingest import queries
 from rff_dist.ingest.corrections import correct, read_rows_to_change
 from rff_dist.ingest.ingest import Ingested
@@ -322,6 +328,27 @@ class TestQueries:
         with pytest.raises(error, match=message):
             ingest(Query(sql), tmp_path / "d", target="price")
         assert not (tmp_path / "d").exists()
+
+    @pytest.mark.parametrize(
+        ("url", "bound"),
+        [
+            ("postgresql+psycopg://host/name", {"connect_timeout": 30}),
+            ("mysql+pymysql://host/name", {"connect_timeout": 30}),
+            ("postgresql+psycopg://host/name?connect_timeout=5", {}),
+            ("sqlite:///file.db", {}),
+        ],
+    )
+    def test_a_database_that_does_not_answer_is_given_up(self, tmp_path, monkeypatch, url, bound):
+        asked = []
+
+        def create_engine(url, **options):
+            asked.append(options["connect_args"])
+            raise ImportError(name="driver")
+
+        monkeypatch.setattr(sqlalchemy, "create_engine", create_engine)
+        with pytest.raises(MissingDependencyError):
+            ingest_more(Query("SELECT 1", url), tmp_path / "d", target="y")
+        assert asked == [bound]
 
     @pytest.mark.parametrize(
         "url",

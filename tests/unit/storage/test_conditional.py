@@ -5,7 +5,7 @@ import pytest
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
-from rff_dist.errors import StorageError
+from rff_dist.errors import OutputBusyError, StorageError
 from rff_dist.storage import locks
 from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
 
@@ -106,6 +106,18 @@ def test_a_request_whose_answer_was_lost_is_told_from_anothers(monkeypatch):
     assert create(store, b"mine")
     monkeypatch.undo()
     assert not create(store, b"yours")
+
+
+def test_a_lock_that_nobody_releases_is_not_waited_for_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_PATIENCE_S", 0.1)
+    (tmp_path / "a").mkdir()
+    with (
+        locks.lock_file(tmp_path / "a" / ".key.lock"),
+        pytest.raises(OutputBusyError, match="has been locked"),
+    ):
+        replace(LocalStore(tmp_path), b"1", None)
+    assert replace(LocalStore(tmp_path), b"1", None)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["key"]
 
 
 def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
