@@ -80,7 +80,7 @@ def recipe_views(recipe: Recipe | None, *, n_shown: int = _SHOWN_COLUMNS) -> lis
     if recipe is None:
         return []
     notes = list(recipe.notes.items())[:3]
-    lines: list[RenderableType] = [Text(f"{name}: {', '.join(found)}", "yellow") for name, found in notes]
+    lines: list[RenderableType] = [Text(f"{name}: {'; '.join(found)}", "yellow") for name, found in notes]
     lines += [Text(f"left out {name!r}: {why}", "yellow") for name, why in recipe.left_out.items()]
     changed = [one for one in recipe.columns if one.words != "as it is"]
     lines += [Text(f"{one.column}: {one.words}") for one in changed[:n_shown]]
