@@ -90,6 +90,11 @@ class RowsEstimator(BaseEstimator, ABC):
     def summary(self) -> str:
         """Return what the fit chose, as text to print; candidates that were compared come with their errors.
 
+        Returns
+        -------
+        str
+            Several lines.
+
         Raises
         ------
         NotFittedError

@@ -103,7 +103,8 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         Added to all scores, before their calibration.
     n_iter_ : int
         Steps that minimised the loss; 1 for the squared loss, which is solved at once.
-    alpha_, length_scale_, n_components_, ranked_columns_, feature_map_, model_, n_features_in_
+    alpha_, kernel_, features_, length_scale_, n_components_, ranked_columns_, feature_map_, model_,
+    n_features_in_
         As in `RFFRidge`.
     selection_, statistics_
         As in `RFFRidge`, of ridge on the targets.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist.costs.clock import Clock
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
@@ -19,7 +20,6 @@ from rff_dist.estimators.inputs import (
     check_cv,
     check_flag,
     stored_dataset,
-    suitable_engine,
 )
 from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.features import for_dataset
@@ -41,7 +41,15 @@ _DEFAULTS = {
     "features": "fourier",
     "precision": "standard",
 }
-_SHARED = {*_DEFAULTS, "standardize", "fit_intercept", "random_state", "sample_weight_kind", "engine"}
+_SHARED = {
+    *_DEFAULTS,
+    "standardize",
+    "fit_intercept",
+    "random_state",
+    "sample_weight_kind",
+    "engine",
+    "verbose",
+}
 
 
 def tune_length_scales(
@@ -178,9 +186,9 @@ def tune_kernels(
         As in `RFFRidge`.
     **parameters
         `n_components`, `alpha`, `features`, `precision`, `standardize`, `fit_intercept`, `random_state`,
-        `sample_weight_kind` and `engine` of `RFFRidge`. By default `n_components` is 1024, `alpha` "cv" (or
-        "cv-1se", a number or several) and `features` "fourier". Given several numbers of components, each
-        candidate takes its smallest within one standard error of its best, which costs its tables only.
+        `sample_weight_kind`, `engine` and `verbose` of `RFFRidge`. By default `n_components` is 1024, `alpha`
+        "cv" (or "cv-1se", a number or several) and `features` "fourier". Given several numbers of components,
+        each candidate takes its smallest within one standard error of its best, which costs its tables only.
         All candidates have the same seed.
 
     Returns
@@ -226,7 +234,7 @@ def tune_kernels(
     estimator.random_state = seed_from_random_state(estimator.random_state)
     options = estimator._options()
     folds, dataset = as_folds(cv, as_dataset(estimator, X, y, sample_weight, reset=True), y, groups)
-    with suitable_engine(estimator.engine, dataset) as engine:
+    with estimator._passes(dataset, Clock()) as engine:
         options = replace(options, cv=folds, design=design, seed=estimator.random_state)
         found = search.search(dataset, candidates, options, engine=engine)
     found = replace(found, model=estimator._with_names(found.model))

@@ -14,7 +14,17 @@ from sklearn.metrics import accuracy_score, mean_squared_error
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from rff_dist import RFFPCA, Gaussian, KernelKMeans, Linear, RFFKMeans, RFFRidge, RFFSampler, SerialEngine
+from rff_dist import (
+    RFFPCA,
+    Gaussian,
+    KernelKMeans,
+    Linear,
+    RFFKMeans,
+    RFFRidge,
+    RFFSampler,
+    SerialEngine,
+    tune_kernels,
+)
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import MANUAL_VARIABLE
 from rff_dist.estimators.chosen import kernel_facts
@@ -163,6 +173,17 @@ def test_a_fit_is_silent_unless_it_is_to_be_verbose(frame, estimator, capsys):
     for name in ("coef_", "labels_", "components_", "length_scale_"):
         if hasattr(quiet, name):
             np.testing.assert_array_equal(getattr(quiet, name), getattr(shown, name))
+
+
+def test_a_search_shows_its_progress_too(frame, capsys):
+    X, y = frame
+    given = {"kernels": ["gaussian"], "length_scales": ["1x", "2x"], "n_components": 16, "random_state": 0}
+    model, _ = tune_kernels(X, y, **given)
+    assert capsys.readouterr().err == ""
+    shown, _ = tune_kernels(X, y, **given, verbose=1)
+    assert "accumulate" in capsys.readouterr().err
+    np.testing.assert_array_equal(shown.coef_, model.coef_)
+    assert "Chosen" in repr(model)
 
 
 def test_an_engine_that_was_given_is_left_as_it_was(frame):
