@@ -120,9 +120,7 @@ class Comparison:
         n = f"{self.n_rows:,}" + (f" of {self.n_available:,}" if self.n_rows < self.n_available else "")
         if self.by == "test":
             return f"{n} test rows"
-        return (
-            f"{n} rows by cross-validation" if self.by == "cross-validation" else f"{n} rows left out in turn"
-        )
+        return f"{n} rows {'by cross-validation' if self.by == 'cross-validation' else 'left out in turn'}"
 
     @cached_property
     def measure(self) -> str:
@@ -137,27 +135,7 @@ class Comparison:
     @cached_property
     def scores(self) -> dict[str, dict[str, Any]]:
         """Errors by model: `rmse` and `r2` of each target, or `accuracy` and `log_loss`; None if unknown."""
-        if self.classes is None:
-            variance = self._target_variance
-            found = {}
-            for name, one in self.predictions.items():
-                mse = np.average(np.square(self.y - one.values), axis=0, weights=self.weights)
-                r2 = [
-                    None if v == 0 else 1 - e / v
-                    for e, v in zip(mse.tolist(), variance.tolist(), strict=True)
-                ]
-                found[name] = {"rmse": np.sqrt(mse).tolist(), "r2": r2}
-            return found
-        return {
-            name: {
-                measure: None
-                if losses is None
-                else self._mean(losses if measure == "log_loss" else 1 - losses)
-                for measure in ("accuracy", "log_loss")
-                for losses in [self._losses(one, measure)]
-            }
-            for name, one in self.predictions.items()
-        }
+        return {name: self._scores_of(one) for name, one in self.predictions.items()}
 
     @cached_property
     def differences(self) -> dict[str, Difference]:
@@ -191,11 +169,8 @@ class Comparison:
         clauses = [f"{words[one]} {_and(names)}" for one, names in relations.items() if names]
         first = f"On {self.rows_words}, {self._own_figure}: {', and '.join(clauses)}."
         if others and (relation := self.differences[naive].relation) != "better":
-            than = (
-                "worse than"
-                if relation == "worse"
-                else f"not better, as far as {self._shown_rows} can show, than"
-            )
+            chance = f"not better, as far as {self._shown_rows} can show, than"
+            than = "worse than" if relation == "worse" else chance
             first = f"No signal was found: the model is {than} {self._named(naive)}. {first}"
         handicaps = [
             f"No conclusion on {self._named(name)}: {one.handicap}."
@@ -207,13 +182,9 @@ class Comparison:
     def table(self) -> tuple[list[str], list[list[Any]]]:
         """Return the header and the rows of a table of all models, with the intervals."""
         names = list(self.scores[OURS])
-        advantage = {
-            "rmse": "squared error saved",
-            "r2": "squared error saved",
-            "log_loss": "log loss saved",
-            "accuracy": "more rows right",
-        }[self.measure]
-        header = ["model", *(TITLES[name] for name in names), f"{advantage} ({LEVEL:.0%} interval)"]
+        saved = {"log_loss": "log loss saved", "accuracy": "more rows right"}
+        header = ["model", *(TITLES[name] for name in names)]
+        header.append(f"{saved.get(self.measure, 'squared error saved')} ({LEVEL:.0%} interval)")
         rows = [
             [model, *(_cell(found[name]) for name in names), self._saved(model)]
             for model, found in self.scores.items()
@@ -244,6 +215,16 @@ class Comparison:
                 for name, one in self.differences.items()
             },
         }
+
+    def _scores_of(self, one: Predictions) -> dict[str, Any]:
+        if self.classes is not None:
+            surprise = self._losses(one, "log_loss")
+            right = self._mean(np.asarray(one.values == self.y, np.float64))
+            return {"accuracy": right, "log_loss": None if surprise is None else self._mean(surprise)}
+        errors = np.average(np.square(self.y - one.values), axis=0, weights=self.weights)
+        pairs = zip(errors.tolist(), self._target_variance.tolist(), strict=True)
+        r2 = [None if variance == 0 else 1 - error / variance for error, variance in pairs]
+        return {"rmse": np.sqrt(errors).tolist(), "r2": r2}
 
     @cached_property
     def _target_variance(self) -> FloatArray:
@@ -286,14 +267,10 @@ class Comparison:
             return number(value[0])
         if self.measure == "r2":
             return number(_mean_known(value))
-        return number(value) if self.measure == "log_loss" else self._right(value)
-
-    def _right(self, share: float) -> str:
-        return (
-            f"{share:.1%}"
-            if self.weights is not None or self.n_rows > 1_000
-            else f"{share * self.n_rows:.0f}"
-        )
+        if self.measure == "log_loss":
+            return number(value)
+        shown_as_share = self.weights is not None or self.n_rows > 1_000
+        return f"{value:.1%}" if shown_as_share else f"{value * self.n_rows:.0f}"
 
     @property
     def _own_figure(self) -> str:
@@ -301,9 +278,8 @@ class Comparison:
         if self.measure == "accuracy":
             return f"{figure} are classified correctly"
         if self.measure == "log_loss":
-            return (
-                f"{self.scores[OURS]['accuracy']:.1%} are classified correctly and the log loss is {figure}"
-            )
+            right = f"{self.scores[OURS]['accuracy']:.1%}"
+            return f"{right} are classified correctly and the log loss is {figure}"
         return f"the {'RMSE' if self.measure == 'rmse' else 'mean R²'} is {figure}"
 
     def _saved(self, name: str) -> str:

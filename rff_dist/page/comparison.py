@@ -33,13 +33,7 @@ def score_section(
     """
     page.section("Accuracy")
     if metrics is not None:
-        names = [name for name in TITLES if name in metrics]
-        caption = f"Test: on all {metrics['n_samples']:,} rows of {metrics['test_data']}"
-        page.table(
-            caption,
-            ("model", *(TITLES[one] for one in names)),
-            [("this model", *(_cell(metrics[one]) for one in names))],
-        )
+        _own_table(page, f"Test: on all {metrics['n_samples']:,} rows of {metrics['test_data']}", metrics)
     if gate is not None:
         page.table(
             f"Test: on {gate['held_out']}",
@@ -53,13 +47,13 @@ def score_section(
             page.say(words, note=True)
     found = estimate_of(model.card)
     if found is not None:
-        names = [name for name in TITLES if name in found]
-        by = CHOSEN_BY.get(found["by"], found["by"])
-        page.table(
-            f"This model by {by}",
-            ("model", *(TITLES[one] for one in names)),
-            [("this model", *(_cell(found[one]) for one in names))],
-        )
+        _own_table(page, f"This model by {CHOSEN_BY.get(found['by'], found['by'])}", found)
+
+
+def _own_table(page: Page, caption: str, found: Mapping[str, Any]) -> None:
+    names = [name for name in TITLES if name in found]
+    header = ("model", *(TITLES[name] for name in names))
+    page.table(caption, header, [("this model", *(_cell(found[name]) for name in names))])
 
 
 def _cell(value: Any) -> str:
