@@ -99,7 +99,7 @@ def compare(
     if rows.by == "cross-validation" and model.card.get("candidates"):
         notes = (*notes, "The same folds chose this model; rows for a test would show more.")
     if "classifier" in model.card and rows.by != "test" and model.card["classifier"]["loss"] != SQUARED:
-        notes = (*notes, "Its squared loss was compared, from which it starts.")
+        notes = (*notes, "The squared loss was compared, from which its fit starts.")
     return _comparison(rows, model, {OURS: ours, **others}, notes)
 
 
@@ -171,7 +171,7 @@ def _test_rows(test: JobData, model: RidgeModel, most: int = MOST_ROWS) -> Judge
     counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
     return JudgedRows(
         "test",
-        dataset.n_samples,
+        len(counted) if n_rows == dataset.n_samples else dataset.n_samples,
         X[counted],
         y[counted],
         None if weights is None else weights[counted],
@@ -188,7 +188,7 @@ def _fold_rows(data: JobData, model: RidgeModel, folds: FoldModels) -> JudgedRow
     base = folds.folds.base if isinstance(folds.folds, HeldInFolds) else folds.folds
     return JudgedRows(
         "cross-validation",
-        dataset.n_samples if len(sample.X) < dataset.n_samples else len(counted),
+        len(counted) if dataset.n_samples <= n_rows else dataset.n_samples,
         sample.X[counted],
         sample.y[counted],
         None if sample.weights is None else sample.weights[counted],

@@ -86,6 +86,18 @@ def test_a_linear_classifier_is_trained_without_each_fold():
     np.testing.assert_allclose(np.exp(found.predictions[LINEAR].log_probabilities).sum(axis=1), 1, rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "given", [{"cv": 3, "alphas": [0.01, 0.1, 1.0]}, {"alpha": 0.1}], ids=["cv", "alone"]
+)
+def test_rows_without_weight_are_not_judged(given):
+    X, y = make_rows()
+    weights = np.where(np.arange(120) % 4 == 0, 0.0, 1.5)
+    found, _ = compare(JobData(ArrayDataset(X, y, weights)), **given)
+    np.testing.assert_array_equal(found.X, X[weights > 0])
+    assert found.n_rows == found.n_available == 90
+    assert LINEAR in found.differences
+
+
 def test_rows_of_groups_are_judged_by_groups():
     X, y = make_rows()
     groups = MemoryColumn(np.repeat(np.arange(12), 10))
