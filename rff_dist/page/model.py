@@ -57,7 +57,7 @@ def model_page(
     classifier = "classifier" in model.card
     comparison = comparison or compare_left_out(data, model)
     lead = NOTHING_COMPARED if comparison is None else comparison.verdict
-    lead = lead if update is None else f"{update['decision']}: {update['reason']}".capitalize()
+    lead = lead if update is None else f"The update: {update['decision']}, since {update['reason']}."
     page = Page(f"Report: {redact(place)}", lead)
     sample = sample_data(data, model)
     kind = "classifier" if classifier else "regression"
