@@ -283,6 +283,11 @@ class TestHadamardBlocks:
         ratio = (frequencies**2).sum(axis=0) / n_features
         assert stats.kstest(ratio, stats.f(n_features, 2).cdf).pvalue > SMALLEST_P_VALUE
 
+    def test_checking_a_design_draws_no_block_of_all_columns(self):
+        check_design(Gaussian(), "orthogonal", 300_000)  # of which a block takes 670 GiB
+        with pytest.raises(InvalidParameterError, match=r"orthogonal design .*isotropic"):
+            check_design(Laplacian(), "orthogonal", 300_000)
+
     def test_a_kernel_that_is_not_isotropic_is_refused_with_the_remedy(self):
         for n_features in (2, 40):
             with pytest.raises(
