@@ -59,7 +59,7 @@ class RowsEstimator(BaseEstimator, ABC):
 
     engine: Engine | None = None
     verbose: int = 0
-    #: Where the time of the last fit went; None for a loaded model.
+    #: Where the time of the fit and of rows added to it went; None for a loaded model.
     _times: Times | None = None
 
     _doc_link_module = "rff_dist"
@@ -292,9 +292,13 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     def _add(self, dataset: Dataset, clock: Clock) -> None:
         """Add a dataset's rows to the sums."""
+        before = {} if self._times is None else self._times.seconds
         with self._passes(dataset, clock) as engine:
             added = passes.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
         self._pending = self.statistics_ + added
+        assert self._times is not None  # of this call; what is shown is of all of them
+        now = self._times.seconds
+        self._times = Times({name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}})
 
     def _alpha_to_refit(self) -> Alpha | None:
         """Return how alpha is chosen after rows were added; None keeps it.

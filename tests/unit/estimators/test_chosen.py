@@ -108,7 +108,9 @@ def test_each_part_of_a_sum_has_its_length_scales():
 
 def test_rows_that_were_added_are_solved_neither_by_repr_nor_with_an_old_error(frame):
     X, y = frame
-    model = plain_ridge(n_components=16, alpha="cv", random_state=0).fit(X, y).partial_fit(X, y)
+    model = plain_ridge(n_components=16, alpha="cv", random_state=0).fit(X, y)
+    seconds = model._times.seconds["total"]
+    assert model.partial_fit(X, y)._times.seconds["total"] > seconds
     assert model._pending is not None
     assert "Chosen" in repr(model)
     assert model._pending is not None
