@@ -173,8 +173,8 @@ class DaskEngine(Engine):
                 n_wanted=self._n_blocks_left,
             )
             own = distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
-            own.register_plugin(SayOnce())
             self._join(own)
+            self._workers.ask(lambda: own.register_plugin(SayOnce()))
 
     def _join(self, client: distributed.Client) -> None:
         self._client = client
@@ -333,7 +333,7 @@ class DaskEngine(Engine):
             with contextlib.suppress(OSError):
                 self._client.close()
         if self._cluster is not None:
-            self._cluster.close()
+            self._cluster.close()  # its nannies kill what does not end: 4 s with frozen workers
 
     # -- state and functions ---------------------------------------------------------------------------
 

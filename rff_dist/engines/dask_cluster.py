@@ -132,7 +132,7 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
     try:
         # `Client` itself would wait for ever where the listener is frozen or no scheduler.
         with ThreadPoolExecutor(1) as apart:  # in another thread, since this one may have an event loop
-            apart.submit(asyncio.run, _greet(address, arguments)).result()
+            apart.submit(asyncio.run, _greet(address, arguments)).result()  # within CONNECT_S, see `_greet`
         return distributed.Client(address, security=security, timeout=CONNECT_S, set_as_default=False)
     except OSError as error:
         raise ClusterUnavailableError(

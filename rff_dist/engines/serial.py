@@ -208,7 +208,7 @@ def _begin_ahead[S, T](
 
 
 def _finish[T](begun: Future[Callable[..., T]], *total: T) -> T:
-    return begun.result()(*total)
+    return begun.result()(*total)  # storage bounds its reading
 
 
 def failure_of(failed: BlockFailed) -> BaseException:

@@ -38,7 +38,8 @@ from rff_dist.numerics.threads import using_threads
 logger = logging.getLogger(__name__)
 
 # BLAS threads and the pool of the feature map belong to the process, so only one block at a time may use
-# them. The memory, too, is planned for the results of one run, or one merge, at a time.
+# them. The memory, too, is planned for the results of one run, or one merge, at a time. This wait has
+# no bound, because it is for work of this process: a run that nobody wants ends after its block.
 _one_run_at_a_time = threading.Lock()
 
 

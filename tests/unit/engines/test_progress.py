@@ -12,6 +12,7 @@ from rff_dist.engines.progress import (
     LogObserver,
     PassFailed,
     PassFinished,
+    PassMerging,
     PassStarted,
     PassTimings,
     Remark,
@@ -99,6 +100,16 @@ def test_a_phase_without_rows_has_no_share_even_after_a_pass() -> None:
     last = shown([*EVENTS, Remark("solve", "of 3")], terminal=True).rpartition("solve: of 3")[2]
     assert "%" not in last
     assert "%" in shown(EVENTS, terminal=True)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_pass_says_when_it_adds_up_the_workers_sums_and_the_next_one_does_not(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr(RichProgress, "EVERY", 0.0)
+    merging = PassMerging("features", 3)
+    assert "adding up 3 workers' sums" in shown([*EVENTS[:-1], merging], terminal=terminal)
+    assert "sums" not in shown([merging, *EVENTS], terminal=terminal).splitlines()[-1]
 
 
 def test_failed_pass_is_shown_as_stopped() -> None:
