@@ -250,11 +250,11 @@ def _models_nearby(run: Forgetting) -> Iterator[Holder]:
             version = card.get("data_version")
             if card.get("data_id") != run.data_id or version in (None, run.version):
                 continue
-            rows = "the rows" if version == run.before else "perhaps the rows"
+            rows = "with the rows" if version == run.before else "perhaps with the rows"
             until = "fit anew: that version is gone, so an update cannot subtract the rows"
             if version in readable:
                 until = "`rff-dist update` subtracts the rows, as long as that version is there"
-            yield Holder(redact(url), f"was trained on version {version}, with {rows}", until)
+            yield Holder(redact(url), f"was trained on version {version}, {rows}", until)
     for name in list_names(folder := _folder_of(run.location)):
         if name.startswith(".") and name.endswith(".ledger"):
             why = "a stopped job keeps sums here, perhaps of the rows"

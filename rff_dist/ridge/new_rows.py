@@ -234,7 +234,7 @@ def _why_not(model: RidgeModel, dataset: Dataset, seen: int) -> str:
     changed = "rows were corrected or deleted since"
     if n_forgotten:
         rows = "1 row was" if n_forgotten == 1 else f"{n_forgotten:,} rows were"
-        changed = f"{rows} forgotten since: the model contains what of them was in that version"
+        changed = f"{rows} forgotten since; the model still contains those that were in that version"
     return (
         f"the model was trained on version {version} of {_name(dataset)}, which has been removed, and "
         f"{changed}. Without that version nothing can be subtracted; fit anew on the rows that are left"
