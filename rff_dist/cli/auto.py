@@ -36,7 +36,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     from rff_dist.numerics.machine import available_memory
 
     passes = display.Passes(where)
-    passes.at_work("ingest")
+    passes.clock.begin("ingest")
     prepared = prepare_table(job, observer=display.count_rows("ingest"))
     try:
         with open_training(training_of(job, prepared), passes.runner) as run:

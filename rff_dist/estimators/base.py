@@ -36,12 +36,11 @@ from rff_dist.estimators.inputs import (
 )
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import kernel_of, kind_of
+from rff_dist.features.kernel_of import kernel_of, kind_of, length_scale_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
 from rff_dist.jobs.fits import JobData
 from rff_dist.kernels.base import Kernel, LengthScale
-from rff_dist.kernels.stationary import own_length_scale
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
@@ -214,7 +213,7 @@ class FeatureEstimator(RowsEstimator):
     def length_scale_(self) -> LengthScale | None:
         """The length scale in use; None if the kernel has several, or none."""
         self._require_fitted("length_scale_")
-        return own_length_scale(self.kernel_)
+        return length_scale_of(self.feature_map_)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_fitted" in vars(self)

@@ -17,7 +17,7 @@ from rff_dist.jobs.fields import build
 from rff_dist.jobs.ingest import can_keep_versions, preparing_of
 from rff_dist.jobs.specs import Auto, Train
 from rff_dist.storage.contents import read_arrays
-from rff_dist.storage.locations import parse_location
+from rff_dist.storage.locations import exists, parse_location
 from rff_dist.storage.output_places import discard
 from rff_dist.storage.writing import Progress, Writing
 from rff_dist.text import redact
@@ -90,21 +90,25 @@ def prepare_table(job: Auto, *, observer: Progress | None = None) -> AutoData:
         ingested = "by an earlier run"
     elif same and differing:
         ingested = f"again, since options are others ({', '.join(differing)})"
-    if is_new:
-        # What is replaced was made of the same files, or is one part, from a run that was killed before both.
-        how = Writing(
-            overwrite=job.overwrite or bool(there), observer=observer, versioned=can_keep_versions(folder)
-        )
-        parts = ingest_module.ingest_parts(job.sources, urls, holdout, roles, how=how, preparing=preparing)
-    else:
-        parts = (there[0], there[1])
-    train, test = parts
+    began: list[str] = [] if exists(parse_location(folder)) else [folder]  # what a failure removes
     try:
+        if is_new:
+            # What is replaced was made of the same files, or is the part that a killed run left.
+            how = Writing(
+                overwrite=job.overwrite or bool(there), observer=observer, versioned=can_keep_versions(folder)
+            )
+            parts = ingest_module.ingest_parts(
+                job.sources, urls, holdout, roles, how=how, preparing=preparing
+            )
+            began += [] if there else urls
+        else:
+            parts = (there[0], there[1])
         classify, why = choose_task(urls[0], job)
     except RFFDistError:
-        for url in urls if is_new and not there else ():
+        for url in began:
             discard(parse_location(url))
         raise
+    train, test = parts
     chosen = "at random" if job.groups is None else f"by groups of {job.groups}"
     held_out = chosen if job.holdout_by is None else f"as the latest by {job.holdout_by}"
     return AutoData(

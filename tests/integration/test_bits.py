@@ -127,7 +127,7 @@ TITLES = (
     "leave-one-out errors",
     "nystrom features",
     "classes by the logistic loss",
-    "clusters of principal components from small batches",
+    "clusters of principal components",
     "principal components",
     "an update, and predictions of it",
 )

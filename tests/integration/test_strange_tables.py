@@ -149,6 +149,7 @@ def test_targets_that_cannot_be_learned_end_with_one_sentence(tmp_path, values, 
     make_frame().assign(y=values).to_csv(tmp_path / "t.csv", index=False)
     given = ["--target", "y", "--into", tmp_path / "made", "--serial"]
     assert message in refusal(65, "auto", tmp_path / "t.csv", *given)
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.slow
