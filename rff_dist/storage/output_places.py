@@ -46,7 +46,7 @@ from rff_dist.storage.repositories import is_empty, is_versioned
 logger = logging.getLogger(__name__)
 
 # What a writer of a model leaves if it is killed, or if it fails while the store is away.
-_PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr|\.model\.json\.[0-9a-f]{32}")
+_PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr|\.model\.json\.([0-9a-f]{32}|lock)")
 _DRAINED_S = 60.0  # by then a request to an object store is given up
 
 
