@@ -202,6 +202,7 @@ class Pass:
     def events(self) -> Iterator[BlockDone | PassMerging]:
         """Have all blocks summed up; yield each when it is done, then how many totals are to be merged."""
         self._workers.look()
+        self._look_for_lost()  # also if all blocks were summed, and a total was lost before it was fetched
         is_told = False
         while not self._is_complete():
             self._give_out()
