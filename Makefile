@@ -41,7 +41,7 @@ test-documents: setup  ## Run what README, the manual and the notebooks show, an
 test-flows: setup  ## Run the tests of flows, the whole system with real processes among them.
 	$(bin)/python -m pytest -m flows $(ARGS)
 
-test-faults: setup  ## Run the tests of faults, all of tests/faults/test_table.py, in less than ten minutes.
+test-faults: setup  ## Run the tests of faults, all of tests/faults/test_table.py; about twenty minutes.
 	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m faults tests $(ARGS)
 
 test-slow: setup  ## Run the tests that take minutes.
