@@ -241,29 +241,6 @@ def describe_event(event: Event) -> dict[str, Any]:
     return {"event": name, "pass": event.label, **more}
 
 
-@dataclass(slots=True)
-class PassTimings:
-    """Collect the times that events tell, in the order of completion.
-
-    `passes`: label and wall-clock seconds of every pass that finished.
-    `blocks`: every block of every pass.
-    """
-
-    passes: list[tuple[str, float]] = field(default_factory=list)
-    blocks: list[BlockDone] = field(default_factory=list)
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case BlockDone():
-                self.blocks.append(event)
-            case PassFinished():
-                self.passes.append((event.label, event.seconds))
-
-    def seconds(self, label: str) -> float:
-        """Add up the wall-clock seconds of all finished passes called `label`."""
-        return sum(seconds for name, seconds in self.passes if name == label)
-
-
 class _RowsPerSecond(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.fields["rate"]

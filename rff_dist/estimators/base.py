@@ -306,8 +306,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         """
         alpha: Alpha = self.alpha
         check_alpha(alpha)
-        chosen_anew = isinstance(alpha, str) and alpha in ("gcv", "evidence")
-        return alpha if chosen_anew or is_one_alpha(alpha) else None
+        is_chosen = isinstance(alpha, str) and alpha in ("gcv", "evidence")
+        return alpha if is_chosen or is_one_alpha(alpha) else None
 
     @property
     def alpha_(self) -> float | NDArray[np.float64]:

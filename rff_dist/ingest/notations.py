@@ -39,7 +39,7 @@ class Notation:
     `kind`: {"number", "date"}.
     `decimal`: the decimal point of numbers, "." or ","; the other, spaces or apostrophes may group digits.
     `unit`: the currency sign or "%" that may stand before or behind numbers. 12 % becomes 12.
-    `missing`: texts that count as missing, beside those that always do.
+    `missing`: texts that count as missing in addition to those that always do.
     """
 
     kind: str

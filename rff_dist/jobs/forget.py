@@ -219,11 +219,11 @@ def _models(run: Forgetting) -> Iterator[Holder]:
             yield Holder(name, "sums of the rows", "its update was refused: `rff-dist update --force`")
         n_centres = _count_centres(model, run.X)
         if n_centres:
-            yield Holder(name, f"{n_centres} of the rows are centres of its features", "fit anew")
+            yield Holder(name, f"{n_centres} of the rows are centres of its features", "fit again")
         yield Holder(
             name,
             "its standardisation, length scale and cross-validated errors were learned from these rows too",
-            "fit anew",
+            "fit again",
         )
         for place in leftover_runs(url):
             yield Holder(redact(place.url), "a stopped job keeps sums here", "the job is repeated, and ends")
@@ -251,7 +251,7 @@ def _models_nearby(run: Forgetting) -> Iterator[Holder]:
             if card.get("data_id") != run.data_id or version in (None, run.version):
                 continue
             rows = "with the rows" if version == run.before else "perhaps with the rows"
-            until = "fit anew: that version is gone, so an update cannot subtract the rows"
+            until = "fit again: that version is gone, so an update cannot subtract the rows"
             if version in readable:
                 until = "`rff-dist update` subtracts the rows, as long as that version is there"
             yield Holder(redact(url), f"was trained on version {version}, {rows}", until)
@@ -290,7 +290,7 @@ def _learned(run: Forgetting) -> Iterator[Holder]:
         yield Holder(
             f"the recipe of {run.location}, and of models by it",
             "levels, medians and ranks of its columns were learned with the rows among others",
-            "ingest what is left anew",
+            "ingest what is left again",
         )
 
 

@@ -245,7 +245,7 @@ class Comparison:
         return float(np.average(values, weights=self.weights))
 
     def _losses(self, one: Predictions, measure: str) -> FloatArray | None:
-        """Return each row's loss; None if unknown. Errors of several targets are shares of the variance."""
+        """Return each row's loss; None if unknown. Errors of several targets are over their variances."""
         if self.classes is None:
             variance = self._target_variance
             unit = np.where(variance > 0, variance, 1.0) if self.y.shape[1] > 1 else 1.0

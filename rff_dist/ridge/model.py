@@ -149,7 +149,7 @@ class RidgeModel:
         if "fit_intercept" not in self.card:
             raise StatisticsError(
                 "no standard deviations: this model's card does not say whether an intercept was fitted "
-                "(`fit_intercept`); fit anew"
+                "(`fit_intercept`); fit again"
             )
         return predictive_model(
             self.linear, self.statistics, alpha=self.alpha, fit_intercept=self.card["fit_intercept"]
@@ -180,7 +180,7 @@ class RidgeModel:
                 "this model was solved by conjugate gradients, which make no statistics; "
                 "fit with solver='direct'"
             )
-        return "this model was stored without its statistics; store it with `statistics=True`, or fit anew"
+        return "this model was stored without its statistics; store it with `statistics=True`, or fit again"
 
     def refuse_classifier(self, what: str) -> None:
         """Raise StatisticsError if the model is a classifier: `what` has no meaning for its scores."""

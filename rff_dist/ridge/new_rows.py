@@ -225,7 +225,7 @@ def _why_not(model: RidgeModel, dataset: Dataset, seen: int) -> str:
             f"{_prefix(dataset, min(seen, n_samples))[:16]}…, expected "
             f"{str(model.card['prefix_fingerprint'])[:16]}…); expected the data that it was trained on, with "
             "the same arrays of X, y and weights: any version of that dataset or, without versions, the same "
-            "rows with new ones at their end. Give those, or fit anew"
+            "rows with new ones at their end. Give those, or fit again"
         )
     created = datetime.fromisoformat(str(model.card["created"]))
     history = read_history(parse_location(dataset.url or ""), dataset.version)
@@ -237,7 +237,7 @@ def _why_not(model: RidgeModel, dataset: Dataset, seen: int) -> str:
         changed = f"{rows} forgotten since; the model still contains those that were in that version"
     return (
         f"the model was trained on version {version} of {_name(dataset)}, which has been removed, and "
-        f"{changed}. Without that version nothing can be subtracted; fit anew on the rows that are left"
+        f"{changed}. Without that version nothing can be subtracted; fit again on the rows that are left"
     )
 
 

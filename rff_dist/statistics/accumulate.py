@@ -295,7 +295,7 @@ def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:
         row = int(np.argmin(reach <= 1))
         raise DataError(
             f"a feature of row {row_numbers[row]:_} is {reach[row]:.3g} times the largest value that these "
-            "exact sums were laid out for; the row's inputs are far outside those of the first rows: fit anew"
+            "sums were laid out for; the row's inputs are far outside those of the first rows. Fit again"
         )
 
 
@@ -307,13 +307,13 @@ def checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
     """
     weights = rows.sample_weight
     if weights is not None and spec.fixed_point:
-        raise DataError("rows have weights, but these exact sums were laid out for rows without; fit anew")
+        raise DataError("rows have weights, but these exact sums were laid out for rows without; fit again")
     if weights is not None and weights.max(initial=0.0) > 2.0**spec.weight_exponent:
         row = int(np.argmax(weights))
         raise DataError(
             f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_}, above "
             f"{2.0**spec.weight_exponent:g}, the largest that these exact sums were laid out for; scale the "
-            "weights down or fit anew"
+            "weights down or fit again"
         )
     repeats = _own_weight(rows)
     if repeats is not None and spec.frequency_weights and (repeats != np.rint(repeats)).any():
@@ -325,7 +325,7 @@ def checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
     if weights is None and spec.weight_exponent < 0:
         raise DataError(
             f"rows without weights count 1 each, above {2.0**spec.weight_exponent:g}, the largest weight "
-            "that these exact sums were laid out for; give weights or fit anew"
+            "that these exact sums were laid out for; give weights or fit again"
         )
     return weights
 

@@ -148,7 +148,7 @@ class Output:
         try:
             shapes = [self._open(name).shape for name in self.layout.parts]
         except Exception as error:
-            logger.debug("%s is begun anew: %s", self.staged.place, explain(error))
+            logger.debug("%s is started again: %s", self.staged.place, explain(error))
             return False
         return shapes == [(self.n_samples, *more) for _, more in self.layout.parts.values()]
 

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rff_dist import Gaussian, RFFRidge, SerialEngine
-from rff_dist.engines.progress import PassTimings
-from tests.benchmarks.measure import make_data, seconds
+from tests.benchmarks.measure import PassTimings, make_data, seconds
 
 N_SAMPLES, N_FEATURES = 200_000, 20
 WIDTHS = (256, 512, 1024, 2048)

@@ -22,8 +22,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC, LinearSVC
 
 from rff_dist import Gaussian, RFFClassifier, RFFRidge, SerialEngine, tune_kernels
-from rff_dist.engines.progress import PassTimings
 from rff_dist.kernels.base import Kernel
+from tests.benchmarks.measure import PassTimings
 
 N_SAMPLES = 100_000
 N_COMPONENTS = 800  # the lecture's

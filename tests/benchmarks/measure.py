@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from scipy.linalg import blas
 from threadpoolctl import threadpool_limits
 
+from rff_dist.engines.progress import BlockDone, Event, PassFinished
 from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.writing import Writing
@@ -30,6 +32,29 @@ VECTOR_INSTRUCTIONS = (
 )
 
 type Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class PassTimings:
+    """Collect the times that events tell, in the order of completion.
+
+    `passes`: label and wall-clock seconds of every pass that finished.
+    `blocks`: every block of every pass.
+    """
+
+    passes: list[tuple[str, float]] = field(default_factory=list)
+    blocks: list[BlockDone] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case BlockDone():
+                self.blocks.append(event)
+            case PassFinished():
+                self.passes.append((event.label, event.seconds))
+
+    def seconds(self, label: str) -> float:
+        """Add up the wall-clock seconds of all finished passes called `label`."""
+        return sum(seconds for name, seconds in self.passes if name == label)
 
 
 def seconds(function: Callable[[], Any], clock: Clock = time.perf_counter) -> float:

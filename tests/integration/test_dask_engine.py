@@ -19,7 +19,7 @@ from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.engines import dask_pass, dask_workers
 from rff_dist.engines import worker as dask_tasks
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.progress import BlockDone, Event, PassTimings
+from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.engines.worker import TotalLostError, state_digests
 from rff_dist.errors import (
     BlockError,
@@ -29,6 +29,7 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from tests.benchmarks.measure import PassTimings
 from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
 from tests.engine_contract import BLOCKS, EngineContract, unit_blocks
 from tests.system import free_port

@@ -14,12 +14,12 @@ from rff_dist.engines.progress import (
     PassFinished,
     PassMerging,
     PassStarted,
-    PassTimings,
     Remark,
     RichProgress,
     Rounds,
     announce_pass,
 )
+from tests.benchmarks.measure import PassTimings
 
 BLOCKS = cut_blocks(100, 1, rows_per_block=4)
 EVENTS = [

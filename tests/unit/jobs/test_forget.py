@@ -156,7 +156,7 @@ def test_models_that_nobody_named_are_found_by_the_versions_that_they_are_of(dat
     found = document("forget", "d", "--rows", "rows.csv", "--serial")
     holders = {Path(one["what"]).relative_to(Path.cwd()).as_posix(): one for one in found["holders"]}
     assert holders.keys() == {"models/m/versions/1", "elsewhere"}
-    assert all(data.version in one["why"] and "fit anew" in one["until"] for one in holders.values())
+    assert all(data.version in one["why"] and "fit again" in one["until"] for one in holders.values())
 
     for model in ("models/m", "elsewhere"):
         message = refusal(65, "update", model, "d", "--serial")

@@ -294,7 +294,7 @@ def test_other_rows_at_the_beginning_are_refused():
     model = fit(first_rows(500))
     changed = X[:600].copy()
     changed[3, 1] += 1e-9
-    with pytest.raises(FingerprintMismatchError, match=r"500 rows.* begins with others.*fit anew"):
+    with pytest.raises(FingerprintMismatchError, match=r"500 rows.* begins with others.*fit again"):
         find_new_rows(model, ArrayDataset(changed, y[:600]))
     with pytest.raises(FingerprintMismatchError, match="has only 400"):
         find_new_rows(model, first_rows(400))
