@@ -105,10 +105,9 @@ class TestHeadRoom:
         model = ridge(Gaussian() + Linear()).fit(X, y)
         far = X[:10].copy()
         far[7, 2] = 1e6
-        with pytest.raises(DataError, match=r"row 7.*") as refused:
+        with pytest.raises(DataError, match=r"row 7 is 1\.75e\+05 times"):
             model.partial_fit(far, y[:10])
         assert model.statistics_.n_samples == len(X)
-        assert "fit" in str(refused.value)
 
     def test_rows_a_little_further_out_are_taken(self, rows):
         X, y = rows
