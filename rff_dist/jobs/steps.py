@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rff_dist.engines.protocol import Engine
@@ -66,6 +67,24 @@ class Runner:
     holder: str = "a job"
     elsewhere: bool = False
     observer: Progress | None = None
+
+    def __call__[**P, R](self, name: str, step: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+        """Call a step of a job under its name; a second try does no harm, so it may be retried."""
+        return self._call(name, partial(step, *args, **options), repeatable=True)
+
+    def once[**P, R](self, name: str, step: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+        """Call a step that must not be retried, such as one that publishes."""
+        return self._call(name, partial(step, *args, **options), repeatable=False)
+
+    def _call[R](self, name: str, step: Callable[[], R], *, repeatable: bool) -> R:
+        found: list[R] = []
+
+        def run() -> Summary:
+            found[:] = [step()]
+            return {}
+
+        self.take(Step(name, run, repeatable))
+        return found[0]
 
 
 def in_this_process(engine: Engine | None = None) -> Runner:
