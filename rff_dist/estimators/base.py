@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.costs.clock import Clock, Times
 from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.data.columns import Column
 from rff_dist.engines.progress import LogObserver, RichProgress
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, StatisticsError
@@ -39,7 +40,6 @@ from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of, length_scale_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
-from rff_dist.jobs.fits import JobData
 from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
@@ -369,32 +369,25 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         StorageError
             If the file cannot be written.
         """
-        # matplotlib is loaded for pages only
-        from rff_dist.jobs.judging import compare_new
-        from rff_dist.jobs.train import measure_errors
-        from rff_dist.page.html import write_page
-        from rff_dist.page.model import model_page
+        # the one look upwards: a page is made above the library, and with matplotlib
+        from rff_dist.page.model import write_report
 
         check_is_fitted(self)
-        data = self._test_data(X, y)
-        with suitable_engine(self.engine, data.rows) as engine:
-            errors = measure_errors(data, self.model_, engine=engine)
-        times = self._times or Times()
-        name = type(self).__name__
-        page = model_page(
-            data,
-            self.model_,
-            place=name,
-            times=lambda: times,
-            comparison=compare_new(data, self.model_),
-            metrics=errors,
-            are_new=True,
-        )
-        return write_page(page, path)
+        rows, labels = self._test_data(X, y)
+        with suitable_engine(self.engine, rows) as engine:
+            return write_report(
+                rows,
+                labels,
+                self.model_,
+                path,
+                place=type(self).__name__,
+                times=self._times or Times(),
+                engine=engine,
+            )
 
     @abstractmethod
-    def _test_data(self, X: Any, y: Any) -> JobData:
-        """Return rows and their targets or labels, checked."""
+    def _test_data(self, X: Any, y: Any) -> tuple[Dataset, Column | None]:
+        """Return rows with their targets, or rows and their labels, checked."""
 
     def _chosen(self) -> dict[str, str]:
         return chosen.model_facts(self._fitted, self._names)

@@ -19,12 +19,12 @@ from rff_dist.classify import predict as class_prediction
 from rff_dist.classify.fit import CalibrationRows, LossOptions, fit_labels, refit_labels
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.costs.clock import Clock
-from rff_dist.data.blocks import Block
+from rff_dist.data.blocks import Block, Dataset
+from rff_dist.data.columns import Column
 from rff_dist.data.labelled import LabelCounts, LabelledDataset, class_weights, count_block
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import RandomFeatureEstimator
 from rff_dist.estimators.inputs import as_folds, as_labelled, is_in_memory, suitable_engine
-from rff_dist.jobs.fits import JobData
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -356,8 +356,8 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             dataset = LabelledDataset(source, labels, self.classes_)
             return class_prediction.evaluate(dataset, self.model_, engine=engine).accuracy
 
-    def _test_data(self, X: Any, y: Any) -> JobData:
-        return JobData(*as_labelled(self, X, y, reset=False))
+    def _test_data(self, X: Any, y: Any) -> tuple[Dataset, Column | None]:
+        return as_labelled(self, X, y, reset=False)
 
     @property
     def coef_(self) -> NDArray[np.float64]:

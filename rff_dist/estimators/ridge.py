@@ -13,10 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.costs.clock import Clock
 from rff_dist.data.blocks import Dataset
+from rff_dist.data.columns import Column
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators.base import RandomFeatureEstimator
 from rff_dist.estimators.inputs import as_dataset, as_folds, is_dask, is_in_memory, suitable_engine
-from rff_dist.jobs.fits import JobData
 from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import refit
@@ -358,8 +358,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         met = np.where(errors.mean_squared_error == 0, 1.0, 0.0)
         return float(np.where(np.isnan(errors.r2), met, errors.r2).mean())
 
-    def _test_data(self, X: Any, y: Any) -> JobData:
-        return JobData(as_dataset(self, X, y, reset=False))
+    def _test_data(self, X: Any, y: Any) -> tuple[Dataset, Column | None]:
+        return as_dataset(self, X, y, reset=False), None
 
     def _solve_again(self, statistics: RidgeStatistics) -> RidgeModel:
         alpha = self._alpha_to_refit()

@@ -14,24 +14,59 @@ from numpy.typing import NDArray
 
 from rff_dist.costs.clock import Times
 from rff_dist.data.blocks import Dataset
+from rff_dist.data.columns import Column
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import RFFDistError
 from rff_dist.features.approximation import approximation_error
 from rff_dist.features.kernel_of import kernel_of, kind_of, length_scale_of
 from rff_dist.ingest.recipe import recipe_of
 from rff_dist.jobs.fits import JobData
-from rff_dist.jobs.judging import compare_left_out
+from rff_dist.jobs.judging import compare_left_out, compare_new
+from rff_dist.jobs.train import measure_errors
 from rff_dist.jobs.verdict import NOTHING_COMPARED, Comparison
 from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.page.columns import CURVES, MAX_COLUMNS, columns_section
 from rff_dist.page.comparison import CHOSEN_BY, score_section, update_section
 from rff_dist.page.content import Page, png_of, words_of
+from rff_dist.page.html import write_page
 from rff_dist.page.origin import lineage_section, time_section
 from rff_dist.page.sample import SAMPLE_ROWS, PageSample, sample_data
 from rff_dist.report import BLUE, INK, MUTED, figure_of, plain_axes, round_ticks, save_choice
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.text import redact
+from rff_dist.typing import PathLike
 
 MAX_APPROXIMATED = 8_192  # largest D whose approximation of the kernel is measured
+
+
+def write_report(
+    rows: Dataset,
+    labels: Column | None,
+    model: RidgeModel,
+    path: PathLike,
+    *,
+    place: str,
+    times: Times,
+    engine: Engine,
+) -> Path:
+    """Write the page about a model as an HTML file, from rows that it was not trained on.
+
+    `labels`: of the rows, for a classifier.
+    `place`, `times`: see `model_page`.
+    Returns the path of the file.
+    Raises DataError if values are not finite; StorageError if the file cannot be written.
+    """
+    data = JobData(rows, labels)
+    page = model_page(
+        data,
+        model,
+        place=place,
+        times=lambda: times,
+        comparison=compare_new(data, model),
+        metrics=measure_errors(data, model, engine=engine),
+        are_new=True,
+    )
+    return write_page(page, path)
 
 
 def model_page(
