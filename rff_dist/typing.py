@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,3 +22,15 @@ type Summary = dict[str, Any]  # JSON-able facts about a step
 # The two parts from which a stored object is rebuilt: JSON values, and arrays by name.
 type Facts = Mapping[str, Any]
 type Arrays = Mapping[str, NDArray[Any]]
+
+
+class Do(Protocol):
+    """Calls a step of a job under its name: plainly, with a bar in a terminal, or as a task of Prefect."""
+
+    def __call__[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
+        """Return what the step returns. A second try does no harm."""
+
+
+def plainly[**P, R](_: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
+    """Call a step: what `Do` is in the library."""
+    return step(*args, **options)

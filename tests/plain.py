@@ -6,12 +6,16 @@ from typing import Any
 import numpy as np
 
 from rff_dist import RFFClassifier, RFFRidge
+from rff_dist.classify import fit as classification
+from rff_dist.classify.fit import LossOptions
 from rff_dist.data.blocks import Dataset
+from rff_dist.data.columns import Column
 from rff_dist.engines.protocol import Engine
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.stationary import parts_without_length_scale
-from rff_dist.ridge import automatic, search
 from rff_dist.ridge.candidates import Candidate
+from rff_dist.ridge.choices import DEFAULT_COMPONENTS
+from rff_dist.ridge.fit import Trained, fit
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.ridge.solve import Solved
@@ -47,13 +51,21 @@ def fit_ridge(
 ) -> tuple[RidgeModel, Solved]:
     """Train on Fourier features with one median distance."""
     plain = {"length_scale": "median", "features": "fourier", "design": "orthogonal", "n_components": 2048}
-    trained = automatic.fit(dataset, RidgeOptions(kernel=kernel, **plain | options), engine=engine)
-    return trained.model, trained.best
+    trained = fit(dataset, RidgeOptions(kernel=kernel, **plain | options), engine=engine)
+    return trained.model, trained.solved
+
+
+def fit_labels(
+    source: Dataset, labels: Column, options: RidgeOptions, losses: LossOptions, *, engine: Engine
+) -> RidgeModel:
+    """Train a classifier on labels."""
+    dataset, options = classification.label_rows(source, labels, options, losses, engine=engine)
+    return classification.fit(dataset, options, losses, engine=engine).model
 
 
 def search_plain(
     dataset: Dataset, candidates: Sequence[Candidate], *, engine: Engine, **options: Any
-) -> search.Search:
+) -> Trained:
     """Compare candidates on Fourier features by five folds."""
-    plain = {"features": "fourier", "alpha": "cv", "n_components": search.DEFAULT_COMPONENTS}
-    return search.search(dataset, candidates, RidgeOptions(**plain | options), engine=engine)
+    plain = {"features": "fourier", "alpha": "cv", "n_components": DEFAULT_COMPONENTS}
+    return fit(dataset, RidgeOptions(**plain | options), candidates=candidates, engine=engine)

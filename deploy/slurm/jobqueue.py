@@ -14,7 +14,7 @@ from dask_jobqueue import SLURMCluster
 from distributed import Client, Security
 
 from rff_dist import DaskEngine, open_dataset
-from rff_dist.ridge.automatic import fit
+from rff_dist.ridge.fit import fit
 from rff_dist.ridge.model import write_model
 from rff_dist.ridge.options import RidgeOptions
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,13 @@ from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.minimize import Minimum, PenalizedLoss, minimize_loss
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.numerics.threads import using_threads
-from rff_dist.ridge import automatic
+from rff_dist.ridge.choices import Choices
 from rff_dist.ridge.conformal import FoldModels, predict_held_out
-from rff_dist.ridge.fit import fold_models_of, refit
+from rff_dist.ridge.fit import Trained, fold_models_of, refit
+from rff_dist.ridge.fit import fit as fit_ridge
 from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import Alpha, RidgeOptions, is_one_alpha
-from rff_dist.ridge.solve import Solved
 from rff_dist.ridge.uncertainty import predictive_model
 from rff_dist.statistics import inspection
 from rff_dist.statistics.accumulate import add_each
@@ -46,7 +46,7 @@ from rff_dist.statistics.gram_products import sums_of_z
 from rff_dist.statistics.label_counts import count_labels
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray
+from rff_dist.typing import Do, FloatArray, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -266,65 +266,26 @@ def calibrate_rows(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TrainedClassifier:
-    """A classifier, ridge's solution, and ridge's models without each fold.
+class FittedModel:
+    """A trained regression or classifier, and ridge's models without each fold.
 
-    `model`: with the statistics of ridge. Under "classifier" its card has the loss, the calibration (None
-      without probabilities), how the minimum was reached (None for "squared") and ridge's alpha.
+    `trained`: ridge; for a classifier with that as its model, whose card has under "classifier" the classes,
+      the loss, the calibration (None without probabilities), how the minimum was reached (None for "squared")
+      and ridge's alpha.
     `folds`: None if folds were not summed separately.
-    `calibration`: of ridge's scores.
+    `calibration`: turns ridge's scores into probabilities of classes; None for a regression.
     """
 
-    model: RidgeModel
-    solved: Solved
-    folds: FoldModels | None
-    calibration: ScoreCalibration | None
+    trained: Trained
+    folds: FoldModels | None = None
+    calibration: ScoreCalibration | None = None
+
+    @property
+    def model(self) -> RidgeModel:
+        return self.trained.model
 
 
-def fit(
-    dataset: Dataset,
-    options: RidgeOptions,
-    losses: LossOptions,
-    *,
-    factors: FloatArray | None = None,
-    engine: Engine,
-) -> TrainedClassifier:
-    """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
-
-    `dataset`: with targets of −1 and +1, see `LabelledDataset`.
-    `options`: options of ridge on the targets. A single given alpha is that of the loss. Otherwise alpha is
-      chosen for ridge: the squared hinge takes the same, and the logistic loss takes it times
-      `logistic_curvature`, which gives both as many degrees of freedom, or times 1/8 if that is more.
-    `factors`: float64 array of shape (n_classes,), or None. Factors by which the dataset multiplied the
-      weights of each class's rows.
-    """
-    loss = losses.loss
-    # One alpha for all classes keeps their scores comparable: the largest decides. The direct solver leaves
-    # the Gram, which calibration and the other losses need.
-    trained = automatic.fit(dataset, replace(options, alpha_per_target=False, solver="direct"), engine=engine)
-    model, solved, ridge_alpha = trained.model, trained.best, trained.model.alpha
-    assert isinstance(ridge_alpha, float)
-    ridge = calibrate(dataset, model, class_weight=factors, seed=options.seed)
-    folds = None
-    if trained.parts is not None:
-        folds = fold_models_of(trained)
-        estimate = estimate_by_folds(dataset, folds, ridge, engine=engine)
-        model = model.with_card(estimate={"loss": SQUARED, **estimate})
-    if loss == SQUARED:
-        model = _described(model, loss, ridge, None, ridge_alpha=ridge_alpha)
-        return TrainedClassifier(model, solved, folds, ridge)
-    alpha, curvature, own = ridge_alpha, HINGE_CURVATURE, None
-    if loss == Logistic.name:
-        curvature = logistic_curvature(solved.solution, model.summed.sum_of_weights)
-        alpha *= 1.0 if is_one_alpha(options.alpha) else max(curvature, SMALLEST_ALPHA_FACTOR)
-        own = ScoreCalibration(1.0, (0.0,) * model.n_targets)
-    minimum = fit_loss(dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
-    model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
-    model = _described(model, loss, own, minimum, ridge_alpha=ridge_alpha)
-    return TrainedClassifier(model, solved, folds, ridge)
-
-
-def fit_labels(
+def label_rows(
     source: Dataset,
     labels: Column,
     options: RidgeOptions,
@@ -333,16 +294,16 @@ def fit_labels(
     classes: NDArray[Any] | None = None,
     whole_weights_repeat: bool = False,
     engine: Engine,
-) -> TrainedClassifier:
-    """Train a classifier on labels of any type: count them in a pass, then `fit`.
+) -> tuple[LabelledDataset, RidgeOptions]:
+    """Count labels of any type in a pass; return rows with targets of −1 and +1, and ridge's options.
 
     `source`: the rows; its own targets are ignored.
     `labels`: the label of each row.
+    `options`: of ridge.
     `classes`: array of shape (n_classes,). All labels, sorted, if some may have no rows yet; by default those
       of the rows.
     `whole_weights_repeat`: whether weights that are all whole numbers repeat their rows, whatever the options
       say; other weights are precisions.
-    Returns: a model with the classes on its card; see `read_classes`.
     Raises DataError if fewer than two classes have rows with a weight above 0.
     """
     counts = count_labels(labels, source=source, engine=engine)
@@ -354,9 +315,54 @@ def fit_labels(
     factors = class_weights(losses.class_weight, counts)
     dataset = LabelledDataset(source, labels, counts.classes, factors)
     _check_weighted(counts, factors)
-    trained = fit(dataset, options, losses, factors=factors, engine=engine)
-    told = {"tol": losses.tol, "max_iter": losses.max_iter}
-    return replace(trained, model=with_classes(trained.model, counts.classes, losses.class_weight, **told))
+    # One alpha for all classes keeps their scores comparable: the largest decides. The direct solver leaves
+    # the Gram, which calibration and the other losses need.
+    return dataset, replace(options, alpha_per_target=False, solver="direct")
+
+
+def fit(
+    dataset: LabelledDataset,
+    options: RidgeOptions,
+    losses: LossOptions,
+    *,
+    choices: Choices | None = None,
+    engine: Engine,
+    do: Do = plainly,
+) -> FittedModel:
+    """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
+
+    A single given alpha is that of the loss. Otherwise alpha is chosen for ridge: the squared hinge takes the
+    same, and the logistic loss takes it times `logistic_curvature`, which gives both as many degrees of
+    freedom, or times 1/8 if that is more.
+
+    `dataset`, `options`: see `label_rows`.
+    `choices`, `do`: see `ridge.fit.fit`.
+    Returns: a model with the classes on its card; see `read_classes`.
+    """
+    loss = losses.loss
+    # draws and broadcasts W and b, accumulates Z'Z and Z'y, and solves
+    trained = fit_ridge(dataset, options, choices=choices, engine=engine, do=do)
+    model, ridge_alpha = trained.model, trained.model.alpha
+    assert isinstance(ridge_alpha, float)
+    weights = dataset.class_weight
+    ridge = do("calibrate", calibrate, dataset, model, class_weight=weights, seed=options.seed)
+    folds = None
+    if trained.parts is not None:
+        folds = fold_models_of(trained)
+        estimate = do("hold out", estimate_by_folds, dataset, folds, ridge, engine=engine)
+        model = model.with_card(estimate={"loss": SQUARED, **estimate})
+    if loss == SQUARED:
+        model = _described(model, dataset, losses, ridge, None, ridge_alpha=ridge_alpha)
+        return FittedModel(replace(trained, model=model), folds, ridge)
+    alpha, curvature, own = ridge_alpha, HINGE_CURVATURE, None
+    if loss == Logistic.name:
+        curvature = logistic_curvature(trained.solved.solution, model.summed.sum_of_weights)
+        alpha *= 1.0 if is_one_alpha(options.alpha) else max(curvature, SMALLEST_ALPHA_FACTOR)
+        own = ScoreCalibration(1.0, (0.0,) * model.n_targets)
+    minimum = do(loss, fit_loss, dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
+    model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
+    model = _described(model, dataset, losses, own, minimum, ridge_alpha=ridge_alpha)
+    return FittedModel(replace(trained, model=model), folds, ridge)
 
 
 def refit_labels(
@@ -393,13 +399,15 @@ def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) ->
 
 def _described(
     model: RidgeModel,
-    loss: str,
+    dataset: LabelledDataset,
+    losses: LossOptions,
     calibration: ScoreCalibration | None,
     minimum: Minimum | None,
     *,
     ridge_alpha: float,
 ) -> RidgeModel:
-    facts = None
+    """Return a classifier's model with its labels and how it was fitted on its card, as JSON values."""
+    classes, weight, facts = dataset.classes, cast("Any", losses.class_weight), None
     if minimum is not None:
         facts = {
             "objective": minimum.objective,
@@ -409,9 +417,20 @@ def _described(
             "converged": minimum.converged,
             "reference": minimum.reference,
         }
-    own = None if calibration is None else asdict(calibration)
+    if isinstance(weight, Mapping):
+        weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
     return model.with_card(
-        classifier={"loss": loss, "calibration": own, "minimum": facts, "ridge_alpha": ridge_alpha}
+        classifier={
+            "loss": losses.loss,
+            "calibration": None if calibration is None else asdict(calibration),
+            "minimum": facts,
+            "ridge_alpha": ridge_alpha,
+            "classes": classes.tolist(),
+            "dtype": classes.dtype.str,
+            "class_weight": weight,
+            "tol": losses.tol,
+            "max_iter": losses.max_iter,
+        }
     )
 
 
@@ -466,15 +485,3 @@ def judge_held_out(
         )
 
     return tuple(of_split(index) for index in range(len(state.validated)))
-
-
-# -- what a stored model says of its classes -------------------------------------------------------
-
-
-def with_classes(model: RidgeModel, classes: NDArray[Any], class_weight: Any, **facts: Any) -> RidgeModel:
-    """Return a classifier's model with its labels on its card, as JSON values."""
-    weight = class_weight
-    if isinstance(weight, Mapping):
-        weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
-    about = {"classes": classes.tolist(), "dtype": classes.dtype.str, "class_weight": weight, **facts}
-    return model.with_card(classifier={**model.card["classifier"], **about})

@@ -31,7 +31,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.cli.baselines import fit_trees
     from rff_dist.jobs.auto import folder_of, prepare_table, training_of
-    from rff_dist.jobs.train import open_training
+    from rff_dist.jobs.train import train
     from rff_dist.jobs.verdict import TREES
     from rff_dist.numerics.machine import available_memory
 
@@ -39,20 +39,18 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     passes.clock.begin("ingest")
     prepared = prepare_table(job, observer=display.count_rows("ingest"))
     try:
-        with open_training(training_of(job, prepared), passes.runner) as run:
-            records = passes.run(run.steps())
+        found = train(training_of(job, prepared), passes.runner)
     except BaseException as error:
         error.add_note(f"its rows are ingested in {folder_of(job)}, and the same command goes on from there")
         raise
-    model, comparison, fit = run.trained.model, run.comparison, records["fit"]
+    model, comparison = found.model, found.comparison
     assert comparison is not None  # there are test rows
-    assert fit is not None
     passes.at_work("baselines")
     trees = fit_trees(
-        run.data,
+        found.data,
         model,
         comparison,
-        seconds=fit["fit_seconds"],
+        seconds=found.chosen["fit_seconds"],
         seed=job.seed,
         most_bytes=available_memory() // 3,
     )
@@ -62,16 +60,14 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
         "task": "classification" if prepared.classify else "regression",
         "why": prepared.why,
         **{name: getattr(prepared, name) for name in _PREPARED},
-        **display.describe_published(prepared.model, records["publish"]),
-        "fit": fit,
-        "metrics": records["evaluate"],
+        **display.describe_published(prepared.model, found.published),
+        "fit": found.chosen,
+        "metrics": found.metrics,
         "comparison": comparison.describe(),
         "next": following,
         "report": report,
     }
-    passes.write_page(
-        report, run.data, model, prepared.model, comparison=comparison, metrics=records["evaluate"]
-    )
+    passes.write_page(report, found.data, model, prepared.model, comparison=comparison, metrics=found.metrics)
     document |= passes.facts()
     return Report(document, _view(document, prepared, comparison, model.card))
 

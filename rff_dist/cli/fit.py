@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from rff_dist.cli import display
 from rff_dist.cli.options import PlotPath, ReportPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
-from rff_dist.jobs.specs import Train
+from rff_dist.jobs.specs import Train, Tune
 from rff_dist.text import number
 
 if TYPE_CHECKING:
     from rff_dist.features.feature_map import FeatureMap
     from rff_dist.jobs.train import Training
+    from rff_dist.ridge.fit import Trained
     from rff_dist.ridge.solve import Solved
 
 
 @command(
     "rff-dist fit data.zarr model",
     "rff-dist fit data.zarr model --kernel matern --nu 1.5 --length-scale median --features fourier",
+    "rff-dist fit data.zarr model --kernels gaussian,matern:nu=1.5 --length-scales 0.5x,1x,2x",
     "rff-dist fit data.zarr model --classify --loss logistic",
     "rff-dist fit data.zarr model --folds 10 --alphas 1e-6:1e3:30 --components 512,1024,2048 --plot cv.png",
 )
@@ -34,48 +38,57 @@ def fit(
     report: ReportPath = None,
 ) -> Report:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
-    from rff_dist.jobs.train import open_training
     from rff_dist.ridge.options import is_one_alpha
 
-    options = job.to_fit().options
+    options = job.fit.options
     several = isinstance(options.n_components, list)
-    given = is_one_alpha(options.alpha) and options.cv is None and not several
+    given = is_one_alpha(options.alpha) and options.cv is None and not several and job.fit.candidates is None
     if plot is not None and given and not options.conformal:
         raise typer.BadParameter(
             "alpha and D are given, so there are no errors to draw; add --select cv",
             param_hint="--plot",
         )
-    passes, data = display.Passes(where), job.source.data
-    with open_training(job, passes.runner) as run:
-        records = passes.run(run.steps())
+    return report_training(job, where, plot, report)
+
+
+def report_training(job: Train | Tune, where: Where, plot: Path | None, report: Path | None) -> Report:
+    """Train and publish a model, draw what is asked for, and return what a command shows of it."""
+    from rff_dist.jobs.train import train
+
+    passes, place = display.Passes(where), job.destination.model
+    found = train(job, passes.runner)
+    trained, searched = found.fitted.trained, job.fit.candidates is not None
     document = {
-        **display.describe_published(job.destination.model, records["publish"]),
-        **_describe_fit(run, job.features.seed),
-        "metrics": records["evaluate"],
-        "comparison": records["compare"],
+        **display.describe_published(place, found.published),
+        **_describe_fit(found, job.features.seed),
+        **(_describe_search(trained) if searched else {}),
+        "metrics": found.metrics,
+        "comparison": found.describe()["comparison"],
         "plot": plot,
         "report": report,
     }
-    model = run.trained.model
     if plot is not None:
-        from rff_dist.report import save_choice
+        if searched:
+            _draw(plot, trained, job.source.data)
+        else:
+            from rff_dist.report import save_choice
 
-        save_choice(model, plot, title=data, about=display.kernel_words(document["kernel"]))
+            save_choice(
+                found.model, plot, title=job.source.data, about=display.kernel_words(document["kernel"])
+            )
     passes.write_page(
-        report,
-        run.data,
-        model,
-        job.destination.model,
-        comparison=run.comparison,
-        metrics=records["evaluate"],
+        report, found.data, found.model, place, comparison=found.comparison, metrics=found.metrics
     )
     document |= passes.facts()
-    following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")
-    parts = [_fit_facts(document, model.card), following]
-    table = document["cross_validation"]
-    if table is not None and len(table["widths"]) > 1:
-        parts[1:1] = ["", display.widths_view(table, document["n_components"])]
-    return Report(document, Group(display.verdict_view(run.comparison), *parts))
+    parts: list[RenderableType] = [display.verdict_view(found.comparison)]
+    if searched:
+        parts += [_table(trained, job.source.data), "", _search_facts(document)]
+    else:
+        parts.append(_fit_facts(document, found.model.card))
+        table = document["cross_validation"]
+        if table is not None and len(table["widths"]) > 1:
+            parts += ["", display.widths_view(table, document["n_components"])]
+    return Report(document, Group(*parts, display.next_step("rff-dist", "evaluate", place, "DATA")))
 
 
 def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
@@ -91,17 +104,15 @@ def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
     return {**facts, "design": spec.design.name, "map": spec.map}
 
 
-def _describe_fit(run: Training, seed: int) -> dict[str, Any]:
-    from rff_dist.jobs.fits import describe_fit
-
-    dataset, model, solved = run.data.rows, run.trained.model, run.trained.solved
+def _describe_fit(found: Training, seed: int) -> dict[str, Any]:
+    dataset, model, solved = found.data.rows, found.model, found.fitted.trained.solved
     feature_map, solution, selection = model.feature_map, solved.solution, solved.selection
     table = solved.cross_validation
     return {
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
         "n_targets": model.n_targets,
-        **describe_fit(model, solved),
+        **{name: value for name, value in found.chosen.items() if name != "fit_seconds"},
         **_describe_features(feature_map, seed),
         "alpha_chosen_by": display.chosen_by(model.card, any_path=bool(model.selection)),
         "alpha_at_end_of_path": _end_of_path(solved),
@@ -157,6 +168,84 @@ def _fit_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableT
         **display.test_facts(found["metrics"]),
         **display.estimate_facts(card),
         **({} if classifier is None else display.classifier_facts(classifier)),
+        **display.solver_facts(found),
+        **display.run_facts(found),
+        "digest": found["digest"][:16],
+        **display.version_facts(found),
+    }
+    return display.facts_view(f"wrote {found['model']}", **facts)
+
+
+# -- of candidates that were given ------------------------------------------------------------------
+
+
+def _describe_search(found: Trained) -> dict[str, Any]:
+    return {"n_readings": found.n_readings, "folds": found.model.card["folds"], "best": found.best}
+
+
+def _draw(plot: Any, found: Trained, data: str) -> None:
+    """Draw the best candidate's errors against alpha and D, and those of all candidates."""
+    from rff_dist.data.folds import folds_words
+    from rff_dist.report import save_cross_validation
+
+    table, folds = found.solved.cross_validation, folds_words(found.model.card["folds"])
+    assert table is not None  # candidates are compared by one
+    save_cross_validation(
+        plot,
+        table,
+        title=data,
+        subtitle=f"{_kernel_words(found.best)}, {folds}",
+        candidates=found.rows,
+        alpha=found.model.plain_alpha,
+    )
+
+
+def _kernel_words(row: Mapping[str, Any]) -> str:
+    scale = row["length_scale"]
+    return row["kernel"] if scale is None else f"{row['kernel']}, length scale {display.value_words(scale)}"
+
+
+def _table(found: Trained, data: str) -> RenderableType:
+    view, table = display.titled_table(
+        f"{display.plural(len(found.rows), 'candidate')} on {data}",
+        *("kernel", "scale", "D", "alpha", "error", "RMSE", ""),
+    )
+    for i, row in enumerate(found.rows):
+        best = i == found.best_index
+        table.add_row(
+            row["kernel"],
+            display.value_words(row["length_scale"]),
+            f"{row['n_components']:,}",
+            display.value_words(row["alpha"]),
+            display.plus_minus(row["score"], row["standard_error"]),
+            display.some(row["rmse"]),
+            "← best" if best else "as good" if row["within_one_standard_error"] else "",
+            style="bold" if best else None,
+        )
+    note = (
+        "scale: the length scale; error: share of the variance, at the best alpha and D; "
+        "as good: within one standard error of the best"
+    )
+    return Group(view, Text(note, "dim"))
+
+
+def _search_facts(found: Mapping[str, Any]) -> RenderableType:
+    from rff_dist.data.folds import folds_words
+
+    best, readings = found["best"], display.plural(found["n_readings"], "reading")
+    alpha = display.value_words(best["alpha"])
+    outputs = display.features_and_targets(found["n_features"], found["n_targets"])
+    ends = [
+        f"{name} is the {'smallest' if best[end] == 'lower' else 'largest'} tried"
+        for name, end in (("the length scale", "length_scale_at_end"), ("alpha", "alpha_at_end"))
+        if best[end] is not None
+    ]
+    facts: display.ShownFacts = {
+        "best": f"{_kernel_words(best)}, D = {best['n_components']:,}, alpha {alpha}",
+        "rows": f"{found['n_samples']:,}, {outputs}",
+        "compared by": f"{folds_words(found['folds'])}, from {readings}",
+        "note": f"[yellow]{' and '.join(ends)}[/]: a better one may lie beyond" if ends else None,
+        **display.test_facts(found["metrics"]),
         **display.solver_facts(found),
         **display.run_facts(found),
         "digest": found["digest"][:16],

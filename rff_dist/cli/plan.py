@@ -14,14 +14,14 @@ from rff_dist.cli.options import read_bytes
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import InvalidParameterError
 from rff_dist.jobs.options import TrainFeatures, TrainingSource, Where
-from rff_dist.jobs.ridge_options import DEFAULT_FOLDS, FoldOptions, PenaltyOptions, SolverOptions
+from rff_dist.jobs.ridge_options import FoldOptions, PenaltyOptions, SolverOptions
 from rff_dist.numerics.machine import available_cores, available_memory
 from rff_dist.text import human_bytes
 
 if TYPE_CHECKING:
     from rff_dist.data.blocks import Dataset
     from rff_dist.engines.cluster import Cluster
-    from rff_dist.ridge.automatic import Choices
+    from rff_dist.ridge.choices import Choices
     from rff_dist.ridge.plan import Machines, Plan
 
 
@@ -57,7 +57,7 @@ def plan(
     from rff_dist.jobs.fits import Fit
     from rff_dist.jobs.specs import ridge_options
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
-    from rff_dist.ridge.automatic import choices_of
+    from rff_dist.ridge.choices import choices_of
     from rff_dist.ridge.options import is_one_alpha
     from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, choose_solver, measure_gflops
     from rff_dist.selection.cross_validation import cross_validation_flops
@@ -66,10 +66,11 @@ def plan(
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; add --measure")
     folds.check(penalty.chosen, features.n_components)
-    fit = Fit(options=ridge_options(source, features, penalty, folds, solving))
-    options = fit.options
+    options = ridge_options(source, features, penalty, folds, solving)
+    fit = Fit(options=options, candidates=features.candidates)
+    fit.check()
     dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)
-    fit.check(dataset)
+    fit.check_data(dataset)
     cluster = where.cluster.in_environment()
     # --memory asks about the cluster itself, even if the rows are so few that a fit would not start it.
     cluster = cluster if memory is not None else cluster.for_rows(dataset.n_samples)
@@ -82,10 +83,9 @@ def plan(
         job = PlannedFit(Sizes.of(dataset), n_components, machines, Sums.of(options, n_folds))
         return choose_solver(job, options)
 
-    choices = choices_of(dataset, options, plan=plan_with)
-    summed, widths = None if options.solver == "pcg" else choices.folds, choices.widths
-    n_folds = 1 if summed is None else summed.n_folds
-    found = plan_with(widths[-1], n_folds)
+    choices = choices_of(dataset, options, plan=plan_with, candidates=fit.candidates)
+    found, widths = choices.plan, choices.widths
+    summed = None if options.solver == "pcg" else choices.folds
     fixed_point = find_features(options.kinds[-1]) is None
     if measure and (found.solver == "pcg" or not fixed_point):
         raise InvalidParameterError(
@@ -105,11 +105,11 @@ def plan(
         "gflops_per_thread": gflops,
         "products": products,
         "statistics_seconds": seconds,
-        "n_folds": n_folds,
+        "n_folds": 1 if summed is None else summed.n_folds,
         "widths": widths,
         "n_decompositions": splits * len(widths),
         "decomposition_flops": 0 if summed is None else cross_validation_flops(widths, splits),
-        "choosing": _plan_choosing(choices, found, n_splits=splits or DEFAULT_FOLDS, gflops=gflops),
+        "choosing": _plan_choosing(choices, gflops=gflops),
     }
     if measure:
         one = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
@@ -209,37 +209,36 @@ def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 _CHOLESKY_OPERATIONS, _EIGEN_OPERATIONS = 1 / 3, 9.0
 
 
-def _plan_choosing(choices: Choices, found: Plan, *, n_splits: int, gflops: float) -> dict[str, Any] | None:
+def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
     """Return what a choice by folds takes beyond one fit: a first round in this process, and a final."""
-    from rff_dist.ridge import automatic
     from rff_dist.selection.cross_validation import cross_validation_flops
 
     if not choices.choosing:
         return None
-    rows = min(found.n_samples, automatic.ROUND_ROWS)
-    width = min(found.n_components, automatic.round_components(found.n_samples))
+    assert choices.by is not None  # which compare the candidates
+    found, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
+    rows, width = choices.round_rows, choices.round_components
     tuned = {one.kernel for one in choices.candidates if one.length_scale == "evidence"}
-    tuning = len(tuned) * automatic.TUNING_STARTS * _TUNING_STEPS * 4 * automatic.TUNED_ON * _TUNING_WIDTH**2
+    evaluations = len(tuned) * tuning.n_starts * _TUNING_STEPS
+    flops = evaluations * 4 * min(rows, tuning.n_samples) * tuning.n_components**2
     one = rows * width * (width + 2 * (found.n_features + 2))
-    tables = cross_validation_flops([width], n_splits)
-    flops = choices.n_tried * (one + tables) + min(1.0, rows / automatic.TUNED_ON) * tuning
+    flops += choices.n_tried * (one + cross_validation_flops([width], n_splits))
     rate = _SHARE_OF_PEAK * gflops * 1e9 * available_cores()
     final = found.seconds(gflops) + cross_validation_flops(choices.widths, n_splits) / rate
-    n_finalists = choices.n_finalists(found.n_samples)
     return {
         "n_candidates": choices.n_tried,
         "n_samples": rows,
         "n_components": width,
         "flops": float(flops),
         "seconds": float(flops / rate),
-        "n_finalists": n_finalists,
-        "final_seconds": float(n_finalists * final),
+        "n_finalists": choices.n_finalists,
+        "final_seconds": float(choices.n_finalists * final),
     }
 
 
-# For an estimate to a factor of two: evaluations of the evidence for each start, its components, and the
-# speed of many small products and decompositions as a share of the speed of one large product.
-_TUNING_STEPS, _TUNING_WIDTH, _SHARE_OF_PEAK = 50, 256, 0.25
+# For an estimate to a factor of two: evaluations of the evidence for each start, and the speed of many small
+# products and decompositions as a share of the speed of one large product.
+_TUNING_STEPS, _SHARE_OF_PEAK = 50, 0.25
 
 
 def _choosing_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:

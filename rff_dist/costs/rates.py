@@ -17,7 +17,7 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.products.choice import products_for
-from rff_dist.ridge.automatic import fit
+from rff_dist.ridge.fit import fit
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.statistics.inspection import inspect
 from rff_dist.statistics.passes import accumulate

@@ -94,13 +94,18 @@ class PassMerging:
 
 @dataclass(frozen=True, slots=True)
 class PassFinished:
-    """A pass has its result, `seconds` after its start."""
+    """A pass has its result, `seconds` after its start.
+
+    `n_samples`: rows that it worked through, without those whose sums were kept.
+    """
 
     label: str
     seconds: float
+    n_samples: int = 0
 
     def __str__(self) -> str:
-        return f"{self.label}: done after {self.seconds:.1f} s"
+        rate = f", {self.n_samples / self.seconds:,.0f} rows/s" if self.n_samples and self.seconds > 0 else ""
+        return f"{self.label}: done after {self.seconds:.1f} s{rate}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +192,18 @@ class Announcer:
 @contextmanager
 def announce_pass(observers: Sequence[Observer], label: str, blocks: Sequence[Block]) -> Iterator[Announcer]:
     """Announce the start and the end of a pass, and yield the announcer for the events between."""
-    announce = Announcer(observers)
-    start = time.perf_counter()
-    announce(PassStarted(label, len(blocks), sum(block.n_samples for block in blocks)))
+    kept: list[int] = []
+    announce = Announcer(
+        [*observers, lambda e: kept.append(e.n_kept) if isinstance(e, PassResumed) else None]
+    )
+    n_samples, start = sum(block.n_samples for block in blocks), time.perf_counter()
+    announce(PassStarted(label, len(blocks), n_samples))
     try:
         yield announce
     except BaseException as error:
         announce(PassFailed(label, time.perf_counter() - start, error))
         raise
-    announce(PassFinished(label, time.perf_counter() - start))
+    announce(PassFinished(label, time.perf_counter() - start, n_samples - sum(kept)))
 
 
 class LogObserver:

@@ -15,8 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
-from rff_dist.classify.fit import CalibrationRows, LossOptions, fit_labels, refit_labels
+from rff_dist.classify.fit import CalibrationRows, LossOptions, refit_labels
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.costs.clock import Clock
 from rff_dist.data.blocks import Block, Dataset
@@ -191,16 +192,18 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         source, labels = as_labelled(self, X, y, sample_weight, reset=True)
         with self._passes(source, clock) as engine:
             cv, rows = as_folds(self.cv, source, y, groups)
-            trained = fit_labels(
+            # the model keeps them as JSON, which takes no numbers of NumPy
+            losses = replace(losses, tol=float(self.tol), max_iter=int(self.max_iter))
+            dataset, options = classification.label_rows(
                 rows,
                 labels,
                 replace(options, cv=cv),
-                # the model keeps them as JSON, which takes no numbers of NumPy
-                replace(losses, tol=float(self.tol), max_iter=int(self.max_iter)),
+                losses,
                 classes=classes,
                 whole_weights_repeat=automatic,
                 engine=engine,
             )
+            trained = classification.fit(dataset, options, losses, engine=engine)
         self._keep(self._with_names(trained.model))
         return LabelledDataset(source, labels, self.classes_, self._factors())
 

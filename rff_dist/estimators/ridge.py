@@ -17,9 +17,8 @@ from rff_dist.data.columns import Column
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators.base import RandomFeatureEstimator
 from rff_dist.estimators.inputs import as_dataset, as_folds, is_dask, is_in_memory, suitable_engine
-from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.fit import refit
+from rff_dist.ridge.fit import fit, refit
 from rff_dist.ridge.merge import merge
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -31,7 +30,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
 
     Minimises ‖y − b − Z w‖² + alpha·‖w‖². By default cross-validation chooses the kernel, the length scales,
     the kind of features and the penalty: some 15 candidates are compared on up to 10,000 rows, and the best
-    two or three on all rows, from sums that also give the model; see `rff_dist.ridge.automatic`. Parameters
+    two or three on all rows, from sums that also give the model; see `rff_dist.ridge.first_round`. Parameters
     that are given are kept. If all are given, there are two passes over the rows: a cheap one for means, and
     one of O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly. The fit has the same bits on one
     thread, many threads or a cluster, and its memory does not grow with the rows.
@@ -216,7 +215,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
                 alpha_per_target=self.alpha_per_target,
                 solver=self.solver,
             )
-            model = automatic.fit(dataset, options, engine=engine).model
+            model = fit(dataset, options, engine=engine).model
         self._keep(self._with_names(model))
         return self
 

@@ -29,14 +29,15 @@ from rff_dist.features.kernel_of import kernel_of
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.find import find_kernel
-from rff_dist.ridge import search
 from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
+from rff_dist.ridge.choices import DEFAULT_COMPONENTS
+from rff_dist.ridge.fit import Trained, fit
 from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
 
 # Parameters of RFFRidge with other defaults in a search, and all parameters that the candidates share.
 _DEFAULTS = {
-    "n_components": search.DEFAULT_COMPONENTS,
+    "n_components": DEFAULT_COMPONENTS,
     "alpha": "cv",
     "features": "fourier",
     "precision": "standard",
@@ -161,7 +162,7 @@ def tune_kernels(
     cv: Any = 5,
     design: str | Design = "auto",
     **parameters: Any,
-) -> tuple[RFFRidge, search.Search]:
+) -> tuple[RFFRidge, Trained]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
 
     After a cheap pass for means, the data are read once for all candidates, or more often if memory does not
@@ -197,7 +198,7 @@ def tune_kernels(
         Fitted on all rows, with the parameters of the best candidate; its `selection_` is that candidate's
         table. A clone of it fits the same model again, unless one of several numbers of components was odd,
         which makes all features cosines with phases.
-    search : Search
+    search : Trained
         `rows` has a dict for each candidate (`pandas.DataFrame(search.rows)` shows them), `best` is the best
         of them, and `n_readings` says how often the data were read.
 
@@ -236,7 +237,7 @@ def tune_kernels(
     folds, dataset = as_folds(cv, as_dataset(estimator, X, y, sample_weight, reset=True), y, groups)
     with estimator._passes(dataset, Clock()) as engine:
         options = replace(options, cv=folds, design=design, seed=estimator.random_state)
-        found = search.search(dataset, candidates, options, engine=engine)
+        found = fit(dataset, options, candidates=candidates, engine=engine)
     found = replace(found, model=estimator._with_names(found.model))
     kernel = kernel_of(found.model.feature_map)
     assert kernel is not None  # the map was drawn just now

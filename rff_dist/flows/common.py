@@ -20,7 +20,6 @@ from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
 from rff_dist.jobs.publishing import version_rows
 from rff_dist.jobs.specs import Train, Tune
-from rff_dist.jobs.steps import run_steps
 from rff_dist.jobs.verdict import NOTHING_COMPARED
 from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.page.content import Page
@@ -46,20 +45,16 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     """
     log, job = get_run_logger(), parameters.to(spec)
     clock = Clock()
-    runner = runner_of(parameters, log, {"inspect": log_rows, "fit": _log_fit}, clock=clock)
-    with training.open_training(job, runner) as run:
-        records = run_steps(run.steps(), runner)
-    found: Summary = {}
-    for step in ("inspect", "fit", "publish"):
-        found |= records[step] or {}
-    model, place = run.trained.model, job.destination.model
-    show_choice(f"{name}-errors", model, title=found["data"], log=log)
-    metrics = records["evaluate"]
+    found = training.train(job, runner_of(parameters, log, clock=clock))
+    _log_fit(log, found.chosen)
+    result, metrics = found.describe(), found.metrics
+    model, place = found.model, job.destination.model
+    show_choice(f"{name}-errors", model, title=result["data"], log=log)
     clock.begin("report")
     show_page(
         f"{name}-page",
         lambda: model_page(
-            run.data, model, place=place, times=clock.times, comparison=run.comparison, metrics=metrics
+            found.data, model, place=place, times=clock.times, comparison=found.comparison, metrics=metrics
         ),
         log,
     )
@@ -71,14 +66,13 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     else:
         about = f"{metrics['n_samples']:_}", metrics["test_data"], _estimate(metrics)
         log.info("on %s rows of %s: %s", *about)
-    log.info("published %s", found["model"])
-    comparison = records["compare"]
+    log.info("published %s", result["model"])
+    comparison = result["comparison"]
     log.info("%s", NOTHING_COMPARED if comparison is None else comparison["verdict"])
-    result = {**found, "metrics": metrics, "comparison": comparison}
     summary = _summary_markdown({**result, "products": times.products, "seconds": times.seconds})
     show_text(f"{name}-summary", summary, "What was trained, and how well.")
-    if found["candidates"]:
-        show_table(f"{name}-candidates", _candidate_table(found["candidates"]), "Candidates compared.")
+    if result["candidates"]:
+        show_table(f"{name}-candidates", _candidate_table(result["candidates"]), "Candidates compared.")
     return result
 
 

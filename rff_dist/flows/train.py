@@ -1,8 +1,8 @@
-"""The Prefect flow that trains a model: inspect → fit → evaluate → publish → compare.
+"""The Prefect flow that trains a model: inspect → choose → draw → broadcast → accumulate → solve → publish.
 
 Cross-validation chooses the kernel, length scale, kind and number of features, and penalty that are left out.
-Each task is a step of `rff_dist.jobs.train` and returns a small JSON-able record. The trained model lies
-beside the output until it is published; Prefect never sees it.
+Each task is a step of `rff_dist.jobs.train`. What steps hand on to each other stays in memory, and Prefect
+never sees it; the trained model lies beside the output until it is published.
 
 Run it in a process of its own::
 

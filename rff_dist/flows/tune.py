@@ -1,6 +1,6 @@
 """The Prefect flow that compares given kernels and length scales on all rows, and publishes the best model.
 
-inspect → fit → evaluate → publish, as in `train.py`. The candidates share one reading of the data, or as few
+The steps are those of `train.py`. The candidates share one reading of the data, or as few
 as memory allows, and are compared with all their components. `train.py` first tries its own on a sample.
 
 Run it in a process of its own::

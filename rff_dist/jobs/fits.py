@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,30 +11,36 @@ import numpy as np
 
 from rff_dist.checks import check_name
 from rff_dist.classify import fit as classification
-from rff_dist.classify.platt_scaling import ScoreCalibration
+from rff_dist.classify.fit import FittedModel, LossOptions, label_rows
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.columns import Column
-from rff_dist.data.labelled import GroupedDataset
+from rff_dist.data.labelled import GroupedDataset, LabelledDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.features.options import DATASET_MAPS
 from rff_dist.jobs.options import SupervisedSource
 from rff_dist.kernels.base import check_design
 from rff_dist.products.choice import check_environment
-from rff_dist.ridge import automatic, search
+from rff_dist.ridge import fit as ridge
 from rff_dist.ridge.candidates import Candidate, check_candidates
-from rff_dist.ridge.choices import check_folds, folds_for, planner
-from rff_dist.ridge.conformal import FoldModels
+from rff_dist.ridge.choices import (
+    Choices,
+    candidates_of,
+    choices_of,
+    folds_for,
+    planner,
+    with_folds,
+)
 from rff_dist.ridge.describe import describe_features
-from rff_dist.ridge.fit import fold_models_of
-from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.fit import Trained, fold_models_of
 from rff_dist.ridge.options import RidgeOptions, read_widths
-from rff_dist.ridge.solve import Solved
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.text import redact
-from rff_dist.typing import Summary
+from rff_dist.typing import Do, Summary, plainly
+
+logger = logging.getLogger(__name__)
 
 #: Titles of errors, by their names in records and documents.
 TITLES = {
@@ -53,6 +60,23 @@ class JobData:
 
     rows: Dataset
     labels: Column | None = None
+
+
+def open_supervised(
+    source: SupervisedSource, test: str | None, *, group_by: str | None, classify: bool
+) -> tuple[JobData, JobData | None]:
+    """Open the data to train on, and test data at `test`, with groups if their rows have them too."""
+    data = open_job_data(source, source.data, group_by=group_by, classify=classify)
+    if test is None:
+        return data, None
+    try:
+        return data, open_job_data(source, test, group_by=group_by, classify=classify)
+    except StorageError as error:
+        if group_by is None:
+            raise
+        alone = open_job_data(source, test, classify=classify)
+        logger.warning("test rows count as independent, for want of groups: %s", error)
+        return data, alone
 
 
 def open_job_data(
@@ -77,22 +101,6 @@ def open_job_data(
     return JobData(rows, column_of(dataset, source.y) if classify else None)
 
 
-@dataclass(frozen=True, slots=True)
-class FittedModel:
-    """A trained model with its sums, and how it was found.
-
-    `search`: None unless candidates were given.
-    `folds`: ridge's models without each fold; None if no folds chose alpha, or candidates were given.
-    `calibration`: turns their scores into probabilities of classes; None for a regression.
-    """
-
-    model: RidgeModel
-    solved: Solved
-    search: search.Search | None = None
-    folds: FoldModels | None = None
-    calibration: ScoreCalibration | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """What to train, and how open choices are made.
@@ -101,19 +109,23 @@ class Fit:
     `loss`: of a classifier, see `classify.fit.fit`; None for a regression.
     `class_weight`: of a classifier.
     `candidates`: compared on all rows with all components, instead of the kernel and length scale of the
-      options; see `ridge.search.search`.
+      options; see `ridge.fit.fit`.
     """
 
     options: RidgeOptions
     loss: str | None = None
     class_weight: str | None = None
-    candidates: tuple[Candidate, ...] | None = None
+    candidates: Sequence[Candidate] | None = None
 
-    def check(self, dataset: Dataset | None = None) -> None:
-        """Check the options before any work starts, and with a dataset also that they suit it.
+    @property
+    def losses(self) -> LossOptions | None:
+        """How a classifier is fitted; None for a regression."""
+        return None if self.loss is None else LossOptions(self.loss, self.class_weight)
 
-        Raises InvalidParameterError if parameters are out of range or exclude each other; DataError if the
-          folds are of groups and the dataset has none.
+    def check(self) -> None:
+        """Check the options before any work starts.
+
+        Raises InvalidParameterError if parameters are out of range or exclude each other.
         """
         options = self.options
         check_environment()
@@ -132,54 +144,59 @@ class Fit:
             raise InvalidParameterError(
                 f"`class_weight` is {self.class_weight!r}, but a regression has no classes; leave it out"
             )
-        folds = folds_for(options)
-        if self.candidates is not None:
-            search.with_folds(options)  # checks that folds can choose among the candidates
+        # checks that folds can choose what they are to
+        folds_for(options) if self.candidates is None else with_folds(options)
         kinds = options.kinds
         if not isinstance(options.n_components, str):
             for kind in kinds:
                 read_widths(options.n_components, options.map, kind)
-        if dataset is not None:
-            candidates = list(self.candidates or automatic.candidates_of(options, dataset))
-            check_candidates(candidates, dataset, options)
-            if folds is not None:
-                check_folds(dataset, folds)
-        elif kinds[0] == "fourier":
+        if kinds[0] == "fourier":
             # What designs a kernel allows does not depend on the number of columns: one row of one will do.
-            for one in self.candidates or automatic.candidates_of(options, _ONE_ROW):
+            for one in self.candidates or candidates_of(options, _ONE_ROW):
                 check_design(one.kernel, options.design, 1)
         elif options.design != "auto":
             raise InvalidParameterError(
                 f"`design` is {options.design!r}, but Nyström features have none; leave it out"
             )
 
-    def choices(self, dataset: Dataset, *, engine: Engine) -> automatic.Choices:
-        """Return the choices that the fit begins with; see `ridge.automatic.choices_of`."""
-        plan = planner(dataset, self.options, engine=engine)
-        return automatic.choices_of(dataset, self.options, plan=plan, candidates=self.candidates)
+    def check_data(self, dataset: Dataset) -> None:
+        """Check that the columns of a dataset suit the options; see `check_candidates`."""
+        candidates = list(self.candidates or candidates_of(self.options, dataset))
+        check_candidates(candidates, dataset, self.options)
+
+    def begin(self, source: JobData, *, engine: Engine) -> Choices:
+        """Count the labels of a classifier, and plan the fit; see `ridge.choices.choices_of`.
+
+        Raises PlanError if memory does not suffice; DataError if there are fewer than two classes.
+        """
+        dataset, options = source.rows, self.options
+        if self.losses is not None:
+            assert source.labels is not None
+            dataset, options = label_rows(dataset, source.labels, options, self.losses, engine=engine)
+        plan = planner(dataset, options, engine=engine)
+        return choices_of(dataset, options, plan=plan, candidates=self.candidates)
+
+    def train(self, choices: Choices, *, engine: Engine, do: Do = plainly) -> FittedModel:
+        """Train the model on the rows that the fit was begun with."""
+        dataset, options = choices.dataset, choices.options
+        if self.losses is not None:
+            assert isinstance(dataset, LabelledDataset)
+            return classification.fit(dataset, options, self.losses, choices=choices, engine=engine, do=do)
+        trained = ridge.fit(dataset, options, choices=choices, engine=engine, do=do)
+        known = trained.parts is None or choices.given
+        return FittedModel(trained, None if known else do("hold out", fold_models_of, trained))
 
     def run(self, source: JobData, *, engine: Engine) -> FittedModel:
-        """Train the model, and return it with how it was found."""
-        options = self.options
-        if self.loss is not None:
-            assert source.labels is not None
-            losses = classification.LossOptions(self.loss, self.class_weight)
-            found = classification.fit_labels(source.rows, source.labels, options, losses, engine=engine)
-            return FittedModel(found.model, found.solved, folds=found.folds, calibration=found.calibration)
-        if self.candidates is None:
-            trained = automatic.fit(source.rows, options, engine=engine)
-            folds = None if trained.parts is None else fold_models_of(trained)
-            return FittedModel(trained.model, trained.best, folds=folds)
-        best = search.search(source.rows, self.candidates, options, engine=engine)
-        return FittedModel(best.model, best.solved, best)
+        """Begin and train."""
+        return self.train(self.begin(source, engine=engine), engine=engine)
 
 
 # -- facts about a trained model -------------------------------------------------------------------
 
 
-def describe_fit(model: RidgeModel, solved: Solved) -> Summary:
+def describe_fit(trained: Trained) -> Summary:
     """Return JSON-able facts about a trained model: what was chosen, and how good it is."""
-    status = solved.solution.status
+    model, status = trained.model, trained.solved.solution.status
     return {
         **describe_features(model.feature_map),
         "n_components": model.feature_map.n_components,

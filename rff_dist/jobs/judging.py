@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist.classify.fit import FittedModel
 from rff_dist.classify.platt_scaling import SMALLEST_REMAINDER, ScoreCalibration, remainders
 from rff_dist.classify.predict import SQUARED, calibration_of, class_of, decide, read_classes
 from rff_dist.data.blocks import Block, Dataset, Rows
@@ -28,7 +29,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, PlanError, SolveError, StatisticsError
 from rff_dist.features.kernel_of import kernel_of
-from rff_dist.jobs.fits import Fit, FittedModel, JobData
+from rff_dist.jobs.fits import Fit, JobData
 from rff_dist.jobs.verdict import LINEAR, OURS, Comparison, Predictions, with_naive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.numerics.machine import available_cores

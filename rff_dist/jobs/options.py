@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rff_dist.features.nystrom import Nystrom
     from rff_dist.kernels.base import Kernel, LengthScale
     from rff_dist.kmeans.options import ClusterSpace, LloydOptions
+    from rff_dist.ridge.candidates import Candidate
 
 type Positive = Annotated[float, Gt(0)]
 type NonNegative = Annotated[float, Ge(0)]
@@ -277,6 +278,23 @@ class Features(Drawing):
         return find_kernel(self.kernel) if self.nu is None else Matern(nu=self.nu)
 
 
+type LengthScales = Annotated[list[Positive | Positives | str], Len(1)]
+
+
+def _kernels_option(default: Any, what: str) -> Any:
+    return option(f"{what}, each one of {_KERNELS}", default, unit="K1,K2,…")
+
+
+def _length_scales_option() -> Any:
+    return option(
+        "Length scales to try with each kernel that has one length scale: numbers, lists with one number for "
+        "each column, multiples of the median distance between rows such as 0.5x, or evidence. By default "
+        "0.25x, 0.5x, 1x, 2x and 4x.",
+        None,
+        unit="L1,L2,…",
+    )
+
+
 @group
 class TrainFeatures(Features):
     """Features of a regression. Cross-validation chooses what is "auto"."""
@@ -315,6 +333,27 @@ class TrainFeatures(Features):
         unit="auto|median|evidence|L|L1,L2,…",
     )
     standardize: Standardize = option(_STANDARDIZE, "auto", unit="HOW")
+    kernels: Names | None = _kernels_option(None, "Kernels to compare on all rows, instead of one")
+    length_scales: LengthScales | None = _length_scales_option()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, several in (("kernel", self.kernels), ("length_scale", self.kernels or self.length_scales)):
+            if several is not None and getattr(self, name) != "auto":
+                raise InvalidParameterError(
+                    f"`{name}` is {getattr(self, name)!r}, but `kernels` or `length_scales` give several to "
+                    "compare; leave one of them out"
+                )
+
+    @property
+    def candidates(self) -> list[Candidate] | None:
+        """Kernels and length scales to compare, if there are several."""
+        if self.kernels is None and self.length_scales is None:
+            return None
+        from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
+
+        one = DEFAULT_KERNELS if self.kernel == "auto" else [self.given_kernel]
+        return make_candidates(self.kernels or one, self.length_scales)
 
     @property
     def given_kernel(self) -> str | Kernel:
@@ -328,16 +367,8 @@ class TrainFeatures(Features):
 class TuneFeatures(Drawing):
     """Features of several kernels and length scales to compare."""
 
-    kernels: Names = option(
-        f"Kernels to compare, each one of {_KERNELS}", ["gaussian", "matern:nu=1.5"], unit="K1,K2,…"
-    )
-    length_scales: Annotated[list[Positive | Positives | str], Len(1)] | None = option(
-        "Length scales to try with each kernel that has one length scale: numbers, lists with one number for "
-        "each column, multiples of the median distance between rows such as 0.5x, or evidence. By default "
-        "0.25x, 0.5x, 1x, 2x and 4x.",
-        None,
-        unit="L1,L2,…",
-    )
+    kernels: Names = _kernels_option(["gaussian", "matern:nu=1.5"], "Kernels to compare")
+    length_scales: LengthScales | None = _length_scales_option()
     features: Literal["fourier", "nystrom"] = option(_NYSTROM, "fourier")
     n_components: Literal["auto"] | Count | Counts = option(
         "Number of features, D. Of several numbers each candidate takes the smallest within one standard "
@@ -355,6 +386,13 @@ class TuneFeatures(Drawing):
     def kind(self) -> str | Nystrom:
         """The kind of features, as the library takes it."""
         return _kind(self.features, self.centres)
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """Kernels and length scales to compare."""
+        from rff_dist.ridge.candidates import make_candidates
+
+        return make_candidates(self.kernels, self.length_scales)
 
 
 @group

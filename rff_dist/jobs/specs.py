@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rff_dist.errors import InvalidParameterError
@@ -40,7 +40,7 @@ from rff_dist.jobs.ridge_options import (
 )
 
 if TYPE_CHECKING:
-    from rff_dist.jobs.fits import Fit
+    from rff_dist.jobs.fits import Fit, JobData
     from rff_dist.ridge.options import RidgeOptions
 
 _MODEL = (
@@ -74,32 +74,41 @@ class Train:
 
     def __post_init__(self) -> None:
         self.folds.check(self.penalty.chosen, self.features.n_components)
-        self.to_fit().check()
+        self.fit.check()
 
     @property
     def classify(self) -> bool:
         """Whether `y` holds labels instead of targets."""
         return self.classes.classify
 
-    def to_fit(self) -> Fit:
-        """Return what to train, as the library takes it."""
+    def open_data(self) -> tuple[JobData, JobData | None]:
+        """Open the data to train on and the test data; see `open_supervised`."""
+        from rff_dist.jobs.fits import open_supervised
+
+        group_by, classify = self.folds.group_by, self.classify
+        return open_supervised(self.source, self.test, group_by=group_by, classify=classify)
+
+    @cached_property
+    def fit(self) -> Fit:
+        """What to train, as the library takes it."""
         from rff_dist.classify.predict import SQUARED
         from rff_dist.jobs.fits import Fit
 
         classes = self.classes
-        options = ridge_options(self.source, self.features, self.penalty, self.folds, self.solving)
-        if classes.classify and options.solver == "auto":
-            options = replace(options, solver="direct")  # probabilities are computed from the sums
         return Fit(
-            options=options,
+            options=ridge_options(self.source, self.features, self.penalty, self.folds, self.solving),
             loss=(classes.loss or SQUARED) if classes.classify else None,
             class_weight=classes.class_weight,
+            candidates=self.features.candidates,
         )
 
 
 @group
 class Tune:
-    """Compare kernels, length scales, alphas and D by cross-validation, and publish the best model."""
+    """Compare kernels, length scales, alphas and D by cross-validation, and publish the best model.
+
+    A name of `Train` with lists, whose defaults are those of a comparison.
+    """
 
     reason: ClassVar[str] = "tuned"
     statistics: ClassVar[bool] = True
@@ -113,18 +122,22 @@ class Tune:
     test: str | None = option(_TEST, None, unit="DATA")
 
     def __post_init__(self) -> None:
-        self.to_fit().check()
+        self.fit.check()
 
-    def to_fit(self) -> Fit:
-        """Return what to compare, as the library takes it."""
+    def open_data(self) -> tuple[JobData, JobData | None]:
+        """Open the data to train on and the test data; see `open_supervised`."""
+        from rff_dist.jobs.fits import open_supervised
+
+        group_by, classify = self.folds.group_by, self.classify
+        return open_supervised(self.source, self.test, group_by=group_by, classify=classify)
+
+    @cached_property
+    def fit(self) -> Fit:
+        """What to compare, as the library takes it."""
         from rff_dist.jobs.fits import Fit
-        from rff_dist.ridge.candidates import make_candidates
 
-        candidates = make_candidates(self.features.kernels, self.features.length_scales)
-        return Fit(
-            options=ridge_options(self.source, self.features, self.penalty, self.folds),
-            candidates=tuple(candidates),
-        )
+        options = ridge_options(self.source, self.features, self.penalty, self.folds)
+        return Fit(options=options, candidates=self.features.candidates)
 
 
 def ridge_options(

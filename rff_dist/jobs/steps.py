@@ -68,23 +68,27 @@ class Runner:
     elsewhere: bool = False
     observer: Progress | None = None
 
-    def __call__[**P, R](self, name: str, step: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+    def __call__[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
         """Call a step of a job under its name; a second try does no harm, so it may be retried."""
         return self._call(name, partial(step, *args, **options), repeatable=True)
 
-    def once[**P, R](self, name: str, step: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+    def once[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
         """Call a step that must not be retried, such as one that publishes."""
         return self._call(name, partial(step, *args, **options), repeatable=False)
 
     def _call[R](self, name: str, step: Callable[[], R], *, repeatable: bool) -> R:
         found: list[R] = []
+        steps = [step]
 
         def run() -> Summary:
-            found[:] = [step()]
+            found[:] = [steps[0]()]
             return {}
 
-        self.take(Step(name, run, repeatable))
-        return found[0]
+        try:
+            self.take(Step(name, run, repeatable))
+            return found.pop()
+        finally:
+            steps.clear()  # an orchestrator may keep `run`, which then holds no sums in memory
 
 
 def in_this_process(engine: Engine | None = None) -> Runner:

@@ -157,11 +157,16 @@ class Draws:
 
     `options`: give design, map and seed, and the kind of features of candidates that leave it open.
     `folds`: length scales are tuned on rows that these never validate on.
-    `tuning`: members of `EvidenceSearch`.
+    `tuning`: how length scales are tuned.
     """
 
     def __init__(
-        self, prepared: Prepared, options: RidgeOptions, *, folds: Folds | None = None, **tuning: Any
+        self,
+        prepared: Prepared,
+        options: RidgeOptions,
+        *,
+        folds: Folds | None = None,
+        tuning: EvidenceSearch = EvidenceSearch(),
     ) -> None:
         self._prepared, self._options, self._folds, self._tuning = prepared, options, folds, tuning
         self._medians = median_heuristic.MedianDistances(
@@ -198,7 +203,7 @@ class Draws:
             self._tuned[kernel] = for_dataset.tune(
                 self._prepared.inputs(self._options.seed),
                 kernel,
-                EvidenceSearch(**self._tuning),
+                self._tuning,
                 folds=self._folds if isinstance(self._folds, HeldInFolds) else None,
                 told=partial(self._prepared.count, "tune"),
             ).kernel

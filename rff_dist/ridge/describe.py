@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from rff_dist.data.labelled import ExtendedDataset
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.kernels.stationary import own_length_scale
-from rff_dist.kernels.text import kernel_text
+from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import Solved
+from rff_dist.selection.alphas import RESOLUTION
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import StatisticsSpec
@@ -154,3 +155,46 @@ def describe_features(feature_map: FeatureMap) -> Row:
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
         "features": kind_of(feature_map),
     }
+
+
+def compare_rows(rows: Sequence[Row]) -> list[Row]:
+    """Compare the rows of given candidates: return them with two more entries.
+
+    `within_one_standard_error` says whether a row's score is within the best row's standard error of the best
+    score. `length_scale_at_end` ("lower", "upper" or None) says whether its length scale is the smallest or
+    largest of several that its kernel was tried with.
+    """
+    best = min(rows, key=lambda row: float(row["score"]))
+    limit = best["score"] + max(best["standard_error"] or 0.0, RESOLUTION)
+    return [
+        {
+            **row,
+            "within_one_standard_error": bool(row["score"] <= limit),
+            "length_scale_at_end": _length_scale_at_end(row, rows),
+        }
+        for row in rows
+    ]
+
+
+def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    own = row["length_scale"]
+    tried = {
+        other["length_scale"]
+        for other in rows
+        if (other["kernel"], other["features"]) == (row["kernel"], row["features"])
+        and isinstance(other["length_scale"], float)
+    }
+    if not isinstance(own, float) or len(tried) < 2:
+        return None
+    return "lower" if own == min(tried) else "upper" if own == max(tried) else None
+
+
+def candidate_words(row: Row) -> str:
+    """Say what a candidate is, and how large its error is."""
+    scale = row["length_scale"]
+    given = "" if scale is None else ", a length scale per column"
+    given = f", length scale {scale:.3g}" if isinstance(scale, float) else given
+    return (
+        f"{shortened_text(row['kernel'])}{given}, {row['n_components']:,} {row['features']} features: "
+        f"error {row['score']:.4g} of the variance"
+    )

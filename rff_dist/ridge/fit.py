@@ -1,50 +1,138 @@
-"""From a prepared dataset to a model: accumulate → choose alpha → solve → describe.
+"""The main job: random features of all rows, Z'Z and Z'y, and ridge regression by them.
 
-`ridge.automatic.fit` is the whole job, `ridge.predict` uses the trained model. Each pass goes through
-an engine; the rest is arithmetic on what the passes return.
+`fit` is the job line by line; what follows it are its steps. Each pass goes through an engine, the rest is
+arithmetic on what the passes return. `ridge.predict` uses the trained model.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
-from rff_dist.data.blocks import Block
+from rff_dist.data.blocks import Block, Dataset
 from rff_dist.data.folds import Folds, folds_to_dict
+from rff_dist.data.labelled import LabelledDataset
+from rff_dist.engines.protocol import Broadcast, Engine
+from rff_dist.features.draw import in_high_precision
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.kernels.stationary import Stationary
 from rff_dist.ridge.alpha_warnings import how_cancelling, rounding_seen, warn_of_alpha, warn_of_rounding
+from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
+from rff_dist.ridge.choices import (
+    AUTO_COMPONENTS,
+    FEW_ROWS,
+    Choices,
+    choices_of,
+    planner,
+    prepare_folds,
+)
 from rff_dist.ridge.conformal import FoldModels, fold_models
-from rff_dist.ridge.describe import describe_choices, describe_cut, describe_dataset, describe_estimate
+from rff_dist.ridge.describe import (
+    Row,
+    candidate_words,
+    compare_rows,
+    describe_candidate,
+    describe_choices,
+    describe_cut,
+    describe_dataset,
+    describe_estimate,
+)
+from rff_dist.ridge.first_round import Chosen, choose
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.options import Alpha, Penalty
+from rff_dist.ridge.options import Alpha, Penalty, RidgeOptions
 from rff_dist.ridge.pcg import solve_pcg, validate_alphas
-from rff_dist.ridge.prepare import Prepared
+from rff_dist.ridge.plan import check_solver_plan, plan_readings
+from rff_dist.ridge.prepare import Prepared, prepare
 from rff_dist.ridge.solve import Solved, solve, solve_folds, solve_with
 from rff_dist.selection.alphas import PerTarget
 from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.selection.leave_one_out import select_by_press
+from rff_dist.statistics.accumulate import Accumulation, Accumulations
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.inspection import check_same_rows
 from rff_dist.statistics.moments import ColumnMoments
-from rff_dist.statistics.passes import accumulate, accumulate_folds
+from rff_dist.statistics.passes import accumulate_folds_shared, accumulate_shared
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.text import human_bytes, short_repr
+from rff_dist.typing import Do, plainly
+
+logger = logging.getLogger(__name__)
+
+type Sums = RidgeStatistics | FoldStatistics  # Z'Z and Z'y of all rows, or of each fold
 
 
-@dataclass(frozen=True, slots=True)
+def fit(
+    dataset: Dataset,
+    options: RidgeOptions,
+    *,
+    candidates: Sequence[Candidate] | None = None,
+    choices: Choices | None = None,
+    engine: Engine,
+    do: Do = plainly,
+) -> Trained:
+    """Train ridge regression on random features; cross-validation chooses what the options leave open.
+
+    Takes O(n_samples · n_components²) operations in a pass over all rows, and O(n_components³) to solve.
+
+    `dataset`: with targets, and with groups if the folds are of groups.
+    `candidates`: replace the kernel and length scale of the options. All meet on all rows with all
+      components, the first of equal ones wins, and "auto" alpha is "cv"; if several numbers of components are
+      given, each takes the smallest within one standard error of its best.
+    `choices`: those of `choices_of`, if they are made already.
+    `do`: calls the steps.
+    Raises InvalidParameterError if a parameter is out of range; PlanError if memory is too small;
+      StatisticsError if a fold has no rows.
+    """
+    if choices is None:
+        if candidates is not None:
+            check_candidates(candidates, dataset, options)
+        plan = planner(dataset, options, engine=engine)
+        choices = choices_of(dataset, options, plan=plan, candidates=candidates)
+    # mean and deviation of each column
+    prepared, choices = do("measure", measure, dataset, choices, engine=engine)
+    # a kernel and its length scales, or the best few: from a sample of rows
+    draws = Draws(prepared, choices.options, folds=choices.by, tuning=choices.tuning)
+    chosen = do("choose", choose, prepared, draws, choices)
+    # W and b, such that Z = √(2/D) · cos(X W + b)
+    maps = do("draw", draw_candidates, draws, chosen.candidates, choices.widths)
+    readings = share_out(prepared, choices, maps, chosen.table)
+    if readings is None:  # by conjugate gradients, in passes of Z'(Zv)
+        trained = fit_without_sums(prepared, maps[0], choices, do)
+        return conclude(trained, prepared, choices, chosen)
+    compared = Compared(readings)
+    while (reading := compared.following(choices.options)) is not None:
+        # W and b to every worker
+        shared = do("broadcast", broadcast, prepared, reading, choices.folds)
+        # Z'Z and Z'y, of each fold
+        sums = do("accumulate", accumulate, prepared, shared)
+        for feature_map in reading.maps:  # a map's sums are freed before those of the next are solved
+            # alpha by the folds, and w of (Z'Z + alpha·I) w = Z'y
+            compared.add(do("solve", solve_sums, prepared, reading, feature_map, sums.popleft(), choices))
+    trained = compared.trained(prepared, choices)
+    if choices.options.conformal:
+        trained = do("hold out", with_held_out_scores, trained, prepared, choices)
+    return conclude(trained, prepared, choices, chosen)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Trained:
     """The best of the models that were compared.
 
+    `model`: trained on all rows. Its card lists all `candidates` that were tried.
     `compared`: every feature map that was trained, at the number of components chosen for it.
     `best_index`: which of them belongs to the model.
     `parts`: the model's statistics fold by fold; None if folds were not summed separately.
     `rounding_seen`: how far rounding features to 15 bits moves predictions; None if that does not show. See
       `alpha_warnings`.
+    `rows`: the results of all candidates that were tried, the trained ones first; none if nothing was chosen.
+      Of given candidates see `compare_rows`.
+    `n_readings`: how many times the data were read for statistics; 1 if memory holds those of all candidates.
     """
 
     model: RidgeModel
@@ -52,52 +140,272 @@ class Trained:
     best_index: int = 0
     parts: FoldStatistics | None = None
     rounding_seen: float | None = None
+    rows: tuple[Row, ...] = ()
+    n_readings: int = 1
+
+    __repr__ = short_repr
 
     @property
-    def best(self) -> Solved:
+    def solved(self) -> Solved:
+        """How the model was solved: status, errors, and the alpha taken from them."""
         return self.compared[self.best_index][1]
+
+    @property
+    def best(self) -> Row:
+        """The result of the best candidate."""
+        return self.rows[self.best_index]
 
     def warn(self, *, classes: bool) -> None:
         """Warn if alpha was chosen by errors that hardly hold for new rows, or if rounding shows.
 
         `classes`: whether its targets stand for classes.
         """
-        statistics = self.model.statistics
+        solved, statistics = self.solved, self.model.statistics
         bounded = isinstance(kernel_of(self.model.feature_map), Stationary)
-        cancelling = how_cancelling(self.best, statistics) if bounded and statistics is not None else 0.0
-        warn_of_alpha(self.best, cancelling=cancelling, classes=classes)
+        cancelling = how_cancelling(solved, statistics) if bounded and statistics is not None else 0.0
+        warn_of_alpha(solved, cancelling=cancelling, classes=classes)
         if self.rounding_seen is not None:
-            warn_of_rounding(self.best, self.rounding_seen)
+            warn_of_rounding(solved, self.rounding_seen)
 
 
-def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty, n_parts: int = 1) -> Trained:
-    """Accumulate the statistics of all rows, and solve; see `solve` and `leave_one_out`.
+# -- its steps -------------------------------------------------------------------------------------
 
-    `n_parts`: passes, each of which sums up a part of Z'Z.
+
+def measure(dataset: Dataset, choices: Choices, *, engine: Engine) -> tuple[Prepared, Choices]:
+    """Measure the columns in a cheap pass, and balance folds of groups in another; see `prepare`."""
+    if choices.by is not None:
+        by = prepare_folds(dataset, choices.by, engine=engine)
+        choices = replace(choices, by=by, folds=None if choices.folds is None else by)
+    options = choices.options
+    prepared = prepare(
+        dataset, standardize=options.standardize, sample_weight_kind=options.sample_weight_kind, engine=engine
+    )
+    return prepared, choices
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Feature maps whose sums one reading of the data makes.
+
+    `n_parts`: passes of the reading, each of which sums up a part of Z'Z.
+    `table`: the errors on the folds, if they are known already and there is one map of one width.
     """
-    dataset, engine = prepared.dataset, prepared.engine
-    member = prepared.accumulation(feature_map)
-    statistics = accumulate(dataset, feature_map, engine=engine, spec=member.spec, n_parts=n_parts)
-    check_same_rows(prepared.moments, statistics.targets, statistics.spec)
-    prepared.say("solve", f"D = {feature_map.n_components:,}")
-    if penalty.named == "press":
-        path = leave_one_out(
-            dataset,
-            statistics,
+
+    maps: Sequence[FeatureMap]
+    n_parts: int = 1
+    table: CrossValidation | None = None
+
+
+def share_out(
+    prepared: Prepared, choices: Choices, maps: Sequence[FeatureMap], table: CrossValidation | None = None
+) -> list[Reading] | None:
+    """Return the readings that memory allows; None if conjugate gradients solve without any sums."""
+    dataset, engine, options, folds = prepared.dataset, prepared.engine, choices.options, choices.folds
+    plan = choices.plan
+    if folds is None or options.solver == "pcg":
+        (feature_map,) = maps
+        if feature_map.n_components != plan.n_components:  # such as that of a linear kernel
+            plan = check_solver_plan(dataset, feature_map.n_components, options, engine=engine)
+        if plan.solver == "pcg":
+            prepared.say("solve", f"by conjugate gradients: {plan.reason}")
+            logger.info("solving by conjugate gradients: %s", plan.reason)
+            return None
+    if len(maps) == 1:
+        return [Reading(maps, plan.n_parts, table)]
+    assert folds is not None  # several are compared by them
+    at_once, n_parts = plan_readings(
+        dataset,
+        choices.widths[-1],
+        len(maps),
+        engine=engine,
+        n_folds=folds.n_folds,
+        features=options.kinds[-1],
+    )
+    return [Reading(these, n_parts) for these in itertools.batched(maps, at_once)]
+
+
+def broadcast(
+    prepared: Prepared, reading: Reading, folds: Folds | None
+) -> Broadcast[Accumulation] | Broadcast[Accumulations]:
+    """Give every worker the features of a reading, and check that each has drawn the same.
+
+    Features without a bound, such as linear ones, take their grid from a first pass.
+    """
+    engine, part = prepared.engine, (0, reading.n_parts)
+    members = [prepared.accumulation(feature_map).of_part(part) for feature_map in reading.maps]
+    for feature_map in reading.maps:
+        where = "in this process"
+        if not engine.in_process:
+            import cloudpickle  # type: ignore[import-untyped]  # which Dask has loaded
+
+            # a seed and parameters travel, or the centres of Nyström features
+            size = human_bytes(len(cloudpickle.dumps(feature_map)))
+            where = f"{size} to each of {engine.n_workers} workers"
+        what = "W and b" if feature_map.whitener is None else "centres"
+        digest = feature_map.digest()[:16]
+        prepared.say("broadcast", f"{what} of D = {feature_map.n_components:,}, digest {digest}, {where}")
+    if folds is None:
+        return engine.broadcast(members[0])
+    return engine.broadcast(Accumulations(tuple(members), folds, prepared.dataset.n_samples))
+
+
+def accumulate(prepared: Prepared, shared: Broadcast[Accumulation] | Broadcast[Accumulations]) -> deque[Sums]:
+    """Sum up Z'Z and Z'y of all rows, or of each fold, for each map that was broadcast."""
+    dataset, engine, state = prepared.dataset, prepared.engine, shared.state
+    if isinstance(state, Accumulation):
+        statistics = accumulate_shared(dataset, cast("Broadcast[Accumulation]", shared), engine=engine)
+        check_same_rows(prepared.moments, statistics.targets, statistics.spec)
+        return deque([statistics])
+    summed = accumulate_folds_shared(dataset, cast("Broadcast[Accumulations]", shared), engine=engine)
+    check_same_rows(prepared.moments, summed[0].targets(), state.members[0].spec)  # all share the pass
+    return deque(summed)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A feature map with its solution, and the sums that this was solved from.
+
+    `drawn`: the map with all components; `feature_map` has those that were chosen.
+    `parts`: the sums of each fold, in the drawn map; None without folds.
+    """
+
+    drawn: FeatureMap
+    feature_map: FeatureMap
+    solved: Solved
+    statistics: RidgeStatistics
+    parts: FoldStatistics | None = None
+
+    @property
+    def score(self) -> float:
+        """The error on the folds; 0 without folds, where nothing is compared."""
+        table = self.solved.cross_validation
+        return 0.0 if table is None else table.best.score
+
+    def rounding_seen(self) -> float | None:
+        return rounding_seen(self.solved, self.statistics.spec, self.statistics.target_deviations())
+
+
+def solve_sums(
+    prepared: Prepared, reading: Reading, feature_map: FeatureMap, sums: Sums, choices: Choices
+) -> Fitted:
+    """Choose alpha for a map of a reading, and solve; see `solve`, `solve_folds` and `leave_one_out`."""
+    penalty = choices.penalty
+    if isinstance(sums, RidgeStatistics):
+        prepared.say("solve", f"D = {feature_map.n_components:,}")
+        return Fitted(feature_map, feature_map, _solve_whole(prepared, feature_map, sums, penalty), sums)
+    prepared.say("solve", _words_of_a_table(feature_map, sums.folds, choices.widths))
+    rows = None
+    if _chooses_by_rows(choices, prepared.dataset):
+        rows = prepared.dataset.read(Block(0, 0, prepared.dataset.n_samples))
+    chosen, statistics, solved = solve_folds(
+        sums, feature_map, penalty, choices.widths, table=reading.table, rows=rows
+    )
+    return Fitted(feature_map, chosen, solved, statistics, sums)
+
+
+def _solve_whole(
+    prepared: Prepared, feature_map: FeatureMap, statistics: RidgeStatistics, penalty: Penalty
+) -> Solved:
+    if penalty.named != "press":
+        return solve(statistics, penalty)
+    path = leave_one_out(
+        prepared.dataset,
+        statistics,
+        feature_map,
+        alphas=penalty.alphas,
+        fit_intercept=penalty.fit_intercept,
+        engine=prepared.engine,
+    )
+    alpha = select_by_press(path, per_target=penalty.per_target)
+    return replace(solve_with(statistics, alpha, fit_intercept=penalty.fit_intercept), leave_one_out=path)
+
+
+def _chooses_by_rows(choices: Choices, dataset: Dataset) -> bool:
+    """Return whether alpha is chosen by leaving out each row: they are few, and nothing else is asked for."""
+    options, n_components = choices.options, choices.widths[-1]
+    free = options.penalty.named == "auto" and options.penalty.grid is None and options.cv is None
+    return free and dataset.n_samples <= FEW_ROWS and n_components <= AUTO_COMPONENTS
+
+
+class Compared:
+    """The readings that are left, what was trained so far, and the sums of the best."""
+
+    def __init__(self, readings: list[Reading]) -> None:
+        self._left, self._n_readings, self._n_parts = readings, len(readings), readings[0].n_parts
+        self._all: list[tuple[FeatureMap, Solved]] = []
+        self._best: Fitted | None = None
+        self._place = 0
+        self._again = False
+
+    def following(self, options: RidgeOptions) -> Reading | None:
+        """Return the next reading; after the last, the best map again with float32 features if need be."""
+        if self._left:
+            return self._left.pop(0)
+        best = self._best
+        assert best is not None  # there are maps
+        if self._again or not _wants_high_precision(best.rounding_seen(), options):
+            return None
+        self._again, self._best = True, None  # frees its sums, before those of another pass are made
+        return Reading([in_high_precision(best.drawn)], self._n_parts)
+
+    def add(self, fitted: Fitted) -> None:
+        """Compare a map that was trained with the best so far."""
+        one = (fitted.feature_map, fitted.solved)
+        if self._again:
+            self._all[self._place], self._best = one, fitted
+            return
+        if self._best is None or fitted.score < self._best.score:
+            self._place, self._best = len(self._all), fitted
+        self._all.append(one)
+
+    def trained(self, prepared: Prepared, choices: Choices) -> Trained:
+        """Return the model of the best map."""
+        best = self._best
+        assert best is not None  # there are maps
+        facts: Mapping[str, Any] = describe_cut(prepared.dataset, best.statistics, choices.folds)
+        parts, feature_map = best.parts, best.feature_map
+        if parts is not None:
+            facts = {"folds": folds_to_dict(parts.folds), **facts}
+            parts = parts.leading(
+                feature_map.n_components, feature_digest=feature_map.digest(), scales=feature_map.scales
+            )
+        model = RidgeModel.from_solution(
             feature_map,
-            alphas=penalty.alphas,
-            fit_intercept=penalty.fit_intercept,
-            engine=engine,
+            best.statistics,
+            best.solved.solution,
+            best.solved.path(),
+            {**_card_of(prepared, best.solved, choices.penalty), **facts},
         )
-        alpha = select_by_press(path, per_target=penalty.per_target)
-        solved = solve_with(statistics, alpha, fit_intercept=penalty.fit_intercept)
-        solved = replace(solved, leave_one_out=path)
-    else:
-        solved = solve(statistics, penalty)
-    facts = describe_cut(dataset, statistics)
-    model = _model_of(prepared, feature_map, statistics, solved, penalty, facts)
-    seen = rounding_seen(solved, statistics.spec, statistics.target_deviations())
-    return Trained(model, ((feature_map, solved),), rounding_seen=seen)
+        return Trained(
+            replace(model, columns=_columns_of(prepared)),
+            tuple(self._all),
+            self._place,
+            parts,
+            best.rounding_seen(),
+            n_readings=self._n_readings,
+        )
+
+
+def _wants_high_precision(moved: float | None, options: RidgeOptions) -> bool:
+    """Return whether to fit again with float32 features, since rounding to 15 bits shows."""
+    if moved is None or options.precision != "auto":
+        return False
+    logger.info(
+        "fitting again with float32 features: rounding them to 15 bits moves predictions by about %.2g "
+        "standard deviations of y",
+        moved,
+    )
+    return True
+
+
+def fit_without_sums(prepared: Prepared, feature_map: FeatureMap, choices: Choices, do: Do) -> Trained:
+    """Solve by conjugate gradients, again with float32 features if need be; see `train_without_sums`."""
+    penalty, folds = choices.penalty, choices.folds
+    trained = do("solve", train_without_sums, prepared, feature_map, penalty=penalty, folds=folds)
+    if _wants_high_precision(trained.rounding_seen, choices.options):
+        fine = in_high_precision(feature_map)
+        trained = do("solve", train_without_sums, prepared, fine, penalty=penalty, folds=folds)
+    return trained
 
 
 def train_without_sums(
@@ -131,67 +439,50 @@ def train_without_sums(
     return Trained(model, ((feature_map, solved),), rounding_seen=seen)
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """Feature maps to compare, and how they share readings of the data.
-
-    `maps`: the maps of each reading.
-    `n_parts`: passes of a reading, each of which sums up a part of Z'Z.
-    """
-
-    maps: Sequence[Sequence[FeatureMap]]
-    n_parts: int = 1
-
-
-def train_folds(
-    prepared: Prepared,
-    readings: Readings,
-    *,
-    penalty: Penalty,
-    folds: Folds,
-    widths: Sequence[int] = (),
-    by_rows: bool = False,
-    table: CrossValidation | None = None,
-) -> Trained:
-    """Accumulate each fold's statistics, cross-validate, and return the model with the least error.
-
-    `widths`: numbers of components that each map chooses from; see `solve_folds`.
-    `by_rows`: whether rows are so few that alpha is chosen by leaving out each; see `solve_folds`.
-    `table`: the errors on the folds, if they are known already and there is one map of one width.
-    """
-    dataset, engine = prepared.dataset, prepared.engine
-    rows = dataset.read(Block(0, 0, dataset.n_samples)) if by_rows else None
-    compared: list[tuple[FeatureMap, Solved]] = []
-    best: tuple[int, RidgeStatistics, FoldStatistics] | None = None
-    least = math.inf
-    for reading in readings.maps:
-        members = [prepared.accumulation(feature_map) for feature_map in reading]
-        summed = deque(
-            accumulate_folds(dataset, members, folds=folds, engine=engine, n_parts=readings.n_parts)
-        )
-        check_same_rows(prepared.moments, summed[0].targets(), members[0].spec)  # all share the pass
-        for feature_map in reading:  # frees a map's sums before the next table is made
-            parts = summed.popleft()
-            prepared.say("solve", _words_of_a_table(feature_map, folds, widths))
-            chosen, statistics, solved = solve_folds(
-                parts, feature_map, penalty, widths, table=table, rows=rows
-            )
-            assert solved.cross_validation is not None
-            score = solved.cross_validation.best.score
-            if best is None or score < least:
-                best, least = (len(compared), statistics, parts), score
-            compared.append((chosen, solved))
-            del parts, statistics
-    assert best is not None  # there are maps
-    best_index, statistics, parts = best
-    feature_map, solved = compared[best_index]
-    facts = {"folds": folds_to_dict(folds), **describe_cut(dataset, statistics, folds)}
-    model = _model_of(prepared, feature_map, statistics, solved, penalty, facts)
-    parts = parts.leading(
-        feature_map.n_components, feature_digest=feature_map.digest(), scales=feature_map.scales
+def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices) -> Trained:
+    """Measure in one more pass how far off held-out rows are, for intervals; see `hold_out_scores`."""
+    assert trained.parts is not None
+    held_out = hold_out_scores(
+        prepared.dataset,
+        trained.parts,
+        trained.model.feature_map,
+        alpha=trained.solved.solution.alpha,
+        fit_intercept=choices.penalty.fit_intercept,
+        normalized=isinstance(choices.options.conformal, str),
+        engine=prepared.engine,
     )
-    seen = rounding_seen(solved, statistics.spec, statistics.target_deviations())
-    return Trained(model, tuple(compared), best_index, parts, seen)
+    return replace(trained, model=replace(trained.model, held_out=held_out))
+
+
+def conclude(trained: Trained, prepared: Prepared, choices: Choices, chosen: Chosen) -> Trained:
+    """Warn of what may hardly hold for new rows, and list the candidates that were tried."""
+    trained.warn(classes=isinstance(prepared.dataset, LabelledDataset))
+    rows, n_samples = chosen.rows, prepared.dataset.n_samples
+    if choices.given:
+        rows = compare_rows([describe_candidate(*one) for one in trained.compared])
+        _say_ends(rows[trained.best_index])
+    elif not rows:
+        return trained
+    elif trained.parts is not None:
+        final = [
+            {"round": "final", "n_samples": n_samples, **describe_candidate(*one)} for one in trained.compared
+        ]
+        best = candidate_words(final[trained.best_index])
+        prepared.say("choose", f"of {len(rows)} candidates: {best}")
+        rows = [*final, *chosen.losers, *rows]
+    return replace(trained, model=trained.model.with_card(candidates=rows), rows=tuple(rows))
+
+
+def _say_ends(row: Row) -> None:
+    for name, end in (("length scale", row["length_scale_at_end"]), ("alpha", row["alpha_at_end"])):
+        if end is not None:
+            value = row[name.replace(" ", "_")]
+            logger.info(
+                "the best %s, %.3g, is at the %s end of those tried; a better one may lie beyond",
+                name,
+                value,
+                end,
+            )
 
 
 def fold_models_of(trained: Trained) -> FoldModels:
@@ -202,47 +493,9 @@ def fold_models_of(trained: Trained) -> FoldModels:
     return fold_models(trained.parts, feature_map, alpha=solved.solution.alpha, fit_intercept=fit_intercept)
 
 
-def with_held_out_scores(
-    trained: Trained, prepared: Prepared, penalty: Penalty, *, normalized: bool
-) -> Trained:
-    """Count in one more pass how far off held-out rows are, for conformal intervals; see `hold_out_scores`.
-
-    `trained`: from `train_folds` with the same penalty.
-    """
-    assert trained.parts is not None
-    held_out = hold_out_scores(
-        prepared.dataset,
-        trained.parts,
-        trained.model.feature_map,
-        alpha=trained.best.solution.alpha,
-        fit_intercept=penalty.fit_intercept,
-        normalized=normalized,
-        engine=prepared.engine,
-    )
-    return replace(trained, model=replace(trained.model, held_out=held_out))
-
-
 def _words_of_a_table(feature_map: FeatureMap, folds: Folds, widths: Sequence[int]) -> str:
     several = ", ".join(f"{width:,}" for width in sorted({*widths, feature_map.n_components}))
     return f"{kind_of(feature_map)} features, D = {several}, {len(folds.splits)} folds"
-
-
-def _model_of(
-    prepared: Prepared,
-    feature_map: FeatureMap,
-    statistics: RidgeStatistics,
-    solved: Solved,
-    penalty: Penalty,
-    facts: Mapping[str, Any],
-) -> RidgeModel:
-    model = RidgeModel.from_solution(
-        feature_map,
-        statistics,
-        solved.solution,
-        solved.path(),
-        {**_card_of(prepared, solved, penalty), **facts},
-    )
-    return replace(model, columns=_columns_of(prepared))
 
 
 def _card_of(prepared: Prepared, solved: Solved, penalty: Penalty) -> dict[str, Any]:

@@ -484,13 +484,20 @@ def check_solver_plan(
 
 
 def check_matrix_pass(
-    dataset: Dataset, feature_map: FeatureMap, *, engine: Engine, n_targets: int, **carried: Any
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    *,
+    engine: Engine,
+    n_targets: int,
+    n_columns: int = 0,
+    n_matrices: int = 1,
+    spectral: bool = False,
 ) -> None:
     """Refuse a pass that carries D x D matrices if memory is too small; see `plan_matrix_pass`."""
     sums = Sums(features="fourier" if feature_map.whitener is None else "nystrom")
     fit = PlannedFit.of(dataset, feature_map.n_components, sums, engine=engine)
     fit = replace(fit, sizes=replace(fit.sizes, n_targets=n_targets))
-    worker, client = plan_matrix_pass(fit, **carried)
+    worker, client = plan_matrix_pass(fit, n_columns=n_columns, n_matrices=n_matrices, spectral=spectral)
     for who, needed, limit in _shortages(
         ("a worker", worker, fit.machines.memory_limit),
         ("this process", client, fit.machines.client_memory_limit),

@@ -1,6 +1,6 @@
 """Passes of a trained model over a dataset: evaluate it, predict, write predictions to Zarr.
 
-Estimators, the command line and the flows call these, as they call `ridge.automatic.fit` to train.
+Estimators, the command line and the flows call these, as they call `ridge.fit.fit` to train.
 """
 
 from __future__ import annotations

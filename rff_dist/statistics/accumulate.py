@@ -68,6 +68,10 @@ class Accumulations:
     folds: Folds
     n_samples: int
 
+    def of_part(self, part: Part) -> Accumulations:
+        """Return the state of a pass that sums up a part of Z'Z of each map."""
+        return replace(self, members=tuple(member.of_part(part) for member in self.members))
+
 
 def accumulate_fold_rows(
     rows: Rows, state: Accumulations, totals: tuple[FoldStatistics, ...] | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from rff_dist.data.blocks import BlockTask, Dataset
 from rff_dist.data.folds import Folds
 from rff_dist.engines.progress import Announcer, Rounds, Work
-from rff_dist.engines.protocol import Engine
+from rff_dist.engines.protocol import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.feature_map import FeatureMap
@@ -206,19 +206,31 @@ def accumulate(
         if dataset.weighted:
             grid = weight_grid(inspect(dataset, engine=engine))
             spec = replace(spec, weight_exponent=grid.exponent, frequency_weights=grid.repeated)
-    whole = Accumulation(feature_map, spec)
-    _announce([whole], dataset, engine)
+    shared = engine.broadcast(Accumulation(feature_map, spec).of_part((0, n_parts)))
+    return accumulate_shared(dataset, shared, engine=engine)
+
+
+def accumulate_shared(
+    dataset: Dataset, shared: Broadcast[Accumulation], *, engine: Engine
+) -> RidgeStatistics:
+    """Accumulate the exact statistics of all rows in features that every worker has; see `accumulate`.
+
+    `shared`: the state of the first part of Z'Z; it says how many parts, and passes, there are.
+    """
+    first = shared.state
+    feature_map, spec = first.feature_map, first.spec
+    _announce([first], dataset, engine)
 
     def accumulate_part(part: Part) -> tuple[RidgeStatistics]:
         found: RidgeStatistics = engine.map_reduce(
             BlockTask(dataset, accumulate_rows, adds=True),
             blocks_of(dataset, max_rows=spec.limb_rows),  # a block's sums must fit in one limb
-            engine.broadcast(whole.of_part(part)),
+            shared if part == spec.part else engine.broadcast(first.of_part(part)),
             label="accumulate",
         )
         return (found,)
 
-    (statistics,) = sum_in_parts(accumulate_part, n_parts, engine=engine)
+    (statistics,) = sum_in_parts(accumulate_part, spec.part[1], engine=engine)
     assert statistics is not None
     statistics.check_complete(dataset.n_samples, feature_map)
     return statistics.with_whitener(feature_map.whitener)
@@ -238,21 +250,33 @@ def accumulate_folds(
     Returns `statistics`: one for each member.
     Raises DataError if values are not finite, or targets or groups are missing.
     """
+    state = Accumulations(tuple(members), folds, dataset.n_samples)
+    return accumulate_folds_shared(dataset, engine.broadcast(state.of_part((0, n_parts))), engine=engine)
+
+
+def accumulate_folds_shared(
+    dataset: Dataset, shared: Broadcast[Accumulations], *, engine: Engine
+) -> tuple[FoldStatistics, ...]:
+    """Accumulate each fold's exact statistics in features that every worker has; see `accumulate_folds`.
+
+    `shared`: as in `accumulate_shared`.
+    """
+    first = shared.state
+    members, folds, first_part = first.members, first.folds, first.members[0].spec.part
     _announce(members, dataset, engine)
     most = min(member.spec.limb_rows for member in members)
 
     def accumulate_part(part: Part) -> tuple[RidgeStatistics | None, ...]:
-        these = tuple(member.of_part(part) for member in members)
         found: tuple[FoldStatistics, ...] = engine.map_reduce(
             BlockTask(dataset, accumulate_fold_rows, adds=True),
             blocks_of(dataset, max_rows=most, n_folds=folds.n_folds),
-            engine.broadcast(Accumulations(these, folds, dataset.n_samples)),
+            shared if part == first_part else engine.broadcast(first.of_part(part)),
             combine=add_each,
             label="accumulate",
         )
         return tuple(fold for statistics in found for fold in statistics.parts)
 
-    summed = sum_in_parts(accumulate_part, n_parts, engine=engine)
+    summed = sum_in_parts(accumulate_part, first_part[1], engine=engine)
     found = []
     for member, parts in zip(members, itertools.batched(summed, folds.n_folds), strict=True):
         statistics = FoldStatistics(folds, parts)

@@ -12,7 +12,7 @@ from tests.system import Process, answers, free_port
 
 N_SAMPLES, N_FEATURES, N_COMPONENTS = 50_000, 8, 512
 
-# Each in a process of its own, as a worker starts flows; the flow takes the steps of `ridge.automatic.fit`.
+# Each in a process of its own, as a worker starts flows; the flow takes the steps of `ridge.fit.fit`.
 PLAIN = """
 import json, sys, time
 start = time.time()

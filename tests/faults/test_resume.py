@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from rff_dist import convert_dataset, replace_rows
 from rff_dist.data.blocks import BlockTask, cut_blocks
 from rff_dist.engines import kept as kept_module
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.progress import BlockDone, Event, PassResumed
+from rff_dist.engines.progress import BlockDone, Event, PassResumed, PassStarted
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterLostError
 from rff_dist.jobs import train as training
-from rff_dist.jobs.fits import Fit, JobData
-from rff_dist.ridge.options import RidgeOptions
+from rff_dist.jobs.fields import build
+from rff_dist.jobs.specs import Train
+from rff_dist.jobs.steps import Runner, Step
+from rff_dist.jobs.steps import take as take_once
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import document, run
@@ -261,19 +264,24 @@ def test_a_step_that_is_taken_again_goes_on(folder: Path) -> None:
                 raise KeyboardInterrupt
 
     accumulated: list[int] = []
-    options = RidgeOptions(
-        kernel="gaussian", length_scale=1.0, features="fourier", n_components=64, alpha=0.1
-    )
-    data = JobData(open_dataset(folder / "data.zarr"))
     engine = SerialEngine(observers=(watch,))
-    with training.open_run(Fit(options=options), data, str(folder / "model"), engine=engine) as job:
-        training.inspect_data(job)
+
+    def take(step: Step) -> dict[str, Any] | None:
+        if step.name != "accumulate":
+            return take_once(step)
         assert engine.ledger is not None
         engine.ledger = Eager(engine.ledger.location, engine.ledger.token)
         with pytest.raises(KeyboardInterrupt):
-            training.fit_model(job)
-        training.fit_model(job)
-    assert [e.n_kept for e in events if isinstance(e, PassResumed)] == [N_SAMPLES, 4 * ROWS]
+            take_once(step)
+        return take_once(step)
+
+    places = {"data": str(folder / "data.zarr"), "model": str(folder / "model")}
+    options = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 64}
+    job = build(Train, {**places, **options, "alpha": 0.1})
+    training.train(job, Runner(lambda _: nullcontext(engine), take))
+    assert [e.n_kept for e in events if isinstance(e, PassResumed)] == [4 * ROWS]
+    # only the step that failed is repeated
+    assert [e.label for e in events if isinstance(e, PassStarted)][:3] == ["inspect", *2 * ["accumulate"]]
 
 
 def words_of(folder: Path, name: str) -> list[str]:

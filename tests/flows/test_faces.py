@@ -266,25 +266,25 @@ def trained(folder):
     places = {face: str(folder / f"model-{face}") for face in ("command", "flow", "python")}
     document = by_command(job, [data, places["command"]], [*SMALL_FLAGS, "--select", "gcv"])
     result = by_flow(job, {"data": data, "model": places["flow"], **SMALL, "alpha": "gcv"})
-    records = by_python(job, {"data": data, "model": places["python"], **SMALL, "alpha": "gcv"})
-    return places, (document, result, records)
+    found = by_python(job, {"data": data, "model": places["python"], **SMALL, "alpha": "gcv"})
+    return places, (document, result, found)
 
 
 def test_a_model_has_the_same_bits_and_records_by_every_face(trained):
-    places, (document, result, records) = trained
+    places, (document, result, found) = trained
     models = [read_model(place) for place in places.values()]
     assert len({model.digest() for model in models}) == 1
     assert len({model.statistics.digest() for model in models}) == 1
-    assert document["digest"] == result["digest"] == records["publish"]["digest"]
-    assert records["evaluate"] is None
+    told = found.describe()
+    assert document["digest"] == result["digest"] == told["digest"]
+    assert told["metrics"] is None
     volatile = {"fit_seconds", "model", "metrics", "comparison"}
-    told = {**records["inspect"], **records["fit"], **records["publish"]}
     assert {k: v for k, v in told.items() if k not in volatile} == {
         k: v for k, v in result.items() if k not in volatile
     }
     for name in ("n_samples", "n_components", "alpha", "alpha_chosen_by", "estimate", "status"):
         assert document[name] == result[name]
-    assert document["comparison"] == result["comparison"] == records["compare"]
+    assert document["comparison"] == result["comparison"] == told["comparison"]
     assert result["comparison"]["verdict"].startswith("On ")
 
 
@@ -294,9 +294,9 @@ def test_a_search_has_the_same_bits_by_every_face(folder, tmp_path):
     flags = ["--kernels", "gaussian", "--length-scales", "0.5x,2", "--components", "16,32", "--folds", "3"]
     document = by_command(job, [data, tmp_path / "a"], [*flags, "--serial"])
     result = by_flow(job, {"data": data, "model": str(tmp_path / "b"), **given})
-    records = by_python(job, {"data": data, "model": str(tmp_path / "c"), **given})
-    assert document["digest"] == result["digest"] == records["publish"]["digest"]
-    assert document["candidates"] == result["candidates"] == records["fit"]["candidates"]
+    told = by_python(job, {"data": data, "model": str(tmp_path / "c"), **given}).describe()
+    assert document["digest"] == result["digest"] == told["digest"]
+    assert document["candidates"] == result["candidates"] == told["candidates"]
 
 
 def test_clusters_have_the_same_bits_by_every_face(folder, tmp_path):

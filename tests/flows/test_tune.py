@@ -75,7 +75,8 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     result, expected = state.result(), search_serially(problem)
     assert len(json.dumps(result)) < 8_000
     names = [task.name for task in task_runs(state)]
-    assert names == ["inspect", "fit", "evaluate", "publish", "compare"]
+    fitted = ["measure", "choose", "draw", "broadcast", "accumulate", *["solve"] * 4]
+    assert names == ["inspect", *fitted, "keep", "evaluate", "publish", "compare"]
 
     published = read_model(problem.model)
     assert published.digest() == result["digest"] == expected.model.digest()

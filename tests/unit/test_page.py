@@ -28,7 +28,7 @@ from rff_dist.page.columns import partial_dependence, permutation_importance
 from rff_dist.page.content import Page
 from rff_dist.page.markdown import to_markdown
 from rff_dist.page.sample import sample_data
-from rff_dist.ridge import automatic
+from rff_dist.ridge import fit as ridge
 from rff_dist.ridge.linear_model import predict_rows
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.appending import append_dataset
@@ -130,7 +130,7 @@ def test_predictions_without_a_row_are_those_of_a_fit_without_it():
     options = RidgeOptions(
         kernel="gaussian", length_scale=1.5, features="fourier", n_components=32, alpha=0.5, standardize=False
     )
-    model = automatic.fit(ArrayDataset(X, y), options, engine=SerialEngine()).model
+    model = ridge.fit(ArrayDataset(X, y), options, engine=SerialEngine()).model
     found = compare_left_out(JobData(ArrayDataset(X, y)), model)
     assert found.by == "leave-one-out"
     Z = model.feature_map.transform(found.X, dtype=np.float64)
@@ -184,7 +184,7 @@ def test_a_page_predicts_no_more_rows_than_the_fit(monkeypatch, n_columns):
         kernel="gaussian", length_scale=8.0, features="fourier", n_components=64, alpha=0.1
     )
     data = ArrayDataset(X, y)
-    model = automatic.fit(data, options, engine=SerialEngine()).model
+    model = ridge.fit(data, options, engine=SerialEngine()).model
     asked = []
 
     def counted(rows, linear):

@@ -310,7 +310,7 @@ def test_a_lost_cluster_is_told_with_the_command_that_goes_on(folder, monkeypatc
         lost.add_note("what it has done is kept in .model.ledger (3 B): the same job goes on from there")
         raise lost
 
-    monkeypatch.setattr("rff_dist.jobs.fits.Fit.run", fail)
+    monkeypatch.setattr("rff_dist.jobs.fits.Fit.train", fail)
     monkeypatch.setattr("sys.argv", ["rff-dist", "fit", "a file", "model"])
     result = run("fit", folder / "data.zarr", folder / "lost", "--serial")
     assert result.exit_code == 75

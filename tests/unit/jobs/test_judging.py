@@ -121,7 +121,8 @@ def test_a_model_of_given_alpha_is_judged_by_leaving_out_each_row_and_one_withou
     data = JobData(ArrayDataset(X, y))
     found, fitted = compare(data, alpha=0.3)
     assert (found.by, set(found.differences)) == ("leave-one-out", {LINEAR, "the mean"})
-    without = replace(fitted, model=fitted.model.without_statistics())
+    trained = replace(fitted.trained, model=fitted.model.without_statistics())
+    without = replace(fitted, trained=trained)
     assert judging.compare(Fit(options=RidgeOptions(**OPTIONS)), without, data, None, engine=ENGINE) is None
 
 

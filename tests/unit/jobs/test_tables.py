@@ -7,18 +7,19 @@ import pytest
 from pyarrow import csv, parquet
 
 from rff_dist import load_model
-from rff_dist.classify.fit import LossOptions, fit_labels
+from rff_dist.classify.fit import LossOptions
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.jobs.options import Source
 from rff_dist.jobs.score import predict
 from rff_dist.jobs.specs import Predict
 from rff_dist.jobs.steps import in_this_process
-from rff_dist.ridge.automatic import fit
+from rff_dist.ridge.fit import fit
 from rff_dist.ridge.model import write_model
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
+from tests.plain import fit_labels
 from tests.tables import ingest
 
 OPTIONS = RidgeOptions(
@@ -50,7 +51,7 @@ def folder(tmp_path_factory):
     write_model(fit(dataset, OPTIONS, engine=SerialEngine()).model, folder / "model")
     dataset = ingest(folder / "old.csv", folder / "classes", target="class", **given)
     labels = open_column(folder / "classes", "y")
-    model = fit_labels(dataset, labels, OPTIONS, LossOptions("squared", None), engine=SerialEngine()).model
+    model = fit_labels(dataset, labels, OPTIONS, LossOptions("squared", None), engine=SerialEngine())
     write_model(model, folder / "classifier")
     make_frame(70_000, 1).drop(columns=["price", "class"]).to_csv(folder / "new.csv", sep=";", index=False)
     return folder

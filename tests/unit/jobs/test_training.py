@@ -4,6 +4,8 @@ import json
 import os
 import threading
 import uuid
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,26 +16,28 @@ from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.folds import HashFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.progress import Remark
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, OutputExistsError, StorageError
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
 from rff_dist.jobs.fits import Fit, JobData
-from rff_dist.jobs.steps import in_this_process, run_steps
+from rff_dist.jobs.options import Destination
+from rff_dist.jobs.steps import Runner, in_this_process
 from rff_dist.kernels.stationary import Cauchy, Matern
 from rff_dist.kernels.text import kernel_text
-from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.candidates import make_candidates
-from rff_dist.ridge.choices import planner
+from rff_dist.ridge.choices import choices_of, planner
+from rff_dist.ridge.fit import fit as fit_ridge
 from rff_dist.ridge.model import read_model
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hidden_beside
-from rff_dist.storage.records import read_record, write_record
-from tests.plain import search_plain
+from rff_dist.storage.records import write_record
+from tests.plain import fit_labels, search_plain
 
 PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
 
@@ -52,17 +56,48 @@ def in_memory():
     return f"memory://training-{uuid.uuid4().hex}"
 
 
-def open_job(dataset, place, fit=None, *, labels=None, test=None, **options):
+@dataclass(frozen=True)
+class Job:
+    """A training job of rows in memory, in the place of the spec."""
+
+    fit: Fit
+    data: JobData
+    test: JobData | None
+    destination: Destination
+    statistics: bool = True
+    reason: str = "fitted"
+
+    def open_data(self):
+        return self.data, self.test
+
+
+def run(dataset, place, fit=None, *, labels=None, test=None, do=None, **destination):
+    """Train and publish, plainly or by another runner."""
     fit = fit or Fit(options=RidgeOptions(**{**PLAIN, "alpha": 0.1}))
     test = test if test is None or isinstance(test, JobData) else JobData(test)
-    options = {"engine": SerialEngine(1), **options}
-    return training.open_run(fit, JobData(dataset, labels), place, test=test, **options)
+    job = Job(fit, JobData(dataset, labels), test, Destination(model=place, **destination))
+    return training.train(job, do or in_this_process(SerialEngine(1)))
 
 
-def run(job):
-    training.inspect_data(job)
-    summary = training.fit_model(job)
-    return summary, training.publish_model(job)
+def watching(before, engine=None, holder="a test"):
+    """Return a runner that calls `before` with the name of each step before it is taken."""
+
+    def take(step):
+        before(step.name)
+        return step.run()
+
+    return Runner(lambda _: nullcontext(engine or SerialEngine(1)), take, holder)
+
+
+def stop_at(name, found=lambda: None):
+    """Return a runner that looks at what is there before a step, and then stops."""
+
+    def before(step):
+        if step == name:
+            found()
+            raise RuntimeError("stop")
+
+    return watching(before)
 
 
 def assert_same(published, model):
@@ -94,9 +129,8 @@ def assert_same(published, model):
 )
 def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options):
     options = RidgeOptions(**{**PLAIN, **options})
-    with open_job(problem, in_memory, Fit(options=options)) as job:
-        summary, _ = run(job)
-    published, model = read_model(in_memory), automatic.fit(problem, options, engine=SerialEngine(1)).model
+    summary = run(problem, in_memory, Fit(options=options)).chosen
+    published, model = read_model(in_memory), fit_ridge(problem, options, engine=SerialEngine(1)).model
     assert_same(published, model)
     assert summary["estimate"] == model.card["estimate"]
     assert (published.held_out is None) == (model.held_out is None)
@@ -111,9 +145,8 @@ def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options)
 def test_given_candidates_are_those_of_a_search(problem, in_memory):
     candidates = tuple(make_candidates(["gaussian", "matern"], [0.5, 2.0]))
     options = RidgeOptions(n_components=[16, 32], features="fourier", alpha="cv", cv=3)
-    with open_job(problem, in_memory, Fit(options=options, candidates=candidates)) as job:
-        assert training.inspect_data(job)["n_candidates"] == 4
-        run(job)
+    trained = run(problem, in_memory, Fit(options=options, candidates=candidates))
+    assert trained.plan["n_candidates"] == 4
     found = search_plain(problem, candidates, engine=SerialEngine(1), n_components=[16, 32], cv=3)
     assert_same(read_model(in_memory), found.model)
     assert fits.chosen_candidate(found.rows) == found.best
@@ -127,14 +160,10 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
     options = RidgeOptions(**{**PLAIN, "alpha": 0.1})
     fit = Fit(options=options, loss=loss, class_weight="balanced")
     test = JobData(ArrayDataset(problem.X[:50]), as_column(labels[:50]))
-    with open_job(rows, in_memory, fit, labels=as_column(labels), test=test) as job:
-        training.inspect_data(job)
-        summary = training.fit_model(job)
-        metrics = training.evaluate_model(job)
-        training.publish_model(job)
+    trained = run(rows, in_memory, fit, labels=as_column(labels), test=test)
+    summary, metrics = trained.chosen, trained.metrics
     losses = classification.LossOptions(loss, "balanced")
-    found = classification.fit_labels(rows, as_column(labels), options, losses, engine=SerialEngine(1))
-    expected = found.model
+    expected = fit_labels(rows, as_column(labels), options, losses, engine=SerialEngine(1))
     published = read_model(in_memory)
     assert published.digest() == expected.digest()
     assert published.card["classifier"] == json.loads(json.dumps(expected.card["classifier"]))
@@ -173,17 +202,17 @@ def test_length_scales_of_other_columns_are_refused_before_any_pass(problem, in_
     engine = SerialEngine(1, observers=(events.append,))
     fit = Fit(options=RidgeOptions(**{**PLAIN, "length_scale": (1.0, 2.0, 3.0)}))
     fit.check()
-    refused = pytest.raises(InvalidParameterError, match="2 columns")
-    with open_job(problem, in_memory, fit, engine=engine) as job, refused:
-        training.inspect_data(job)
+    with pytest.raises(InvalidParameterError, match="2 columns"):
+        run(problem, in_memory, fit, do=in_this_process(engine))
     assert not events
 
 
+@pytest.mark.filterwarnings("ignore:alpha=0.1 was chosen by cv, but it is the smallest")
 def test_a_run_that_iterates_is_planned_so_where_folds_choose_alpha(problem, in_memory):
     fit = Fit(options=RidgeOptions(**{**PLAIN, "alpha": [0.1, 1.0], "solver": "pcg"}))
-    with open_job(problem, in_memory, fit) as job:
-        assert fit.choices(problem, engine=job.engine).folds is not None
-        assert training.inspect_data(job)["solver"] == "pcg"
+    choices = fit.begin(JobData(problem), engine=SerialEngine(1))
+    assert choices.folds is not None
+    assert run(problem, in_memory, fit).plan["solver"] == choices.plan.solver == "pcg"
 
 
 @pytest.mark.parametrize("n_samples", [600, 20_000])
@@ -191,25 +220,21 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
     X = np.random.default_rng(0).standard_normal((n_samples, 2))
     dataset = ArrayDataset(X, X[:, 0])
     options, engine = RidgeOptions(n_components=32, cv=3), SerialEngine(1)
-    choices = automatic.choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
+    choices = choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
     assert choices.n_tried == 15
-    assert choices.n_finalists(n_samples) == (1 if n_samples == 600 else 3)
+    assert choices.n_finalists == (1 if n_samples == 600 else 3)
     assert choices.folds.base == HashFolds(3)
     if n_samples == 600:
-        rows = automatic.fit(dataset, options, engine=engine).model.card
+        rows = fit_ridge(dataset, options, engine=engine).model.card
         assert fits.n_candidates(rows["candidates"]) <= choices.n_tried
     options = RidgeOptions(**PLAIN)
-    given = automatic.choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
-    assert (given.choosing, given.n_tried, given.n_finalists(n_samples)) == (False, 0, 1)
+    given = choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
+    assert (given.choosing, given.n_tried, given.n_finalists) == (False, 0, 1)
 
 
 def test_evaluation_agrees_with_numpy(problem, in_memory):
     test = ArrayDataset(problem.X[:50], problem.y[:50])
-    with open_job(problem, in_memory, test=test) as job:
-        training.inspect_data(job)
-        training.fit_model(job)
-        metrics = training.evaluate_model(job)
-        training.publish_model(job)
+    metrics = run(problem, in_memory, test=test).metrics
     published = read_model(in_memory)
     predicted = prediction.predict_in_memory(test, published, engine=SerialEngine(1))
     error = np.ravel(test.y) - np.ravel(predicted)
@@ -221,36 +246,66 @@ def test_evaluation_agrees_with_numpy(problem, in_memory):
 
 
 def test_failed_run_leaves_nothing(problem, tmp_path):
-    def stop_after_the_sums():
-        with open_job(problem, str(tmp_path / "model")) as job:
-            training.inspect_data(job)
-            training.fit_model(job)
-            assert len(list(tmp_path.iterdir())) == 3  # the run's folder, its lease and its ledger
-            raise RuntimeError("stop")
+    def look():
+        assert len(list(tmp_path.iterdir())) == 3  # the run's folder, its lease and its ledger
 
     with pytest.raises(RuntimeError, match="stop"):
-        stop_after_the_sums()
+        run(problem, str(tmp_path / "model"), do=stop_at("publish", look))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_step_that_is_run_again_does_no_harm(problem, in_memory):
-    with open_job(problem, in_memory) as job:
-        first = [training.inspect_data(job), training.fit_model(job)]
-        again = [training.inspect_data(job), training.fit_model(job)]
-        assert first[0] == again[0]
-        assert {**first[1], "fit_seconds": 0} == {**again[1], "fit_seconds": 0}
-        assert read_record(job.place("plan"), kind="plan").metadata == first[0]
+@pytest.mark.parametrize("options", [{}, {"alpha": "cv"}, {"alpha": "press"}, {"conformal": True, "cv": 3}])
+def test_a_step_that_is_run_again_does_no_harm(problem, tmp_path, options):
+    def twice(step):
+        if step.repeatable:
+            step.run()
+        return step.run()
+
+    fit = Fit(options=RidgeOptions(**{**PLAIN, "alpha": 0.1, **options}))
+    runner = Runner(lambda _: nullcontext(SerialEngine(1)), twice)
+    first = run(problem, str(tmp_path / "a"), fit)
+    again = run(problem, str(tmp_path / "b"), fit, do=runner)
+    assert first.plan == again.plan
+    assert {**first.chosen, "fit_seconds": 0} == {**again.chosen, "fit_seconds": 0}
+    assert first.published["digest"] == again.published["digest"]
+
+
+def test_the_steps_are_those_of_the_lecture(problem, in_memory):
+    names = []
+    run(problem, in_memory, test=problem, do=watching(names.append))
+    fitted = ["measure", "choose", "draw", "broadcast", "accumulate", "solve"]
+    assert names == ["inspect", *fitted, "keep", "evaluate", "publish", "compare"]
+
+
+def test_what_memory_holds_one_by_one_is_summed_and_solved_by_turns(problem, in_memory, monkeypatch):
+    monkeypatch.setattr("rff_dist.ridge.fit.plan_readings", lambda *_, **__: (1, 1))
+    names, fit = (
+        [],
+        Fit(
+            options=RidgeOptions(n_components=16, features="fourier"),
+            candidates=tuple(make_candidates(["gaussian"], [0.5, 2.0])),
+        ),
+    )
+    found = run(problem, in_memory, fit, do=watching(names.append))
+    assert names[4:10] == ["broadcast", "accumulate", "solve"] * 2
+    assert found.fitted.trained.n_readings == 2
+
+
+def test_what_is_broadcast_is_told_with_its_digest(problem, in_memory):
+    events = []
+    found = run(problem, in_memory, do=in_this_process(SerialEngine(1, observers=(events.append,))))
+    told, *_ = [one.text for one in events if isinstance(one, Remark) and one.label == "broadcast"]
+    assert told.startswith(f"W and b of D = 32, digest {found.model.feature_map.digest()[:16]}")
 
 
 def test_output_that_exists_is_refused_at_once(problem, tmp_path):
-    with open_job(problem, str(tmp_path / "model")) as job:
-        run(job)
-    with pytest.raises(OutputExistsError, match="exists already"), open_job(problem, str(tmp_path / "model")):
-        pytest.fail("the job was opened")
+    place, never = str(tmp_path / "model"), watching(lambda _: pytest.fail("a step was taken"))
+    run(problem, place)
+    with pytest.raises(OutputExistsError, match="exists already"):
+        run(problem, place, do=never)
     (tmp_path / "model" / "model.json").rename(tmp_path / "model" / "notes.json")
-    overwriting = open_job(problem, str(tmp_path / "model"), overwrite=True)
-    with pytest.raises(StorageError, match="is not replaced"), overwriting:
-        pytest.fail("the job was opened")
+    with pytest.raises(StorageError, match="is not replaced"):
+        run(problem, place, do=never, overwrite=True)
 
 
 @pytest.mark.parametrize(("columns", "targets", "what"), [(3, 1, "n_features=3"), (2, 2, "n_targets=2")])
@@ -258,21 +313,21 @@ def test_test_data_of_other_columns_are_refused_before_any_pass(problem, in_memo
     test = ArrayDataset(np.zeros((5, columns)), np.zeros((5, targets)))
     events = []
     engine = SerialEngine(1, observers=(events.append,))
-    with open_job(problem, in_memory, test=test, engine=engine) as job, pytest.raises(DataError, match=what):
-        training.inspect_data(job)
+    with pytest.raises(DataError, match=what):
+        run(problem, in_memory, test=test, do=in_this_process(engine))
     assert not events
 
 
 # -- one run at a time ---------------------------------------------------------------------------------
 
 
-def begin_elsewhere(problem, place):
+def begin_elsewhere(place):
     """Begin a run in a context that holds no lease; return what it is told."""
     told = []
 
     def begin():
         try:
-            with open_job(problem, place):
+            with training.open_run(parse_location(place), "run two"):
                 told.append("it ran")
         except OutputBusyError as error:
             told.append(str(error))
@@ -283,17 +338,17 @@ def begin_elsewhere(problem, place):
     return told[0]
 
 
-def test_a_second_run_of_a_model_is_refused_with_the_first_ones_name(problem, tmp_path):
+def test_a_second_run_of_a_model_is_refused_with_the_first_ones_name(tmp_path):
     place = str(tmp_path / "model")
-    with open_job(problem, place, holder="run one"):
-        message = begin_elsewhere(problem, place)
+    with training.open_run(parse_location(place), "run one"):
+        message = begin_elsewhere(place)
         assert f"another run is writing {place}: run one, process" in message
-        assert begin_elsewhere(problem, f"{place}-2") == "it ran"
-    assert begin_elsewhere(problem, place) == "it ran"
+        assert begin_elsewhere(f"{place}-2") == "it ran"
+    assert begin_elsewhere(place) == "it ran"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_run_left_is_removed_but_for_trained_models(problem, tmp_path, caplog):
+def test_what_a_killed_run_left_is_removed_but_for_trained_models(tmp_path, caplog):
     (tmp_path / ".model.run-killed" / "plan").mkdir(parents=True)
     write_record(tmp_path / ".model.run-almost" / "trained-model", kind="a model", metadata={}, arrays={})
     begun = tmp_path / ".model.run-begun" / "trained-model"
@@ -303,7 +358,7 @@ def test_what_a_killed_run_left_is_removed_but_for_trained_models(problem, tmp_p
     left = training.leftover_runs(str(tmp_path / "model"))
     names = [f".model.run-{name}" for name in ("almost", "begun", "killed")]
     assert sorted(Path(folder.path).name for folder in left) == names
-    with open_job(problem, str(tmp_path / "model")):
+    with training.open_run(parse_location(str(tmp_path / "model")), "a run"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         ".model-2.run-of-another-model",
@@ -319,19 +374,19 @@ def test_what_a_run_left_that_was_killed_when_it_had_published_is_removed(
     place = str(tmp_path / "model")
     with monkeypatch.context() as patched:
         patched.setattr(training, "discard", lambda _: None)
-        with open_job(problem, place, register=register) as job:
-            run_steps(job.steps(), in_this_process())
+        run(problem, place, register=register)
     assert list(tmp_path.glob(".model.run-*/trained-model"))
-    with open_job(problem, place, register=register, overwrite=not register):
+    with training.open_run(parse_location(place), "a run"):
         assert len(list(tmp_path.glob(".model.run-*"))) <= 1  # its own
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert "left trained models" not in caplog.text
 
 
 def test_leftovers_in_memory_are_found_too(problem, in_memory):
-    with open_job(problem, in_memory) as job:
-        training.inspect_data(job)
-        assert training.leftover_runs(in_memory) == [job.folder]
+    left = []
+    with pytest.raises(RuntimeError, match="stop"):
+        run(problem, in_memory, do=stop_at("measure", lambda: left.extend(training.leftover_runs(in_memory))))
+    assert len(left) == 1
     assert training.leftover_runs(in_memory) == []
 
 
@@ -340,12 +395,13 @@ def test_a_runs_folder_is_beside_a_model_at_the_root_of_a_disk_too():
 
 
 def test_a_run_that_lost_its_lease_publishes_nothing_and_keeps_its_model(problem, tmp_path):
-    with open_job(problem, str(tmp_path / "model")) as job:
-        training.inspect_data(job)
-        training.fit_model(job)
-        os.unlink(tmp_path / ".model.lock")
-        with pytest.raises(OutputBusyError, match="its lease is gone") as lost:
-            training.publish_model(job)
+    def lose(step):
+        if step == "publish":
+            os.unlink(tmp_path / ".model.lock")
+
+    with pytest.raises(OutputBusyError, match="its lease is gone") as lost:
+        run(problem, str(tmp_path / "model"), do=watching(lose))
     assert "the trained model is kept at" in lost.value.__notes__[0]
     assert not (tmp_path / "model").exists()
-    assert training.trained_models(job.folder)
+    [folder] = training.leftover_runs(str(tmp_path / "model"))
+    assert training.trained_models(folder)

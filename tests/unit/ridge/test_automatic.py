@@ -13,6 +13,7 @@ from sklearn.linear_model import Ridge, RidgeCV
 
 from rff_dist import HashFolds, RFFClassifier, RFFRidge, SerialEngine, TimeFolds
 from rff_dist.data import samples
+from rff_dist.data.blocks import Block
 from rff_dist.data.folds import GroupFolds, HeldInFolds, hold_in
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
@@ -23,13 +24,14 @@ from rff_dist.features.kernel_of import kernel_of, length_scale_of
 from rff_dist.features.options import KernelFeatures
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian, Matern
-from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import automatic_components, default_folds
-from rff_dist.ridge.fit import Readings, train, train_folds
+from rff_dist.ridge.fit import fit
 from rff_dist.ridge.options import Penalty, RidgeOptions
 from rff_dist.ridge.plan import Plan, Sums, check_plan
 from rff_dist.ridge.prepare import prepare
+from rff_dist.ridge.solve import solve, solve_folds
+from rff_dist.statistics import passes
 from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
 
@@ -63,7 +65,7 @@ def quick():
 @pytest.fixture(scope="module")
 def found():
     """What the defaults find, with few components, where one column of eight matters."""
-    return automatic.fit(ArrayDataset(*additive()), RidgeOptions(n_components=128), engine=ENGINE).model
+    return fit(ArrayDataset(*additive()), RidgeOptions(n_components=128), engine=ENGINE).model
 
 
 # -- rows that tune are not validated on ---------------------------------------------------------------
@@ -89,16 +91,16 @@ def test_targets_of_rows_that_are_validated_on_do_not_tune_length_scales(cv):
     options = RidgeOptions(
         kernel="gaussian", length_scale="evidence", features="fourier", n_components=16, cv=cv
     )
-    trained = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE)
+    trained = fit(ArrayDataset(X, y), options, engine=ENGINE)
     folds = trained.parts.folds
     assert isinstance(folds, HeldInFolds)
     held_in = folds.is_held_in(folds.assign(0, 300, n_samples=300, groups=None))
     assert 50 < held_in.sum() <= 150
     others = np.where(held_in, y, np.random.default_rng(1).permutation(y))
-    again = automatic.fit(ArrayDataset(X, others), options, engine=ENGINE)
+    again = fit(ArrayDataset(X, others), options, engine=ENGINE)
     assert again.model.feature_map.digest() == trained.model.feature_map.digest()
     moved = np.where(held_in, np.random.default_rng(1).permutation(y), y)
-    moved = automatic.fit(ArrayDataset(X, moved), options, engine=ENGINE)
+    moved = fit(ArrayDataset(X, moved), options, engine=ENGINE)
     assert moved.model.feature_map.digest() != trained.model.feature_map.digest()
 
 
@@ -115,7 +117,7 @@ def noise_fits(n_seeds, n_samples):
             conformal=True,
             seed=seed,
         )
-        model = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE).model
+        model = fit(ArrayDataset(X, y), options, engine=ENGINE).model
         yield model, rng.standard_normal((2000, 20)), rng.standard_normal(2000)
 
 
@@ -182,7 +184,7 @@ def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
     slopes = np.array([3.0, -2.0, 0.0, 0.0, 1.0])
     y = X @ slopes + rng.standard_normal(200)
     options = RidgeOptions(length_scale=2.0, features="fourier", n_components=64)
-    model = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE).model
+    model = fit(ArrayDataset(X, y), options, engine=ENGINE).model
     assert "linear" in str(kernel_of(model.feature_map)).lower()
     linear = RidgeCV(np.logspace(-3, 3, 13)).fit(X, y)
     errors = [
@@ -203,22 +205,24 @@ def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
 def test_what_is_given_is_kept_and_fitted_as_the_steps_one_by_one_do(features, given):
     dataset = ArrayDataset(*additive(150, 3))
     options = RidgeOptions(kernel="gaussian", features=features, n_components=32, seed=3, **given)
-    model = automatic.fit(dataset, options, engine=ENGINE).model
+    model = fit(dataset, options, engine=ENGINE).model
     prepared = prepare(dataset, standardize="auto", engine=ENGINE)
     described = KernelFeatures(
         Gaussian(), n_components=32, length_scale=given["length_scale"], features=features
     )
     drawn = prepared.draw(described, seed=3)
+    member = prepared.accumulation(drawn)
     if "alpha" in given:
-        expected = train(prepared, drawn, penalty=Penalty(given["alpha"])).model
+        statistics = passes.accumulate(dataset, drawn, engine=ENGINE, spec=member.spec)
+        solved = solve(statistics, Penalty(given["alpha"]))
     else:
         folds = HashFolds(given["cv"]) if "cv" in given else default_folds(150)
-        few = "cv" not in given
-        expected = train_folds(
-            prepared, Readings([[drawn]]), penalty=Penalty("cv"), folds=folds, by_rows=few
-        ).model
-    assert model.digest() == expected.digest()
-    assert model.statistics == expected.statistics
+        rows = None if "cv" in given else dataset.read(Block(0, 0, 150))
+        (parts,) = passes.accumulate_folds(dataset, [member], folds=folds, engine=ENGINE)
+        _, statistics, solved = solve_folds(parts, drawn, Penalty("cv"), rows=rows)
+    assert model.feature_map.digest() == drawn.digest()
+    assert model.statistics == statistics
+    np.testing.assert_array_equal(model.coefficients, solved.solution.coefficients)
     assert "candidates" not in model.card
 
 
@@ -226,7 +230,7 @@ def test_length_scales_by_evidence_are_of_rows_that_the_default_folds_hold_in():
     dataset = ArrayDataset(*additive(100, 2))
     options = RidgeOptions(kernel="gaussian", length_scale="evidence", features="fourier", n_components=32)
     tuned_with.clear()
-    model = automatic.fit(dataset, options, engine=ENGINE).model
+    model = fit(dataset, options, engine=ENGINE).model
     [(search, folds)] = tuned_with
     assert search == EvidenceSearch()
     assert folds == hold_in(default_folds(100), 100, search.n_samples)
@@ -246,7 +250,7 @@ def test_length_scales_by_evidence_are_of_rows_that_the_default_folds_hold_in():
 @pytest.mark.filterwarnings("ignore:.*(do not tell it from|was chosen by)")
 def test_what_is_given_is_kept_in_every_candidate(given, kept):
     dataset = ArrayDataset(*additive(100, 3))  # too few rows to tune length scales by
-    model = automatic.fit(dataset, RidgeOptions(n_components=32, **given), engine=ENGINE).model
+    model = fit(dataset, RidgeOptions(n_components=32, **given), engine=ENGINE).model
     rows = model.card["candidates"]
     assert len(rows) > 1
     assert all(kept(row) for row in rows)
@@ -255,7 +259,7 @@ def test_what_is_given_is_kept_in_every_candidate(given, kept):
 def test_one_and_two_threads_choose_the_same_model():
     dataset = ArrayDataset(*additive(120, 3))
     options = RidgeOptions(n_components=32, seed=1)
-    first, second = (automatic.fit(dataset, options, engine=SerialEngine(n)).model for n in (1, 2))
+    first, second = (fit(dataset, options, engine=SerialEngine(n)).model for n in (1, 2))
     assert first.digest() == second.digest()
     assert first.card["candidates"] == second.card["candidates"]
 
@@ -266,13 +270,13 @@ def test_columns_that_leave_no_room_for_a_linear_kernel_leave_it_out(n_features,
     options = RidgeOptions(
         n_components=n_components, length_scale="median", map="phases" if n_components % 2 else "pairs"
     )
-    rows = automatic.fit(dataset, options, engine=ENGINE).model.card["candidates"]
+    rows = fit(dataset, options, engine=ENGINE).model.card["candidates"]
     assert not any("linear" in row["kernel"].lower() for row in rows)
 
 
 def test_a_given_linear_kernel_has_its_exact_features_and_nothing_to_choose():
     dataset = ArrayDataset(*additive(60, 600))
-    model = automatic.fit(dataset, RidgeOptions(kernel=Linear(), n_components=700), engine=ENGINE).model
+    model = fit(dataset, RidgeOptions(kernel=Linear(), n_components=700), engine=ENGINE).model
     assert "candidates" not in model.card
     assert model.feature_map.n_components == 600
 
@@ -280,7 +284,7 @@ def test_a_given_linear_kernel_has_its_exact_features_and_nothing_to_choose():
 def test_a_given_sum_with_a_linear_kernel_has_room_for_its_columns_in_the_first_round():
     dataset, kernel = ArrayDataset(*additive(60, 600)), Gaussian(30.0) + Linear()
     options = RidgeOptions(kernel=kernel, length_scale=None, n_components=700)
-    rows = automatic.fit(dataset, options, engine=ENGINE).model.card["candidates"]
+    rows = fit(dataset, options, engine=ENGINE).model.card["candidates"]
     assert {row["features"] for row in rows} == {"fourier", "nystrom"}
 
 
@@ -300,7 +304,7 @@ def test_a_given_sum_with_a_linear_kernel_has_room_for_its_columns_in_the_first_
 def test_bad_options_are_refused_before_a_pass(options):
     passes = []
     with pytest.raises(InvalidParameterError):
-        automatic.fit(
+        fit(
             ArrayDataset(*additive(50, 2)),
             RidgeOptions(**options),
             engine=SerialEngine(1, observers=[passes.append]),
@@ -334,7 +338,7 @@ def test_one_split_is_enough_to_choose_by(folds):
     X, y = additive(250, 2)
     dataset = GroupedDataset(ArrayDataset(X, y), as_column(np.arange(250) % 7, name="groups"))
     options = RidgeOptions(n_components=16, features="fourier", cv=folds)
-    rows = automatic.fit(dataset, options, engine=ENGINE).model.card["candidates"]
+    rows = fit(dataset, options, engine=ENGINE).model.card["candidates"]
     assert len(rows) > 10
     assert json.dumps(rows)
 
@@ -358,7 +362,7 @@ def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
     fits = max((one for n, one in size.items() if n <= limit), key=lambda one: one.peak_bytes)
     monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: fits.peak_bytes)
     with caplog.at_level(logging.WARNING, "rff_dist"):
-        model = automatic.fit(dataset, RidgeOptions(**FIXED), engine=ENGINE).model
+        model = fit(dataset, RidgeOptions(**FIXED), engine=ENGINE).model
     assert (model.card["folds"]["n_folds"] if n_folds else None) == n_folds
     assert model.card["chosen_by"] == alpha == model.card["estimate"]["by"]
     assert said in caplog.text
@@ -367,7 +371,7 @@ def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
     if limit < 5:
         for asked in ({"cv": 5}, {"conformal": True, "cv": 5}):
             with pytest.raises(PlanError):
-                automatic.fit(dataset, RidgeOptions(**FIXED, **asked), engine=ENGINE)
+                fit(dataset, RidgeOptions(**FIXED, **asked), engine=ENGINE)
 
 
 FIXED = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 1024}
@@ -533,7 +537,7 @@ def test_a_given_alpha_is_warned_of_by_nothing():
 def test_the_estimator_s_defaults_are_the_choice_of_the_folds():
     X, y = additive(120, 2)
     model = RFFRidge(n_components=32, random_state=0).fit(X, y)
-    expected = automatic.fit(
+    expected = fit(
         ArrayDataset(X, y), RidgeOptions(n_components=32, design="orthogonal"), engine=ENGINE
     ).model
     assert model.model_.card["candidates"] == expected.card["candidates"]

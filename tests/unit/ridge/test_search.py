@@ -28,11 +28,11 @@ from rff_dist.ridge.candidates import (
     make_candidates,
     read_length_scale,
 )
+from rff_dist.ridge.describe import compare_rows
 from rff_dist.ridge.model import read_model, write_model
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.ridge.plan import Plan
 from rff_dist.ridge.prepare import prepare
-from rff_dist.ridge.search import choose
 from rff_dist.statistics import inspection
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge, plain_ridge, search_plain
@@ -190,11 +190,10 @@ def test_rows_say_what_is_as_good_and_what_may_lie_beyond():
         }
 
     rows = [row(0.5, 1.0), row(0.35, 2.0), row(0.3, 4.0), row(0.31, None, "linear"), row(0.3, 4.0)]
-    compared, best = choose(rows)
-    assert best == 2
+    compared = compare_rows(rows)
     assert [one["within_one_standard_error"] for one in compared] == [False, True, True, True, True]
     assert [one["length_scale_at_end"] for one in compared] == ["lower", None, "upper", None, "upper"]
-    assert [one["within_one_standard_error"] for one in choose([row(0.5, 1.0, error=None)])[0]] == [True]
+    assert [one["within_one_standard_error"] for one in compare_rows([row(0.5, 1.0, error=None)])] == [True]
 
 
 def test_a_stored_model_keeps_the_table_and_the_candidates(dataset, tmp_path):

@@ -34,7 +34,7 @@ from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
-from tests.plain import fit_ridge
+from tests.plain import fit_labels, fit_ridge
 
 ENGINE = SerialEngine(1)
 N_ROWS = 26_000
@@ -338,13 +338,13 @@ def test_what_cannot_be_updated_is_refused_by_name(what):
         model = model.without_statistics()
     elif what == "classifier":
         X = arrays()[0][:300]
-        model = classification.fit_labels(
+        model = fit_labels(
             ArrayDataset(X),
             MemoryColumn(X[:, 0] > 0),
             RidgeOptions(kernel=Gaussian(), length_scale=None, features="fourier", n_components=8, alpha=0.1),
             classification.LossOptions(),
             engine=ENGINE,
-        ).model
+        )
     else:
         card = {name: value for name, value in model.card.items() if name != "prefix_fingerprint"}
         model = update.replace(model, card=card)
