@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 @command(
     "rff-dist fit data.zarr model",
     "rff-dist fit data.zarr model --kernel matern --nu 1.5 --length-scale median --features fourier",
-    "rff-dist fit data.zarr model --kernels gaussian,matern:nu=1.5 --length-scales 0.5x,1x,2x",
     "rff-dist fit data.zarr model --classify --loss logistic",
     "rff-dist fit data.zarr model --folds 10 --alphas 1e-6:1e3:30 --components 512,1024,2048 --plot cv.png",
 )
@@ -82,7 +81,7 @@ def report_training(job: Train | Tune, where: Where, plot: Path | None, report: 
     document |= passes.facts()
     parts: list[RenderableType] = [display.verdict_view(found.comparison)]
     if searched:
-        parts += [_table(trained, job.source.data), "", _search_facts(document)]
+        parts += [_table(trained, job.source.data), "", _search_facts(document, found.model.card)]
     else:
         parts.append(_fit_facts(document, found.model.card))
         table = document["cross_validation"]
@@ -210,10 +209,11 @@ def _table(found: Trained, data: str) -> RenderableType:
         f"{display.plural(len(found.rows), 'candidate')} on {data}",
         *("kernel", "scale", "D", "alpha", "error", "RMSE", ""),
     )
+    several = len({row["features"] for row in found.rows}) > 1
     for i, row in enumerate(found.rows):
         best = i == found.best_index
         table.add_row(
-            row["kernel"],
+            f"{row['kernel']}, {row['features']}" if several else row["kernel"],
             display.value_words(row["length_scale"]),
             f"{row['n_components']:,}",
             display.value_words(row["alpha"]),
@@ -229,12 +229,14 @@ def _table(found: Trained, data: str) -> RenderableType:
     return Group(view, Text(note, "dim"))
 
 
-def _search_facts(found: Mapping[str, Any]) -> RenderableType:
+def _search_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableType:
     from rff_dist.data.folds import folds_words
 
     best, readings = found["best"], display.plural(found["n_readings"], "reading")
     alpha = display.value_words(best["alpha"])
-    outputs = display.features_and_targets(found["n_features"], found["n_targets"])
+    classifier = found["classifier"]
+    outputs = display.features_and_targets(found["n_features"], found["n_targets"], classifier)
+    classes = {} if classifier is None else display.classifier_facts(classifier)
     ends = [
         f"{name} is the {'smallest' if best[end] == 'lower' else 'largest'} tried"
         for name, end in (("the length scale", "length_scale_at_end"), ("alpha", "alpha_at_end"))
@@ -246,6 +248,7 @@ def _search_facts(found: Mapping[str, Any]) -> RenderableType:
         "compared by": f"{folds_words(found['folds'])}, from {readings}",
         "note": f"[yellow]{' and '.join(ends)}[/]: a better one may lie beyond" if ends else None,
         **display.test_facts(found["metrics"]),
+        **(display.estimate_facts(card) | classes if classes else {}),
         **display.solver_facts(found),
         **display.run_facts(found),
         "digest": found["digest"][:16],

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 )
 def plan(
     source: Annotated[TrainingSource, "data", "x", "y"],
-    features: Annotated[TrainFeatures, "kernel", "nu", "n_components", "length_scale", "features"],
+    features: Annotated[
+        TrainFeatures, "kernel", "nu", "n_components", "length_scale", "features", "kernels", "length_scales"
+    ],
     penalty: Annotated[PenaltyOptions, "alpha"],
     folds: Annotated[FoldOptions, "folds"],
     solving: Annotated[SolverOptions, "solver"],
@@ -59,7 +61,7 @@ def plan(
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
     from rff_dist.ridge.choices import choices_of
     from rff_dist.ridge.options import is_one_alpha
-    from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, choose_solver, measure_gflops
+    from rff_dist.ridge.plan import Machines, measure_gflops
     from rff_dist.selection.cross_validation import cross_validation_flops
     from rff_dist.storage.datasets import open_dataset
 
@@ -78,12 +80,7 @@ def plan(
     if where.scheduler is not None:
         with open_engine(cluster) as engine:
             machines = Machines.of(engine)
-
-    def plan_with(n_components: int, n_folds: int) -> Plan:
-        job = PlannedFit(Sizes.of(dataset), n_components, machines, Sums.of(options, n_folds))
-        return choose_solver(job, options)
-
-    choices = choices_of(dataset, options, plan=plan_with, candidates=fit.candidates)
+    choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
     found, widths = choices.plan, choices.widths
     summed = None if options.solver == "pcg" else choices.folds
     fixed_point = find_features(options.kinds[-1]) is None
@@ -213,7 +210,7 @@ def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
     """Return what a choice by folds takes beyond one fit: a first round in this process, and a final."""
     from rff_dist.selection.cross_validation import cross_validation_flops
 
-    if not choices.choosing:
+    if not choices.choosing and choices.n_finalists == 1:
         return None
     assert choices.by is not None  # which compare the candidates
     found, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
@@ -222,7 +219,8 @@ def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
     evaluations = len(tuned) * tuning.n_starts * _TUNING_STEPS
     flops = evaluations * 4 * min(rows, tuning.n_samples) * tuning.n_components**2
     one = rows * width * (width + 2 * (found.n_features + 2))
-    flops += choices.n_tried * (one + cross_validation_flops([width], n_splits))
+    if choices.choosing:  # else given candidates meet on all rows at once
+        flops += choices.n_tried * (one + cross_validation_flops([width], n_splits))
     rate = _SHARE_OF_PEAK * gflops * 1e9 * available_cores()
     final = found.seconds(gflops) + cross_validation_flops(choices.widths, n_splits) / rate
     return {
@@ -247,7 +245,8 @@ def _choosing_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]
     candidates, finalists = (plural(found[name], "candidate") for name in ("n_candidates", "n_finalists"))
     first = f"on {found['n_samples']:,} rows, D = {found['n_components']:,}"
     final = f"on all rows with all components: about {found['final_seconds']:.0f} s"
-    return [
-        ("choosing, first", f"up to {candidates}", f"{first}: about {found['seconds']:.0f} s"),
-        ("choosing, final", f"up to {finalists}", final),
-    ]
+    rows = [("choosing, final", f"up to {finalists}", final)]
+    if found["n_finalists"] < found["n_candidates"]:
+        first = f"{first}: about {found['seconds']:.0f} s"
+        rows.insert(0, ("choosing, first", f"up to {candidates}", first))
+    return rows

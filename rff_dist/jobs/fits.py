@@ -29,12 +29,12 @@ from rff_dist.ridge.choices import (
     candidates_of,
     choices_of,
     folds_for,
-    planner,
     with_folds,
 )
 from rff_dist.ridge.describe import describe_features
 from rff_dist.ridge.fit import Trained, fold_models_of
 from rff_dist.ridge.options import RidgeOptions, read_widths
+from rff_dist.ridge.plan import Machines
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.text import redact
@@ -145,7 +145,7 @@ class Fit:
                 f"`class_weight` is {self.class_weight!r}, but a regression has no classes; leave it out"
             )
         # checks that folds can choose what they are to
-        folds_for(options) if self.candidates is None else with_folds(options)
+        folds_for(options if self.candidates is None else with_folds(options))
         kinds = options.kinds
         if not isinstance(options.n_components, str):
             for kind in kinds:
@@ -173,8 +173,7 @@ class Fit:
         if self.losses is not None:
             assert source.labels is not None
             dataset, options = label_rows(dataset, source.labels, options, self.losses, engine=engine)
-        plan = planner(dataset, options, engine=engine)
-        return choices_of(dataset, options, plan=plan, candidates=self.candidates)
+        return choices_of(dataset, options, machines=Machines.of(engine), candidates=self.candidates)
 
     def train(self, choices: Choices, *, engine: Engine, do: Do = plainly) -> FittedModel:
         """Train the model on the rows that the fit was begun with."""

@@ -39,13 +39,10 @@ from rff_dist.ridge.options import (
     is_one_alpha,
     read_widths,
 )
-from rff_dist.ridge.plan import Plan, check_solver_plan
+from rff_dist.ridge.plan import Machines, Plan, check_solver_plan
 from rff_dist.statistics.label_counts import count_groups
 
 logger = logging.getLogger(__name__)
-
-# plans a fit with these numbers of components and folds; raises PlanError if memory is too small
-type PlanFit = Callable[[int, int], Plan]
 
 DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
 AUTO_COMPONENTS = 2048  # what `n_components="auto"` takes, if rows and memory allow
@@ -161,11 +158,17 @@ def trusted_samples(dataset: Dataset) -> int:
 
 
 def choices_of(
-    dataset: Dataset, options: RidgeOptions, *, plan: PlanFit, candidates: Sequence[Candidate] | None = None
+    dataset: Dataset,
+    options: RidgeOptions,
+    *,
+    machines: Machines,
+    candidates: Sequence[Candidate] | None = None,
 ) -> Choices:
     """Return what a fit begins with, as far as memory allows; see `plan_choices`.
 
-    `candidates` replace the kernels and length scales of the options.
+    `machines`: what is to run the fit.
+    `candidates`: they replace the kernels and length scales of the options.
+    Raises PlanError if memory is too small.
     """
     kinds = options.kinds
     if candidates is None:
@@ -178,22 +181,23 @@ def choices_of(
         found = [
             replace(one, features=kind)
             for one in candidates
-            for kind in (kinds[:1] if isinstance(one.kernel, Linear) else kinds)
+            for kind in (
+                [one.features or kinds[0]] if isinstance(one.kernel, Linear) or one.features else kinds
+            )
         ]
     n_tuned_on = 0
     if any(one.length_scale == "evidence" for one in found):  # asked for by name, it takes more rows
         first = candidates is None and (len(found) > 1 or len(kinds) > 1)
         n_tuned_on = TUNED_ON if first else TUNING_ROWS
-    penalty, folds, widths = plan_choices(
-        dataset, options, features=kinds[-1], n_tuned_on=n_tuned_on, plan=plan
+    penalty, folds, widths, plan = plan_choices(
+        dataset, options, features=kinds[-1], n_tuned_on=n_tuned_on, machines=machines
     )
     if candidates is None and options.kernel == "auto":  # a linear kernel takes a component per column
         fit_in = dataset.n_features <= widths[-1]
         found = [one for one in found if fit_in or not isinstance(one.kernel, Linear)]
     options = replace(options, features="auto" if len(kinds) > 1 else kinds[0])
-    planned = plan(widths[-1], 1 if folds is None else folds.n_folds)
     choices = Choices(
-        dataset, options, found, candidates is not None, penalty, folds, folds, widths, n_tuned_on, planned
+        dataset, options, found, candidates is not None, penalty, folds, folds, widths, n_tuned_on, plan
     )
     if folds is None and choices.choosing:  # alpha is given or chosen otherwise: folds choose only the rest
         choices = replace(choices, by=_held_in(default_folds(dataset.n_samples), dataset, n_tuned_on))
@@ -285,17 +289,19 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> Folds | No
 def with_folds(options: RidgeOptions) -> RidgeOptions:
     """Return the options with folds that can choose among given candidates.
 
-    Raises InvalidParameterError if folds cannot choose alpha and the number of components, or the solver
-      makes no sums of theirs.
+    Raises InvalidParameterError if alpha is chosen without folds, or the solver makes no sums of theirs.
     """
+    if options.penalty.named not in (None, *CV_NAMES):
+        raise InvalidParameterError(
+            f"`alpha` is {options.alpha!r}, but candidates are compared by k-fold cross-validation; expected "
+            f"one of {list(CV_NAMES)} or numbers above 0, or give one kernel and length scale"
+        )
     if options.solver == "pcg":
         raise InvalidParameterError(
             "`solver` is 'pcg', which keeps no sums of Z'Z, but candidates are compared by the sums of each "
             "fold; leave it out, or give one kernel and length scale"
         )
-    options = replace(options, cv=find_folds(DEFAULT_FOLDS if options.cv is None else options.cv))
-    folds_for(options)
-    return options
+    return replace(options, cv=find_folds(DEFAULT_FOLDS if options.cv is None else options.cv))
 
 
 def prepare_folds(dataset: Dataset, folds: Folds, *, engine: Engine) -> Folds:
@@ -351,17 +357,10 @@ def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
             return wanted
 
 
-def planner(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> PlanFit:
-    """Return the function that plans a fit on an engine; see `plan_choices`."""
-    return lambda n_components, n_folds: check_solver_plan(
-        dataset, n_components, options, n_folds, engine=engine
-    )
-
-
 def plan_choices(
-    dataset: Dataset, options: RidgeOptions, *, features: str | Nystrom, n_tuned_on: int = 0, plan: PlanFit
-) -> tuple[Penalty, Folds | None, list[int]]:
-    """Return the penalty, folds and numbers of components of a fit that memory allows.
+    dataset: Dataset, options: RidgeOptions, *, features: str | Nystrom, n_tuned_on: int, machines: Machines
+) -> tuple[Penalty, Folds | None, list[int], Plan]:
+    """Return the penalty, folds and numbers of components of a fit that memory allows, and its plan.
 
     If memory does not hold the sums of the default folds, three or two replace them; if it does not hold
     those either, "auto" alpha is chosen by leave-one-out errors in another pass. Folds, alpha or widths that
@@ -382,22 +381,23 @@ def plan_choices(
     def honest(folds: Folds | None) -> Folds | None:
         return None if folds is None else _held_in(folds, dataset, n_tuned_on)
 
-    def check(n_components: int, folds: Folds | None) -> None:
-        plan(n_components, 1 if folds is None else folds.n_folds)
+    def plan(n_components: int, folds: Folds | None) -> Plan:
+        n_folds = 1 if folds is None else folds.n_folds
+        return check_solver_plan(dataset, n_components, options, n_folds, machines=machines)
 
     folds = honest(folds)
     if isinstance(options.n_components, str) and options.n_components == "auto":
-        widths = [automatic_components(dataset.n_samples, lambda wanted: check(wanted, folds))]
+        widths = [automatic_components(dataset.n_samples, lambda wanted: plan(wanted, folds))]
     else:
         widths = read_widths(options.n_components, options.map, features)
         choices: list[Folds | None] = [folds]
         if folds is not None and options.cv is None and automatic:
             choices += [honest(HashFolds(3)), honest(HashFolds(2))]
             choices += [] if options.conformal or are_several(options.n_components) else [None]
-        folds = _first_that_fits(choices, lambda choice: check(widths[-1], choice))
-    if not automatic:
-        return penalty, folds, widths
-    return replace(penalty, alpha="press" if folds is None else "cv"), folds, widths
+        folds = _first_that_fits(choices, lambda choice: plan(widths[-1], choice))
+    if automatic:
+        penalty = replace(penalty, alpha="press" if folds is None else "cv")
+    return penalty, folds, widths, plan(widths[-1], folds)
 
 
 def _held_in(folds: Folds, dataset: Dataset, n_tuned_on: int) -> Folds:
@@ -421,5 +421,4 @@ def _first_that_fits(
             )
         else:
             return choice
-    check(choices[-1])
     return choices[-1]

@@ -28,7 +28,6 @@ from rff_dist.ridge.choices import (
     FEW_ROWS,
     Choices,
     choices_of,
-    planner,
     prepare_folds,
 )
 from rff_dist.ridge.conformal import FoldModels, fold_models
@@ -47,7 +46,7 @@ from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import Alpha, Penalty, RidgeOptions
 from rff_dist.ridge.pcg import solve_pcg, validate_alphas
-from rff_dist.ridge.plan import check_solver_plan, plan_readings
+from rff_dist.ridge.plan import Machines, check_solver_plan, plan_readings
 from rff_dist.ridge.prepare import Prepared, prepare
 from rff_dist.ridge.solve import Solved, solve, solve_folds, solve_with
 from rff_dist.selection.alphas import PerTarget
@@ -92,8 +91,7 @@ def fit(
     if choices is None:
         if candidates is not None:
             check_candidates(candidates, dataset, options)
-        plan = planner(dataset, options, engine=engine)
-        choices = choices_of(dataset, options, plan=plan, candidates=candidates)
+        choices = choices_of(dataset, options, machines=Machines.of(engine), candidates=candidates)
     # mean and deviation of each column
     prepared, choices = do("measure", measure, dataset, choices, engine=engine)
     # a kernel and its length scales, or the best few: from a sample of rows
@@ -155,18 +153,6 @@ class Trained:
         """The result of the best candidate."""
         return self.rows[self.best_index]
 
-    def warn(self, *, classes: bool) -> None:
-        """Warn if alpha was chosen by errors that hardly hold for new rows, or if rounding shows.
-
-        `classes`: whether its targets stand for classes.
-        """
-        solved, statistics = self.solved, self.model.statistics
-        bounded = isinstance(kernel_of(self.model.feature_map), Stationary)
-        cancelling = how_cancelling(solved, statistics) if bounded and statistics is not None else 0.0
-        warn_of_alpha(solved, cancelling=cancelling, classes=classes)
-        if self.rounding_seen is not None:
-            warn_of_rounding(solved, self.rounding_seen)
-
 
 # -- its steps -------------------------------------------------------------------------------------
 
@@ -205,7 +191,7 @@ def share_out(
     if folds is None or options.solver == "pcg":
         (feature_map,) = maps
         if feature_map.n_components != plan.n_components:  # such as that of a linear kernel
-            plan = check_solver_plan(dataset, feature_map.n_components, options, engine=engine)
+            plan = check_solver_plan(dataset, feature_map.n_components, options, machines=Machines.of(engine))
         if plan.solver == "pcg":
             prepared.say("solve", f"by conjugate gradients: {plan.reason}")
             logger.info("solving by conjugate gradients: %s", plan.reason)
@@ -456,8 +442,14 @@ def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices)
 
 def conclude(trained: Trained, prepared: Prepared, choices: Choices, chosen: Chosen) -> Trained:
     """Warn of what may hardly hold for new rows, and list the candidates that were tried."""
-    trained.warn(classes=isinstance(prepared.dataset, LabelledDataset))
-    rows, n_samples = chosen.rows, prepared.dataset.n_samples
+    solved, model, dataset = trained.solved, trained.model, prepared.dataset
+    cancelling = 0.0
+    if model.statistics is not None and isinstance(kernel_of(model.feature_map), Stationary):  # bounded
+        cancelling = how_cancelling(solved, model.statistics)
+    warn_of_alpha(solved, cancelling=cancelling, classes=isinstance(dataset, LabelledDataset))
+    if trained.rounding_seen is not None:
+        warn_of_rounding(solved, trained.rounding_seen)
+    rows = chosen.rows
     if choices.given:
         rows = compare_rows([describe_candidate(*one) for one in trained.compared])
         _say_ends(rows[trained.best_index])
@@ -465,12 +457,13 @@ def conclude(trained: Trained, prepared: Prepared, choices: Choices, chosen: Cho
         return trained
     elif trained.parts is not None:
         final = [
-            {"round": "final", "n_samples": n_samples, **describe_candidate(*one)} for one in trained.compared
+            {"round": "final", "n_samples": dataset.n_samples, **describe_candidate(*one)}
+            for one in trained.compared
         ]
         best = candidate_words(final[trained.best_index])
         prepared.say("choose", f"of {len(rows)} candidates: {best}")
         rows = [*final, *chosen.losers, *rows]
-    return replace(trained, model=trained.model.with_card(candidates=rows), rows=tuple(rows))
+    return replace(trained, model=model.with_card(candidates=rows), rows=tuple(rows))
 
 
 def _say_ends(row: Row) -> None:

@@ -223,13 +223,13 @@ class PlannedFit:
     sums: Sums = field(default_factory=Sums)
 
     @classmethod
-    def of(cls, dataset: Dataset, n_components: int, sums: Sums, *, engine: Engine) -> Self:
-        """Return a fit of a dataset on an engine.
+    def of(cls, dataset: Dataset, n_components: int, sums: Sums, *, machines: Machines) -> Self:
+        """Return a fit of a dataset.
 
         Raises DataError if the dataset has no rows.
         """
         blocks_of(dataset)
-        return cls(Sizes.of(dataset), n_components, Machines.of(engine), sums)
+        return cls(Sizes.of(dataset), n_components, machines, sums)
 
 
 def plan_fit(fit: PlannedFit) -> Plan:
@@ -472,14 +472,14 @@ def plan_matrix_pass(
 
 def check_plan(dataset: Dataset, n_components: int, sums: Sums, *, engine: Engine) -> Plan:
     """Plan a fit on an engine, and refuse it if memory is too small; see `plan_fit`."""
-    return plan_fit(PlannedFit.of(dataset, n_components, sums, engine=engine))
+    return plan_fit(PlannedFit.of(dataset, n_components, sums, machines=Machines.of(engine)))
 
 
 def check_solver_plan(
-    dataset: Dataset, n_components: int, options: RidgeOptions, n_folds: int = 1, *, engine: Engine
+    dataset: Dataset, n_components: int, options: RidgeOptions, n_folds: int = 1, *, machines: Machines
 ) -> Plan:
-    """Plan a fit on an engine with the solver that the options ask for; see `choose_solver`."""
-    fit = PlannedFit.of(dataset, n_components, Sums.of(options, n_folds), engine=engine)
+    """Plan a fit with the solver that the options ask for; see `choose_solver`."""
+    fit = PlannedFit.of(dataset, n_components, Sums.of(options, n_folds), machines=machines)
     return choose_solver(fit, options)
 
 
@@ -495,7 +495,7 @@ def check_matrix_pass(
 ) -> None:
     """Refuse a pass that carries D x D matrices if memory is too small; see `plan_matrix_pass`."""
     sums = Sums(features="fourier" if feature_map.whitener is None else "nystrom")
-    fit = PlannedFit.of(dataset, feature_map.n_components, sums, engine=engine)
+    fit = PlannedFit.of(dataset, feature_map.n_components, sums, machines=Machines.of(engine))
     fit = replace(fit, sizes=replace(fit.sizes, n_targets=n_targets))
     worker, client = plan_matrix_pass(fit, n_columns=n_columns, n_matrices=n_matrices, spectral=spectral)
     for who, needed, limit in _shortages(

@@ -19,7 +19,7 @@ from rff_dist.costs.rates import measure_rates
 from rff_dist.costs.times import predict
 from rff_dist.data.blocks import Dataset
 from rff_dist.numerics.machine import available_cores
-from rff_dist.ridge.plan import Plan, PlannedFit, Sums, measure_gflops, plan_fit
+from rff_dist.ridge.plan import Machines, Plan, PlannedFit, Sums, measure_gflops, plan_fit
 from tests.kill_schedules import worker_processes
 from tests.plain import fit_ridge
 
@@ -60,7 +60,7 @@ def plan_seconds(dataset: Dataset, n_workers: int, n_components: int) -> tuple[f
     begun = time.perf_counter()
     with DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
         started = time.perf_counter() - begun
-        plan = plan_fit(PlannedFit.of(dataset, n_components, Sums(alpha=1.0), engine=engine))
+        plan = plan_fit(PlannedFit.of(dataset, n_components, Sums(alpha=1.0), machines=Machines.of(engine)))
         rates = measure_rates(dataset, n_components, engine=engine)
         solve = n_components**3 / 3 / (1e9 * measure_gflops() * available_cores())
         return started + predict(plan, rates, solve=solve).seconds, plan

@@ -15,7 +15,7 @@ from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.columns import column_of
-from tests.command_line import document, run
+from tests.command_line import document, refusal, run
 from tests.plain import search_plain
 
 SMALL = ["--kernels", "gaussian,matern:nu=1.5", "--length-scales", "0.5x,2", "--serial"]
@@ -50,6 +50,40 @@ def test_tune_stores_the_best_of_the_search_and_tells_all_candidates(data, tmp_p
     assert (found["n_readings"], found["folds"]["n_folds"]) == (1, 3)
     assert imread(tmp_path / "cv.png").shape[2] == 4
     assert document("info", tmp_path / "model")["card"]["candidates"] == list(expected.rows)
+
+
+def test_a_fit_with_lists_is_what_tune_finds(data, tmp_path):
+    lists = [*SMALL, "--components", "16,32", "--folds", "3"]
+    tuned = document("tune", data, tmp_path / "tuned", *lists)
+    fitted = document("fit", data, tmp_path / "fitted", *lists, "--features", "fourier")
+    for name in ("digest", "candidates", "best", "n_readings"):
+        assert fitted[name] == tuned[name]
+    planned = document("plan", data, *SMALL, "--components", "16", "--features", "fourier")["choosing"]
+    assert (planned["n_candidates"], planned["n_finalists"]) == (4, 4)
+
+
+def test_candidates_of_classes_are_compared_too(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (400, 2))
+    write_dataset(tmp_path / "data", X, np.where(X[:, 0] * X[:, 1] > 0, "same", "other"))
+    lists = ["--kernels", "linear,gaussian", "--length-scales", "1", "--components", "64", "--serial"]
+    found = document("fit", tmp_path / "data", tmp_path / "model", "--classify", *lists)
+    tried = [(row["kernel"], row["features"]) for row in found["candidates"]]
+    assert tried == [("linear", "fourier"), ("gaussian", "fourier"), ("gaussian", "nystrom")]
+    assert found["best"]["kernel"] == "gaussian"
+    assert found["estimate"]["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--kernel", "matern"], "give several to compare"),
+        (["--select", "gcv"], "k-fold cross-validation"),
+        (["--solver", "pcg"], "by the sums of each fold"),
+    ],
+)
+def test_what_excludes_a_comparison_is_refused(data, tmp_path, options, words):
+    assert words in refusal(2, "fit", data, tmp_path / "model", "--kernels", "gaussian,matern", *options)
 
 
 @pytest.mark.parametrize(

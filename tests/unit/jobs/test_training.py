@@ -29,10 +29,11 @@ from rff_dist.kernels.stationary import Cauchy, Matern
 from rff_dist.kernels.text import kernel_text
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.candidates import make_candidates
-from rff_dist.ridge.choices import choices_of, planner
+from rff_dist.ridge.choices import choices_of
 from rff_dist.ridge.fit import fit as fit_ridge
 from rff_dist.ridge.model import read_model
 from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.plan import Machines
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hidden_beside
@@ -220,7 +221,7 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
     X = np.random.default_rng(0).standard_normal((n_samples, 2))
     dataset = ArrayDataset(X, X[:, 0])
     options, engine = RidgeOptions(n_components=32, cv=3), SerialEngine(1)
-    choices = choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
+    choices = choices_of(dataset, options, machines=Machines.of(engine))
     assert choices.n_tried == 15
     assert choices.n_finalists == (1 if n_samples == 600 else 3)
     assert choices.folds.base == HashFolds(3)
@@ -228,7 +229,7 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
         rows = fit_ridge(dataset, options, engine=engine).model.card
         assert fits.n_candidates(rows["candidates"]) <= choices.n_tried
     options = RidgeOptions(**PLAIN)
-    given = choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
+    given = choices_of(dataset, options, machines=Machines.of(engine))
     assert (given.choosing, given.n_tried, given.n_finalists) == (False, 0, 1)
 
 
