@@ -90,7 +90,7 @@ class Passes:
         from rff_dist.jobs.steps import Runner
 
         elsewhere = self.where.cluster.in_environment().elsewhere
-        return Runner(self.open, self._take, "rff-dist", elsewhere, count_rows("read"))
+        return Runner(self.open, self._call, "rff-dist", elsewhere, count_rows("read"))
 
     def run(self, steps: Iterable[Step]) -> dict[str, Summary | None]:
         """Take all steps of a job, and return their records by name."""
@@ -141,12 +141,10 @@ class Passes:
             self._engine = {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
             yield engine
 
-    def _take(self, step: Step) -> Summary | None:
-        from rff_dist.jobs.steps import take
-
-        if step.name == "publish":
+    def _call(self, name: str, step: Callable[[], Any], _: bool) -> Any:
+        if name == "publish":
             self.clock.end()
-        return take(step)
+        return step()
 
 
 def dashboard_of(engine: Engine) -> str | None:

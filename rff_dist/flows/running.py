@@ -31,7 +31,6 @@ from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.logging.loggers import flow_run_logger
 from prefect.runtime import flow_run as this_run
-from prefect.states import Completed
 from prefect.utilities.timeout import timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
@@ -52,12 +51,11 @@ from rff_dist.errors import (
 )
 from rff_dist.jobs.fields import build, group, option, options_of
 from rff_dist.jobs.options import Where
-from rff_dist.jobs.steps import Runner, Skipped, Step
+from rff_dist.jobs.steps import Runner
 from rff_dist.storage.locations import open_store, parse_location, write_bytes
 from rff_dist.storage.output_places import beside
 from rff_dist.text import number as number_of
 from rff_dist.text import redact
-from rff_dist.typing import Summary
 
 #: How often a step is retried, and seconds to wait before each retry.
 RETRIES, RETRY_DELAYS_S = 2, (10.0, 60.0)
@@ -325,32 +323,35 @@ def lend_engine(engine: Engine) -> Iterator[None]:
 def runner_of(
     parameters: Form,
     log: Any,
-    told: Mapping[str, Callable[[Any, Summary], None]] | None = None,
+    told: Mapping[str, Callable[[Any, Any], None]] | None = None,
     *,
     clock: Clock | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Runner:
     """Return the runner of a job in a flow: each step is a task, on the engine that the parameters name.
 
-    `told`: functions that log the record of a step, by the first word of its name.
+    `told`: functions that log what a step returned, by the first word of its name.
     `clock`: times the passes.
     `check`: checks before the engine starts what the job itself does not check.
     """
 
-    def take(one: Step) -> Summary | None:
-        if one.name == "publish" and clock is not None:
+    def call(name: str, work: Callable[[], Any], repeatable: bool) -> Any:
+        if name == "publish" and clock is not None:
             clock.end()
+        steps: list[Callable[[], Any]] = [work]
+        found: list[Any] = []
 
-        def run() -> Summary | State[None]:
-            found = one.run()
-            return Completed(name="Skipped", message=found.why) if isinstance(found, Skipped) else found
+        def run() -> None:
+            found[:] = [steps[0]()]
 
-        outcome = step(one.name, retried=one.repeatable)(run)()
-        record = None if isinstance(outcome, State) else outcome
-        tell = (told or {}).get(one.name.split()[0])
-        if tell is not None and record is not None:
-            tell(log, record)
-        return record
+        try:
+            step(name, retried=repeatable)(run)()
+        finally:
+            steps.clear()  # Prefect keeps `run` and what it returns: they hold no sums in memory
+        result = found.pop()
+        if (tell := (told or {}).get(name.split()[0])) is not None:
+            tell(log, result)
+        return result
 
     @contextmanager
     def open_checked(n_samples: int) -> Iterator[Engine]:
@@ -359,7 +360,7 @@ def runner_of(
             yield engine
 
     holder = f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
-    return Runner(open_checked, take, holder)
+    return Runner(open_checked, call, holder)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from rff_dist.ingest.corrections import read_rows_to_change
 from rff_dist.ingest.recipe import RECIPE, plain_recipe, recipe_of
 from rff_dist.jobs.refresh import open_refresh, outcome
 from rff_dist.jobs.specs import Forget
-from rff_dist.jobs.steps import Runner, Step, take
+from rff_dist.jobs.steps import Runner, Step
 from rff_dist.jobs.train import leftover_runs
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge.model import RidgeModel, read_model, write_model
@@ -167,7 +167,7 @@ def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
     records: dict[str, Summary | None] = {}
     with open_refresh(url, open_dataset(run.location.url), runner=runner) as refresh:
         for step in refresh.steps():
-            records[step.name] = take(step)
+            records[step.name] = step.run()  # type: ignore[assignment]
             if refresh.rows is not None:
                 # A model must give rows up, whatever that does to its error.
                 refresh.force = refresh.rows.n_samples == 0

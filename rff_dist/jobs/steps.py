@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
@@ -44,10 +44,9 @@ class Step:
     repeatable: bool = False
 
 
-def take(step: Step) -> Summary | None:
-    """Take a step, and return its record; None if it was skipped."""
-    found = step.run()
-    return None if isinstance(found, Skipped) else found
+def at_once[R](_: str, step: Callable[[], R], __: bool) -> R:
+    """Call a step, and nothing more."""
+    return step()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +55,26 @@ class Runner:
 
     `open_engine`: takes the number of rows that the job passes over, and returns a context manager of the
       engine. A job enters it after all checks that need no engine.
-    `take`: takes a step, for example as a task of an orchestrator.
+    `call`: takes a step's name, the step and whether a second try does no harm, and returns what the step
+      does: for example as a task of an orchestrator.
     `holder`: who runs the job, for the error of another run that wants to write to the same place.
     `elsewhere`: whether workers may be on machines that do not see this machine's temporary files.
     `observer`: told how many rows of a table were read, which a job does before it opens the engine.
     """
 
     open_engine: Callable[[int], AbstractContextManager[Engine]]
-    take: Callable[[Step], Summary | None] = take
+    call: Callable[[str, Callable[[], Any], bool], Any] = at_once
     holder: str = "a job"
     elsewhere: bool = False
     observer: Progress | None = None
 
     def __call__[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
         """Call a step of a job under its name; a second try does no harm, so it may be retried."""
-        return self._call(name, partial(step, *args, **options), repeatable=True)
+        return cast("R", self.call(name, partial(step, *args, **options), True))
 
     def once[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
         """Call a step that must not be retried, such as one that publishes."""
-        return self._call(name, partial(step, *args, **options), repeatable=False)
-
-    def _call[R](self, name: str, step: Callable[[], R], *, repeatable: bool) -> R:
-        found: list[R] = []
-        steps = [step]
-
-        def run() -> Summary:
-            found[:] = [steps[0]()]
-            return {}
-
-        try:
-            self.take(Step(name, run, repeatable))
-            return found.pop()
-        finally:
-            steps.clear()  # an orchestrator may keep `run`, which then holds no sums in memory
+        return cast("R", self.call(name, partial(step, *args, **options), False))
 
 
 def in_this_process(engine: Engine | None = None) -> Runner:
@@ -107,8 +93,9 @@ def made[T](value: T | None) -> T:
 
 
 def run_steps(steps: Iterable[Step], runner: Runner) -> dict[str, Summary | None]:
-    """Take all steps in their order, and return their records by name."""
-    return {step.name: runner.take(step) for step in steps}
+    """Take all steps in their order, and return their records by name; None of those that were skipped."""
+    records = {step.name: runner.call(step.name, step.run, step.repeatable) for step in steps}
+    return {name: None if isinstance(one, Skipped) else one for name, one in records.items()}
 
 
 @contextmanager

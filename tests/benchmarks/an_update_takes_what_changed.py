@@ -6,9 +6,10 @@ with one of each place. The rows that are held out for the gate come on top.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -20,7 +21,7 @@ from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.jobs.fields import build
 from rff_dist.jobs.refresh import open_refresh
 from rff_dist.jobs.specs import Train
-from rff_dist.jobs.steps import Runner, Step, in_this_process, run_steps, take
+from rff_dist.jobs.steps import Runner, in_this_process, run_steps
 from rff_dist.jobs.train import train
 from rff_dist.ridge.model import read_model
 from rff_dist.statistics import passes
@@ -28,7 +29,6 @@ from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import changed_rows, open_dataset
 from rff_dist.storage.writing import Writing
-from rff_dist.typing import Summary
 
 N_SAMPLES, N_FEATURES, CHUNK_ROWS = 1_000_000, 32, 2**14
 N_COMPONENTS = (512, 2048)
@@ -41,7 +41,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.engine = SerialEngine(1, observers=(self,))  # threads that wait would count
-        self.runner = Runner(in_this_process(self.engine).open_engine, self.take)
+        self.runner = Runner(in_this_process(self.engine).open_engine, self.call)
         self.steps: dict[str, list[float]] = {}
         self._step, self._begun = "", 0.0
 
@@ -51,9 +51,9 @@ class Clock:
         elif isinstance(event, PassFinished):
             self.steps[self._step][0] += time.process_time() - self._begun
 
-    def take(self, step: Step) -> Summary | None:
-        with self.timed(step.name):
-            return take(step)
+    def call(self, name: str, step: Callable[[], Any], _: bool) -> Any:
+        with self.timed(name):
+            return step()
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:

@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,7 @@ from rff_dist.errors import ClusterLostError
 from rff_dist.jobs import train as training
 from rff_dist.jobs.fields import build
 from rff_dist.jobs.specs import Train
-from rff_dist.jobs.steps import Runner, Step
-from rff_dist.jobs.steps import take as take_once
+from rff_dist.jobs.steps import Runner
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import document, run
@@ -266,19 +265,19 @@ def test_a_step_that_is_taken_again_goes_on(folder: Path) -> None:
     accumulated: list[int] = []
     engine = SerialEngine(observers=(watch,))
 
-    def take(step: Step) -> dict[str, Any] | None:
-        if step.name != "accumulate":
-            return take_once(step)
+    def call(name: str, step: Callable[[], Any], _: bool) -> Any:
+        if name != "accumulate":
+            return step()
         assert engine.ledger is not None
         engine.ledger = Eager(engine.ledger.location, engine.ledger.token)
         with pytest.raises(KeyboardInterrupt):
-            take_once(step)
-        return take_once(step)
+            step()
+        return step()
 
     places = {"data": str(folder / "data.zarr"), "model": str(folder / "model")}
     options = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 64}
     job = build(Train, {**places, **options, "alpha": 0.1})
-    training.train(job, Runner(lambda _: nullcontext(engine), take))
+    training.train(job, Runner(lambda _: nullcontext(engine), call))
     assert [e.n_kept for e in events if isinstance(e, PassResumed)] == [4 * ROWS]
     # only the step that failed is repeated
     assert [e.label for e in events if isinstance(e, PassStarted)][:3] == ["inspect", *2 * ["accumulate"]]
