@@ -135,10 +135,9 @@ def run_cluster(folder: Path, runner: Runner, given: dict[str, Any]) -> Digests:
         **{k: str(folder / v) for k, v in places.items()},
         **given,
     }
-    records = cluster(build(Clustering, given | {"overwrite": True}), runner)
-    published = records["publish"] or {}
+    found = cluster(build(Clustering, given | {"overwrite": True}), runner)
     return {
-        "clusters": published["digest"],
+        "clusters": found.record["digest"],
         "labels": of_array(zarr.open_group(folder / "labels")["labels"][:]),
     }
 

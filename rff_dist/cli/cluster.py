@@ -40,24 +40,25 @@ def cluster(
     report: ReportPath = None,
 ) -> Report:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
-    from rff_dist.jobs.cluster import open_clustering
+    from rff_dist.jobs.cluster import cluster as run
 
     passes = display.Passes(where)
-    with open_clustering(job, passes.runner) as run:
-        records = passes.run(run.steps())
-    dataset, found, seed = run.dataset, run.clusters, job.features.seed
+    result = run(job, passes.runner)
+    dataset, found, seed = result.dataset, result.clusters, job.features.seed
     document = {
         "output": job.output,
         "arrays": ["labels", *(["distances"] if job.distances else [])],
-        **display.describe_published(job.model, records["publish"]),
+        **display.describe_published(job.model, result.record),
         "plot": plot,
         "report": report,
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
         **describe_clusters(found),
         "seed": seed,
-        **run.choice,
-        "known_labels": None if run.agreement is None else describe_agreement(run.agreement, str(job.labels)),
+        **({} if result.comparison is None else result.comparison.to_dict()),
+        "known_labels": None
+        if result.agreement is None
+        else describe_agreement(result.agreement, str(job.labels)),
         "digest": found.digest(),
     }
     if plot is not None:

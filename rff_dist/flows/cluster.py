@@ -1,8 +1,8 @@
 """The Prefect flow that clusters the rows of a dataset, and publishes labels, centres and a picture.
 
-Each task is a step of `rff_dist.jobs.cluster`: inspect → draw → broadcast → start → one for each Lloyd pass →
-assign → compare → publish. Between tasks the centres stay in this process. The labels appear when all are
-written and the model is published.
+Each task is a step of `rff_dist.jobs.cluster`: inspect → draw → broadcast → measure → start → one for each
+Lloyd pass → choose, of several numbers of clusters → assign → compare, with known labels → publish. Between
+tasks the centres stay in this process. The labels appear when all are written and the model is published.
 
 Run it in a process of its own::
 
@@ -16,8 +16,7 @@ or serve it as a deployment, whose parameters are validated before a run starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,10 @@ from rff_dist.flows.common import (
     show_versions,
 )
 from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
-from rff_dist.jobs.cluster import ClusteringRun, open_clustering
-from rff_dist.jobs.fields import values_of
+from rff_dist.jobs.cluster import cluster as run
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
-from rff_dist.jobs.steps import Step, run_steps
+from rff_dist.kmeans.fit import LloydPass
 from rff_dist.page.clusters import clusters_page
 from rff_dist.report import save_clustering
 from rff_dist.storage.locations import parse_location
@@ -65,22 +63,8 @@ def _check_picture(job: Clustering) -> None:
         )
 
 
-def _with_picture(run: ClusteringRun) -> Iterator[Step]:
-    """Yield the steps of a run, the last of which draws the picture before it publishes."""
-    picture = _picture_of(run.job)
-
-    def draw_and_publish() -> Summary:
-        if picture is not None:
-            seed, title = run.job.features.seed, Path(run.job.output).name
-            save_clustering(picture, run.dataset, run.clusters, seed=seed, title=title)
-        return {**run.publish(), "picture": None if picture is None else str(picture)}
-
-    for step in run.steps():
-        yield replace(step, run=draw_and_publish) if step.name == "publish" else step
-
-
-def _log_pass(log: Any, done: Summary) -> None:
-    log.info("pass %d: inertia %.8g, shift %.3g", *(done[name] for name in ("pass", "inertia", "shift")))
+def _log_pass(log: Any, done: LloydPass) -> None:
+    log.info("pass %d: inertia %.8g, shift %.3g", done.number, done.inertia, done.shift)
 
 
 @job_flow("cluster", ClusterParameters)
@@ -91,41 +75,28 @@ def cluster(parameters: ClusterParameters) -> Summary:
       inertia, sizes of at most 1,000 clusters, each pass, the numbers of clusters that were compared (None
       for one), and how well known labels agree (None without any).
     Raises the RFFDistError of the step that failed. Labels and centres are then not published, unless a note
-      on the error says so.
+      on the error says so, or only the picture cannot be drawn.
     """
-    log, job = get_run_logger(), parameters.to(Clustering)
-    clock, told = Clock(), {"inspect": log_rows, "pass": _log_pass}
-    runner = runner_of(parameters, log, told, clock=clock, check=lambda: _check_picture(job))
-    numbers = job.lloyd.numbers
-    with open_clustering(job, runner) as run:
-        records = run_steps(_with_picture(run), runner)
-    clusters, found = run.clusters, {name: record or {} for name, record in records.items()}
+    log, job, clock = get_run_logger(), parameters.to(Clustering), Clock()
+    runner = runner_of(parameters, log, {"pass": _log_pass}, clock=clock, check=lambda: _check_picture(job))
+    found = run(job, runner)
+    clusters, candidates = found.clusters, found.record["candidates"]
     if job.register and job.model is not None:
         show_versions(job.model)
     if not clusters.converged:
         log.warning("the centres still moved after max_iter=%d passes", job.lloyd.max_iter)
     if clusters.n_filled < clusters.n_clusters:
         log.warning("%d of %d clusters have rows", clusters.n_filled, clusters.n_clusters)
-    log.info("published %s", found["publish"]["model"] or found["assign"]["output"])
-    rows = [record for name, record in found.items() if name.startswith("pass ")]
-    candidates = found["choose"]["candidates"] if "choose" in found else None
-    result = {
-        **found["publish"],
-        **found["assign"],
-        **found["inspect"],
-        **found["draw"],
-        **found["start"],
-        **values_of(clusters, "n_clusters", "n_filled", "inertia", "converged", "n_iter"),
-        "sizes": clusters.weights[:1000].tolist(),
-        "passes": [{name: value for name, value in row.items() if name != "inertias"} for row in rows],
-        "candidates": candidates,
-        "agreement": records["compare"],
-    }
+    log_rows(log, found.record)
+    log.info("published %s", found.record["model"] or found.record["output"])
     clock.begin("report")
+    if (picture := _picture_of(job)) is not None:
+        title = Path(job.output).name
+        save_clustering(picture, found.dataset, clusters, seed=job.features.seed, title=title)
     show_page(
         "cluster-page",
         lambda: clusters_page(
-            run.dataset,
+            found.dataset,
             clusters,
             place=job.model or job.output,
             candidates=candidates or [],
@@ -133,8 +104,16 @@ def cluster(parameters: ClusterParameters) -> Summary:
         ),
         log,
     )
+    passes = found.record["passes"]
+    result = {
+        **found.record,
+        "picture": None if picture is None else str(picture),
+        "passes": [{name: one for name, one in row.items() if name != "inertias"} for row in passes],
+    }
     show_text("cluster-summary", _summary_markdown(result), "What was found, and where it is.")
-    show_table("cluster-passes", _pass_table(rows, numbers), "Inertia of the centres of each pass.")
+    show_table(
+        "cluster-passes", _pass_table(passes, job.lloyd.numbers), "Inertia of the centres of each pass."
+    )
     show_table("cluster-sizes", _size_table(clusters.weights.tolist()), "Clusters by size.")
     if candidates is not None:
         compared = _number_table(candidates, clusters.n_clusters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rff_dist.features.kernel_of import kernel_of
@@ -35,11 +35,22 @@ def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[L
 
 
 def store(
-    model: AnyModel, url: str, *, register: bool, overwrite: bool, data: str | None, reason: str, **facts: Any
+    model: AnyModel,
+    url: str,
+    *,
+    register: bool,
+    overwrite: bool,
+    data: str | None,
+    reason: str,
+    n_samples: int | None = None,
 ) -> Version | None:
-    """Write a model, or with `register` publish and return it as the next version of a registered one."""
+    """Write a model, or with `register` publish and return it as the next version of a registered one.
+
+    `n_samples`: rows that it was made of, for the lineage; by default those of the model's card.
+    """
     if register:
-        return publish(model, url, data=data, reason=reason, **facts)
+        lineage = None if n_samples is None else {"n_samples": n_samples}
+        return publish(model, url, data=data, reason=reason, lineage=lineage)
     write(model, url, overwrite=overwrite)
     return None
 
@@ -51,7 +62,7 @@ def publish(
     data: str | None,
     reason: str = "",
     promote: bool = True,
-    **facts: Any,
+    lineage: Mapping[str, Any] | None = None,
 ) -> Version:
     """Store a model as the next version of the registered model at `url`.
 
@@ -59,12 +70,12 @@ def publish(
     `data`: URL of the rows that the model was trained on; None if they were in memory.
     `reason`: why it is published.
     `promote`: whether it becomes the current version.
-    `**facts`: more JSON values for its lineage. `parent` is the version that it was made from, by default the
+    `lineage`: more JSON values for its lineage. `parent` is the version that it was made from, by default the
       current one.
     Raises StorageError if it cannot be written; the current version then stays.
     """
     place = None if data is None else parse_location(data).url
-    lineage = {**lineage_of(model, data=place), **facts}
+    lineage = {**lineage_of(model, data=place), **(lineage or {})}
     return RegisteredModel(url).publish(
         lambda place: write(model, place), lineage=lineage, reason=reason, promote=promote
     )

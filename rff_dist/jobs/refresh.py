@@ -415,7 +415,7 @@ def publish_update(job: Refresh) -> Summary:
             "drifted": job.drift is not None and job.drift.drifted,
         }
         version = publish(
-            challenger, job.location.url, data=job.dataset.url, reason=f"updated: {reason}", **facts
+            challenger, job.location.url, data=job.dataset.url, reason=f"updated: {reason}", lineage=facts
         )
     _forget_refusals(job.location, rows)
     return _outcome(job, challenger, "published", reason, version)

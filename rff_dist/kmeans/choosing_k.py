@@ -76,6 +76,10 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         return [candidate.to_dict() for candidate in self.candidates]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values, for a model's card."""
+        return {"candidates": self.rows, "n_sampled": self.n_sampled}
+
 
 def check_numbers(n_clusters: Sequence[int]) -> list[int]:
     """Return the numbers of clusters in ascending order.

@@ -306,9 +306,9 @@ def test_clusters_have_the_same_bits_by_every_face(folder, tmp_path):
     document = by_command(job, [data, tmp_path / "a"], [*flags, "--model", str(tmp_path / "a-model")])
     result = by_flow(job, {**given, "output": str(tmp_path / "b"), "model": str(tmp_path / "b-model")})
     places = {"output": str(tmp_path / "c"), "model": str(tmp_path / "c-model")}
-    records = by_python(job, {**given, **places})
-    assert document["digest"] == result["digest"] == records["publish"]["digest"]
-    assert document["candidates"] == result["candidates"] == records["choose"]["candidates"]
+    record = by_python(job, {**given, **places}).record
+    assert document["digest"] == result["digest"] == record["digest"]
+    assert document["candidates"] == result["candidates"] == record["candidates"]
     assert written(tmp_path, "a", "labels") == written(tmp_path, "b", "labels")
     assert written(tmp_path, "a", "labels") == written(tmp_path, "c", "labels")
 

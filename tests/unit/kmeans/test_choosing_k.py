@@ -1,6 +1,7 @@
 """How many clusters: silhouettes against scikit-learn, and which number is taken."""
 
 import math
+import uuid
 from dataclasses import replace
 
 import numpy as np
@@ -13,15 +14,18 @@ from sklearn.metrics import silhouette_score
 from rff_dist import Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.jobs.cluster import ClusteringRun
+from rff_dist.jobs.cluster import cluster
 from rff_dist.jobs.fields import build
 from rff_dist.jobs.specs import Clustering
+from rff_dist.jobs.steps import in_this_process
 from rff_dist.kmeans import choosing_k
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.choosing_k import Comparison, JudgedNumber, mean_silhouettes
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
+from rff_dist.storage.datasets import ZarrDataset
+from rff_dist.storage.writing import write_dataset
 
 ENGINE = SerialEngine(n_threads=1)
 X, LABELS = make_blobs(600, 3, centers=[[0, 0, 0], [6, 0, 0], [0, 6, 0], [0, 0, 6]], random_state=0)
@@ -57,26 +61,25 @@ def test_the_largest_silhouette_is_taken_and_the_first_of_equals():
     assert Comparison(tuple(judged), 100).best == 2
 
 
-def compare(dataset, *, engine=ENGINE, **options):
-    """Compare numbers of clusters by the steps of the job, on rows in memory."""
-    job = build(Clustering, {"data": "data", "output": "labels", **options})
-    run = ClusteringRun(job, dataset, None, engine, None)
-    kmeans_starts.check_rows(dataset, job.lloyd.numbers[-1])  # as the job does before it opens an engine
-    run.check_memory()
-    for step in run.steps():
-        if step.name == "assign":
-            return run.comparison
-        step.run()
-    raise AssertionError("there is no step `assign`")
+def stored(X):
+    """Return a dataset of the rows in a store in memory."""
+    return write_dataset(f"memory://{uuid.uuid4().hex}/data", X)
+
+
+def compare(dataset, **options):
+    """Compare numbers of clusters by the job."""
+    job = build(Clustering, {"data": dataset.url, "output": f"{dataset.url}-labels", **options})
+    return cluster(job, in_this_process(ENGINE)).comparison
 
 
 def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
-    found = compare(ArrayDataset(X), n_clusters=[6, 2, 4], n_init=4, **SMALL)
+    dataset = stored(X)
+    found = compare(dataset, n_clusters=[6, 2, 4], n_init=4, **SMALL)
     assert [one.clusters.n_clusters for one in found.candidates] == [2, 4, 6]
     for one in found.candidates:
         number = one.clusters.n_clusters
         lloyd = LloydOptions(number, n_init=4, seed=1)
-        alone = kmeans.fit(ArrayDataset(X), ClusterSpace(Gaussian(), **SMALL), lloyd, engine=ENGINE)
+        alone = kmeans.fit(dataset, ClusterSpace(Gaussian(), **SMALL), lloyd, engine=ENGINE)
         np.testing.assert_array_equal(one.clusters.centres, alone.centres)
         assert one.clusters.inertias == alone.inertias
         assert one.clusters.card == alone.card
@@ -142,8 +145,8 @@ def test_an_empty_cluster_of_a_smaller_number_is_refilled_and_its_absent_ones_ar
 
 
 def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch):
-    unread = ArrayDataset(X)
-    monkeypatch.setattr(ArrayDataset, "read", lambda *_: pytest.fail("a row was read"))
+    unread = stored(X)
+    monkeypatch.setattr(ZarrDataset, "read", lambda *_: pytest.fail("a row was read"))
     monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**29)
     with pytest.raises(
         PlanError, match=r"for 30_000 centres \(n_clusters=500, starts=60, n_components=1_024\)"
@@ -158,7 +161,7 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch
 
 
 def test_as_many_clusters_as_rows_leave_nothing_over():
-    found = compare(ArrayDataset(X[:5]), n_clusters=[1, 5], **SMALL)
+    found = compare(stored(X[:5]), n_clusters=[1, 5], **SMALL)
     assert found.rows[0]["silhouette"] is None
     assert found.rows[1]["inertia"] == 0.0
 
@@ -177,4 +180,4 @@ def test_as_many_clusters_as_rows_leave_nothing_over():
 )
 def test_bad_input_is_refused(options, error, words):
     with pytest.raises(error, match=words):
-        compare(ArrayDataset(X), **options)
+        compare(stored(X), **options)
