@@ -23,7 +23,7 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs import score
 from rff_dist.jobs.cluster import cluster
 from rff_dist.jobs.fields import build
-from rff_dist.jobs.refresh import refresh
+from rff_dist.jobs.refresh import update
 from rff_dist.jobs.specs import Clustering, Predict, Train, Tune, Update
 from rff_dist.jobs.steps import Runner, in_this_process
 from rff_dist.jobs.train import train
@@ -156,7 +156,7 @@ def run_update_and_predict(folder: Path, runner: Runner) -> Digests:
     write_dataset(data, X[: N_ROWS // 2], y[: N_ROWS // 2], chunk_rows=4096, overwrite=True, versioned=True)
     train(build(Train, {"data": data, "model": model, "overwrite": True, **PLAIN, "alpha": "gcv"}), runner)
     append_dataset(data, X[N_ROWS // 2 :], y[N_ROWS // 2 :])
-    refresh(build(Update, {"data": data, "model": model, "force": True}), runner)
+    update(build(Update, {"data": data, "model": model, "force": True}), runner)
     score.predict(
         build(Predict, {"data": data, "model": model, "output": output, "std": True, "overwrite": True}),
         runner,

@@ -11,8 +11,10 @@ from rff_dist.data import cut
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs.refresh import open_refresh, outcome
-from rff_dist.jobs.steps import in_this_process, run_steps
+from rff_dist.jobs import refresh as updating
+from rff_dist.jobs.fields import build
+from rff_dist.jobs.specs import Update
+from rff_dist.jobs.steps import in_this_process
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import update
 from rff_dist.ridge.fading import MOST_HALVINGS
@@ -20,7 +22,6 @@ from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.storage.datasets import open_dataset
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)
@@ -95,6 +96,5 @@ def assert_fades(model, begun, dataset, ages, start=0):
 
 
 def refresh(model, url, **options):
-    runner = in_this_process(ENGINE)
-    with open_refresh(model, open_dataset(url), runner=runner, **options) as run:
-        return outcome(run_steps(run.steps(), runner))
+    job = build(Update, {"model": model, "data": url, **options})
+    return updating.update(job, in_this_process(ENGINE)).record

@@ -16,25 +16,15 @@ from rff_dist.jobs.specs import Forget
 )
 def forget(job: Forget, where: Where) -> Report:
     """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""
-    from rff_dist.jobs.forget import begin
+    from rff_dist.jobs.forget import forget as run
 
-    passes = display.Passes(where)
-    run = begin(job)
-    found = {name: record or {} for name, record in passes.run(run.steps(passes.runner)).items()}
-    updates = [record for name, record in found.items() if name.startswith("update ")]
-    document = {
-        "data": job.data,
-        **found["delete"],
-        "updates": updates,
-        **found["expire"],
-        **found["holders"],
-    }
+    document = {"data": job.data, **run(job, display.Passes(where).runner)}
     holders = document["holders"]
     view: list[RenderableType] = [
         display.facts_view(
             f"forgot {display.plural(document['n_rows'], 'row')} of {job.data}",
             rows=f"{document['n_before']:,} before, {document['n_after']:,} after",
-            **{one["model"]: f"{one['decision']}, {one['n_samples']:,} rows" for one in updates},
+            **{one["model"]: f"{one['decision']}, {one['n_samples']:,} rows" for one in document["updates"]},
             expired=display.plural(len(document["expired"]), "version"),
         ),
         "",

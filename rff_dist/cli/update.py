@@ -17,7 +17,7 @@ from rff_dist.jobs.specs import Update
 from rff_dist.text import number
 
 if TYPE_CHECKING:
-    from rff_dist.jobs.refresh import Refresh
+    from rff_dist.ridge.model import RidgeModel
 
 _SHOWN_COLUMNS = 5
 #: The exit code if rows were refused, so that the model is the one of before.
@@ -38,23 +38,21 @@ def update(job: Update, where: Where, report: ReportPath = None) -> Report:
     If it is worse, the rows are refused, and the exit code is 3.
     """
     from rff_dist.jobs.fits import JobData
-    from rff_dist.jobs.refresh import open_update, outcome
+    from rff_dist.jobs.refresh import update as run
 
     passes = display.Passes(where)
-    with open_update(job, passes.runner) as run:
-        found = outcome(passes.run(run.steps()))
-        document = {"model": job.model, "data": job.source.data, **found}
-        if run.challenger is not None:
-            passes.write_page(report, JobData(run.dataset), run.challenger, job.model, update=found)
-        elif report is not None:
-            say("warning", "there are no new rows, so no report was written", "yellow")
-        if document["n_new"] or run.challenger is not None:
-            document |= passes.facts()
-        refused = document["decision"].endswith("kept")
-        return Report(document, _view(document, run), code=REFUSED if refused else 0)
+    found = run(job, passes.runner)
+    document = {"model": job.model, "data": job.source.data, **found.record}
+    if found.challenger is not None:
+        passes.write_page(report, JobData(found.dataset), found.challenger, job.model, update=found.record)
+        document |= passes.facts()
+    elif report is not None:
+        say("warning", "there are no new rows, so no report was written", "yellow")
+    refused = document["decision"].endswith("kept")
+    return Report(document, _view(document, found.champion), code=REFUSED if refused else 0)
 
 
-def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
+def _view(found: Mapping[str, Any], champion: RidgeModel) -> RenderableType:
     """Return what was found and decided, as people see it."""
     version = "" if found["version"] is None else f", version {found['version']}"
     title = f"{found['decision']}: {found['model']}{version}"
@@ -83,9 +81,9 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
         **display.run_facts(found),
         "digest": found["digest"][:16],
     }
-    views: list[RenderableType] = [display.facts_view(title, **facts), "", _errors_view(found, job)]
+    views: list[RenderableType] = [display.facts_view(title, **facts), "", _errors_view(found, champion)]
     if "columns" in found["drift"]["parts"]:
-        views += ["", _columns_view(found["drift"]["columns"], job.champion.card.get("feature_names"))]
+        views += ["", _columns_view(found["drift"]["columns"], champion.card.get("feature_names"))]
     return Group(*views)
 
 
@@ -96,14 +94,14 @@ def _drift_words(drift: Mapping[str, Any]) -> str:
     return f"[yellow]in {display.some(drift['parts'])}[/] (p-values: {values})"
 
 
-def _errors_view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
+def _errors_view(found: Mapping[str, Any], champion: RidgeModel) -> RenderableType:
     view, table = display.titled_table(
         f"RMSE: on the new rows before they were added, and on {found['gate']['held_out']}",
         *("target", "new rows", "MAE there", "held out: champion", "challenger"),
     )
     progressive, gate = found["progressive"], found["gate"]
     columns = progressive["rmse"], progressive["mae"], gate["champion"], gate["challenger"]
-    for name, *values in zip(display.target_names(job.champion), *columns, strict=True):
+    for name, *values in zip(display.target_names(champion), *columns, strict=True):
         table.add_row(str(name), *(number(value) for value in values))
     return view
 

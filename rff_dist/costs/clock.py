@@ -72,6 +72,7 @@ class Clock:
             self.rest("start")
         with engine.observed_by(observe):
             yield
+        self.end()  # closing the engine belongs to no part
 
     def _observe(self, event: Event) -> None:
         match event:

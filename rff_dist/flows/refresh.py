@@ -1,9 +1,9 @@
 """The Prefect flow that updates a model, for example every night: the job of `rff-dist update`.
 
 find new rows → score them → hold out rows → sum → drift → solve → gate → publish, or keep the current model
-with the reason → report. Each task is a step of `rff_dist.jobs.refresh` and returns a small JSON-able record;
-what the steps work on stays in this process. Nothing is written before the last step, so a killed run is
-simply repeated. A run that finds nothing new says so and starts no cluster.
+with the reason → report. Each task is a step of `rff_dist.jobs.refresh`; what the steps work on stays in this
+process. Nothing is written before the last step, so a killed run is simply repeated. A run that finds nothing
+new says so and starts no cluster.
 
 Run it in a process of its own::
 
@@ -35,10 +35,10 @@ from rff_dist.flows.common import (
 from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
 from rff_dist.jobs.fits import JobData
 from rff_dist.jobs.options import Where
-from rff_dist.jobs.refresh import open_update, outcome
+from rff_dist.jobs.refresh import update
 from rff_dist.jobs.specs import Update
-from rff_dist.jobs.steps import run_steps
 from rff_dist.page.model import model_page
+from rff_dist.ridge.new_rows import NewRows
 from rff_dist.typing import Summary
 
 _RESUME = (
@@ -56,24 +56,24 @@ def refresh(parameters: RefreshParameters) -> Summary:
     """Add the new rows to a model, exactly, and publish it if it is no worse.
 
     Returns: JSON-able: `decision` ("published", "kept" or "nothing new") and `reason`; where the model is,
-      its version's number, digest and rows; the new rows, and the other members of `jobs.refresh.outcome`.
+      its version's number, digest and rows; the new rows, and the other members of the record of
+      `jobs.refresh.Updated`.
     Raises the RFFDistError of the step that failed; then nothing is published, and no row is refused.
     """
-    log = get_run_logger()
-    clock = Clock()
+    log, clock = get_run_logger(), Clock()
     runner = runner_of(parameters, log, {"find": _log_rows}, clock=clock)
-    with open_update(parameters.to(Update), runner) as run:
-        result = outcome(run_steps(run.steps(), runner))
-        if result["decision"] == "published" and result["version"] is not None:
-            show_versions(run.location.url)
-        if (model := run.challenger) is not None:
-            data = JobData(run.dataset)
-            clock.begin("report")
-            show_page(
-                "refresh-page",
-                lambda: model_page(data, model, place=parameters.model, times=clock.times, update=result),
-                log,
-            )
+    found = update(parameters.to(Update), runner)
+    result, model = found.record, found.challenger
+    if result["decision"] == "published" and result["version"] is not None:
+        show_versions(parameters.model)
+    if model is not None:
+        data = JobData(found.dataset)
+        clock.begin("report")
+        show_page(
+            "refresh-page",
+            lambda: model_page(data, model, place=parameters.model, times=clock.times, update=result),
+            log,
+        )
     _log(log, result)
     show_text("refresh-report", _report(result), "Which rows were new, and what became of the model.")
     if result["n_new"] and (columns := result["drift"]["columns"]):
@@ -82,9 +82,9 @@ def refresh(parameters: RefreshParameters) -> Summary:
     return result
 
 
-def _log_rows(log: Any, found: Summary) -> None:
-    if found["n_new"]:
-        log.info("%s new rows", f"{found['n_new']:_}")
+def _log_rows(log: Any, rows: NewRows) -> None:
+    if rows.n_samples:
+        log.info("%s new rows", f"{rows.n_samples:_}")
 
 
 def _log(log: Any, result: Mapping[str, Any]) -> None:

@@ -7,10 +7,9 @@ had never been there → remove the earlier versions → list what still holds t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ import numpy as np
 from rff_dist.errors import InvalidParameterError, NoSuchVersionError, StatisticsError
 from rff_dist.ingest.corrections import read_rows_to_change
 from rff_dist.ingest.recipe import RECIPE, plain_recipe, recipe_of
-from rff_dist.jobs.refresh import open_refresh, outcome
-from rff_dist.jobs.specs import Forget
-from rff_dist.jobs.steps import Runner, Step
+from rff_dist.jobs.fields import build
+from rff_dist.jobs.refresh import update_from
+from rff_dist.jobs.specs import Forget, Update
+from rff_dist.jobs.steps import Runner
 from rff_dist.jobs.train import leftover_runs
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge.model import RidgeModel, read_model, write_model
@@ -32,12 +32,13 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.editing import editing
 from rff_dist.storage.generations import name_of
 from rff_dist.storage.groups import require_versions
+from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import DATASET_FILES, RECORD_FILE, Location, list_names, parse_location
 from rff_dist.storage.output_places import holds, holds_versions
 from rff_dist.storage.records import peek_record
 from rff_dist.storage.repositories import expire, find_snapshot, other_snapshots
 from rff_dist.text import redact
-from rff_dist.typing import IntArray, Summary
+from rff_dist.typing import Summary
 
 _LOOKED_AT = 1000  # names in a folder
 
@@ -56,54 +57,58 @@ class Holder:
     until: str
 
 
-@dataclass(slots=True)
-class Forgetting:
-    """A run of the forgetting job: what to do, and what its steps have found.
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What a dataset held of the deleted rows.
 
+    `location`: of the dataset.
     `before`: the version that still has the rows.
-    `rows`: their numbers in it.
+    `version`: the version without them.
     `X`: their inputs, which Nyström features may hold as centres.
     `data_id`: the name that all versions of the dataset share.
     `sources`: what was ingested before, whose names the dataset forgets too.
-    `version`: the version without the rows; None before they are deleted.
+    `record`: JSON values: the number of deleted rows, of rows before and after, and the version.
     """
 
-    job: Forget
     location: Location
     before: str
-    rows: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    X: np.ndarray = field(default_factory=lambda: np.empty((0, 1)))
-    data_id: str | None = None
-    sources: list[Mapping[str, Any]] = field(default_factory=list)
-    version: str | None = None
-
-    def steps(self, runner: Runner) -> Iterator[Step]:
-        """Yield the steps in their order."""
-        yield Step("look", partial(check_models, self), repeatable=True)
-        yield Step("delete", partial(delete, self))
-        for url in self.job.models:
-            yield Step(f"update {redact(url)}", partial(update_model, self, url, runner))
-        yield Step("expire", partial(expire_versions, self), repeatable=True)
-        yield Step("holders", partial(find_holders, self), repeatable=True)
+    version: str | None
+    X: np.ndarray
+    data_id: str | None
+    sources: list[Mapping[str, Any]]
+    record: Summary
 
 
-def begin(job: Forget) -> Forgetting:
-    """Begin to forget rows of a versioned dataset.
+def forget(job: Forget, do: Runner) -> Summary:
+    """Delete rows of a versioned dataset, take them out of models, and remove the earlier versions.
 
-    Raises StorageError if there is no dataset that keeps versions.
+    Returns `record`: as in `Forgotten`; in `updates` what became of each model; the versions that `expired`,
+      and `freed_bytes`; and in `holders` what still holds the rows, or sums of them.
+    Raises StorageError if there is no dataset that keeps versions; and as its steps.
     """
     location = parse_location(job.data)
     require_versions(location)
-    return Forgetting(job, location, find_snapshot(location))
+    do("look", check_models, job.models, location)
+    gone = do.once("delete", delete, job, location)
+    updates = [take_out(url, location, do) for url in job.models]
+    expired = do("expire", expire, location, datetime.now(UTC) - timedelta(days=job.days), tags=job.tags)
+    holders = do("holders", find_holders, gone, job.models)
+    return {
+        **gone.record,
+        "updates": updates,
+        "expired": list(expired.versions),
+        "freed_bytes": expired.n_bytes,
+        "holders": [asdict(one) for one in holders],
+    }
 
 
-def check_models(run: Forgetting) -> Summary:
+def check_models(urls: Sequence[str], location: Location) -> None:
     """Check, before anything is deleted, that each model was trained on a version that is still there.
 
     Raises StatisticsError if a model cannot be updated; NoSuchVersionError if it was trained on other data,
       or its version has expired.
     """
-    for url in run.job.models:
+    for url in urls:
         model = read_model(url)
         check_updatable(model)
         version = model.card.get("data_version")
@@ -113,40 +118,35 @@ def check_models(run: Forgetting) -> Summary:
                 "fit it anew on the rows that are left"
             )
         try:
-            find_snapshot(run.location, str(version))
+            find_snapshot(location, str(version))
         except NoSuchVersionError as error:
             raise NoSuchVersionError(
-                f"{redact(url)} was trained on version {version}, which {run.location} does not have (any "
+                f"{redact(url)} was trained on version {version}, which {location} does not have (any "
                 "more); expected one that `rff-dist data log` lists. Fit it anew when the rows are deleted"
             ) from error
-    return {"models": [redact(url) for url in run.job.models]}
 
 
-def delete(run: Forgetting) -> Summary:
-    """Delete the rows that the file names, in one new version.
-
-    Returns `summary`: the number of deleted rows, of rows before and after, and the version.
-    """
-    with editing(run.location) as dataset:
-        if run.job.id and ID not in dataset.headers:
+def delete(job: Forget, location: Location) -> Forgotten:
+    """Delete the rows that the file names, in one new version."""
+    before = find_snapshot(location)
+    with editing(location) as dataset:
+        if job.id and ID not in dataset.headers:
             raise InvalidParameterError(
-                f"`id` is given, but the rows of {run.location} have no ids; give numbers of rows, or ingest "
+                f"`id` is given, but the rows of {location} have no ids; give numbers of rows, or ingest "
                 "the table again with `--id`"
             )
-        run.rows = read_rows_to_change(run.job.rows, dataset, ID if run.job.id else None)
-        before = open_dataset(run.location.url, y=None, version=run.before)
-        run.X = before.take(run.rows).X
-        run.data_id, run.sources = name_of(dataset.attributes), known_sources(dataset.attributes)
-        found = delete_from(
+        rows = read_rows_to_change(job.rows, dataset, ID if job.id else None)
+        X = open_dataset(location.url, y=None, version=before).take(rows).X
+        data_id, sources = name_of(dataset.attributes), known_sources(dataset.attributes)
+        deleted = delete_from(
             dataset,
-            run.rows,
-            keep_order=run.job.keep_order,
-            message=run.job.message,
+            rows,
+            keep_order=job.keep_order,
+            message=job.message,
             what="forget",
             attributes=_without_names(dataset.attributes),
         )
-    run.version = found.version
-    return asdict(found)
+    return Forgotten(location, before, deleted.version, X, data_id, sources, asdict(deleted))
 
 
 def _without_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,21 +159,16 @@ def _without_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
+def take_out(url: str, data: Location, do: Runner) -> Summary:
     """Take the rows out of a model, and remove stored sums that include them.
 
     The gate decides only if the model also gets rows that it has not seen.
     """
-    records: dict[str, Summary | None] = {}
-    with open_refresh(url, open_dataset(run.location.url), runner=runner) as refresh:
-        for step in refresh.steps():
-            records[step.name] = step.run()  # type: ignore[assignment]
-            if refresh.rows is not None:
-                # A model must give rows up, whatever that does to its error.
-                refresh.force = refresh.rows.n_samples == 0
-        found, location = outcome(records), refresh.location
+    job = build(Update, {"model": url, "data": data.url})
+    with hold(url, holder=do.holder):
+        found = update_from(job, open_dataset(data.url), do, force_removal=True).record
         if found["decision"] != "kept":
-            if holds_versions(location):
+            if holds_versions(parse_location(url)):
                 RegisteredModel(url).prune(1)  # versions before hold sums of the rows
             else:
                 # The replaced arrays stay until the next write, for their readers; this write removes them.
@@ -181,43 +176,34 @@ def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
     return {name: found[name] for name in ("model", "decision", "reason", "version", "digest", "n_samples")}
 
 
-def expire_versions(run: Forgetting) -> Summary:
-    """Remove the earlier versions, and the bytes that only they hold."""
-    days = timedelta(days=run.job.days)
-    found = expire(run.location, datetime.now(UTC) - days, tags=run.job.tags)
-    return {"expired": list(found.versions), "freed_bytes": found.n_bytes}
+def find_holders(gone: Forgotten, models: Sequence[str]) -> list[Holder]:
+    """Return what still holds the rows or sums of them."""
+    return [*_versions(gone.location), *_models(gone, models), *_learned(gone.location), *_sources(gone)]
 
 
-def find_holders(run: Forgetting) -> Summary:
-    """Return in `holders` what still holds the rows or sums of them."""
-    return {
-        "holders": [asdict(one) for one in (*_versions(run), *_models(run), *_learned(run), *_sources(run))]
-    }
-
-
-def _versions(run: Forgetting) -> Iterator[Holder]:
-    for snapshot in other_snapshots(run.location):
+def _versions(location: Location) -> Iterator[Holder]:
+    for snapshot in other_snapshots(location):
         until = "`rff-dist data expire --days 0` removes it"
         if snapshot.tags:
             tags = ", ".join(snapshot.tags)
             until = f"it is tagged {tags}: `rff-dist data expire --days 0 --tags` removes it"
-        yield Holder(f"version {snapshot.id} of {run.location}", "may hold the rows", until)
-    if run.location.is_remote:  # where `expire` spares young objects: a writer may not have committed them
+        yield Holder(f"version {snapshot.id} of {location}", "may hold the rows", until)
+    if location.is_remote:  # where `expire` spares young objects: a writer may not have committed them
         when = datetime.now(UTC) + timedelta(days=1)
         yield Holder(
-            f"objects below {run.location}",
+            f"objects below {location}",
             "may belong to expired versions, and are younger than a day",
             f"`rff-dist data expire` removes them from {when:%Y-%m-%d %H:%M} UTC on",
         )
 
 
-def _models(run: Forgetting) -> Iterator[Holder]:
-    yield from _models_nearby(run)
-    for url in run.job.models:
+def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
+    yield from _models_nearby(gone, urls)
+    for url in urls:
         model, name = read_model(url), redact(url)
-        if model.card.get("data_version") != run.version:
+        if model.card.get("data_version") != gone.version:
             yield Holder(name, "sums of the rows", "its update was refused: `rff-dist update --force`")
-        n_centres = _count_centres(model, run.X)
+        n_centres = _count_centres(model, gone.X)
         if n_centres:
             yield Holder(name, f"{n_centres} of the rows are centres of its features", "fit again")
         yield Holder(
@@ -238,24 +224,24 @@ def _models(run: Forgetting) -> Iterator[Holder]:
                     )
 
 
-def _models_nearby(run: Forgetting) -> Iterator[Holder]:
+def _models_nearby(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
     """Find models that nobody named, in the folder of the data and one below, by the versions they are of."""
-    readable = {one.id for one in other_snapshots(run.location)}
-    given = {parse_location(url) for url in run.job.models}
-    for place in _models_in(run.location):
+    readable = {one.id for one in other_snapshots(gone.location)}
+    given = {parse_location(url) for url in urls}
+    for place in _models_in(gone.location):
         registered = RegisteredModel(place.url)
         urls = [version.url for version in registered.versions()] if holds_versions(place) else [place.url]
         for url in [] if place in given else urls:
             card = peek_record(url).metadata.get("card", {})
             version = card.get("data_version")
-            if card.get("data_id") != run.data_id or version in (None, run.version):
+            if card.get("data_id") != gone.data_id or version in (None, gone.version):
                 continue
-            rows = "with the rows" if version == run.before else "perhaps with the rows"
+            rows = "with the rows" if version == gone.before else "perhaps with the rows"
             until = "fit again: that version is gone, so an update cannot subtract the rows"
             if version in readable:
                 until = "`rff-dist update` subtracts the rows, as long as that version is there"
             yield Holder(redact(url), f"was trained on version {version}, {rows}", until)
-    for name in list_names(folder := _folder_of(run.location)):
+    for name in list_names(folder := _folder_of(gone.location)):
         if name.startswith(".") and name.endswith(".ledger"):
             why = "a stopped job keeps sums here, perhaps of the rows"
             yield Holder(redact(folder.child(name).url), why, "the job is repeated, and ends")
@@ -283,19 +269,19 @@ def _folder_of(location: Location) -> Location:
     return Location(location.scheme, location.path.rpartition("/")[0])
 
 
-def _learned(run: Forgetting) -> Iterator[Holder]:
+def _learned(location: Location) -> Iterator[Holder]:
     """Say what of the dataset itself was learned from the rows."""
-    recipe = recipe_of(open_dataset(run.location.url, y=None).attributes)
+    recipe = recipe_of(open_dataset(location.url, y=None).attributes)
     if recipe is not None and recipe.columns != plain_recipe(recipe.inputs).columns:
         yield Holder(
-            f"the recipe of {run.location}, and of models by it",
+            f"the recipe of {location}, and of models by it",
             "levels, medians and ranks of its columns were learned with the rows among others",
             "ingest what is left again",
         )
 
 
-def _sources(run: Forgetting) -> Iterator[Holder]:
-    for source in run.sources:
+def _sources(gone: Forgotten) -> Iterator[Holder]:
+    for source in gone.sources:
         yield Holder(
             str(source.get("name")), "was ingested, and may hold the rows", "nothing here removes it"
         )

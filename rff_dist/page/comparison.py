@@ -61,7 +61,7 @@ def _cell(value: Any) -> str:
 
 
 def update_section(page: Page, found: Mapping[str, Any]) -> None:
-    """Add the section about an update, given what `jobs.refresh.outcome` returns."""
+    """Add the section about an update, given `jobs.refresh.Updated.record`."""
     drift = found.get("drift")
     facts = {
         "decision": found["decision"],

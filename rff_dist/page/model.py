@@ -87,7 +87,7 @@ def model_page(
     `times`: returns the times of the job that made the model; called at the end.
     `comparison`: with other models. By default rows are left out by the model's own sums, if these allow it.
     `metrics`: its errors on test data.
-    `update`: what `jobs.refresh.outcome` returned, if an update made the model.
+    `update`: what `jobs.refresh.Updated.record` holds, if an update made the model.
     """
     classifier = "classifier" in model.card
     comparison = comparison or compare_left_out(data, model)

@@ -19,9 +19,9 @@ from rff_dist.engines.progress import Event, PassFinished, PassStarted
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.jobs.fields import build
-from rff_dist.jobs.refresh import open_refresh
-from rff_dist.jobs.specs import Train
-from rff_dist.jobs.steps import Runner, in_this_process, run_steps
+from rff_dist.jobs.refresh import update_from
+from rff_dist.jobs.specs import Train, Update
+from rff_dist.jobs.steps import Runner, in_this_process
 from rff_dist.jobs.train import train
 from rff_dist.ridge.model import read_model
 from rff_dist.statistics import passes
@@ -90,15 +90,15 @@ def run(console: Console, folder: Path) -> None:
         delete_rows(url, np.arange(first_row + 5000, first_row + 5000 + N_DELETED))
         append_dataset(url, *rows(N_APPENDED, 2))
         update, dataset = Clock(), open_dataset(url)
-        with open_refresh(model, dataset, runner=update.runner) as refresh:
-            before = bytes_read()
-            found = run_steps(refresh.steps(), update.runner)
-            n_read = bytes_read() - before
-            assert found["publish"]["decision"] == "published", found["publish"]
-            whole = passes.accumulate(
-                dataset, champion.feature_map, engine=SerialEngine(), spec=champion.statistics.spec
-            )
-            assert refresh.challenger.statistics.digest() == whole.digest()
+        before = bytes_read()
+        job = build(Update, {"model": str(model), "data": str(url)})
+        found = update_from(job, dataset, update.runner)
+        n_read = bytes_read() - before
+        assert found.record["decision"] == "published", found.record
+        whole = passes.accumulate(
+            dataset, champion.feature_map, engine=SerialEngine(), spec=champion.statistics.spec
+        )
+        assert found.challenger.statistics.digest() == whole.digest()
         parts = zip(*(fit.steps[name] for name in FITTED), strict=True)
         tell_times(console, n_components, [sum(part) for part in parts], update.steps)
         _, _, spans = changed_rows(dataset, champion.card["data_version"])

@@ -12,11 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from rff_dist.data import cut
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs import forget
+from rff_dist.jobs.fields import build
+from rff_dist.jobs.forget import forget
 from rff_dist.jobs.publishing import publish
-from rff_dist.jobs.refresh import find_lacking, open_refresh, outcome
-from rff_dist.jobs.specs import Forget
-from rff_dist.jobs.steps import in_this_process, run_steps
+from rff_dist.jobs.refresh import find_lacking, update_from
+from rff_dist.jobs.specs import Forget, Update
+from rff_dist.jobs.steps import in_this_process
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import update
@@ -111,9 +112,9 @@ class LivingData(RuleBasedStateMachine):
         which = data.draw(st.lists(st.integers(0, self.n_samples - 1), min_size=1, max_size=6, unique=True))
         rows = Path(self.folder.name, "rows.csv")
         rows.write_text("\n".join(["row", *map(str, which)]))
-        gone, runner = open_dataset(self.url).take(which).X, in_this_process(ENGINE)
-        job = forget.begin(Forget(data=self.url, rows=str(rows), models=[self.model]))
-        found = run_steps(job.steps(runner), runner)[f"update {self.model}"]
+        gone = open_dataset(self.url).take(which).X
+        job = Forget(data=self.url, rows=str(rows), models=[self.model])
+        [found] = forget(job, in_this_process(ENGINE))["updates"]
         assert other_snapshots(parse_location(self.url)) == []
         dataset = open_dataset(self.url)
         left = dataset.take(np.arange(dataset.n_samples)).X
@@ -144,9 +145,9 @@ class LivingData(RuleBasedStateMachine):
         np.testing.assert_allclose(after.Zty() - before.Zty(), Z.T @ y, rtol=1e-9, atol=1e-9)
 
     def run(self, **options):
-        runner, dataset = in_this_process(ENGINE), open_dataset(self.url)
-        with open_refresh(self.model, dataset, runner=runner, **options) as job:
-            return dataset, outcome(run_steps(job.steps(), runner))
+        dataset = open_dataset(self.url)
+        job = build(Update, {"model": self.model, "data": self.url, **options})
+        return dataset, update_from(job, dataset, in_this_process(ENGINE)).record
 
     @rule()
     def follow(self):

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs import refresh
+from rff_dist.jobs.fields import build
 from rff_dist.jobs.options import Source
 from rff_dist.jobs.publishing import publish as publish_model
-from rff_dist.jobs.refresh import open_refresh, outcome
 from rff_dist.jobs.score import predict
-from rff_dist.jobs.specs import Predict
-from rff_dist.jobs.steps import in_this_process, run_steps
+from rff_dist.jobs.specs import Predict, Update
+from rff_dist.jobs.steps import in_this_process
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge.model import RidgeModel, read_model, write_model
@@ -140,10 +141,8 @@ def read_predictions(place: Place) -> Any:
 
 
 def update(place: Place, model: str) -> None:
-    runner = in_this_process(ENGINE)
-    options: dict[str, Any] = {"force": True, "runner": runner}
-    with open_refresh(f"{place}/{model}", open_dataset(f"{place}/data"), **options) as run:
-        outcome(run_steps(run.steps(), runner))
+    job = build(Update, {"model": f"{place}/{model}", "data": f"{place}/data", "force": True})
+    refresh.update(job, in_this_process(ENGINE))
 
 
 def read_digest(place: Place, model: str) -> str:

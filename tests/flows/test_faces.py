@@ -29,7 +29,7 @@ from rff_dist.jobs.cluster import cluster
 from rff_dist.jobs.fields import build, options_of
 from rff_dist.jobs.ingest import Ingestion
 from rff_dist.jobs.options import Where
-from rff_dist.jobs.refresh import refresh
+from rff_dist.jobs.refresh import update
 from rff_dist.jobs.score import predict
 from rff_dist.jobs.specs import Clustering, Ingest, Predict, Train, Tune, Update
 from rff_dist.jobs.steps import in_this_process, run_steps
@@ -65,7 +65,7 @@ JOBS = {
         Job(Tune, "tune", tune_flow.tune, tune_flow.TuneParameters, train),
         Job(Clustering, "cluster", cluster_flow.cluster, cluster_flow.ClusterParameters, cluster),
         Job(Predict, "predict", predict_flow.predict, predict_flow.PredictParameters, predict),
-        Job(Update, "update", refresh_flow.refresh, refresh_flow.RefreshParameters, refresh),
+        Job(Update, "update", refresh_flow.refresh, refresh_flow.RefreshParameters, update),
         Job(Ingest, "ingest", ingest_flow.ingest, ingest_flow.IngestParameters, ingest),
     )
 }
@@ -340,7 +340,7 @@ def test_an_update_has_the_same_bits_by_every_face(trained, folder, tmp_path):
     append_dataset(data, X, np.sin(X[:, 0]))
     document = by_command(job, [places["command"], data], ["--serial"])
     result = by_flow(job, {"model": places["flow"], "data": data})
-    found = json.loads(json.dumps(by_python(job, {"model": places["python"], "data": data})))
+    found = json.loads(json.dumps(by_python(job, {"model": places["python"], "data": data}).record))
     result = json.loads(json.dumps(result))
     assert document["decision"] == result["decision"] == found["decision"] == "published"
     for name in ("digest", "statistics_digest", "n_new", "progressive", "drift", "gate", "solution"):
