@@ -40,10 +40,10 @@ def cluster(
     report: ReportPath = None,
 ) -> Report:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
-    from rff_dist.jobs.cluster import cluster as run
+    from rff_dist.jobs.cluster import cluster
 
     passes = display.Passes(where)
-    result = run(job, passes.runner)
+    result = cluster(job, passes.runner)
     dataset, found, seed = result.dataset, result.clusters, job.features.seed
     document = {
         "output": job.output,

@@ -99,15 +99,32 @@ class Passes:
         return run_steps(steps, self.runner)
 
     def write_page(
-        self, report: Path | None, data: JobData, model: RidgeModel, place: str, **found: Any
+        self,
+        report: Path | None,
+        data: JobData,
+        model: RidgeModel,
+        place: str,
+        *,
+        comparison: Comparison | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the page about a model, if a path for it is given; `found` goes to `model_page`."""
+        """Write the page about a model, see `model_page`, if a path for it is given."""
         if report is not None:
             from rff_dist.page import html
             from rff_dist.page.model import model_page
 
             self.at_work("report")
-            html.write_page(model_page(data, model, place=place, times=self.clock.times, **found), report)
+            page = model_page(
+                data,
+                model,
+                place=place,
+                times=self.clock.times,
+                comparison=comparison,
+                metrics=metrics,
+                update=update,
+            )
+            html.write_page(page, report)
 
     def at_work(self, part: str) -> None:
         """Show what the command is doing from now on, and count its time."""

@@ -16,9 +16,9 @@ from rff_dist.jobs.specs import Forget
 )
 def forget(job: Forget, where: Where) -> Report:
     """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""
-    from rff_dist.jobs.forget import forget as run
+    from rff_dist.jobs.forget import forget
 
-    document = {"data": job.data, **run(job, display.Passes(where).runner)}
+    document = {"data": job.data, **forget(job, display.Passes(where).runner)}
     holders = document["holders"]
     view: list[RenderableType] = [
         display.facts_view(

@@ -18,21 +18,20 @@ from rff_dist.jobs.specs import Predict
 )
 def predict(job: Predict, where: Where) -> Report:
     """Write a model's predictions for every row of a dataset or a table, to Zarr, Parquet or CSV."""
-    from rff_dist.jobs.score import open_scoring
+    from rff_dist.jobs.score import predict
 
     passes = Passes(where)
-    with open_scoring(job, passes.runner) as run:
-        written = passes.run(run.steps())["score"]
-    assert written is not None
+    found = predict(job, passes.runner)
+    model, written = found.model, found.record
     ran = passes.facts()
     arrays, n_samples, seconds = written["arrays"], written["n_samples"], ran["seconds"]["total"]
-    outputs, facts = _describe_outputs(run.model.kind, run.model.model, job)
+    outputs, facts = _describe_outputs(model.kind, model.model, job)
     document = {
         "output": job.output,
         "array": arrays[0],
         **facts,
         "n_samples": n_samples,
-        "model_digest": run.model.digest,
+        "model_digest": model.digest,
         "engine": ran["engine"],
         "seconds": seconds,
     }
@@ -40,7 +39,7 @@ def predict(job: Predict, where: Where) -> Report:
         f"wrote {job.output}",
         rows=f"{n_samples:,}, {outputs}",
         array=", ".join(arrays),
-        model=f"{job.model} ({run.model.digest[:16]})",
+        model=f"{job.model} ({model.digest[:16]})",
         ran_on=engine_words(ran["engine"]),
         seconds=seconds_words(seconds),
     )

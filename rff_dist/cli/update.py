@@ -38,10 +38,10 @@ def update(job: Update, where: Where, report: ReportPath = None) -> Report:
     If it is worse, the rows are refused, and the exit code is 3.
     """
     from rff_dist.jobs.fits import JobData
-    from rff_dist.jobs.refresh import update as run
+    from rff_dist.jobs.refresh import update
 
     passes = display.Passes(where)
-    found = run(job, passes.runner)
+    found = update(job, passes.runner)
     document = {"model": job.model, "data": job.source.data, **found.record}
     if found.challenger is not None:
         passes.write_page(report, JobData(found.dataset), found.challenger, job.model, update=found.record)

@@ -34,7 +34,7 @@ from rff_dist.flows.common import (
     show_versions,
 )
 from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
-from rff_dist.jobs.cluster import cluster as run
+from rff_dist.jobs import cluster as clustering
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
 from rff_dist.kmeans.fit import LloydPass
@@ -78,8 +78,9 @@ def cluster(parameters: ClusterParameters) -> Summary:
       on the error says so, or only the picture cannot be drawn.
     """
     log, job, clock = get_run_logger(), parameters.to(Clustering), Clock()
-    runner = runner_of(parameters, log, {"pass": _log_pass}, clock=clock, check=lambda: _check_picture(job))
-    found = run(job, runner)
+    _check_picture(job)
+    runner = runner_of(parameters, log, {"pass": _log_pass}, clock=clock)
+    found = clustering.cluster(job, runner)
     clusters, candidates = found.clusters, found.record["candidates"]
     if job.register and job.model is not None:
         show_versions(job.model)

@@ -22,9 +22,8 @@ from rff_dist.flows.common import facts_markdown, show_text
 from rff_dist.flows.running import code, form, job_flow, runner_of
 from rff_dist.ingest.queries import CONNECTION_VARIABLE
 from rff_dist.jobs.fields import group, option
-from rff_dist.jobs.ingest import Ingestion
+from rff_dist.jobs.ingest import append
 from rff_dist.jobs.specs import Ingest
-from rff_dist.jobs.steps import run_steps
 from rff_dist.typing import Summary
 
 
@@ -99,10 +98,8 @@ def ingest(parameters: IngestParameters) -> Summary:
     Raises RFFDistError if a source cannot be read or does not fit the dataset, which is then unchanged.
     """
     log = get_run_logger()
-    job = parameters.to(Ingest, append=True, connection=parameters.to(Connection).read())
-    runner = runner_of(parameters, log)
-    result = run_steps(Ingestion(job).steps(), runner)["append"]
-    assert result is not None
+    more = {"append": True, "connection": parameters.to(Connection).read()}
+    result = append(parameters.to(Ingest, more), runner_of(parameters, log))
     if result["n_new"]:
         log.info("%s rows added to %s", f"{result['n_new']:_}", result["data"])
     else:

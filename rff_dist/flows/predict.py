@@ -18,11 +18,9 @@ from prefect import get_run_logger
 
 from rff_dist.flows.common import facts_markdown, place_of, show_text
 from rff_dist.flows.running import Limits, code, form, job_flow, runner_of
+from rff_dist.jobs import score
 from rff_dist.jobs.options import Where
-from rff_dist.jobs.score import open_scoring
 from rff_dist.jobs.specs import Predict
-from rff_dist.jobs.steps import run_steps
-from rff_dist.text import redact
 from rff_dist.typing import Summary
 
 
@@ -44,12 +42,9 @@ def predict(parameters: PredictParameters) -> Summary:
     Raises RFFDistError if something does not fit or the pass fails; an output that was there is unchanged.
     """
     log, job = get_run_logger(), parameters.to(Predict)
-    runner = runner_of(parameters, log)
-    with open_scoring(job, runner) as run:
-        version = "" if run.model.version is None else f", version {run.model.version}"
-        log.info("%s by %s%s", redact(job.source.data), redact(job.model), version)
-        result = run_steps(run.steps(), runner)["score"]
-    assert result is not None
+    result = score.predict(job, runner_of(parameters, log)).record
+    version = "" if result["version"] is None else f", version {result['version']}"
+    log.info("%s by %s%s", result["data"], result["model"], version)
     log.info("wrote %s rows to %s", f"{result['n_samples']:_}", result["output"])
     show_text("predict-summary", _summary(result), "What was scored, and with which model.")
     return result

@@ -104,9 +104,9 @@ class Form(BaseModel):
             self.to(spec)
         return self
 
-    def to[T](self, spec: type[T], **more: Any) -> T:
+    def to[T](self, spec: type[T], more: Mapping[str, Any] | None = None) -> T:
         """Return one of the form's specs; `more` gives the options that the form does not ask for."""
-        return build(spec, self.model_dump() | more)
+        return build(spec, {**self.model_dump(), **(more or {})})
 
 
 #: Names of options that are paths or URLs.
@@ -326,13 +326,11 @@ def runner_of(
     told: Mapping[str, Callable[[Any, Any], None]] | None = None,
     *,
     clock: Clock | None = None,
-    check: Callable[[], None] = lambda: None,
 ) -> Runner:
     """Return the runner of a job in a flow: each step is a task, on the engine that the parameters name.
 
     `told`: functions that log what a step returned, by the first word of its name.
     `clock`: times the passes.
-    `check`: checks before the engine starts what the job itself does not check.
     """
 
     def call(name: str, work: Callable[[], Any], repeatable: bool) -> Any:
@@ -354,13 +352,12 @@ def runner_of(
         return result
 
     @contextmanager
-    def open_checked(n_samples: int) -> Iterator[Engine]:
-        check()
+    def open_timed(n_samples: int) -> Iterator[Engine]:
         with open_engine(parameters, log, n_samples) as engine, (clock or Clock()).watching(engine):
             yield engine
 
     holder = f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
-    return Runner(open_checked, call, holder)
+    return Runner(open_timed, call, holder)
 
 
 @contextmanager

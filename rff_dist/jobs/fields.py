@@ -64,10 +64,23 @@ class Option:
         return self.default is dataclasses.MISSING
 
 
-def option(help: str, /, default: Any = dataclasses.MISSING, *, flag: str | None = None, **shown: Any) -> Any:
-    """Return a dataclass field; `shown` are members of `Shown`, and `flag` is its one flag."""
-    flags = shown.pop("flags", () if flag is None else (flag,))
-    metadata = {_KEY: Shown(help, flags, **shown)}
+def option(
+    help: str,
+    /,
+    default: Any = dataclasses.MISSING,
+    *,
+    flag: str | None = None,
+    flags: tuple[str, ...] = (),
+    given: tuple[Any, ...] = (),
+    unit: str | None = None,
+    argument: bool = False,
+    writes: bool = False,
+    alias: str | None = None,
+    face: Face = "both",
+) -> Any:
+    """Return a dataclass field, with the members of `Shown`; `flag` is its one flag."""
+    flags = flags if flag is None else (flag,)
+    metadata = {_KEY: Shown(help, flags, given, unit, argument, writes, alias, face)}
     if isinstance(default, list):  # which dataclasses refuse as a default
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

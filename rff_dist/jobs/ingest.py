@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rff_dist.errors import DataError, StorageError
@@ -22,7 +21,7 @@ from rff_dist.ingest.transformer import read_transformer
 from rff_dist.jobs.fields import values_of
 from rff_dist.jobs.options import TableEncoding
 from rff_dist.jobs.specs import Ingest
-from rff_dist.jobs.steps import Step
+from rff_dist.jobs.steps import Runner
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.locations import parse_location, reaching
 from rff_dist.storage.records import peek_record
@@ -36,31 +35,25 @@ type Made = Ingested | ZarrDataset | tuple[ZarrDataset, ZarrDataset]
 _SHOWN_FILES = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Ingestion:
-    """A run that appends new rows; it needs no engine."""
+def append(job: Ingest, do: Runner) -> Summary:
+    """Append all new rows or none; a second try finds what the first one added.
 
-    job: Ingest
-
-    def steps(self) -> Iterator[Step]:
-        """Yield the only step."""
-        yield Step("append", self.append, repeatable=True)
-
-    def append(self) -> Summary:
-        """Append all new rows or none; a second try finds what the first one added."""
-        start = time.perf_counter()
-        found = ingest(self.job)
-        assert isinstance(found, Ingested)
-        return {
-            "data": redact(self.job.data),
-            **values_of(found, "n_before", "n_after"),
-            "n_new": found.n_after - found.n_before,
-            "n_ingested": len(found.ingested),
-            "n_skipped": len(found.skipped),
-            "ingested": [redact(name) for name in found.ingested[:_SHOWN_FILES]],
-            **values_of(found, "dropped_rows", "version"),
-            "seconds": round(time.perf_counter() - start, 3),
-        }
+    Returns JSON values: rows before and after, files ingested (names of the first 50) and skipped, rows
+      dropped.
+    """
+    start = time.perf_counter()
+    found = do("append", ingest, job)
+    assert isinstance(found, Ingested)
+    return {
+        "data": redact(job.data),
+        **values_of(found, "n_before", "n_after"),
+        "n_new": found.n_after - found.n_before,
+        "n_ingested": len(found.ingested),
+        "n_skipped": len(found.skipped),
+        "ingested": [redact(name) for name in found.ingested[:_SHOWN_FILES]],
+        **values_of(found, "dropped_rows", "version"),
+        "seconds": round(time.perf_counter() - start, 3),
+    }
 
 
 def ingest(job: Ingest, *, observer: Callable[[int, int | None], None] | None = None) -> Made:

@@ -14,7 +14,7 @@ from rff_dist.text import redact
 from rff_dist.typing import Summary
 
 
-def refit_model(job: Refit, runner: Runner) -> Summary:
+def refit_model(job: Refit, do: Runner) -> Summary:
     """Train on other rows so that the sums can be added to those of a given model, and publish the result.
 
     Raises StatisticsError if that model has no sums; DataError if the rows do not suit it.
@@ -23,10 +23,11 @@ def refit_model(job: Refit, runner: Runner) -> Summary:
     inputs = [parse_location(url) for url in (job.like, job.source.data)]
     output = check_place(place.model, register=place.register, overwrite=place.overwrite, inputs=inputs)
     model, dataset = read_model(job.like), open_dataset(job.source.data, **job.source.names())
-    with hold(output, holder=runner.holder):
-        with runner.open_engine(dataset.n_samples) as engine:
-            found = refit_on(model, dataset, engine=engine)
-        return _publish(found, job, data=dataset.url, reason=f"refitted like {redact(job.like)}")
+    with hold(output, holder=do.holder):
+        with do.open_engine(dataset.n_samples) as engine:
+            found = do("refit", refit_on, model, dataset, engine=engine)
+        reason = f"refitted like {redact(job.like)}"
+        return do.once("publish", _publish, found, job, data=dataset.url, reason=reason)
 
 
 def merge_models(job: Merge) -> Summary:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Len, Lt
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.jobs.fields import group, option, values_of
+from rff_dist.jobs.fields import Face, group, option, values_of
 
 if TYPE_CHECKING:
     from rff_dist.engines.cluster import Cluster
@@ -58,14 +58,14 @@ def impute_option(default: Impute) -> Any:
     )
 
 
-def holdout_by_option(**shown: Any) -> Any:
+def holdout_by_option(face: Face = "both") -> Any:
     """Return the option that holds out the latest rows."""
     return option(
         "Column of dates or numbers. The rows of its largest values are held out, so that no row to train on "
         "is later than a row to test on. By default rows are held out at random, or by groups.",
         None,
         unit="COLUMN",
-        **shown,
+        face=face,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from rff_dist.ingest.roles import Roles
 from rff_dist.jobs import tables
 from rff_dist.jobs.options import SupervisedSource
 from rff_dist.jobs.specs import Evaluate, Predict
-from rff_dist.jobs.steps import Runner, Step, resumable, run_steps
+from rff_dist.jobs.steps import Runner, resumable
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.agreement import Contingency
 from rff_dist.kmeans.model import AnyModel, kind_of, read_any
@@ -82,10 +82,10 @@ def open_model(url: str | os.PathLike[str]) -> ScoringModel:
     return ScoringModel(os.fspath(url), model, None if version is None else version.number)
 
 
-def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) -> ZarrDataset:
+def open_rows(url: str, scoring: ScoringModel, names: Mapping[str, Any]) -> ZarrDataset:
     """Open the rows that a model is to score.
 
-    `**names`: arguments of `open_dataset`; by default no `y` is read.
+    `names`: arguments of `open_dataset`; by default no `y` is read.
     Raises DataError if their columns are not those that the model was trained on; StorageError if there are
       no rows.
     """
@@ -95,7 +95,7 @@ def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) 
         prediction.check_dataset(dataset, scoring.model)
     except DataError as error:
         raise DataError(
-            f"{redact(os.fspath(url))} does not fit {redact(scoring.url)}: {error}. Give data of the columns "
+            f"{redact(url)} does not fit {redact(scoring.url)}: {error}. Give data of the columns "
             "that the model was trained on, or another model"
         ) from error
     return dataset
@@ -145,94 +145,106 @@ def check_wanted(job: Predict | Evaluate, scoring: ScoringModel) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
-    """A run that predicts."""
+class Predicted:
+    """What the job that predicts wrote.
 
-    job: Predict
+    `record`: JSON values: what was written where, by which version of which model, and the rows and seconds.
+    """
+
     model: ScoringModel
-    dataset: ZarrDataset
-    engine: Engine
+    record: Summary
 
-    def steps(self) -> Iterator[Step]:
-        """Yield the steps in their order."""
-        yield Step("score", self.score, repeatable=True)
 
-    def score(self) -> Summary:
-        """Write the model's predictions or labels; the output appears when it is complete."""
-        job, model, start = self.job, self.model, time.perf_counter()
-        is_file = tables.file_kind(job.output) is not None
-        # Blocks are written in any order, which a file does not allow: a table is made from a hidden group.
-        place = hidden_beside(parse_location(job.output), "rows") if is_file else None
-        try:
-            written = self._write(job.output if place is None else place.url)
-            if place is not None:
-                ids = [] if ids_of(self.dataset) is None else [ID]
-                columns = _columns_of(model)
-                tables.write_file(job.output, place.url, [*ids, *written["arrays"]], columns=columns)
-        finally:
-            if place is not None:
-                discard(place)
-        return {
+def predict(job: Predict, do: Runner) -> Predicted:
+    """Write a model's predictions or labels for every row; the output appears when it is complete.
+
+    Raises InvalidParameterError if the model does not have what is wanted; DataError if the rows do not fit
+      it; StorageError if an input cannot be read or the output cannot be written; OutputBusyError if another
+      run writes it.
+    """
+    source, output, is_file = job.source, parse_location(job.output), tables.file_kind(job.output) is not None
+    if is_file:
+        tables.check_file(job.output, source.data, overwrite=job.overwrite)
+    else:
+        places = [parse_location(one) for one in (source.data, job.model)]
+        check_output(output, overwrite=job.overwrite, inputs=places)
+    model = open_model(job.model)
+    check_wanted(job, model)
+    with ExitStack() as stack:
+        stack.enter_context(hold(job.output, holder=do.holder))
+        url, names = source.data, source.names()
+        if tables.is_table(url):
+            staged = hidden_beside(output, "rows")
+            url = stack.enter_context(
+                tables.table_rows(
+                    source, model.model.card, model=job.model, staged=staged, observer=do.observer
+                )
+            )
+            names = {}
+        dataset = open_rows(url, model, names)
+        engine = stack.enter_context(do.open_engine(dataset.n_samples))
+        if url == source.data:  # rows of a table are ingested anew each time, so a run cannot go on from them
+            stack.enter_context(resumable(engine, output))
+        start = time.perf_counter()
+        write = _write_file if is_file else _write_group
+        written = do("score", write, job, model, dataset, job.output, engine)
+        record = {
             "output": redact(job.output),
             "model": redact(job.model),
             "kind": model.kind,
             "version": model.version,
             "model_digest": model.digest,
-            "data": redact(job.source.data),
-            "fingerprint": self.dataset.fingerprint(),
-            "data_version": self.dataset.version,
+            "data": redact(source.data),
+            "fingerprint": dataset.fingerprint(),
+            "data_version": dataset.version,
             "interval": job.interval,
             **written,
             "seconds": round(time.perf_counter() - start, 3),
         }
-
-    def _write(self, url: str) -> Summary:
-        """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
-        job, kind = self.job, self.model.kind
-        model: Any = self.model.model
-        given: dict[str, Any] = {"engine": self.engine, "overwrite": job.overwrite}
-        write: Callable[..., int]
-        if kind == "regression":
-            write, first = prediction.predict, "predictions"
-            given |= {"std": job.std, "coverage": job.interval}
-            given["column_names"] = model.card.get("target_names")
-        elif kind == "classifier":
-            write, first = class_prediction.predict, "labels"
-            given["probabilities"] = job.probabilities
-        else:
-            write, first = kmeans_labels.write_labels, "labels"
-            given["distances"] = job.distances
-        n_samples = write(self.dataset, model, url, **given)
-        extra = [array for name in wanted_of(job) for array in _EXTRAS[name][2]]
-        return {"arrays": [first, *extra], "n_samples": n_samples}
+        return Predicted(model, record)
 
 
-@contextmanager
-def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
-    """Check all that can be checked, take the lease of the output, then open the engine."""
-    source = job.source
-    if tables.file_kind(job.output) is not None:
-        tables.check_file(job.output, source.data, overwrite=job.overwrite)
+def _write_file(job: Predict, model: ScoringModel, dataset: ZarrDataset, url: str, engine: Engine) -> Summary:
+    """Write a table, and return as `_write_group`."""
+    # Blocks are written in any order, which a file does not allow: a table is made from a hidden group.
+    place = hidden_beside(parse_location(url), "rows")
+    try:
+        written = _write_group(job, model, dataset, place.url, engine)
+        ids = [] if ids_of(dataset) is None else [ID]
+        tables.write_file(url, place.url, [*ids, *written["arrays"]], columns=_columns_of(model))
+    finally:
+        discard(place)
+    return written
+
+
+def _write_group(
+    job: Predict, scoring: ScoringModel, dataset: ZarrDataset, url: str, engine: Engine
+) -> Summary:
+    """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
+    model: Any = scoring.model
+    first, overwrite = "labels", job.overwrite
+    if scoring.kind == "regression":
+        first = "predictions"
+        n_samples = prediction.predict(
+            dataset,
+            model,
+            url,
+            engine=engine,
+            std=job.std,
+            coverage=job.interval,
+            column_names=model.card.get("target_names"),
+            overwrite=overwrite,
+        )
+    elif scoring.kind == "classifier":
+        n_samples = class_prediction.predict(
+            dataset, model, url, engine=engine, probabilities=job.probabilities, overwrite=overwrite
+        )
     else:
-        places = [parse_location(one) for one in (source.data, job.model)]
-        check_output(parse_location(job.output), overwrite=job.overwrite, inputs=places)
-    model = open_model(job.model)
-    check_wanted(job, model)
-    with ExitStack() as stack:
-        stack.enter_context(hold(job.output, holder=runner.holder))
-        url, names = source.data, source.names()
-        if tables.is_table(url):
-            staged = hidden_beside(parse_location(job.output), "rows")
-            made = tables.table_rows(
-                source, model.model.card, model=job.model, staged=staged, observer=runner.observer
-            )
-            url = stack.enter_context(made)
-            names = {}
-        dataset = open_rows(url, model, **names)
-        engine = stack.enter_context(runner.open_engine(dataset.n_samples))
-        if url == source.data:  # rows of a table are ingested anew each time, so a run cannot go on from them
-            stack.enter_context(resumable(engine, parse_location(job.output)))
-        yield Scoring(job, model, dataset, engine)
+        n_samples = kmeans_labels.write_labels(
+            dataset, model, url, engine=engine, distances=job.distances, overwrite=overwrite
+        )
+    extra = [array for name in wanted_of(job) for array in _EXTRAS[name][2]]
+    return {"arrays": [first, *extra], "n_samples": n_samples}
 
 
 def _columns_of(scoring: ScoringModel) -> list[str] | None:
@@ -244,13 +256,7 @@ def _columns_of(scoring: ScoringModel) -> list[str] | None:
     return names
 
 
-def predict(job: Predict, runner: Runner) -> dict[str, Summary | None]:
-    """Write predictions for every row, and return the record of the step."""
-    with open_scoring(job, runner) as run:
-        return run_steps(run.steps(), runner)
-
-
-def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
+def evaluate(job: Evaluate, do: Runner) -> tuple[ScoringModel, Judged]:
     """Measure a model's errors in one pass, on a dataset or on a table that the model's recipe reads.
 
     Rows of a table that miss a value are dropped, and the log says how many.
@@ -266,28 +272,28 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
     with ExitStack() as stack:
         url, names = source.data, source.names()
         if tables.is_table(url):
-            if runner.elsewhere:
+            if do.elsewhere:
                 raise InvalidParameterError(
                     f"`data` is {redact(url)}, a table, which this process turns into a temporary dataset: "
                     "workers on other machines do not see it. Ingest the table first to where they can read "
                     "it, or leave out `scheduler`"
                 )
-            url = _make_judged_rows(stack, source, model, runner.observer)
+            url = _make_judged_rows(stack, source, model, do.observer)
             names = {"y": "y", "sample_weight": None if source.sample_weight is None else "sample_weight"}
         targets = names["y"]
-        dataset = open_rows(url, model, **{**names, "y": targets if model.kind == "regression" else None})
+        dataset = open_rows(url, model, {**names, "y": targets if model.kind == "regression" else None})
         if model.kind == "regression" and dataset.n_targets < 1:
             raise DataError(
                 f"{redact(source.data)} has no targets to compare with; name their array with `y`"
             )
         known = None if model.kind == "regression" else column_of(dataset, targets)
-        engine = stack.enter_context(runner.open_engine(dataset.n_samples))
+        engine = stack.enter_context(do.open_engine(dataset.n_samples))
         if known is None:
-            return model, prediction.evaluate(dataset, found, engine=engine, std=job.std)
+            return model, do("evaluate", prediction.evaluate, dataset, found, engine=engine, std=job.std)
         if model.kind == "clusters":
-            return model, kmeans_labels.evaluate(dataset, known, found, engine=engine)
+            return model, do("evaluate", kmeans_labels.evaluate, dataset, known, found, engine=engine)
         rows = LabelledDataset(dataset, known, class_prediction.read_classes(found))
-        return model, class_prediction.evaluate(rows, found, engine=engine)
+        return model, do("evaluate", class_prediction.evaluate, rows, found, engine=engine)
 
 
 def _make_judged_rows(

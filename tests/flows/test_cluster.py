@@ -209,14 +209,15 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_pass(parameters, tmp_pa
 
 def test_what_does_not_fit_the_data_is_refused_before_an_engine_starts(parameters, tmp_path):
     elsewhere = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
-    (tmp_path / "labels.zarr.png").touch()
     for update, error, words in (
         ({"n_clusters": 1000}, DataError, "n_samples=900"),
         ({"labels": "kind"}, StorageError, "kind"),
-        ({}, OutputExistsError, "the picture would replace it"),
     ):
         with disable_run_logger(), pytest.raises(error, match=words):
             cluster.fn(**parameters.model_copy(update={**elsewhere, **update}).model_dump())
+    (tmp_path / "labels.zarr.png").touch()
+    with disable_run_logger(), pytest.raises(OutputExistsError, match="the picture would replace it"):
+        cluster.fn(**parameters.model_copy(update=elsewhere).model_dump())
 
 
 GOOD = {"data": "data.zarr", "output": "labels.zarr", "model": "model", "n_clusters": 3}

@@ -27,12 +27,12 @@ from rff_dist.flows.running import Form, lend_engine
 from rff_dist.jobs import publishing
 from rff_dist.jobs.cluster import cluster
 from rff_dist.jobs.fields import build, options_of
-from rff_dist.jobs.ingest import Ingestion
+from rff_dist.jobs.ingest import append
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.refresh import update
 from rff_dist.jobs.score import predict
 from rff_dist.jobs.specs import Clustering, Ingest, Predict, Train, Tune, Update
-from rff_dist.jobs.steps import in_this_process, run_steps
+from rff_dist.jobs.steps import in_this_process
 from rff_dist.jobs.train import train
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.appending import append_dataset
@@ -54,10 +54,6 @@ class Job:
     run: Any
 
 
-def ingest(job, runner):
-    return run_steps(Ingestion(job).steps(), runner)
-
-
 JOBS = {
     one.spec: one
     for one in (
@@ -66,7 +62,7 @@ JOBS = {
         Job(Clustering, "cluster", cluster_flow.cluster, cluster_flow.ClusterParameters, cluster),
         Job(Predict, "predict", predict_flow.predict, predict_flow.PredictParameters, predict),
         Job(Update, "update", refresh_flow.refresh, refresh_flow.RefreshParameters, update),
-        Job(Ingest, "ingest", ingest_flow.ingest, ingest_flow.IngestParameters, ingest),
+        Job(Ingest, "ingest", ingest_flow.ingest, ingest_flow.IngestParameters, append),
     )
 }
 
@@ -323,8 +319,8 @@ def test_predictions_have_the_same_bits_by_every_face(trained, folder, tmp_path)
     document = by_command(job, [model, data, tmp_path / "a"], ["--std", "--serial"])
     given = {"model": model, "data": data, "std": True}
     result = by_flow(job, {**given, "output": str(tmp_path / "b")})
-    records = by_python(job, {**given, "output": str(tmp_path / "c")})
-    assert document["model_digest"] == result["model_digest"] == records["score"]["model_digest"]
+    record = by_python(job, {**given, "output": str(tmp_path / "c")}).record
+    assert document["model_digest"] == result["model_digest"] == record["model_digest"]
     for array in ("predictions", "standard_deviations"):
         assert written(tmp_path, "a", array) == written(tmp_path, "b", array)
         assert written(tmp_path, "a", array) == written(tmp_path, "c", array)
@@ -351,8 +347,8 @@ def test_rows_are_ingested_alike_by_every_face(folder, tmp_path):
     job, table = JOBS[Ingest], str(folder / "table.csv")
     document = by_command(job, [table, tmp_path / "a"], ["--append", "--target", "y"])
     result = by_flow(job, {"sources": [table], "data": str(tmp_path / "b"), "targets": ["y"]})
-    records = by_python(job, {"sources": [table], "data": str(tmp_path / "c"), "targets": ["y"]})
-    assert document["n_after"] == result["n_after"] == records["append"]["n_after"] == 400
+    record = by_python(job, {"sources": [table], "data": str(tmp_path / "c"), "targets": ["y"]})
+    assert document["n_after"] == result["n_after"] == record["n_after"] == 400
     assert len({open_dataset(tmp_path / name).fingerprint() for name in "abc"}) == 1
 
 

@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 def write(folder, name, output, **wanted):
     given = {"model": str(folder / name), "data": str(folder / "data"), "output": str(output), **wanted}
-    return scoring.predict(build(Predict, given), in_this_process(ENGINE))["score"]
+    return scoring.predict(build(Predict, given), in_this_process(ENGINE)).record
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_a_kind_does_not_have_is_refused_before_a_pass(folder, tmp_path, na
 def test_rows_of_other_columns_are_refused(folder, tmp_path, name):
     write_dataset(tmp_path / "wide", np.zeros((3, 5)))
     with pytest.raises(DataError, match=r"does not fit .*Give data of the columns"):
-        scoring.open_rows(tmp_path / "wide", scoring.open_model(folder / name))
+        scoring.open_rows(str(tmp_path / "wide"), scoring.open_model(folder / name), {})
 
 
 def test_no_model_is_said(tmp_path):
