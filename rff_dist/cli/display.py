@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from rff_dist.engines.protocol import Engine
     from rff_dist.jobs.fits import JobData
     from rff_dist.jobs.options import Where
-    from rff_dist.jobs.steps import Runner, Step
+    from rff_dist.jobs.steps import Runner
     from rff_dist.jobs.verdict import Comparison
     from rff_dist.ridge.model import RidgeModel
     from rff_dist.selection.cross_validation import CrossValidation
     from rff_dist.storage.datasets import ZarrDataset
-    from rff_dist.typing import Summary
 
 #: Labels and values in words; a value of None is not shown.
 type ShownFacts = dict[str, str | None]
@@ -86,17 +85,11 @@ class Passes:
 
     @property
     def runner(self) -> Runner:
-        """The runner that takes the steps of a job."""
+        """The runner that calls the steps of a job."""
         from rff_dist.jobs.steps import Runner
 
         elsewhere = self.where.cluster.in_environment().elsewhere
         return Runner(self.open, self._call, "rff-dist", elsewhere, count_rows("read"))
-
-    def run(self, steps: Iterable[Step]) -> dict[str, Summary | None]:
-        """Take all steps of a job, and return their records by name."""
-        from rff_dist.jobs.steps import run_steps
-
-        return run_steps(steps, self.runner)
 
     def write_page(
         self,

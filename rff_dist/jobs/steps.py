@@ -1,11 +1,11 @@
-"""How jobs run: in named steps that return records, the same for the command line, the flows and Python.
+"""How jobs run: their steps are called under their names, by the command line, the flows or Python.
 
 The sums of a job's passes are kept until its result is there, so a stopped job goes on when it is repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -13,40 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import InvalidParameterError
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.storage.locations import Location
 from rff_dist.text import human_bytes, redact
-from rff_dist.typing import Summary
 
 if TYPE_CHECKING:
     from rff_dist.storage.writing import Progress
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """Returned by a step that had nothing to do."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a job.
-
-    `name`: of the step and of its record.
-    `run`: does the work and returns the record, which is small and JSON-able.
-    `repeatable`: whether a second try does no harm, since the step only reads, or writes the same again.
-    """
-
-    name: str
-    run: Callable[[], Summary | Skipped]
-    repeatable: bool = False
-
-
-def at_once[R](_: str, step: Callable[[], R], __: bool) -> R:
-    """Call a step, and nothing more."""
-    return step()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +35,7 @@ class Runner:
     """
 
     open_engine: Callable[[int], AbstractContextManager[Engine]]
-    call: Callable[[str, Callable[[], Any], bool], Any] = at_once
+    call: Callable[[str, Callable[[], Any], bool], Any] = lambda _, step, __: step()
     holder: str = "a job"
     elsewhere: bool = False
     observer: Progress | None = None
@@ -80,22 +52,6 @@ class Runner:
 def in_this_process(engine: Engine | None = None) -> Runner:
     """Return a runner for Python: on the given engine, which is left open, or without Dask."""
     return Runner(lambda _: SerialEngine() if engine is None else nullcontext(engine))
-
-
-def made[T](value: T | None) -> T:
-    """Return what an earlier step made.
-
-    Raises InvalidParameterError if that step was not taken.
-    """
-    if value is None:
-        raise InvalidParameterError("the steps of a job were not taken in their order; see its `steps`")
-    return value
-
-
-def run_steps(steps: Iterable[Step], runner: Runner) -> dict[str, Summary | None]:
-    """Take all steps in their order, and return their records by name; None of those that were skipped."""
-    records = {step.name: runner.call(step.name, step.run, step.repeatable) for step in steps}
-    return {name: None if isinstance(one, Skipped) else one for name, one in records.items()}
 
 
 @contextmanager
