@@ -58,7 +58,8 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
     check_fits(dataset, space.width, lloyd, engine=engine)
     moments = inspection.inspect(dataset, engine=engine)
     feature_map = draw_features(dataset, space, moments, engine=engine)
-    found = find_clusters(dataset, feature_map, lloyd, moments=moments, engine=engine)
+    job = measure(dataset, feature_map, moments, engine=engine)
+    [found] = finish(iterate(job, start(job, lloyd, (lloyd.n_clusters,)), lloyd))
     return replace(found, card=describe_dataset(dataset))
 
 
