@@ -53,7 +53,6 @@ FIRST = {
     "--components": "D, the number of features",
     "--alpha": "The penalty, or what chooses it",
     "--classify": "y holds labels: train a classifier",
-    "--loss": "squared, logistic or squared_hinge",
     "--register": "Publish the next version of models/NAME",
     "--overwrite": "Replace what is there",
     "--plot": "",
