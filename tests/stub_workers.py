@@ -127,7 +127,7 @@ class Stub:
             if function in ("Parcel", "place_beside"):  # of this test's own client
                 [pickled] = (one for one in arguments if isinstance(one, bytes))
                 self.given[message["key"]] = cloudpickle.loads(pickled)
-            if function == "run_blocks":
+            if function == "run_blocks" and arguments[3]:  # which is empty in a merge
                 job, seconds = (self.given[one.key] for one in arguments[:2])
                 asyncio.get_running_loop().call_later(seconds, self._finish_run, message, job, arguments[2])
             else:

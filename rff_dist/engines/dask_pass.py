@@ -9,11 +9,11 @@ import math
 import operator
 import queue
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
 import dask.config
@@ -26,7 +26,7 @@ from rff_dist.engines.dask_workers import POLL_S, STUCK_S, Workers
 from rff_dist.engines.kept import MOST_RUNS
 from rff_dist.engines.progress import BlockDone, PassMerging
 from rff_dist.engines.serial import BlockFailed, block_error, failure_of, name_block
-from rff_dist.engines.worker import PassTask, TotalLostError, add_totals, fetch_total, pack, run_blocks
+from rff_dist.engines.worker import PassTask, TotalLostError, fetch_total, pack, run_blocks
 from rff_dist.errors import BlockError, ClusterError, ClusterLostError, RFFDistError
 
 type Future = distributed.Future[Any]
@@ -76,8 +76,8 @@ class _Chain:
     `worker`: None where the total is on another worker, or on none.
     `total`: the latest total that is done; None before the first.
     `shares`: the blocks in the total.
-    `runs`: runs under way, in their order; each continues the total before it.
-    `merge`: the task that merges the total of `other`, another worker's chain, into this one.
+    `tasks`: runs under way, in their order, each with its blocks; or a merge, with the chain whose total it
+      adds. Each continues the total before it.
     `is_taken`: whether the total is being merged into another chain's.
     `is_apart`: whether a merge of it failed, as between workers that do not reach one another, so that the
       client fetches this total.
@@ -86,32 +86,36 @@ class _Chain:
     worker: str | None
     total: Future | None = None
     shares: list[_Share] = field(default_factory=list)
-    runs: deque[tuple[Future, _Share]] = field(default_factory=deque)
-    merge: Future | None = None
-    other: _Chain | None = None
+    tasks: deque[tuple[Future, _Share | _Chain]] = field(default_factory=deque)
     is_taken: bool = False
     is_apart: bool = False
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
-        return not self.runs and self.merge is None and not self.is_taken
+        return not self.tasks and not self.is_taken
 
     @property
-    def has_lost_total(self) -> bool:
-        """Whether no worker has the total any more. Workers that retire hand their totals on before."""
-        return self.total is not None and self.total.status != "finished"
+    def has_no_total(self) -> bool:
+        """Whether no worker has its total, or none any more. Workers that retire hand totals on before."""
+        return self.total is None or self.total.status != "finished"
 
-    def is_cut_off(self, *, gone: bool) -> bool:
-        """Return whether the merge under way has lost its worker, which is `gone`, or one of its totals."""
-        return self.other is not None and (gone or self.has_lost_total or self.other.has_lost_total)
+    @property
+    def merged(self) -> _Chain | None:
+        """The chain whose total is being merged into this one."""
+        return next((what for _, what in self.tasks if isinstance(what, _Chain)), None)
 
-    def give_up_merge(self) -> None:
-        """Give up the merge under way, so that both totals can be merged with others."""
-        if self.merge is not None and self.other is not None:
-            self.merge.release()
-            self.other.is_taken = False
-            self.merge = self.other = None
+    def stop(self) -> list[_Share]:
+        """Give up what is under way, and return its blocks; totals can then be merged with others."""
+        shares = []
+        for future, what in self.tasks:  # all of them, because a run that waits for another keeps it too
+            future.release()
+            if isinstance(what, _Chain):
+                what.is_taken = False
+            else:
+                shares.append(what)
+        self.tasks.clear()
+        return shares
 
 
 class _Queue:
@@ -184,10 +188,10 @@ class Pass:
         self._workers, self._blocks, self._tasks = workers, blocks, tasks
         self._chains: list[_Chain] = []
         self._present: Mapping[str, int] = {}
-        self._by_key: dict[Any, _Chain] = {}
         self._n_tasks = 0
         self._told = bytearray(len(blocks))
-        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        #: What workers told; None when a task is done.
+        self._news: queue.SimpleQueue[tuple[str, list[tuple[int, float]]] | None] = queue.SimpleQueue()
         #: The number of blocks that are in no total.
         self.n_left = len(blocks)
         self._queue = _Queue(len(blocks), tasks)
@@ -206,8 +210,7 @@ class Pass:
         is_told = False
         while not self._is_complete():
             self._give_out()
-            for news in self._next_news():
-                yield from self._take_in(news)
+            yield from self._take_in()
             if all(self._told) and not is_told:
                 is_told = True
                 yield PassMerging(self._tasks.task.label, len(self._chains))
@@ -251,9 +254,9 @@ class Pass:
         # Not by `Client.cancel`: if a task was forgotten already, it fails an assertion in the scheduler
         # (2026.8), which then drops the client.
         for chain in self._chains:
-            for future in (chain.total, chain.merge, *(future for future, _ in chain.runs)):
-                if future is not None:
-                    future.release()
+            chain.stop()
+            if chain.total is not None:
+                chain.total.release()
         self._chains.clear()
 
     # -- what is given out -----------------------------------------------------------------------------
@@ -261,10 +264,7 @@ class Pass:
     def _give_out(self) -> None:
         self._look_for_lost()
         while self._queue and (free := self._free_workers()):
-            shares: list[_Share] = []
-            while self._queue and len(shares) < len(free):
-                shares.append(self._queue.take(len(self._present)))
-            self._start_runs(free[: len(shares)], shares)
+            self._start_runs([(one, self._queue.take(len(self._present))) for one in free if self._queue])
         if not self._queue:
             self._merge_idle()
 
@@ -277,75 +277,61 @@ class Pass:
             if not self._may_run(chain):
                 closed.add(chain.worker)
         free = [own.get(worker) or _Chain(worker) for worker in self._present if worker not in closed]
-        least = min((len(chain.runs) for chain in free), default=0)
-        return [chain for chain in free if len(chain.runs) == least]
+        least = min((len(chain.tasks) for chain in free), default=0)
+        return [chain for chain in free if len(chain.tasks) == least]
 
     def _may_run(self, chain: _Chain) -> bool:
         if chain.is_idle:
             return True
-        if chain.merge is not None or chain.is_taken or len(chain.runs) > 1:
+        if chain.is_taken or len(chain.tasks) > 1 or isinstance(share := chain.tasks[0][1], _Chain):
             return False
-        expected = len(chain.runs[0][1].positions) * self._queue.seconds_per_block
+        expected = len(share.positions) * self._queue.seconds_per_block
         return self._tasks.source is not None or expected < SHORT_S
 
-    def _start_runs(self, chains: Sequence[_Chain], shares: Sequence[_Share]) -> None:
-        """Start a run on each chain's worker, one share of blocks for each."""
-        tasks = self._tasks
-        arguments: list[list[Any]] = []
-        for chain, share in zip(chains, shares, strict=True):
-            first = share.positions.start
-            blocks = self._blocks[first : share.positions.stop]
-            before: Any = [future for future, _ in chain.runs][-1:]
-            if not before and chain.total is not None:
-                before = cast("tuple[str, int]", chain.total.key)[1]  # by name: see the class
-            arguments.append([first, blocks, before])
-            if tasks.source is not None:
-                arguments[-1].append(list(tasks.client.compute(tasks.source.lazy(blocks[0]))))
-        futures = self._submit(run_blocks, chains, arguments)
-        for chain, share, future in zip(chains, shares, futures, strict=True):
-            if chain.total is None and not chain.runs:  # it is new
+    def _start_runs(self, runs: Sequence[tuple[_Chain, _Share]]) -> None:
+        """Start a run on each chain's worker."""
+        given = []
+        for chain, share in runs:
+            blocks = self._blocks[share.positions.start : share.positions.stop]
+            before = [future for future, _ in chain.tasks][-1:]
+            arguments = [share.positions.start, blocks, [] if before else _names_of_totals(chain), before]
+            if (source := self._tasks.source) is not None:
+                arguments.append(list(self._tasks.client.compute(source.lazy(blocks[0]))))
+            given.append((chain, share, arguments))
+            if chain.total is None and not chain.tasks:  # it is new
                 self._chains.append(chain)
-            chain.runs.append((future, share))
+        self._submit(given)
 
-    def _submit(
-        self, task: Any, chains: Sequence[_Chain], arguments: Sequence[Sequence[Any]]
-    ) -> list[Future]:
-        """Run a task on each chain's worker, with arguments of its own: one message for all of them."""
+    def _submit(self, given: Sequence[tuple[_Chain, _Share | _Chain, Sequence[Any]]]) -> None:
+        """Run tasks, each on its chain's worker; given is what it adds to the total, and its arguments."""
         tasks, n_before = self._tasks, self._n_tasks
-        self._n_tasks += len(chains)
+        self._n_tasks += len(given)
         name = f"{tasks.task.label}-{tasks.task.number}"
         keys = [(name, number) for number in range(n_before, self._n_tasks)]
-        workers = {key: [chain.worker] for key, chain in zip(keys, chains, strict=True)}
-        given = [(tasks.job, tasks.state, *one) for one in arguments]
+        workers = {key: [chain.worker] for key, (chain, *_) in zip(keys, given, strict=True)}
+        arguments = zip(*((tasks.job, tasks.state, *one) for *_, one in given), strict=True)
         # A message for each would take 2.0 ms of the scheduler's time a task, this takes 1.1.
         with annotate(workers=workers.__getitem__):
-            futures = tasks.client.map(task, *map(list, zip(*given, strict=True)), key=keys, pure=False)
+            futures = tasks.client.map(run_blocks, *map(list, arguments), key=keys, pure=False)
         news = self._news
-        for key, chain, future in zip(keys, chains, futures, strict=True):
-            self._by_key[key] = chain
+        for future, (chain, what, _) in zip(futures, given, strict=True):
+            chain.tasks.append((future, what))
             # Not a method of this object: a cycle of references would keep the futures until it is collected.
-            future.add_done_callback(lambda _, key=key: news.put(key))
-        return futures
+            future.add_done_callback(lambda _: news.put(None))
 
     def _merge_idle(self) -> None:
         """Merge the totals of workers without work, two at a time."""
-        idle = [chain for chain in self._chains if chain.is_idle and chain.total is not None]
-        idle = [chain for chain in idle if not chain.is_apart]
+        idle = [one for one in self._chains if one.is_idle and one.total is not None and not one.is_apart]
         idle.sort(key=lambda chain: chain.worker in self._present)
-        pairs = []
-        while len(idle) > 1:
+        given = []
+        while len(idle) > 1 and self._present:
             left, right = idle.pop(), idle.pop()
             if left.worker not in self._present:
-                if not self._present:
-                    break
                 left.worker = next(iter(self._present))
-            left.other, right.is_taken = right, True
-            pairs.append((left, right))
-        if pairs:
-            totals = [[cast("Any", chain.total).key[1] for chain in pair] for pair in pairs]
-            merges = self._submit(add_totals, [left for left, _ in pairs], totals)
-            for (left, _), merge in zip(pairs, merges, strict=True):
-                left.merge = merge
+            right.is_taken = True
+            given.append((left, right, [0, [], _names_of_totals(left, right), []]))
+        if given:
+            self._submit(given)
 
     # -- what comes back -------------------------------------------------------------------------------
 
@@ -357,58 +343,45 @@ class Pass:
             and sum(not chain.is_apart for chain in self._chains) < 2
         )
 
-    def _next_news(self) -> list[Any]:
-        """Wait for news, and return all that there are, so that one look for free workers serves all."""
-        try:
-            news = [self._news.get(timeout=POLL_S)]
-        except queue.Empty:
-            return [None]
+    def _take_in(self) -> Iterator[BlockDone]:
+        """Wait for news, and take in all that there are, so that one look for free workers serves all."""
+        news = []
+        with contextlib.suppress(queue.Empty):
+            news.append(self._news.get(timeout=POLL_S))
+        # Looked at first: what a task told before its end is then among the news.
+        done = {future.key for chain in self._chains for future, _ in chain.tasks if future.done()}
         with contextlib.suppress(queue.Empty):
             while True:
                 news.append(self._news.get_nowait())
-        return news
-
-    def _take_in(self, news: Any) -> Iterator[BlockDone]:
-        """Process what a worker told, the key of a task that is done, or None to look at all chains."""
-        if isinstance(news, tuple) and isinstance(news[1], list):
-            worker, timings = news
+        for worker, timings in filter(None, news):
             self._queue.time([seconds for _, seconds in timings])
             yield from self._untold(worker, timings)
-            return
-        if news is None:  # for a total that was lost and came back no second key comes
-            done = list(self._chains)
-            for key in [run[0].key for chain in done for run in chain.runs if run[0].done()]:
-                self._by_key.pop(key, None)
-        else:
-            done = [chain for chain in [self._by_key.pop(news, None)] if chain is not None]
-        for share in [share for chain in done for share in self._advance(chain)]:
-            yield from self._untold("unknown", ((i, math.nan) for i in share.positions))
+        for chain in [one for one in self._chains if one.tasks and one.tasks[0][0].key in done]:
+            for share in self._advance(chain, done):
+                yield from self._untold("unknown", ((i, math.nan) for i in share.positions))
 
-    def _advance(self, chain: _Chain) -> Iterator[_Share]:
+    def _advance(self, chain: _Chain, done: Container[Any]) -> Iterator[_Share]:
         """Take over the totals that are done, in their order, and yield the blocks that they add."""
-        while chain.runs and chain.runs[0][0].done() and chain.runs[0][0].key not in self._by_key:
-            future, share = chain.runs[0]
+        while chain.tasks and chain.tasks[0][0].key in done:
+            future, what = chain.tasks[0]
             if _has_lost_total(future):
-                chain.worker = None
+                if isinstance(what, _Chain):
+                    chain.is_apart = what.is_apart = True
+                    chain.stop()
+                else:
+                    chain.worker = None
                 self._give_up_lost()
                 return
-            self._check(future, share)
-            chain.runs.popleft()
+            self._check(future, what)
+            chain.tasks.popleft()
             chain.total = future
-            chain.shares.append(share)
-            self.n_left -= len(share.positions)
-            yield share
-        if chain.merge is not None and chain.other is not None and chain.merge.done():
-            if _has_lost_total(chain.merge):
-                chain.is_apart = chain.other.is_apart = True
-                chain.give_up_merge()
-                self._give_up_lost()
-                return
-            self._check(chain.merge, None)
-            chain.total, chain.merge = chain.merge, None
-            chain.shares += chain.other.shares
-            self._chains.remove(chain.other)
-            chain.other = None
+            if isinstance(what, _Chain):
+                chain.shares += what.shares
+                self._chains.remove(what)
+            else:
+                chain.shares.append(what)
+                self.n_left -= len(what.positions)
+                yield what
 
     def _untold(self, worker: str, timings: Any) -> Iterator[BlockDone]:
         for position, seconds in timings:
@@ -429,22 +402,14 @@ class Pass:
         for chain in list(self._chains):
             if chain.total is not None and _has_lost_total(chain.total):
                 chain.worker = None
-            gone = chain.worker not in self._present
-            if gone and chain.runs:
-                (_, begun), *waiting = chain.runs
-                for future, _ in chain.runs:
-                    future.release()  # of all runs, because one that waits for another keeps it too
-                chain.runs.clear()
-                self._give_again([begun], n_deaths=1)  # only this one may have killed the worker
-                self._give_again([share for _, share in waiting])
-            if chain.is_cut_off(gone=gone):
-                chain.give_up_merge()
+            if chain.worker not in self._present:
+                begun, waiting = (shares := chain.stop())[:1], shares[1:]
+                self._give_again(begun, n_deaths=1)  # only this one may have killed the worker
+                self._give_again(waiting)
+            elif (other := chain.merged) is not None and (chain.has_no_total or other.has_no_total):
+                chain.stop()
         for chain in list(self._chains):
-            if (
-                chain.worker not in self._present
-                and chain.is_idle
-                and (chain.total is None or chain.has_lost_total)
-            ):
+            if chain.worker not in self._present and chain.is_idle and chain.has_no_total:
                 self._chains.remove(chain)
                 if chain.total is not None:
                     chain.total.release()
@@ -498,28 +463,33 @@ class Pass:
 
     # -- what goes wrong -------------------------------------------------------------------------------
 
-    def _check(self, future: Future, share: _Share | None) -> None:
-        if future.status == "error":
-            self._fail(future.exception(), share)
+    def _check(self, future: Future, what: _Share | _Chain) -> None:
+        """Raise what a task failed of; `what` it adds."""
         if future.status == "cancelled":
             raise CancelledError(f"the task {future.key} was cancelled")
-
-    def _fail(self, error: BaseException, share: _Share | None) -> NoReturn:
+        error = future.exception() if future.status == "error" else None
         if isinstance(error, BlockFailed):
             raise failure_of(error)
         if isinstance(error, KilledWorker):
-            what = "a merge of partials" if share is None else self._name_blocks(share.positions)
-            kind = ClusterError if share is None else BlockError
-            raise _killed(kind, what, error.allowed_failures + 1) from error
-        if share is None or self._tasks.source is None or isinstance(error, RFFDistError):
+            is_run = isinstance(what, _Share)
+            name = self._name_blocks(what.positions) if isinstance(what, _Share) else "a merge of partials"
+            raise _killed(BlockError if is_run else ClusterError, name, error.allowed_failures + 1) from error
+        if error is None:
+            return
+        if isinstance(what, _Chain) or self._tasks.source is None or isinstance(error, RFFDistError):
             raise error
-        raise block_error(self._blocks[share.positions[0]], error) from error
+        raise block_error(self._blocks[what.positions[0]], error) from error
 
     def _name_blocks(self, positions: range) -> str:
         first, last = self._blocks[positions[0]], self._blocks[positions[-1]]
         if first is last:
             return name_block(first)
         return f"blocks {first.index} to {last.index} (rows {first.start}:{last.stop})"
+
+
+def _names_of_totals(*chains: _Chain) -> list[int]:
+    """Return the totals that there are by the numbers of their tasks: see `Pass`."""
+    return [cast("Any", chain.total.key)[1] for chain in chains if chain.total is not None]
 
 
 def _has_lost_total(task: Future) -> bool:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import cache
-from typing import Any
 
 from rff_dist.errors import MissingDependencyError
 
@@ -39,14 +38,16 @@ class PassCounters:
                 "rff_dist[metrics], where the scheduler runs"
             ) from error
 
-        def counter(name: str, documentation: str) -> Any:
-            return Counter(f"rff_dist_{name}", documentation, ["pass"])
-
-        self._blocks = counter("blocks", "Blocks that were finished")
-        self._rows = counter("rows", "Rows of the blocks that were finished")
-        self._bytes = counter("bytes", "Bytes of these rows, uncompressed")
-        self._seconds = counter("seconds", "Seconds that the blocks' functions took")
-        self._retries = counter("retries", "Times that a block was begun again")
+        self._counters = {
+            name: Counter(f"rff_dist_{name}", documentation, ["pass"])
+            for name, documentation in (
+                ("blocks", "Blocks that were finished"),
+                ("rows", "Rows of the blocks that were finished"),
+                ("bytes", "Bytes of these rows, uncompressed"),
+                ("seconds", "Seconds that the blocks' functions took"),
+                ("retries", "Times that a block was begun again"),
+            )
+        }
         self._done: OrderedDict[str, bytearray] = OrderedDict()
 
     def count_block(
@@ -67,16 +68,13 @@ class PassCounters:
         if done[index]:
             return
         done[index] = 1
-        self._blocks.labels(label).inc()
-        self._rows.labels(label).inc(n_samples)
-        self._bytes.labels(label).inc(n_bytes)
-        self._seconds.labels(label).inc(seconds)
-        # Without this a pass without retries would have no series, and not one of 0.
-        self._retries.labels(label).inc(0)
+        # Without retries=0 a pass without retries would have no series, and not one of 0.
+        self.count(label, blocks=1, rows=n_samples, bytes=n_bytes, seconds=seconds, retries=0)
 
-    def count_retries(self, label: str, n_blocks: int) -> None:
-        """Count blocks that were given out again."""
-        self._retries.labels(label).inc(n_blocks)
+    def count(self, label: str, **numbers: float) -> None:
+        """Add to the counters of a pass, by their names."""
+        for name, number in numbers.items():
+            self._counters[name].labels(label).inc(number)
 
 
 @cache

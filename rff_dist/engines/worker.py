@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -192,7 +192,7 @@ class CountBlocks(distributed.SchedulerPlugin):
             return
         if len(msg) == 2:
             label, n_blocks = msg
-            self._counters.count_retries(label, n_blocks)
+            self._counters.count(label, retries=n_blocks)
             return
         number, label, _, timings, bytes_per_row = msg
         for position, n_samples, seconds in timings:
@@ -225,15 +225,18 @@ def run_blocks(
     state: Parcel,
     first: int,
     blocks: Sequence[Block],
-    before: Sequence[Any] | int,
+    names: Sequence[int],
+    before: Sequence[Any] = (),
     arrays: Sequence[Any] | None = None,
 ) -> Any:
-    """Return the total of a run of blocks, together with the worker's total before it.
+    """Return the total of a run of blocks, together with totals before it; without blocks, of these alone.
 
     `first`: position of the run's first block in the pass.
-    `before`: a sequence with the total before, or an empty one; or the number of this worker's task whose
-      result it is.
+    `names`: totals before, by the numbers of their tasks: Dask would fetch an argument again and again from a
+      worker that is out of reach.
+    `before`: one of this worker that is not done when this task is given out, or none.
     `arrays`: X, y and the weights, if other tasks made the rows; the run is then a single block.
+    Raises TotalLostError if a total is out of reach.
     """
     job: PassTask = task.value
     function = job.function
@@ -241,20 +244,20 @@ def run_blocks(
         function = partial(_on_rows, job.function, Rows(blocks[0], *arrays))
     worker = distributed.get_worker()
     report = _Report(job, worker, first)
-    if isinstance(before, int):
-        before = [_result_here(worker, (report.key[0], before))]
+    totals = [*before, *(_fetched(worker, report.key, number) for number in names)]
     reduction = Reduction(function, state.value, job.combine, report.done)
     with _one_run_at_a_time:
         state.check()  # a worker that came after the broadcast has not checked yet
         try:
-            with using_threads(worker.state.nthreads):
-                total = _sum_up(reduction, job.kept, first, blocks)
+            if blocks:
+                with using_threads(worker.state.nthreads):
+                    totals.append(_sum_up(reduction, job.kept, first, blocks))
+                report.tell()
         except BlockFailed as error:
             failure = BlockFailed(error.block, worker.address)
             failure.__cause__ = _picklable(cast("Exception", error.__cause__))
         else:
-            report.tell()
-            return total if not before else job.combine(before[0], total)
+            return reduce(job.combine, totals)
     # Raised out here, it has no context, which would be pickled beside the cause and might not be picklable.
     raise failure
 
@@ -324,28 +327,14 @@ def _is_unwanted(worker: distributed.Worker, key: tuple[str, int]) -> bool:
     return task is None or task.state == "cancelled"
 
 
-def _result_here(worker: distributed.Worker, key: tuple[str, int]) -> Any:
-    """Return the result of a task of this worker; raise TotalLostError if it is no longer here."""
+def _fetched(worker: distributed.Worker, here: tuple[str, int], number: int) -> Any:
+    """Return the result of another task of a pass; raise TotalLostError if it is out of reach.
 
-    async def look() -> list[Any]:
-        return [worker.data[key]] if key in worker.data else []
-
-    found = sync(worker.loop, look)  # in the loop's thread, where nothing else changes `worker.data`
-    if not found:
-        raise TotalLostError(f"the result of {key} is not on worker {worker.address}")
-    return found[0]
-
-
-def add_totals(task: Parcel, _: Parcel, left: int, right: int) -> Any:
-    """Merge two totals, given by the numbers of their tasks; raise TotalLostError if one is out of reach.
-
-    They are no arguments of this task: Dask fetches those again and again from a worker that is out of reach.
+    `here`: the task that asks for it.
     """
-    worker = distributed.get_worker()
-    here = cast("tuple[str, int]", worker.get_current_task())
+    key = (here[0], number)
 
-    async def fetch(number: int) -> Any:
-        key = (here[0], number)
+    async def fetch() -> Any:  # in the loop's thread, where nothing else changes `worker.data`
         if key in worker.data:
             return worker.data[key]
         fetching = asyncio.ensure_future(fetch_total(worker, key))
@@ -355,9 +344,7 @@ def add_totals(task: Parcel, _: Parcel, left: int, right: int) -> Any:
                 fetching.cancel()
         return await fetching
 
-    totals = [sync(worker.loop, fetch, number) for number in (left, right)]
-    with _one_run_at_a_time:
-        return task.value.combine(*totals)
+    return sync(worker.loop, fetch)
 
 
 async def fetch_total(here: distributed.Worker | distributed.Client, key: tuple[str, int]) -> Any:
@@ -382,7 +369,7 @@ def check_state(state: Parcel) -> None:
     state.check()
 
 
-_TASKS = (place_beside, run_blocks, add_totals, pack, check_state)
+_TASKS = (place_beside, run_blocks, pack, check_state)
 
 
 def _picklable(error: Exception) -> Exception:
