@@ -233,12 +233,10 @@ class DaskEngine(Engine):
             With a table, if a worker has other versions.
         """
         found = self.ask_workers(make_fact_reader())
-        workers = self._workers.facts()
-        answered = {address: facts for address, facts in found.items() if isinstance(facts, dict)}
         return [
-            WorkerFacts(address, memory_limit=int(workers[address]["memory_limit"] or 0), **facts)
-            for address, facts in answered.items()
-            if address in workers
+            WorkerFacts(address, memory_limit=int(known["memory_limit"] or 0), **found[address])
+            for address, known in self._workers.facts().items()
+            if isinstance(found.get(address), dict)
         ]
 
     @contextlib.contextmanager

@@ -19,6 +19,7 @@ import distributed
 from distributed import rpc
 from distributed.comm.addressing import parse_host_port
 from distributed.deploy.utils import nprocesses_nthreads
+from distributed.utils import asciitable
 
 from rff_dist.engines.cluster import is_loopback
 from rff_dist.engines.serial import check_optional_count
@@ -339,11 +340,7 @@ def check_versions(client: Mapping[str, Any], workers: Mapping[str, Mapping[str,
     wrong = [(worker, *versions) for worker, versions in zip(workers, there, strict=True) if versions != here]
     if not wrong:
         return
-    lines = [("where", *names), ("client", *here), *wrong]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
-    )
+    table = asciitable(("where", *names), [("client", *here), *wrong])
     raise ClusterError(
         f"{len(wrong)} workers run other versions than the client, so their bits may differ; "
         f"install the same versions on both sides:\n{table}"

@@ -137,9 +137,7 @@ class Workers:
 
     def ask(self, call: Callable[[], Any]) -> Any:
         """Call a method of the client; raise ClusterLostError if it takes longer than `ANSWER_S`."""
-        with self.errors(talking=True):
-            # In the client's own thread, its methods return coroutines.
-            return self._client.sync(call, callback_timeout=ANSWER_S)
+        return self._client.sync(self._answer, call)
 
     def facts(self) -> dict[str, Any]:
         """Return what the scheduler knows of each worker, by address."""

@@ -8,12 +8,12 @@ event          and its members
 =============  =====================================================================================
 pass started   pass, n_blocks, rows
 pass resumed   pass, kept (rows whose sums are there), rows
-block done     pass, block (its index), start, stop, rows, seconds, worker
+block done     pass, block (its index), seconds, worker, start, stop, rows
 pass finished  pass, seconds
 pass failed    pass, seconds, error
 remark         pass, text
 rounds         pass, limit, done
-work           pass, operations, n_components
+work           pass, operations, n_components, fixed_point
 =============  =====================================================================================
 
 The lines are records of Python's own logging below the logger `rff_dist`, so a program may send them

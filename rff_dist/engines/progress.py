@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from rich.console import Console
@@ -224,29 +225,19 @@ class LogObserver:
 
 def describe_event(event: Event) -> dict[str, Any]:
     """Return an event as members of a JSON object, see `rff_dist.engines.logs`."""
+    members = {one.name: getattr(event, one.name) for one in fields(event)}
     match event:
-        case PassStarted():
-            more: dict[str, Any] = {"n_blocks": event.n_blocks, "rows": event.n_samples}
-            name = "pass started"
-        case PassResumed():
-            name, more = "pass resumed", {"kept": event.n_kept, "rows": event.n_samples}
         case BlockDone(block=block):
-            where = {"block": block.index, "start": block.start, "stop": block.stop, "rows": block.n_samples}
-            name, more = "block done", {**where, "seconds": event.seconds, "worker": event.worker}
-        case PassMerging():
-            name, more = "pass merging", {"totals": event.n_totals}
-        case PassFinished():
-            name, more = "pass finished", {"seconds": event.seconds}
-        case PassFailed():
-            name = "pass failed"
-            more = {"seconds": event.seconds, "error": f"{type(event.error).__name__}: {event.error}"}
-        case Remark():
-            name, more = "remark", {"text": event.text}
-        case Rounds():
-            name, more = "rounds", {"limit": event.limit, "done": event.done}
-        case Work():
-            name, more = "work", {"operations": event.operations, "n_components": event.n_components}
-    return {"event": name, "pass": event.label, **more}
+            rows = {"start": block.start, "stop": block.stop, "n_samples": block.n_samples}
+            members |= {"block": block.index} | rows
+        case PassFailed(error=error):
+            members["error"] = f"{type(error).__name__}: {error}"
+    name = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(event).__name__).lower()
+    return {"event": name, **{_IN_LOGS.get(key, key): value for key, value in members.items()}}
+
+
+# Members of events whose names in logs are others.
+_IN_LOGS = {"label": "pass", "n_samples": "rows", "n_kept": "kept", "n_totals": "totals"}
 
 
 class _RowsPerSecond(ProgressColumn):
@@ -350,7 +341,7 @@ class RichProgress:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._print(text)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _tick(self) -> None:
         """Show that the job is at work while no events come."""
@@ -399,10 +390,10 @@ class RichProgress:
                 phase.busy += event.seconds
                 phase.merging = ""
             case PassFailed():
-                self._print(str(event))
+                self.say(str(event))
             case PassResumed() if event.n_kept < event.n_samples or not self._resumed:
                 self._resumed = True
-                self._print(str(event))
+                self.say(str(event))
         self._show(phase)
         if not isinstance(event, PassFailed | PassFinished | PassResumed):
             self._line(phase.line(), at_once=event.label != self._told and not isinstance(event, Rounds))
@@ -433,7 +424,4 @@ class RichProgress:
         now = time.perf_counter()
         if not self._console.is_terminal and (at_once or now - self._said > self.EVERY):
             self._said, self._told = now, self._phase.label
-            self._print(text)
-
-    def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self.say(text)

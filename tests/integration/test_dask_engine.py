@@ -410,7 +410,7 @@ def test_other_versions_on_workers_are_refused_with_a_table(
     monkeypatch.setattr("distributed.versions.get_versions", lambda packages=None: here)
     engine = DaskEngine(client=embedded.client)
     with pytest.raises(
-        ClusterError, match=r"(?s)other versions.*where +python .*numpy.*client .*1\.0.*tls://"
+        ClusterError, match=r"(?s)other versions.*where[ |]+python .*numpy.*client .*1\.0.*tls://"
     ):
         engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
 
