@@ -241,17 +241,10 @@ CHOSEN_BY = {
 }
 
 
-def chosen_by(card: Mapping[str, Any], *, any_path: bool) -> str:
-    """Return what a model's alpha was chosen by, a key of `CHOSEN_BY`.
-
-    `any_path`: whether the model holds the errors of several alphas.
-    """
-    given = card.get("alpha_given")
-    if "chosen_by" in card:
-        by = str(card["chosen_by"])
-        return "cv-1se" if by == "cv" and given == "cv-1se" else by
-    # Cards of older releases do not say.
-    return "given" if not any_path else "evidence" if given == "evidence" else "gcv"
+def chosen_by(card: Mapping[str, Any]) -> str:
+    """Return what a model's alpha was chosen by, a key of `CHOSEN_BY`."""
+    by = str(card["chosen_by"])
+    return "cv-1se" if by == "cv" and card["alpha_given"] == "cv-1se" else by
 
 
 def classifier_facts(found: Mapping[str, Any]) -> ShownFacts:
@@ -344,7 +337,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
     else:
         of_scale = "" if scale is None else f", length scale {number(scale)}"
     error, kernel = plus_minus(row["score"], row["standard_error"]), shortened_text(row["kernel"])
-    return f"{kernel}{of_scale}, {row.get('features', 'fourier')}, error {error} of the variance"
+    return f"{kernel}{of_scale}, {row['features']}, error {error} of the variance"
 
 
 def candidates_view(candidates: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -364,7 +357,7 @@ def candidates_view(candidates: Sequence[Mapping[str, Any]]) -> RenderableType:
         table.add_row(
             f"{shortened_text(one['kernel'])}{' ←' if one is best else ''}",
             "by column" if isinstance(scale, list) else number(scale),
-            one.get("features", "fourier"),
+            one["features"],
             f"{one['n_components']:,}",
             number(one["alpha"]),
             plus_minus(one["score"], one["standard_error"]),

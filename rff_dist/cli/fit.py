@@ -113,7 +113,7 @@ def _describe_fit(found: Training, seed: int) -> dict[str, Any]:
         "n_targets": model.n_targets,
         **{name: value for name, value in found.chosen.items() if name != "fit_seconds"},
         **_describe_features(feature_map, seed),
-        "alpha_chosen_by": display.chosen_by(model.card, any_path=bool(model.selection)),
+        "alpha_chosen_by": display.chosen_by(model.card),
         "alpha_at_end_of_path": _end_of_path(solved),
         "alpha_path": _ends_of_path(solved),
         "gcv": None if selection is None else selection.score,

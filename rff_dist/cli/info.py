@@ -224,7 +224,7 @@ def _ridge_facts(record: Record, products: Mapping[str, Any] | None) -> ShownFac
         drawn = f", {spec['map']}, {spec['design']}, seed {spec['seed']}"
     elif "jitter" in features:
         drawn = f", jitter {features['jitter']:.3g}"
-    by = display.chosen_by(card, any_path=any(name.startswith("selection_") for name in record.arrays))
+    by = display.chosen_by(card)
     kept = "stored" if "statistics" in metadata else "not stored"
     packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
     outputs = display.features_and_targets(features["n_features"], n_targets, classifier)

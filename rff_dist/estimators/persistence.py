@@ -125,8 +125,7 @@ def _unfitted(model: Any) -> RFFRidge | RFFClassifier | RFFKMeans:
     if isinstance(model, Clusters):
         return RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
     if "classifier" not in model.card:
-        per_target = model.card.get("alpha_per_target", False)
-        return RFFRidge(**_parameters_of(model), alpha_per_target=per_target)
+        return RFFRidge(**_parameters_of(model), alpha_per_target=model.card["alpha_per_target"])
     facts = model.card["classifier"]
     weight = facts["class_weight"]
     if isinstance(weight, list):
@@ -137,16 +136,12 @@ def _unfitted(model: Any) -> RFFRidge | RFFClassifier | RFFKMeans:
 
 def _parameters_of(model: RidgeModel) -> dict[str, Any]:
     """Return the parameters for another fit of the same kind."""
-    # cards of earlier releases lack some of these
-    repeated = model.statistics is not None and model.statistics.spec.frequency_weights
-    features = _features_of(model.feature_map)
+    card = model.card
     return {
-        **features,
-        "standardize": model.card.get("standardize", features["standardize"]),
-        "alpha": model.card.get("alpha_given", "auto" if model.selection else model.alpha),
-        "cv": folds_from_dict(model.card["folds"]) if "folds" in model.card else None,
-        "fit_intercept": bool(model.card.get("fit_intercept", True)),
-        "sample_weight_kind": model.card.get("sample_weight_kind", "frequency" if repeated else "precision"),
+        **_features_of(model.feature_map),
+        "alpha": card["alpha_given"],
+        "cv": folds_from_dict(card["folds"]) if "folds" in card else None,
+        **{name: card[name] for name in ("standardize", "fit_intercept", "sample_weight_kind")},
     }
 
 

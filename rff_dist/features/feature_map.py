@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from rff_dist.errors import DataError
-from rff_dist.frequencies.designs import Design
+from rff_dist.frequencies.designs import DESIGNS, Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.numerics.runs import Runs, expand
 from rff_dist.numerics.threads import tile_pool
@@ -311,3 +311,13 @@ def arrays_digest(label: str, arrays: list[NDArray[Any] | None], standardizer: S
             little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
             hasher.update(little.tobytes())
     return hasher.hexdigest()
+
+
+def spec_record(feature_map: FeatureMap) -> dict[str, Any]:
+    """Return an entry `spec` for a map's record; empty if nothing stored could draw the map again."""
+    spec = feature_map.spec
+    if spec is None or DESIGNS.get(spec.design.name) != spec.design:
+        return {}
+    # a map of exact features may have fewer components than were asked for
+    plain = {name: getattr(spec, name) for name in ("n_components", "map", "seed", "precision")}
+    return {"spec": {"kernel": spec.kernel.to_dict(), "design": spec.design.name, **plain}}

@@ -67,8 +67,8 @@ class FourierFeatureMap(CosineFeatureMap):
 
     @classmethod
     def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
-        precision = facts.get("precision", "high")
-        return cls(arrays["frequencies"], arrays.get("phases"), standardizer, precision=precision)
+        phases = arrays.get("phases")
+        return cls(arrays["frequencies"], phases, standardizer, precision=facts["precision"])
 
     @classmethod
     def drawn(cls, spec: FeatureSpec, standardizer: Standardizer | None) -> Self:

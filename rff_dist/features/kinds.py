@@ -74,10 +74,10 @@ def drawn_again(stored: FeatureMap, spec: Mapping[str, Any] | None, digest: str)
         drawn = draw_feature_map(
             kernel_from_dict(spec["kernel"]),
             n_features=stored.n_features,
-            n_components=spec.get("n_components", stored.n_components),
+            n_components=spec["n_components"],
             design=spec["design"],
             map=spec["map"],
-            precision=spec.get("precision", "high"),  # models from before fixed point have float32 features
+            precision=spec["precision"],
             random_state=spec["seed"],
             standardizer=stored.standardizer,
         )

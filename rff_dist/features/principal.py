@@ -8,8 +8,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
-from rff_dist.frequencies.designs import DESIGNS
+from rff_dist.features.feature_map import (
+    FeatureMap,
+    FeatureSpec,
+    Record,
+    Standardizer,
+    arrays_digest,
+    spec_record,
+)
 from rff_dist.numerics.threads import tile_pool
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
@@ -92,11 +98,7 @@ class PrincipalFeatureMap(FeatureMap):
         facts, arrays = self.base.record()
         stored = {name: getattr(self, name) for name in _STORED}
         stored |= {f"base_{name}": array for name, array in arrays.items()}
-        base = {"kind": self.base.kind, **facts}
-        spec = self.base.spec
-        if spec is not None and DESIGNS.get(spec.design.name) == spec.design:
-            plain = {name: getattr(spec, name) for name in ("map", "seed", "precision")}
-            base["spec"] = {"kernel": spec.kernel.to_dict(), "design": spec.design.name, **plain}
+        base = {"kind": self.base.kind, **facts, **spec_record(self.base)}
         return {"base": base, "floor": self.floor}, stored
 
     @classmethod

@@ -81,8 +81,7 @@ class StructuredFeatureMap(CosineFeatureMap):
     @classmethod
     def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
         blocks = HadamardBlocks(*(arrays[name] for name in _STORED))
-        precision = facts.get("precision", "high")
-        return cls(blocks, arrays.get("phases"), standardizer, precision=precision)
+        return cls(blocks, arrays.get("phases"), standardizer, precision=facts["precision"])
 
     @classmethod
     def drawn(cls, spec: FeatureSpec, standardizer: Standardizer | None) -> Self:

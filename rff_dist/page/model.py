@@ -219,7 +219,7 @@ def _choice_section(page: Page, model: RidgeModel) -> None:
             "features": kind_of(model.feature_map),
             "D, the number of features": model.feature_map.n_components,
             "alpha, the penalty": model.plain_alpha,
-            "alpha chosen by": CHOSEN_BY.get(by := model.card.get("chosen_by", "–"), by),
+            "alpha chosen by": CHOSEN_BY[model.card["chosen_by"]],
         },
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -252,12 +252,12 @@ def _choice_section(page: Page, model: RidgeModel) -> None:
                 (
                     shortened_text(one["kernel"]),
                     "one a column" if isinstance(one["length_scale"], list) else one["length_scale"],
-                    one.get("features", "fourier"),
+                    one["features"],
                     one.get("round", "final"),
                     one["n_components"],
                     one["alpha"],
                     one["score"],
-                    one.get("standard_error"),
+                    one["standard_error"],
                 )
                 for one in candidates[:20]
             ],

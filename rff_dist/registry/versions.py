@@ -286,7 +286,7 @@ class RegisteredModel:
                 f"nothing to roll back: {self.location} has no current version; promote one"
             )
         why = f"rolled back from version {before.number}" if reason is None else reason
-        left = None if before.left is None else tuple(sorted({*before.left, before.number}))
+        left = tuple(sorted({*before.left, before.number}))
         for i, number in reversed([*enumerate(before.previous)]):
             # Versions that were removed since are skipped.
             if number not in before.removing and (version := self._read_version(number)) is not None:
@@ -300,17 +300,12 @@ class RegisteredModel:
         )
 
     def left_versions(self) -> list[Version]:
-        """Return the versions that were current once and are not now.
-
-        If an older release changed the model last, also those that never were current.
-        """
+        """Return the versions that were current once and are not now."""
         pointer = self.pointer()
         if pointer is None:
             return []
-        versions = [version for version in self.versions() if version.number != pointer.number]
-        if pointer.left is None:
-            return versions
-        return [version for version in versions if version.number in (*pointer.previous, *pointer.left)]
+        left = {*pointer.previous, *pointer.left} - {pointer.number}
+        return [version for version in self.versions() if version.number in left]
 
     def prune(self, keep: int) -> list[int]:
         """Remove all but the newest versions, and return the removed versions' numbers.
@@ -396,7 +391,7 @@ class RegisteredModel:
                 "copy, or remove the folder if you do not need the version"
             )
         document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{LINEAGE_FILE} of {place}")
-        if (other := document.get("number", number)) != number:  # Older releases did not write it.
+        if (other := document["number"]) != number:
             raise IntegrityError(
                 f"{LINEAGE_FILE} of {place} belongs to version {other}; restore it from a copy"
             )
@@ -407,7 +402,7 @@ class RegisteredModel:
         pointer = self.pointer()
         if pointer is not None and number in pointer.removing:
             return False
-        current = () if pointer is None else (pointer.number, *pointer.previous, *(pointer.left or ()))
+        current = () if pointer is None else (pointer.number, *pointer.previous, *pointer.left)
         return number in current or self._claims.is_published(number)
 
 
@@ -480,7 +475,7 @@ class Claims:
             write_bytes(store, f"{number}.json", json.dumps(claim).encode())
 
     def is_published(self, number: int) -> bool:
-        """Return whether a claim says that its version was published; older releases did not write that."""
+        """Return whether a claim says that its version was published."""
         return _PUBLISHED in self._read(number)
 
     def is_given_up(self, number: int) -> bool:

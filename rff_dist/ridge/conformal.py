@@ -246,7 +246,7 @@ class HeldOutScores:
         expected = (len(_edges()) + 1, len(units))
         if counts.shape != expected:
             raise StatisticsError(f"stored scores have counts of shape {counts.shape}; expected {expected}")
-        if "deviation_coefficients" not in arrays:  # scores of one width, and those of older versions
+        if "deviation_coefficients" not in arrays:  # scores of one width
             return cls(counts, units)
         return cls(
             counts, units, Deviations(*(arrays[f"deviation_{one.name}"] for one in fields(Deviations)))

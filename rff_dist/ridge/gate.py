@@ -129,7 +129,7 @@ def _linear_without(model: RidgeModel, parts: Sequence[tuple[int, RidgeStatistic
     # The same method as `ridge.solve` takes: Cholesky counts directions below the floor and eigenvalues do
     # not, so that their errors differ much if alpha is near the floor (0.244 and 0.273 for D = 512 in 3
     # columns). Far above it they agree, and eigenvalues take twenty times as long.
-    alpha, by_eigenvalues = np.asarray(model.alpha), model.card.get("chosen_by") in ("gcv", "evidence")
+    alpha, by_eigenvalues = np.asarray(model.alpha), model.card["chosen_by"] in ("gcv", "evidence")
     if by_eigenvalues and alpha.min() < _FAR * rounding_floor(equations.gram):
         solution = decompose(equations).solve(model.alpha)
     else:

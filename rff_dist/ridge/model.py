@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.errors import IntegrityError, StatisticsError
-from rff_dist.features.feature_map import FeatureMap, Standardizer
+from rff_dist.features.feature_map import FeatureMap, Standardizer, spec_record
 from rff_dist.features.kinds import drawn_again, read_map
-from rff_dist.frequencies.designs import DESIGNS
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.numerics.threads import libraries_with_threads
 from rff_dist.ridge.conformal import HeldOutScores, RootDeviations
@@ -305,15 +304,6 @@ def _with_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, N
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
-    spec = feature_map.spec
-    if spec is None or DESIGNS.get(spec.design.name) != spec.design:
-        return {}
-    names = {"design": spec.design.name, "map": spec.map, "seed": spec.seed, "precision": spec.precision}
-    # a map of exact features may have fewer than were asked for
-    return {"spec": {"kernel": spec.kernel.to_dict(), "n_components": spec.n_components, **names}}
-
-
 def describe_ranks(feature_map: FeatureMap) -> dict[str, Any]:
     """Return a card's entry about the columns that are mapped by ranks to a normal law, if there are any."""
     standardizer = feature_map.standardizer
@@ -332,7 +322,7 @@ def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, 
         "n_features": feature_map.n_features,
         "digest": feature_map.digest(),
         **facts,
-        **_spec_to_dict(feature_map),
+        **spec_record(feature_map),
     }
     return values, arrays
 

@@ -326,7 +326,7 @@ def solve_update(
 def solve_as_before(model: RidgeModel, statistics: RidgeStatistics) -> RidgeModel:
     """Solve a model from other sums, with alpha chosen as before; one that folds or rows chose stays."""
     card = model.card
-    stays = card.get("chosen_by") in ("cv", "press")
+    stays = card["chosen_by"] in ("cv", "press")
     again = refit(
         model,
         statistics,

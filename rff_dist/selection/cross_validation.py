@@ -79,6 +79,10 @@ class Choice:
         return self.alpha if self.own_alphas is None else self.own_alphas
 
 
+_DERIVED = ("mean", "standard_error")  # stored for other readers
+_STORED = ("alphas", "n_components", "errors", *_DERIVED, "weights", "target_variance")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CrossValidation:
     """Validation errors of every split, size, alpha and target.
@@ -95,8 +99,8 @@ class CrossValidation:
     `target_variance`: float64 array of shape (n_targets,). Variance over all rows, 0 for constants; the mean
       square without an intercept.
     `leverages`: float64 array of shape (n_splits, n_sizes, n_alphas), or None. Mean leverage of the rows
-      trained on: degrees of freedom over rows, 1 if they are interpolated. None in tables that older releases
-      stored.
+      trained on: degrees of freedom over rows, 1 if they are interpolated. None after conjugate
+      gradients.
     """
 
     folds: Folds
@@ -246,22 +250,12 @@ class CrossValidation:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         leverages = {} if self.leverages is None else {"cv_leverages": self.leverages}
-        return {
-            **leverages,
-            "cv_alphas": self.alphas,
-            "cv_n_components": self.n_components,
-            "cv_errors": self.errors,
-            "cv_mean": self.mean,
-            "cv_standard_error": self.standard_error,
-            "cv_weights": self.weights,
-            "cv_target_variance": self.target_variance,
-        }
+        return leverages | {f"cv_{name}": getattr(self, name) for name in _STORED}
 
     @classmethod
     def from_arrays(cls, folds: Folds, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        names = ("n_components", "alphas", "errors", "weights", "target_variance")
-        leverages = arrays.get("cv_leverages")
-        return cls(folds, **{name: np.asarray(arrays[f"cv_{name}"]) for name in names}, leverages=leverages)
+        stored = {name: np.asarray(arrays[f"cv_{name}"]) for name in _STORED if name not in _DERIVED}
+        return cls(folds, **stored, leverages=arrays.get("cv_leverages"))
 
     def split_scores(self) -> FloatArray:
         return shares_of_variance(self.errors, self.target_variance)

@@ -222,10 +222,7 @@ class ColumnMoments:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Read what `to_arrays` returned."""
         n_samples, weight = np.asarray(arrays["weights"], np.float64)
-        moments = np.asarray(arrays["moments"], np.float64)
-        mean, second, third, fourth = moments[:4]
-        rounding = moments[4] if len(moments) > 4 else np.zeros_like(mean)  # older releases did not keep it
-        return cls(float(n_samples), float(weight), mean, second, third, fourth, rounding)
+        return cls(float(n_samples), float(weight), *np.asarray(arrays["moments"], np.float64))
 
 
 def _about(

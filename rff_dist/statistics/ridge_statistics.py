@@ -29,6 +29,7 @@ from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray, IntArray
 
 _LIMB_MASK = (1 << LIMB_BITS) - 1
+_COUNTS = ("n_samples", "n_observations", "n_tiles", "halvings")
 _STRIP = 2**18  # numbers worked on at a time, a few MiB, so that no temporary array is as large as the result
 
 
@@ -186,11 +187,12 @@ class RidgeStatistics:
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers: equal for equal statistics."""
         spec = _spec_to_dict(self.spec)
-        # Later fields are hashed only if they differ from their defaults: stored digests keep their values.
+        # These are hashed only if they say more than the rest does.
         if not self.spec.fixed_point:
             del spec["fixed_point"]
         facts = [spec, self.n_samples]
-        if self.n_observations != _n_observations(self.spec, self.n_samples, self.targets):
+        weight = round(float(self.targets.value()[-1, -1])) if self.spec.frequency_weights else self.n_samples
+        if self.n_observations != weight:
             facts.append(self.n_observations)
         if self.halvings:
             facts.append({"halvings": self.halvings})
@@ -329,8 +331,7 @@ class RidgeStatistics:
         if self.high is not None:
             arrays["gram_high"] = _packed(self.spec.layout, self.high)
         arrays |= exact_sum_arrays("cross", self.cross) | exact_sum_arrays("targets", self.targets)
-        counts = {name: getattr(self, name) for name in ("n_samples", "n_observations", "n_tiles")}
-        counts |= {"halvings": self.halvings} if self.halvings else {}
+        counts = {name: getattr(self, name) for name in _COUNTS}
         return {"spec": _spec_to_dict(self.spec), **counts, "digest": self.digest()}, arrays
 
     @classmethod
@@ -347,19 +348,14 @@ class RidgeStatistics:
         for name in ("scales", "exponents"):
             values[name] = tuple((count, value) for count, value in values[name])
         spec = StatisticsSpec(**values)
-        targets = exact_sum_from_arrays("targets", arrays)
-        n_samples = int(metadata["n_samples"])
-        older = _n_observations(spec, n_samples, targets)
+        counts: dict[str, Any] = {name: int(metadata[name]) for name in _COUNTS}
         statistics = cls(
-            spec,
-            n_samples,
-            int(metadata.get("n_observations", older)),
-            _unpacked(spec.layout, arrays["gram_low"]),
-            _unpacked(spec.layout, arrays["gram_high"]) if "gram_high" in arrays else None,
-            exact_sum_from_arrays("cross", arrays),
-            targets,
-            int(metadata["n_tiles"]),
-            halvings=int(metadata.get("halvings", 0)),
+            spec=spec,
+            low=_unpacked(spec.layout, arrays["gram_low"]),
+            high=_unpacked(spec.layout, arrays["gram_high"]) if "gram_high" in arrays else None,
+            cross=exact_sum_from_arrays("cross", arrays),
+            targets=exact_sum_from_arrays("targets", arrays),
+            **counts,
         )
         if statistics.digest() != metadata["digest"]:
             raise StatisticsError("stored statistics do not have the digest they were stored with")
@@ -411,11 +407,6 @@ def carried[S: RidgeStatistics](statistics: S) -> S:
             high += low >> LIMB_BITS
             low &= _LIMB_MASK
     return statistics
-
-
-def _n_observations(spec: StatisticsSpec, n_samples: int, targets: ExactSum) -> int:
-    """Return the default for the number of observations, which older releases did not store."""
-    return round(float(targets.value()[-1, -1])) if spec.frequency_weights else n_samples
 
 
 def _limb_rows(statistics: RidgeStatistics) -> int:

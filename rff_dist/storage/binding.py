@@ -105,7 +105,7 @@ def check_array(header: Header | None, attributes: Mapping[str, Any], name: str,
     parts = manifest.get(_PARTS, {})
     part = parts.get(name) if isinstance(parts, Mapping) else None
     expected = None if part is None else part["metadata"]
-    # Without mark and entry it is an array of another program or an older release, which nothing binds.
+    # Without mark and entry it is an array of another program, which nothing binds.
     found = None if header is None or (part is None and not header.marked) else header.digest
     if found != expected:
         raise IntegrityError(

@@ -22,7 +22,7 @@ class Pointer:
     `previous`: earlier current versions, the latest one last; a rollback goes back to it.
     `promoted`: when the version became current, as ISO 8601 in UTC.
     `removing`: versions that are being removed and must not become current again.
-    `left`: versions that a rollback left; None if an older release wrote the pointer.
+    `left`: versions that a rollback left.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Pointer:
     promoted: str
     reason: str
     removing: tuple[int, ...] = ()
-    left: tuple[int, ...] | None = ()
+    left: tuple[int, ...] = ()
 
     def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Pointer:
         """Return a pointer to another version, promoted now."""
@@ -74,12 +74,11 @@ def swap_pointer(location: Location, pointer: Pointer, *, expected: Tagged | Non
 def _parse(content: bytes, location: Location) -> Pointer:
     where = f"{POINTER_FILE} of {location}"
     document = parse_document(content, kind=_KIND, version=_VERSION, where=where)
-    number, previous, removing = document["number"], document["previous"], document["removing"]
-    left = document.get("left")
+    number = document["number"]
+    previous, removing, left = (tuple(document[name]) for name in ("previous", "removing", "left"))
     # The digest guards against accidents, not against malicious authors, so the types are checked too.
-    if not all(type(n) is int and n >= 1 for n in (number, *previous, *removing, *(left or ()))):
+    if not all(type(n) is int and n >= 1 for n in (number, *previous, *removing, *left)):
         raise IntegrityError(
             f"{where} names the versions {number!r} and {previous!r}; expected whole numbers"
         )
-    left = None if left is None else tuple(left)
-    return Pointer(number, tuple(previous), document["promoted"], document["reason"], tuple(removing), left)
+    return Pointer(number, previous, document["promoted"], document["reason"], removing, left)

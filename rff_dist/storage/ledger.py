@@ -243,8 +243,8 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
     if length > min(size, MAX_METADATA_BYTES):
         raise IntegrityError(f"{where} is damaged: its document has {length:_} bytes of {size:_}")
     document = parse_document(file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where)
-    if (other := document.get("key", key)) != key:  # Older releases did not write it.
-        raise IntegrityError(f"{where} holds the sums of {other}")
+    if document["key"] != key:
+        raise IntegrityError(f"{where} holds the sums of {document['key']}")
     try:
         entries = [(np.dtype(one["dtype"]), tuple(one["shape"])) for one in document["arrays"]]
         if any(dtype.kind not in _KINDS for dtype, _ in entries):

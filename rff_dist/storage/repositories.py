@@ -374,7 +374,7 @@ def _checked(snapshot: Any, location: Location) -> dict[str, Any]:
 def _check_line(repository: icechunk.Repository, parent: Any, before: str | None, location: Location) -> None:
     """Check that a snapshot's parent is the snapshot that it was made of, unless that has expired.
 
-    `before`: the snapshot that it was made of; None if an older release wrote it.
+    `before`: the snapshot that it was made of; None if another program wrote it.
     """
     if before in (None, parent.id):
         return

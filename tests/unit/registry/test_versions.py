@@ -123,13 +123,6 @@ def test_versions_that_were_current_are_told_from_those_that_wait(url):
     model = RegisteredModel(url)
     model.rollback()
     assert [version.number for version in model.left_versions()] == [1, 4]
-    # As older releases wrote it: every version that is not current counts.
-    location = parse_location(url)
-    pointer, tagged = read_pointer(location)
-    swap_pointer(location, dataclasses.replace(pointer, left=None), expected=tagged)
-    assert [version.number for version in model.left_versions()] == [1, 3, 4]
-    assert model.rollback().number == 1
-    assert model.pointer().left is None
 
 
 def test_promoting_the_current_version_again_is_no_step_to_roll_back(url):

@@ -26,6 +26,7 @@ from rff_dist.errors import (
 from rff_dist.features.feature_map import Standardizer
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.frequencies.designs import Orthogonal
+from rff_dist.ridge.describe import describe_choices
 from rff_dist.ridge.model import RidgeModel, read_model, write_model
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import solve
@@ -154,7 +155,8 @@ def test_given_frequencies_are_stored_as_they_are(rows, tmp_path):
     )
     statistics = accumulate(ArrayDataset(X, y), feature_map)
     solved = solve(statistics, Penalty(0.1))
-    model = RidgeModel.from_solution(feature_map, statistics, solved.solution, {}, {})
+    card = {**describe_choices(Penalty(0.1)), "standardize": True, "sample_weight_kind": "precision"}
+    model = RidgeModel.from_solution(feature_map, statistics, solved.solution, {}, card)
     write_model(model, tmp_path / "model")
     loaded = read_model(tmp_path / "model")
     assert loaded.feature_map.spec is None

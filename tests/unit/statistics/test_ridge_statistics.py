@@ -286,7 +286,6 @@ class TestReweighted:
         halved = plain.reweighted(-3, 8)
         metadata, arrays = halved.to_arrays()
         assert RidgeStatistics.from_arrays(json.loads(json.dumps(metadata)), arrays) == halved
-        assert "halvings" not in plain.to_arrays()[0]
         assert len({one.digest() for one in (plain, halved, plain.reweighted(0, 8))}) == 3
         assert plain.reweighted(0, 0) is plain
         with pytest.raises(StatisticsError, match="halvings: 0 and 8"):
@@ -494,15 +493,6 @@ class TestObservations:
         rows = replace(random_rows(3), sample_weight=np.array([1.0, 0.5, 0.0]))
         with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 1, .* how often a row is there"):
             accumulate_rows(rows, accumulation(feature_map(), frequency_weights=True))
-
-    @pytest.mark.parametrize("frequency_weights", [True, False])
-    def test_sums_that_were_stored_without_their_number_are_read_as_they_were_then(self, frequency_weights):
-        rows = replace(random_rows(10), sample_weight=np.arange(10.0))
-        state = accumulation(feature_map(), weight_exponent=4, frequency_weights=frequency_weights)
-        older = replace(accumulate_rows(rows, state), n_observations=45 if frequency_weights else 10)
-        metadata, arrays = older.to_arrays()
-        del metadata["n_observations"]
-        assert RidgeStatistics.from_arrays(metadata, arrays) == older
 
 
 class TestGrid:

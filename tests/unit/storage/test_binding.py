@@ -91,11 +91,11 @@ def test_a_history_that_is_damaged_is_noticed(tmp_path, monkeypatch, damage):
         flips.history_of(url)
 
 
-def test_a_history_of_an_older_release_is_read(tmp_path):
+def test_a_history_with_a_commit_of_another_program_is_read(tmp_path):
     url = tmp_path / "d"
     write_dataset(url, *draw(N), chunk_rows=CHUNK, versioned=True)
     repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(url)))
-    repository.writable_session("main").commit("older", metadata={"change": "append"}, allow_empty=True)
+    repository.writable_session("main").commit("by hand", metadata={"change": "append"}, allow_empty=True)
     append_dataset(url, *draw(3))
     assert [one["change"] for one in flips.history_of(url)] == ["append", "append", "write"]
 
