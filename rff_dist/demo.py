@@ -1,11 +1,8 @@
-"""The two main jobs on pictures: learn the colour of a pixel from its place, and cluster handwritten digits.
+"""The main job on a photograph: learn the colour of a pixel from its place.
 
 The picture flower.jpg comes with scikit-learn. It gives 273,280 rows of two coordinates, in units of the
 picture's width, and three colours. The rows are written to Zarr, a model is trained by the Prefect flow on a
 local Dask cluster, and the model predicts the whole picture into Zarr.
-
-Then scikit-learn's 1,797 handwritten digits of 8 × 8 pixels are clustered on the same engine by kernel
-k-means, with the median heuristic's length scale and without their names, and compared with plain k-means.
 """
 
 from __future__ import annotations
@@ -25,9 +22,7 @@ from rich.table import Table
 
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import RichProgress
-from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.report import Panel, save_comparison
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import read_model
@@ -51,14 +46,14 @@ def run_demo(
     stride: int = 1,
     console: Console,
 ) -> dict[str, Any]:
-    """Train on a photograph through the Prefect flow, cluster digits, show the figures and save a picture.
+    """Train on a photograph through the Prefect flow, show the figures and save a picture.
 
     Takes about a minute on two cores. Prefect's home is a folder below `output`, so that nothing is left in
     the user's home, unless the environment names another.
 
     `output`: folder for data, model and picture; those of an earlier demo are replaced.
     `n_components`: D.
-    `seed`: of the split, the frequencies and the starts of the clusters.
+    `seed`: of the split and the frequencies.
     `workers`, `threads`: size of the local Dask cluster; all CPUs by default.
     `stride`: with n, only every n-th pixel of each row and column is used.
     `console`: rich.console.Console. It shows progress bars and the final table.
@@ -68,45 +63,66 @@ def run_demo(
     if stride < 1:
         raise InvalidParameterError(f"`stride` is {stride}; expected at least 1")
     from sklearn.datasets import load_sample_image
+    from sklearn.linear_model import LinearRegression
 
     start = time.perf_counter()
     # Prefect reads these when it is imported: its files stay out of the user's home, its logs off the screen.
     os.environ.setdefault("PREFECT_HOME", str((output / "prefect").resolve()))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    from rff_dist.flows.running import lend_engine
+    from rff_dist.flows.tune import tune
+
     image = load_sample_image("flower.jpg")[::stride, ::stride] / 255.0
     places, learnt, held_out = _write_pixels(image, output, seed)
-    console.print(
-        f"[bold]flower.jpg[/bold]: {len(places):,} pixels, half of them to learn from.\n"
-        "Starting Dask and Prefect's temporary server takes about 20 s …\n",
-        highlight=False,
-    )
+    console.print(f"[bold]flower.jpg[/bold]: {len(places):,} pixels, half of them to learn from.")
+    console.print("Starting Dask and Prefect's temporary server takes about 20 s …\n")
     with (
         RichProgress(console) as progress,
         DaskEngine(n_workers=workers, threads_per_worker=threads, observers=(progress,)) as engine,
+        lend_engine(engine),
     ):
-        trained = _train(output, engine, n_components=n_components, seed=seed)
-        predicted = _predict(output, engine).reshape(image.shape)
-        digits = _cluster(engine, n_components=n_components, seed=seed)
-    linear = _fit_linear(places, image, learnt)
-
-    def psnr_of(picture: FloatArray) -> float:
-        return _psnr(np.mean((picture - image).reshape(-1, 3)[held_out] ** 2))
-
+        trained = tune(
+            data=str(output / "train.zarr"),
+            test=str(output / "test.zarr"),
+            model=str(output / "model"),
+            kernels=["gaussian"],
+            length_scales=list(LENGTH_SCALES),
+            n_components=n_components,
+            folds=2,  # enough for so many rows; each fold costs a decomposition for every candidate
+            standardize=False,
+            seed=seed,
+            overwrite=True,
+        )
+        pixels, model = open_dataset(output / "all.zarr", y=None), read_model(output / "model")
+        url = output / "predictions.zarr"
+        prediction.predict(pixels, model, url, engine=engine, column_names=_COLOURS, overwrite=True)
+    stored = open_dataset(url, x="predictions", y=None)
+    predicted = np.asarray(stored.take(np.arange(stored.n_samples))[0], np.float64).reshape(image.shape)
+    fitted = LinearRegression().fit(places[learnt], image.reshape(-1, 3)[learnt])
+    linear = np.asarray(fitted.predict(places), np.float64).reshape(image.shape)
     figures = {
         "rows": trained["n_samples"],
         "test_rows": trained["metrics"]["n_samples"],
         **{name: trained[name] for name in ("n_components", "length_scale", "alpha")},
-        "psnr_linear": psnr_of(linear),
-        # Of the raw predictions; clipping them to valid colours makes it a little better.
+        "psnr_linear": _psnr(np.mean((linear - image).reshape(-1, 3)[held_out] ** 2)),
         "psnr": _psnr(np.mean(trained["metrics"]["mse"])),
-        "psnr_clipped": psnr_of(predicted.clip(0, 1)),
         "model_digest": trained["digest"],
-        "digits": digits,
     }
-    _save_picture(output, image, learnt, figures, linear=linear, predicted=predicted)
+    # At lower levels matplotlib reports on its font cache.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.WARNING)
+    masked = np.full(image.shape, 0.5)
+    masked.reshape(-1, 3)[learnt] = image.reshape(-1, 3)[learnt]
+    about = f"a random half of the {image.shape[1]} × {image.shape[0]} pixels; the others are grey"
+    ours = f"Kernel ridge regression, {n_components:,} random Fourier features"
+    scale = f"length scale {100 * figures['length_scale']:g} % of the width"
+    panels = [
+        Panel(masked, "What the models learn from", about),
+        Panel(linear, "Linear model", f"{figures['psnr_linear']:.1f} dB on the other half"),
+        Panel(predicted, ours, f"{figures['psnr']:.1f} dB on the other half, {scale}"),
+    ]
+    save_comparison(output / "comparison.png", panels, "The colour of a pixel, learnt from its place")
     names = ("comparison.png", "model", "predictions.zarr", "train.zarr", "test.zarr", "all.zarr")
-    folder = Path(os.path.relpath(output)) if output.resolve().is_relative_to(Path.cwd()) else output
-    figures["files"] = [str(folder / name) for name in names]
+    figures["files"] = [str(output / name) for name in names]
     figures["seconds"] = time.perf_counter() - start
     _show(figures, console)
     return figures
@@ -129,113 +145,21 @@ def _write_pixels(
     return places, halves[0], halves[1]
 
 
-def _train(folder: Path, engine: Engine, *, n_components: int, seed: int) -> dict[str, Any]:
-    # Imported here, since Prefect takes two seconds and reads its settings when it is imported.
-    from rff_dist.flows.running import lend_engine
-    from rff_dist.flows.tune import tune
-
-    with lend_engine(engine):
-        return tune(
-            data=str(folder / "train.zarr"),
-            test=str(folder / "test.zarr"),
-            model=str(folder / "model"),
-            kernels=["gaussian"],
-            length_scales=list(LENGTH_SCALES),
-            n_components=n_components,
-            folds=2,  # enough for so many rows; each fold costs a decomposition for every candidate
-            standardize=False,
-            seed=seed,
-            overwrite=True,
-        )
-
-
-def _predict(folder: Path, engine: Engine) -> FloatArray:
-    """Predict every pixel into Zarr and read the result, shape (n_pixels, 3)."""
-    url, pixels = folder / "predictions.zarr", open_dataset(folder / "all.zarr", y=None)
-    model = read_model(folder / "model")
-    prediction.predict(pixels, model, url, engine=engine, column_names=_COLOURS, overwrite=True)
-    predictions = open_dataset(url, x="predictions", y=None)
-    return np.asarray(predictions.take(np.arange(predictions.n_samples))[0], np.float64)
-
-
-def _fit_linear(places: NDArray[np.float32], image: FloatArray, learnt: NDArray[np.intp]) -> FloatArray:
-    from sklearn.linear_model import LinearRegression
-
-    linear = LinearRegression().fit(places[learnt], image.reshape(-1, 3)[learnt])
-    return np.asarray(linear.predict(places), np.float64).reshape(image.shape)
-
-
-def _cluster(engine: Engine, *, n_components: int, seed: int) -> dict[str, Any]:
-    """Cluster the digits by kernel k-means and by k-means of their pixels; compare both with their names."""
-    from sklearn.cluster import KMeans
-    from sklearn.datasets import load_digits
-    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-
-    start = time.perf_counter()
-    pixels, names = load_digits(return_X_y=True)
-    pixels = (pixels / 16).astype(np.float32)
-    ours = RFFKMeans(
-        10, n_components=n_components, n_init=10, standardize=False, random_state=seed, engine=engine
-    ).fit(pixels)
-    seconds = time.perf_counter() - start
-    plain = KMeans(10, n_init=10, random_state=seed).fit(pixels)
-    scores = {"ari": adjusted_rand_score, "nmi": normalized_mutual_info_score}
-    return {
-        "rows": len(pixels),
-        "length_scale": ours.length_scale_,
-        "passes": len(ours.clusters_.inertias),
-        "inertia": ours.inertia_,
-        "seconds": seconds,
-        **{name: float(score(names, ours.labels_)) for name, score in scores.items()},
-        **{f"{name}_plain": float(score(names, plain.labels_)) for name, score in scores.items()},
-    }
-
-
 def _psnr(mean_squared_error: float | np.floating[Any]) -> float:
     """Peak signal-to-noise ratio in decibels, for colours from 0 to 1."""
     return -10 * math.log10(mean_squared_error)
 
 
-def _save_picture(
-    folder: Path,
-    image: FloatArray,
-    learnt: NDArray[np.intp],
-    figures: Mapping[str, Any],
-    *,
-    linear: FloatArray,
-    predicted: FloatArray,
-) -> None:
-    # At lower levels matplotlib reports on its font cache.
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.WARNING)
-    height, width = image.shape[:2]
-    masked = np.full((height * width, 3), 0.5)
-    masked[learnt] = image.reshape(-1, 3)[learnt]
-    about = f"a random half of the {width} × {height} pixels; the others are grey"
-    ours = f"Kernel ridge regression, {figures['n_components']:,} random Fourier features"
-    scale = f"length scale {100 * figures['length_scale']:g} % of the width"
-    panels = [
-        Panel(masked.reshape(image.shape), "What the models learn from", about),
-        Panel(linear, "Linear model", f"{figures['psnr_linear']:.1f} dB on the other half"),
-        Panel(predicted, ours, f"{figures['psnr']:.1f} dB on the other half, {scale}"),
-    ]
-    save_comparison(folder / "comparison.png", panels, "The colour of a pixel, learnt from its place")
-
-
 def _show(figures: Mapping[str, Any], console: Console) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
-    digits = figures["digits"]
+    scales = f"the best of {len(LENGTH_SCALES)} by cross-validation"
     lines = {
         "rows": f"{figures['rows']:,} to learn from, {figures['test_rows']:,} to test on",
         "features": f"D = {figures['n_components']:,}",
-        "length scale": f"{figures['length_scale']:g} of the width, the best of {len(LENGTH_SCALES)} by "
-        "cross-validation",
+        "length scale": f"{figures['length_scale']:g} of the width, {scales}",
         "alpha": ", ".join(f"{alpha:.2g}" for alpha in np.atleast_1d(figures["alpha"])),
         "PSNR": f"[bold green]{figures['psnr']:.1f} dB[/] (linear model: {figures['psnr_linear']:.1f} dB)",
-        "digits": f"{digits['rows']:,} in 10 clusters, found without their names, in {digits['passes']} "
-        f"passes and {digits['seconds']:.0f} s",
-        "agreement": f"[bold green]ARI {digits['ari']:.3f}, NMI {digits['nmi']:.3f}[/] "
-        f"(k-means of the pixels: {digits['ari_plain']:.3f}, {digits['nmi_plain']:.3f})",
         "seconds": f"{figures['seconds']:.0f} in all",
         "files": f"[cyan]{figures['files'][0]}[/], next to the data and the model",
     }

@@ -1,4 +1,4 @@
-"""Run the two main jobs on pictures."""
+"""Run the main job on a photograph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rff_dist.jobs.options import Features, Where
 def demo(
     *,
     output: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="Folder for data, model and pictures.")
+        Path, typer.Option("--output", metavar="DIR", help="Folder for data, model and picture.")
     ] = Path("demo-output"),
     n_components: Annotated[
         str, typer.Option("--components", metavar="D", help="D, the number of features.")
@@ -26,7 +26,7 @@ def demo(
     where: Annotated[Where, "workers", "threads"],
     as_json: AsJson = False,
 ) -> Report:
-    """Learn a photograph from half of its pixels and cluster handwritten digits, in about a minute."""
+    """Learn a photograph from half of its pixels, in about a minute."""
     from rff_dist.demo import run_demo
 
     document = run_demo(
