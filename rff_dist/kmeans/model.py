@@ -53,17 +53,12 @@ def write_clusters(clusters: Clusters, url: PathLike, *, overwrite: bool = False
     write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
 
 
-def read_clusters(url: PathLike) -> Clusters:
-    """Read clusters that `write_clusters` stored.
-
-    Raises StorageError if there are no clusters, or they are damaged (IntegrityError), unsafe
-      (UnsafeModelError) or too new (VersionError).
-    """
-    return _clusters_from(read_record(url, kind=KIND), url)
-
-
 def read_any(url: PathLike) -> AnyModel:
-    """Read a model of any kind; raises as `read_clusters`."""
+    """Read a model of any kind.
+
+    Raises StorageError if there is none, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or too
+      new (VersionError).
+    """
     record = read_record(url)
     for kind in KINDS.values():
         if kind.record == record.kind:

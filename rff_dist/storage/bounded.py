@@ -72,6 +72,7 @@ def _check_size(codecs: Sequence[str], limit: int, key: str, found: Buffer, is_p
 def _inflated(content: bytes, limit: int) -> int:
     if len(content) * _MOST_EXPANSION <= limit:
         return 0
+    # Decoded twice, since Zarr's gzip and zlib codecs decode a chunk whole, whatever its array's chunks hold.
     return _streamed(lambda: zlib.decompressobj(wbits=47), content, limit)  # 47: gzip or zlib, by its header
 
 

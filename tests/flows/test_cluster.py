@@ -23,7 +23,7 @@ from rff_dist.kmeans import choosing_k
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
-from rff_dist.kmeans.model import read_clusters
+from rff_dist.kmeans.model import read_any
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.statistics import inspection
@@ -84,7 +84,7 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     assert inertias[-1] == expected.inertia
     assert inertias == sorted(inertias, reverse=True)
 
-    published = read_clusters(parameters.model)
+    published = read_any(parameters.model)
     assert published.digest() == result["digest"] == expected.digest()
     assert published.inertias == expected.inertias
     labels = np.asarray(open_column(parameters.output, "labels").take(np.arange(900)))
@@ -122,8 +122,8 @@ def test_registered_clusters_are_a_version_with_what_they_were_made_of(parameter
         result = cluster(**parameters.model_copy(update=places).model_dump())
     version = RegisteredModel(url).current()
     assert (result["version"], version.number, version.digest) == (1, 1, result["digest"])
-    assert read_clusters(url).digest() == result["digest"]
-    assert read_clusters(url).card["agreement"] == result["agreement"]
+    assert read_any(url).digest() == result["digest"]
+    assert read_any(url).card["agreement"] == result["agreement"]
     assert (version.lineage["n_samples"], version.lineage["spec"]["n_clusters"]) == (900, 4)
 
 
@@ -145,8 +145,8 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     ]
     expected = choosing_k.compare(dataset, alone, seed=3)
     assert result["candidates"] == expected.rows
-    assert result["digest"] == expected.best.digest() == read_clusters(places["model"]).digest()
-    assert read_clusters(places["model"]).card["candidates"] == expected.rows
+    assert result["digest"] == expected.best.digest() == read_any(places["model"]).digest()
+    assert read_any(places["model"]).card["candidates"] == expected.rows
     assert [task.name for task in task_runs(state)].count("choose") == 1
     table = json.loads(Artifact.get("rff-cluster-numbers-model").data)
     assert [row["clusters"] for row in table] == [2, 4, 6]
@@ -171,7 +171,7 @@ def test_clusters_in_principal_components_are_those_of_the_library(parameters, t
     )
     assert result["digest"] == expected.digest()
     assert (result["n_components"], result["n_principal"]) == (64, 3)
-    assert read_clusters(places["model"]).digest() == result["digest"]
+    assert read_any(places["model"]).digest() == result["digest"]
 
 
 @pytest.mark.parametrize("breaks", ["write", "publish"])
@@ -194,7 +194,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         assert left == []
     else:
         assert left == ["model"]
-        assert read_clusters(places["model"]).n_clusters == 4
+        assert read_any(places["model"]).n_clusters == 4
         note = f"published at {places['model']}, the labels are not: write them by `rff-dist predict"
         assert any(note in words for words in failure.value.__notes__)
 

@@ -10,7 +10,7 @@ from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans.model import read_clusters
+from rff_dist.kmeans.model import read_any
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.columns import open_column
@@ -56,7 +56,7 @@ def test_the_better_map_is_taken_where_it_is_to_choose(tmp_path):
         write_dataset(data, step * np.arange(200.0)[:, np.newaxis])
         options = ["--kernel", "cauchy", "--length-scale", "0.1", "--map", "auto", "--model", model]
         document("cluster", data, tmp_path / f"{step}-labels.zarr", *SMALL, *options)
-        assert read_clusters(model).feature_map.spec.map == expected
+        assert read_any(model).feature_map.spec.map == expected
 
 
 def test_labels_distances_and_model_are_those_of_the_library(data, written):
@@ -68,7 +68,7 @@ def test_labels_distances_and_model_are_those_of_the_library(data, written):
     assert distances.shape == (500, 4)
     np.testing.assert_array_equal(distances.argmin(axis=1), labels)
     np.testing.assert_allclose(distances.min(axis=1) @ distances.min(axis=1), expected.inertia, rtol=1e-9)
-    assert written["digest"] == expected.digest() == read_clusters(written["model"]).digest()
+    assert written["digest"] == expected.digest() == read_any(written["model"]).digest()
     assert written["sizes"] == np.bincount(labels).tolist()
     assert written["inertias"] == list(expected.inertias)
     assert written["arrays"] == ["labels", "distances"]
@@ -135,7 +135,7 @@ def test_a_damaged_or_other_model_is_refused(written, tmp_path):
     arrays = {name: array for name, array in record.arrays.items() if name != "centres"}
     write_record(tmp_path / "damaged", kind=record.kind, metadata=record.metadata, arrays=arrays)
     with pytest.raises(IntegrityError, match="lack 'centres'"):
-        read_clusters(tmp_path / "damaged")
+        read_any(tmp_path / "damaged")
     with pytest.raises(StorageError, match="expected a 'ridge model'"):
         read_model(written["model"])
     write_record(tmp_path / "other", kind="moments", metadata={}, arrays={})
@@ -149,7 +149,7 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     assert (found["n_clusters"], found["n_sampled"]) == (4, 500)
     assert found["digest"] == fit_here(data).digest()
     assert [row["n_clusters"] for row in found["candidates"]] == [2, 4]
-    assert read_clusters(tmp_path / "model").card["candidates"] == found["candidates"]
+    assert read_any(tmp_path / "model").card["candidates"] == found["candidates"]
     shown = run("cluster", data, tmp_path / "labels.zarr", *several, "--overwrite").stdout
     lines = [line for line in shown.splitlines() if "← chosen" in line]
     assert len(lines) == 1

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from rff_dist.cli import models
 from rff_dist.jobs.publishing import lineage_of
-from rff_dist.kmeans.model import read_clusters
+from rff_dist.kmeans.model import read_any
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
@@ -102,7 +102,7 @@ def test_tune_and_cluster_publish_versions_too(folder):
         assert found["version"]["number"] == i
     spec = document("models", "show", folder / "models/clusters")["versions"][1]["lineage"]
     assert (spec["spec"]["n_clusters"], spec["n_samples"]) == (3, 300)
-    assert read_clusters(folder / "models/clusters").n_clusters == 3
+    assert read_any(folder / "models/clusters").n_clusters == 3
 
 
 def test_what_reads_a_model_reads_the_current_version_or_the_one_it_is_given(folder, tmp_path):
