@@ -90,7 +90,7 @@ def rows_of(model: RidgeModel) -> list[Mapping[str, Any]]:
 
 
 def _summed(model: RidgeModel) -> RidgeStatistics:
-    if model.statistics is None or "classifier" in model.card or "fit_intercept" not in model.card:
+    if model.statistics is None or "classifier" in model.card:
         raise StatisticsError(
             "this model has no sums that others can be added to; expected a regression that was stored "
             "with its statistics. Train it again without `--no-statistics`, and without conjugate gradients"

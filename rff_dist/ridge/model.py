@@ -138,18 +138,12 @@ class RidgeModel:
     def predictive(self) -> PredictiveModel:
         """The state of a pass with standard deviations, see `predictive_model`; made once and kept in memory.
 
-        Raises StatisticsError if the model has no statistics, does not say whether an intercept was fitted,
-          or is a classifier, whose scores are no observations; SolveError if the statistics do not determine
-          a variance.
+        Raises StatisticsError if the model has no statistics, or is a classifier, whose scores are no
+          observations; SolveError if the statistics do not determine a variance.
         """
         self.refuse_classifier("standard deviations")
         if self.statistics is None:
             raise StatisticsError(f"no standard deviations: {self.why_no_statistics}")
-        if "fit_intercept" not in self.card:
-            raise StatisticsError(
-                "no standard deviations: this model's card does not say whether an intercept was fitted "
-                "(`fit_intercept`); fit again"
-            )
         return predictive_model(
             self.linear, self.statistics, alpha=self.alpha, fit_intercept=self.card["fit_intercept"]
         )
@@ -174,7 +168,7 @@ class RidgeModel:
     @property
     def why_no_statistics(self) -> str:
         """The message that says why there are no statistics, and what to do."""
-        if self.card.get("solver", {}).get("method") == "pcg":
+        if self.card["solver"].get("method") == "pcg":
             return (
                 "this model was solved by conjugate gradients, which make no statistics; "
                 "fit with solver='direct'"

@@ -273,11 +273,11 @@ def check_updatable(model: RidgeModel) -> None:
     if "classifier" in model.card:
         why = "it is a classifier, whose probabilities, class weights and losses depend on all rows"
     elif model.statistics is None:
-        if model.card.get("solver", {}).get("method") == "pcg":
+        if model.card["solver"].get("method") == "pcg":
             why = "conjugate gradients solved it, without statistics (`--solver pcg`)"
         else:
             why = "it was stored without its statistics (`--no-statistics`)"
-    elif "prefix_fingerprint" not in model.card or "fit_intercept" not in model.card:
+    elif "prefix_fingerprint" not in model.card:
         why = "its card does not say which rows it was trained on"
     else:
         return

@@ -254,9 +254,9 @@ def predict_with_std_in_memory(
     `rff_dist.ridge.uncertainty` for the formula. The model and each worker hold a triangle of
     8 · n_components² bytes.
 
-    Raises DataError if the dataset does not fit the model; StatisticsError if the model has no statistics, or
-      does not say whether an intercept was fitted; SolveError if the statistics do not determine a variance;
-      PlanError if memory does not hold the triangle.
+    Raises DataError if the dataset does not fit the model; StatisticsError if the model has no statistics;
+      SolveError if the statistics do not determine a variance; PlanError if memory does not hold the
+      triangle.
     """
     found = _arrays_in_memory(dataset, model, std=True, engine=engine)
     return found[..., 0], found[..., 1]

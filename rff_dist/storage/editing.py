@@ -123,9 +123,9 @@ class Editing:
         `loads`: the loads after the change; None: the loads before, and one more for new rows.
         """
         manifest = manifest_of(self.attributes)
-        chain = hashlib.sha256(f"{manifest.get('sha256')}|{digest}".encode()).hexdigest()
+        chain = hashlib.sha256(f"{manifest['sha256']}|{digest}".encode()).hexdigest()
         # After any other change, an earlier version's rows are not the first rows any more.
-        line = manifest.get(LINE, [])[-_LONGEST_LINE:] if what == "append" else []
+        line = manifest[LINE][-_LONGEST_LINE:] if what == "append" else []
         state = {
             "n_samples": n_after,
             "sha256": chain,

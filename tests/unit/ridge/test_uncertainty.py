@@ -200,14 +200,6 @@ def test_a_model_without_statistics_refuses(tmp_path):
         loaded.predict(X, return_std=True)
 
 
-def test_a_model_that_does_not_say_whether_it_has_an_intercept_refuses():
-    X, y = problem()
-    model = ridge().fit(X, y)
-    del model.model_.card["fit_intercept"]
-    with pytest.raises(StatisticsError, match="does not say whether an intercept was fitted"):
-        model.predict(X, return_std=True)
-
-
 def test_a_dask_collection_is_refused():
     da = pytest.importorskip("dask.array")
     X, y = problem()
