@@ -25,7 +25,7 @@ from rff_dist.features.median_heuristic import median_distance
 from rff_dist.frequencies.counter import derived_seed
 from rff_dist.kernels.base import Kernel, LengthScale, design_for
 from rff_dist.kernels.stationary import Stationary
-from rff_dist.numerics.solution import check_n_threads
+from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
@@ -202,9 +202,8 @@ class EvidenceSearch:
       ones.
     `n_samples`: the most rows of a dataset that are used.
     `n_components`: number of features in the searches; even.
-    `n_starts`: number of searches. The first starts at the median distance between rows, the second at
-      √n_features times that, the others at random multiples of it.
-    `n_threads`: searches that run at the same time; one per CPU by default.
+    `n_starts`: number of searches, one per CPU at the same time. The first starts at the median distance
+      between rows, the second at √n_features times that, the others at random multiples of it.
     Raises InvalidParameterError if a number is out of range.
     """
 
@@ -212,7 +211,6 @@ class EvidenceSearch:
     n_samples: int = TUNING_ROWS
     n_components: int = 256
     n_starts: int = 4
-    n_threads: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_samples", "n_components", "n_starts"):
@@ -273,7 +271,7 @@ def maximize_evidence(
     """
     found = check_tunable(kernel)
     n_starts, per_feature = search.n_starts, search.per_feature
-    threads = min(check_n_threads(search.n_threads), n_starts)
+    threads = min(available_cores(), n_starts)
     n_samples, n_features = X.shape
     targets, largest, varying = _scaled_targets(y, weights)
     inputs, units = _scaled_inputs(X, per_feature)

@@ -22,7 +22,6 @@ from rff_dist.numerics.solution import (
     SolveStatus,
     check_alpha,
     check_equations,
-    check_n_threads,
     make_solution,
 )
 from rff_dist.numerics.threads import tile_pool
@@ -38,19 +37,17 @@ def solve_cholesky(
     equations: NormalEquations,
     alpha: ArrayLike,
     *,
-    n_threads: int | None = None,
     overwrite_gram: bool = False,
 ) -> RidgeSolution:
     """Solve (gram + alpha·I)·w = moments for one alpha, or one alpha per target.
 
     Takes n_components³/3 floating-point operations per different alpha, and one float64 array of the
     Gram's size unless `overwrite_gram`. For more than some 20 values of alpha `eigen.decompose` is
-    cheaper.
+    cheaper. It uses all cores of the process. The bits of a Cholesky solution do not depend on their number;
+    those of the fallback to eigenvalues do.
 
     `equations`: only the upper triangle of the Gram is read.
     `alpha`: float or array of shape (n_targets,). Ridge penalty, in the units of the Gram.
-    `n_threads`: all cores of the process by default, whatever the environment says. The bits of a Cholesky
-      solution do not depend on it; those of the fallback to eigenvalues do.
     `overwrite_gram`: factor in the Gram's own memory, which destroys it. The Gram is copied all the same
       where it is not C-ordered float64, where targets have different alphas, and where alpha is below the
       floor, since the eigenvalues may then be needed.
@@ -58,26 +55,22 @@ def solve_cholesky(
       below the floor. Where alpha = 0 and the Gram is singular, or where the factorisation breaks down,
       eigenvalues give the solution of least norm: the status is RANK_DEFICIENT, and a LinAlgWarning names the
       rank.
-    Raises InvalidParameterError if alpha is negative, not finite or of a wrong shape, or `n_threads` is below
-      1; SolveError if the equations hold NaN or infinity, or the Gram was overwritten and is not positive
-      semi-definite.
+    Raises InvalidParameterError if alpha is negative, not finite or of a wrong shape; SolveError if the
+      equations hold NaN or infinity, or the Gram was overwritten and is not positive semi-definite.
     Source: Golub & Van Loan, Matrix Computations, 4th ed., section 4.2.6 (block Cholesky, here left-looking).
     """
     check_equations(equations)
-    threads = check_n_threads(n_threads)
     penalty = check_alpha(alpha, equations.moments.shape[1])
     prepared = replace(equations, gram=np.ascontiguousarray(equations.gram, dtype=np.float64))
     different = np.unique(penalty)
     parts = []
-    with tile_pool(threads) as pool:
+    with tile_pool() as pool:
         floor = max(rounding_floor(prepared.gram), prepared.gram_error)
         for value in different.tolist():
             targets = np.flatnonzero(penalty == value)
             in_place = overwrite_gram and len(different) == 1 and value >= floor
             part = _select_targets(prepared, targets)
-            solution = _solve_shared(
-                part, value, floor=floor, pool=pool, n_threads=threads, overwrite_gram=in_place
-            )
+            solution = _solve_shared(part, value, floor=floor, pool=pool, overwrite_gram=in_place)
             parts.append((targets, solution))
     return parts[0][1] if len(parts) == 1 else _join(parts)
 
@@ -108,13 +101,7 @@ def _largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, st
 
 
 def _solve_shared(
-    equations: NormalEquations,
-    alpha: float,
-    *,
-    floor: float,
-    pool: Executor,
-    n_threads: int,
-    overwrite_gram: bool,
+    equations: NormalEquations, alpha: float, *, floor: float, pool: Executor, overwrite_gram: bool
 ) -> RidgeSolution:
     """Solve with one alpha for all targets."""
     factor = equations.gram if overwrite_gram else equations.gram.copy()
@@ -130,7 +117,7 @@ def _solve_shared(
     nearly_singular = broken_at is None and alpha < floor and smallest_eigenvalue(factor, pool) < floor
     if broken_at is not None or (nearly_singular and alpha == 0.0):
         del factor  # before the eigensolver takes three arrays of its size
-        return decompose(equations, n_threads=n_threads).solve(alpha)
+        return decompose(equations).solve(alpha)
     if nearly_singular:
         warnings.warn(
             f"alpha={alpha:.3g} is below the floor {floor:.3g}, the rounding error of the Gram's "

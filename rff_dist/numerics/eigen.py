@@ -11,13 +11,13 @@ import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import SolveError
+from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.normal_equations import EquationFacts, NormalEquations
 from rff_dist.numerics.solution import (
     RidgeSolution,
     SolveStatus,
     check_alpha,
     check_equations,
-    check_n_threads,
     make_solution,
     rss_error_bound,
 )
@@ -167,7 +167,7 @@ class RidgeSpectrum(EquationFacts):
         return np.stack(rows)
 
 
-def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> RidgeSpectrum:
+def decompose(equations: NormalEquations) -> RidgeSpectrum:
     """Decompose normal equations for a whole path of alpha.
 
     Takes O(n_components³), some 20 times a Cholesky factorisation, and three more float64 arrays of
@@ -175,14 +175,13 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
     components. For a single alpha `solve_cholesky` is cheaper.
 
     `equations`: not changed; only the upper triangle of the Gram is read.
-    `n_threads`: BLAS threads; all cores of the process by default, whatever the environment says. One thread
-      is used up to 512 components, and above 12,000, where threaded OpenBLAS crashes. In between the last
-      bits depend on this number.
+    BLAS uses all cores of the process, but one thread up to 512 components, and above 12,000, where threaded
+    OpenBLAS crashes. In between the last bits depend on the number of cores.
     Eigenvalues at or below the floor are set to 0, and their number is kept and logged.
     Raises SolveError if the equations hold NaN or infinity, or the eigenvalues do not converge.
     """
     check_equations(equations)
-    threads = check_n_threads(n_threads)
+    threads = available_cores()
     n_components = len(equations.gram)
     if n_components > MAX_THREADED_COMPONENTS and threads > 1:
         logger.debug("eigenvalues of %d components on one thread: threaded BLAS crashes there", n_components)

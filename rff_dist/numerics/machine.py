@@ -25,7 +25,10 @@ def _control_group_limits() -> Iterator[int]:
 
 
 def available_cores() -> int:
-    """Count the cores that this process may run on."""
+    """Count the cores that this process may run on.
+
+    The environment does not matter: Dask's workers and its local cluster set OMP_NUM_THREADS to 1.
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

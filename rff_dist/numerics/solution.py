@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError, SolveError
-from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.normal_equations import NormalEquations
 from rff_dist.typing import FloatArray
 
@@ -193,17 +192,3 @@ def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
             f"`alpha` has shape {values.shape}; expected one number or one for each of {n_targets} targets"
         )
     return np.broadcast_to(values.astype(np.float64), (n_targets,)).copy()
-
-
-def check_n_threads(n_threads: object) -> int:
-    """Return the number of threads to use: the one given, or by default the cores this process may run on.
-
-    The environment does not matter: Dask's workers and its local cluster set OMP_NUM_THREADS to 1.
-
-    Raises InvalidParameterError if it is not an integer of at least 1.
-    """
-    if n_threads is None:
-        return available_cores()
-    if isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1:
-        raise InvalidParameterError(f"`n_threads` is {n_threads!r}; expected None or an integer in [1, inf)")
-    return n_threads

@@ -27,9 +27,9 @@ from rff_dist.data.folds import Folds
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.cholesky import rounding_floor
+from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.normal_equations import NormalEquations
 from rff_dist.numerics.runs import expand
-from rff_dist.numerics.solution import check_n_threads
 from rff_dist.numerics.threads import tile_pool
 from rff_dist.numerics.tridiagonal import RidgeTridiagonal, tridiagonalize
 from rff_dist.selection.alphas import (
@@ -296,31 +296,26 @@ def cross_validate(
     alphas: ArrayLike | None = None,
     feature_maps: Sequence[FeatureMap] | None = None,
     fit_intercept: bool = True,
-    n_threads: int | None = None,
 ) -> CrossValidation:
     """Cross-validate ridge regression for every alpha, size and target, without another look at the data.
 
     Each split and size takes a reduction to tridiagonal form, O(n_components³), and each alpha and target
-    O(n_components²); see `cross_validation_bytes` for the memory.
+    O(n_components²); see `cross_validation_bytes` for the memory. Each core works on one at a time, with one
+    BLAS thread, so that no bit depends on the number of cores.
 
     `alphas`: float64 array of shape (n_alphas,). Positive penalties, in any order. By default the
       `alpha_grid` of all rows at the largest number of components.
     `feature_maps`: the sizes to look at, ascending, as maps of the leading components, see `shortened`. By
       default only the statistics' own size.
-    `n_threads`: how many splits and sizes are worked on at once, by default as many as cores. Each takes one
-      BLAS thread, so that no bit depends on it.
     Raises InvalidParameterError if an alpha is not positive and finite, or the maps are not of leading
       components, ascending; StatisticsError if a fold that is validated on has no rows, or none are left to
       train on.
     """
-    threads = check_n_threads(n_threads)
     total = statistics.total()
     sizes = _sizes(total, feature_maps)
     splits = statistics.splits
     variance = _target_variance(total, fit_intercept)
-    grid = (
-        _default_alphas(sizes[-1].of(total), fit_intercept, threads) if alphas is None else check_grid(alphas)
-    )
+    grid = _default_alphas(sizes[-1].of(total), fit_intercept) if alphas is None else check_grid(alphas)
     errors = np.empty((len(splits), len(sizes), len(grid), total.spec.n_targets))
     leverages = np.empty(errors.shape[:-1])
     weights = np.array([statistics.fold(validation).sum_of_weights for _, validation in splits])
@@ -336,7 +331,7 @@ def cross_validate(
             errors[at], leverages[at] = _validate(problem, grid, fit_intercept=fit_intercept)
 
     # with small problems threads wait for one another: 10 folds of D = 64 took 1.3 times as long on two
-    threads = 1 if sizes[-1].n_components <= SMALL else min(threads, len(splits) * len(sizes))
+    threads = 1 if sizes[-1].n_components <= SMALL else min(available_cores(), len(splits) * len(sizes))
     with tile_pool(threads) as pool:
         list(pool.map(work, range(threads)))
     return CrossValidation(
@@ -466,9 +461,9 @@ def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
     return np.asarray(variance)
 
 
-def _default_alphas(statistics: RidgeStatistics, fit_intercept: bool, n_threads: int) -> FloatArray:
+def _default_alphas(statistics: RidgeStatistics, fit_intercept: bool) -> FloatArray:
     """Return the `alpha_grid` of a Gram; Lanczos reads it some 20 times for its largest eigenvalue."""
-    with tile_pool(n_threads):
+    with tile_pool():
         equations = statistics.normal_equations(fit_intercept=fit_intercept)
         largest = largest_eigenvalue(equations.gram)
     floor = max(len(equations.gram) * _EPS * largest, equations.gram_error)

@@ -1,5 +1,6 @@
 """Cross-validation, by sums and by rows, against scikit-learn on an explicit Z; its errors and choices."""
 
+import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -122,9 +123,7 @@ def test_every_cell_is_the_error_of_a_refit_by_scikit_learn(data, folds, fit_int
     maps = [shortened(wide, 36), wide]
     whole = data is collinear_inputs_repeated
     statistics = fold_statistics(X, y, wide, folds, weights=weights, groups=groups, whole=whole)
-    table = cross_validate(
-        statistics, alphas=ALPHAS, feature_maps=maps, fit_intercept=fit_intercept, n_threads=2
-    )
+    table = cross_validate(statistics, alphas=ALPHAS, feature_maps=maps, fit_intercept=fit_intercept)
     fold_of_row = folds.assign(0, len(X), n_samples=len(X), groups=groups)
     for width, feature_map in enumerate(maps):
         Z = feature_map.transform(X)
@@ -210,12 +209,14 @@ def problem(n=240, n_components=64, *, folds=None, seed=0, data=several_targets_
     return X, y, feature_map, HashFolds(4) if folds is None else folds
 
 
-def test_threads_and_the_order_of_alphas_change_no_bit():
+def test_threads_and_the_order_of_alphas_change_no_bit(monkeypatch):
     X, y, wide, folds = problem(n_components=300)
     statistics = fold_statistics(X, y, wide, folds)
     maps = [shortened(wide, 100), wide]
-    one = cross_validate(statistics, alphas=ALPHAS, feature_maps=maps, n_threads=1)
-    two = cross_validate(statistics, alphas=[*ALPHAS[::-1], ALPHAS[0]], feature_maps=maps, n_threads=2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    one = cross_validate(statistics, alphas=ALPHAS, feature_maps=maps)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    two = cross_validate(statistics, alphas=[*ALPHAS[::-1], ALPHAS[0]], feature_maps=maps)
     assert_array_equal(one.alphas, two.alphas)
     assert_array_equal(one.errors, two.errors)
 
@@ -279,7 +280,7 @@ def test_permuting_targets_permutes_the_table_and_scaling_them_scales_it_by_the_
 
     def table(targets):
         statistics = fold_statistics(X, targets, feature_map, folds)
-        return cross_validate(statistics, alphas=ALPHAS, fit_intercept=fit_intercept, n_threads=1)
+        return cross_validate(statistics, alphas=ALPHAS, fit_intercept=fit_intercept)
 
     plain, changed = table(y), table(scale * y[:, order])
     assert_allclose(changed.errors, scale**2 * plain.errors[..., order], rtol=1e-8)
