@@ -5,10 +5,10 @@ Give parameters as NAME=VALUE; a value is JSON or text::
     python flows/cluster.py data=train.zarr output=labels.zarr n_clusters=5
 """
 
+from rff_dist.flows import script
 from rff_dist.flows.cluster import ClusterParameters, cluster
-from rff_dist.flows.script import run_script
 
 __all__ = ["ClusterParameters", "cluster"]
 
 if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-    run_script(cluster, ClusterParameters)
+    script.run_script(cluster, ClusterParameters)

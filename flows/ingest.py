@@ -5,10 +5,10 @@ Give parameters as NAME=VALUE; a value is JSON or text::
     python flows/ingest.py 'sources=["sales/*.csv"]' data=sales.zarr 'targets=["price"]'
 """
 
+from rff_dist.flows import script
 from rff_dist.flows.ingest import IngestParameters, ingest
-from rff_dist.flows.script import run_script
 
 __all__ = ["IngestParameters", "ingest"]
 
 if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-    run_script(ingest, IngestParameters)
+    script.run_script(ingest, IngestParameters)

@@ -5,10 +5,10 @@ Give parameters as NAME=VALUE; a value is JSON or text::
     python flows/refresh.py data=sales.zarr model=models/price
 """
 
+from rff_dist.flows import script
 from rff_dist.flows.refresh import RefreshParameters, refresh
-from rff_dist.flows.script import run_script
 
 __all__ = ["RefreshParameters", "refresh"]
 
 if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-    run_script(refresh, RefreshParameters)
+    script.run_script(refresh, RefreshParameters)

@@ -5,10 +5,10 @@ Give parameters as NAME=VALUE; a value is JSON or text::
     python flows/train.py data=train.zarr model=nightly n_components=512
 """
 
-from rff_dist.flows.script import run_script
+from rff_dist.flows import script
 from rff_dist.flows.train import TrainParameters, train
 
 __all__ = ["TrainParameters", "train"]
 
 if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-    run_script(train, TrainParameters)
+    script.run_script(train, TrainParameters)

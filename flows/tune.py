@@ -5,10 +5,10 @@ Give parameters as NAME=VALUE; a value is JSON or text::
     python flows/tune.py data=train.zarr model=best 'kernels=["gaussian", "cauchy"]'
 """
 
-from rff_dist.flows.script import run_script
+from rff_dist.flows import script
 from rff_dist.flows.tune import TuneParameters, tune
 
 __all__ = ["TuneParameters", "tune"]
 
 if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-    run_script(tune, TuneParameters)
+    script.run_script(tune, TuneParameters)

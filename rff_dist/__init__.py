@@ -21,20 +21,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rff_dist.data.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+    from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
     from rff_dist.engines.dask import DaskEngine
     from rff_dist.engines.serial import SerialEngine
     from rff_dist.estimators.classifier import RFFClassifier
     from rff_dist.estimators.kernel_kmeans import KernelKMeans
     from rff_dist.estimators.kmeans import RFFKMeans
-    from rff_dist.estimators.pca import RFFPCA
     from rff_dist.estimators.persistence import load_model, save_model
     from rff_dist.estimators.ridge import RFFRidge, merge_models
-    from rff_dist.estimators.sampler import RFFSampler
+    from rff_dist.estimators.transformers import RFFPCA, RFFSampler
     from rff_dist.estimators.tuning import tune_kernels, tune_length_scales
     from rff_dist.features.approximation import approximation_error
     from rff_dist.features.draw import draw_feature_map
-    from rff_dist.features.feature_map import FeatureMap
+    from rff_dist.features.maps import FeatureMap
     from rff_dist.features.nystrom import Nystrom
     from rff_dist.kernels.explicit import Linear, Min, Polynomial
     from rff_dist.kernels.positive_definite import check_positive_definite
@@ -50,10 +49,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "Cauchy": "rff_dist.kernels.stationary",
     "DaskEngine": "rff_dist.engines.dask",
-    "FeatureMap": "rff_dist.features.feature_map",
+    "FeatureMap": "rff_dist.features.maps",
     "Gaussian": "rff_dist.kernels.stationary",
-    "GroupFolds": "rff_dist.data.folds",
-    "HashFolds": "rff_dist.data.folds",
+    "GroupFolds": "rff_dist.data.folding",
+    "HashFolds": "rff_dist.data.folding",
     "KernelKMeans": "rff_dist.estimators.kernel_kmeans",
     "Laplacian": "rff_dist.kernels.stationary",
     "Linear": "rff_dist.kernels.explicit",
@@ -61,18 +60,18 @@ _HOMES = {
     "Min": "rff_dist.kernels.explicit",
     "Nystrom": "rff_dist.features.nystrom",
     "Polynomial": "rff_dist.kernels.explicit",
-    "PredefinedFolds": "rff_dist.data.folds",
+    "PredefinedFolds": "rff_dist.data.folding",
     "RFFClassifier": "rff_dist.estimators.classifier",
     "RFFKMeans": "rff_dist.estimators.kmeans",
-    "RFFPCA": "rff_dist.estimators.pca",
+    "RFFPCA": "rff_dist.estimators.transformers",
     "RFFRidge": "rff_dist.estimators.ridge",
-    "RFFSampler": "rff_dist.estimators.sampler",
+    "RFFSampler": "rff_dist.estimators.transformers",
     "RationalQuadratic": "rff_dist.kernels.stationary",
     "RidgeStatistics": "rff_dist.statistics.ridge_statistics",
     "SerialEngine": "rff_dist.engines.serial",
     "Sinc": "rff_dist.kernels.stationary",
     "SpectralKernel": "rff_dist.kernels.spectral",
-    "TimeFolds": "rff_dist.data.folds",
+    "TimeFolds": "rff_dist.data.folding",
     "accumulate": "rff_dist.statistics.passes",
     "append_dataset": "rff_dist.storage.appending",
     "approximation_error": "rff_dist.features.approximation",

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from rff_dist import RFFPCA, RFFKMeans, accumulate, draw_feature_map
-from rff_dist.data.folds import HashFolds
+from rff_dist.data.folding import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
-from rff_dist.statistics.label_counts import count_labels
+from rff_dist.statistics.inspection import count_labels
 from rff_dist.storage.columns import as_column
 
 

@@ -5,7 +5,7 @@ import json
 
 from typer import testing
 
-from rff_dist.cli.program import app
+from rff_dist.workbench.cli.program import app
 
 # Of all commands it takes 40 ms, and a process that a user starts builds the program once, too.
 testing._get_command = functools.cache(testing._get_command)

@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 
 from rff_dist import write_dataset
-from rff_dist.ridge.model import read_model
+from rff_dist.ridge.models import read_model
 from tests.kill_schedules import FIT
 from tests.processes import environment_of_all_cores
 

@@ -66,14 +66,14 @@ BREAKS = [
     ),
     Break(
         "a lease that another run took over still holds",
-        "rff_dist/storage/leases.py",
+        "rff_dist/storage/output_places.py",
         "mine = found is not None and _Claim.from_bytes(found.content).token == claim.token",
         "mine = found is not None",
         ("tests/unit/storage/test_leases.py",),
     ),
     Break(
         "NaN among the inputs is let through",
-        "rff_dist/data/checks.py",
+        "rff_dist/data/blocks.py",
         "if overflows and not np.isfinite(inputs).all():",
         "if overflows and np.isinf(inputs).any():",
         ("tests/unit/data", "tests/unit/statistics"),

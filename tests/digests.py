@@ -20,17 +20,17 @@ from rff_dist import RFFPCA
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs import score
-from rff_dist.jobs.cluster import cluster
-from rff_dist.jobs.fields import build
-from rff_dist.jobs.refresh import update
-from rff_dist.jobs.specs import Clustering, Predict, Train, Tune, Update
-from rff_dist.jobs.steps import Runner, in_this_process
-from rff_dist.jobs.train import train
-from rff_dist.ridge.model import read_model
+from rff_dist.ridge.models import read_model
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs import predict
+from rff_dist.workbench.jobs.cluster import cluster
+from rff_dist.workbench.jobs.fields import build
+from rff_dist.workbench.jobs.refresh import update
+from rff_dist.workbench.jobs.specs import Clustering, Predict, Train, Tune, Update
+from rff_dist.workbench.jobs.steps import Runner, in_this_process
+from rff_dist.workbench.jobs.train import train
 
 type Digests = dict[str, str]
 
@@ -157,7 +157,7 @@ def run_update_and_predict(folder: Path, runner: Runner) -> Digests:
     train(build(Train, {"data": data, "model": model, "overwrite": True, **PLAIN, "alpha": "gcv"}), runner)
     append_dataset(data, X[N_ROWS // 2 :], y[N_ROWS // 2 :])
     update(build(Update, {"data": data, "model": model, "force": True}), runner)
-    score.predict(
+    predict.predict(
         build(Predict, {"data": data, "model": model, "output": output, "std": True, "overwrite": True}),
         runner,
     )

@@ -43,7 +43,7 @@ from rich.console import Console
 from rff_dist import DaskEngine, Gaussian, SerialEngine, open_dataset, write_dataset
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.engines.protocol import Engine
-from rff_dist.ridge.model import read_model
+from rff_dist.ridge.models import read_model
 from tests.dask_processes import run_dask
 from tests.plain import fit_ridge
 from tests.processes import environment_of_all_cores

@@ -7,21 +7,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rff_dist.data import cut
+from rff_dist.data import blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs import refresh as updating
-from rff_dist.jobs.fields import build
-from rff_dist.jobs.specs import Update
-from rff_dist.jobs.steps import in_this_process
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.ridge import update
-from rff_dist.ridge.fading import MOST_HALVINGS
+from rff_dist.living import update
+from rff_dist.living.new_rows import MOST_HALVINGS
 from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.workbench.jobs import refresh as updating
+from rff_dist.workbench.jobs.fields import build
+from rff_dist.workbench.jobs.specs import Update
+from rff_dist.workbench.jobs.steps import in_this_process
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)
@@ -30,7 +30,7 @@ CHUNK, TILE, BLOCK = 128, 64, 256
 
 def make_small(patched):
     """Many blocks and tiles of few rows, so that most of them stay."""
-    patched.setattr(cut, "MIN_BLOCK_ROWS", BLOCK)
+    patched.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK)
     for module in (accumulate, update):
         patched.setattr(module, "tile_rows", lambda _: TILE)
 

@@ -11,13 +11,13 @@ from rff_dist.classify.fit import LossOptions
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.columns import Column
 from rff_dist.engines.protocol import Engine
+from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.stationary import parts_without_length_scale
 from rff_dist.ridge.candidates import Candidate
 from rff_dist.ridge.choices import DEFAULT_COMPONENTS
 from rff_dist.ridge.fit import Trained, fit
-from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.models import RidgeModel
 from rff_dist.ridge.solve import Solved
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.numerics.normal_equations import NormalEquations
+from rff_dist.numerics.solution import NormalEquations
 
 Matrix = NDArray[np.float64]
 

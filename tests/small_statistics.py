@@ -10,7 +10,7 @@ from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import StatisticsSpec
+from rff_dist.statistics.specs import StatisticsSpec
 
 N_FEATURES = 3
 LIMB_ROWS = 2**23  # on the usual grid of 2**-39

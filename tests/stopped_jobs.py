@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist.data.blocks import Rows
-from rff_dist.engines import kept, progress
+from rff_dist.engines import progress, resuming
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.engines.protocol import Engine
@@ -86,13 +86,13 @@ def run_killed(*words: object) -> "subprocess.CompletedProcess[str]":
 
 
 def main(label: str, n_blocks: str, words: Sequence[str]) -> None:
-    kept.LEAST_SHARE = 0.0
+    resuming.LEAST_SHARE = 0.0
     if label.isdecimal():
         observers = (Kill(int(n_blocks), "accumulate"),)
         with DaskEngine(n_workers=int(label), threads_per_worker=1, observers=observers) as engine:
             sum_up(Path(words[0]), engine)
         return
-    from rff_dist.cli import main as run_command
+    from rff_dist.workbench.cli import main as run_command
 
     by = signal.SIGINT if words[-1] == "--interrupt" else signal.SIGKILL
     kill, announce = Kill(int(n_blocks), label, by), progress.Announcer.__call__

@@ -1,11 +1,11 @@
 """Tables to datasets, with the options of all objects side by side."""
 
-from rff_dist.ingest import ingest as module
-from rff_dist.ingest.learn import Encoding
-from rff_dist.ingest.roles import Roles
-from rff_dist.ingest.rows import Holdout
-from rff_dist.ingest.tables import Reading
+from rff_dist.recipes.tables import Reading
 from rff_dist.storage.writing import Writing
+from rff_dist.workbench.tables import ingest as module
+from rff_dist.workbench.tables.learn import Encoding
+from rff_dist.workbench.tables.roles import Roles
+from rff_dist.workbench.tables.rows import Holdout
 
 _ENCODING, _READING = ("categories", "dates", "impute", "keep_index"), ("header", "delimiter", "encoding")
 

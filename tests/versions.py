@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.registry.versions import RegisteredModel, Version
+from rff_dist.models.versions import RegisteredModel, Version
 from rff_dist.storage.records import Record, write_record
 
 

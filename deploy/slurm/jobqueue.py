@@ -14,9 +14,9 @@ from dask_jobqueue import SLURMCluster
 from distributed import Client, Security
 
 from rff_dist import DaskEngine, open_dataset
+from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge.fit import fit
-from rff_dist.ridge.model import write_model
-from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.models import write_model
 
 
 def cluster_of_jobs(tls: Path) -> SLURMCluster:

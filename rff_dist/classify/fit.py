@@ -16,42 +16,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.checks import check_count, check_name, is_number
-from rff_dist.classify.confusion import Confusion, count_classes
+from rff_dist.classify import platt_scaling, predict
 from rff_dist.classify.losses import LOSSES, Logistic, Loss, LossState, sum_loss
-from rff_dist.classify.platt_scaling import ScoreCalibration, fit_calibration, leave_one_out_scores
-from rff_dist.classify.predict import SQUARED, class_of, decide
-from rff_dist.data.blocks import Block, Dataset, Rows
-from rff_dist.data.columns import Column
-from rff_dist.data.labelled import LabelCounts, LabelledDataset, class_weights
-from rff_dist.data.samples import sample_rows
-from rff_dist.engines.progress import Announcer, Rounds
-from rff_dist.engines.protocol import Engine
+from rff_dist.data import blocks, columns, labelled, samples
+from rff_dist.engines import progress, protocol
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
-from rff_dist.frequencies.counter import row_uniforms
-from rff_dist.numerics.machine import available_cores
-from rff_dist.numerics.minimize import Minimum, PenalizedLoss, minimize_loss
+from rff_dist.fitting import predicting
+from rff_dist.fitting.options import Alpha, RidgeOptions, is_one_alpha
+from rff_dist.frequencies import uniforms
+from rff_dist.numerics import machine, minimize
 from rff_dist.numerics.solution import RidgeSolution
-from rff_dist.numerics.threads import using_threads
+from rff_dist.ridge import conformal, models, uncertainty
 from rff_dist.ridge.choices import Choices
-from rff_dist.ridge.conformal import FoldModels, predict_held_out
 from rff_dist.ridge.fit import Trained, fold_models_of, refit
 from rff_dist.ridge.fit import fit as fit_ridge
-from rff_dist.ridge.linear_model import LinearModel
-from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.options import Alpha, RidgeOptions, is_one_alpha
-from rff_dist.ridge.uncertainty import predictive_model
-from rff_dist.statistics import inspection
-from rff_dist.statistics.accumulate import add_each
-from rff_dist.statistics.gram_products import sums_of_z
-from rff_dist.statistics.label_counts import count_labels
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics import accumulate, gram_products, inspection, ridge_statistics
 from rff_dist.text import short_repr
 from rff_dist.typing import Do, FloatArray, plainly
 
 logger = logging.getLogger(__name__)
 
 
-LOSS_NAMES = (SQUARED, *LOSSES)
+LOSS_NAMES = (predict.SQUARED, *LOSSES)
 CALIBRATION_ROWS = 10_000  # rows of the seeded sample whose leave-one-out scores are calibrated
 # Limits for the mean second derivative of the logistic loss: its upper bound, and a lower limit, since
 # separable classes would give less.
@@ -84,7 +70,7 @@ class LossOptions:
     Raises InvalidParameterError if the loss is unknown, or a number is out of range.
     """
 
-    loss: str = SQUARED
+    loss: str = predict.SQUARED
     class_weight: str | Mapping[Any, float] | None = None
     tol: float = 1e-6
     max_iter: int = 100
@@ -115,14 +101,14 @@ def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
 
 
 def fit_loss(
-    dataset: Dataset,
-    model: RidgeModel,
+    dataset: blocks.Dataset,
+    model: models.RidgeModel,
     options: LossOptions,
     *,
     alpha: float,
     curvature: float,
-    engine: Engine,
-) -> Minimum:
+    engine: protocol.Engine,
+) -> minimize.Minimum:
     """Minimise Σ w·ℓ(f) + penalty·‖W‖² from ridge's solution, in 10 to 30 passes over the data.
 
     The bits are the same on every engine, on one type of machine. The client holds a factor of the Gram, of
@@ -138,21 +124,23 @@ def fit_loss(
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
 
     def evaluate(coefficients: FloatArray, intercept: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        state = LossState(LinearModel(model.feature_map, coefficients, intercept), loss)
+        state = LossState(predicting.LinearModel(model.feature_map, coefficients, intercept), loss)
         sums = inspection.sum_rows(dataset, sum_loss, state, engine=engine, label=loss.name)
         if sums.n_samples != dataset.n_samples:
             raise DataError(f"a pass counted {sums.n_samples:_} of {dataset.n_samples:_} rows; run it again")
-        gradient = sums_of_z(sums.gradient.value(), model.feature_map)
+        gradient = gram_products.sums_of_z(sums.gradient.value(), model.feature_map)
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
 
-    Announcer(engine.observers)(Rounds(loss.name, options.max_iter))
+    progress.Announcer(engine.observers)(progress.Rounds(loss.name, options.max_iter))
     coefficients, intercept = _start(model, loss, curvature)
     reference = statistics.sum_of_weights * _loss_of_no_scores(loss, model.n_targets)
-    problem = PenalizedLoss(evaluate, equations, loss.penalty_factor * alpha, curvature, reference)
-    return minimize_loss(problem, coefficients, intercept, tol=options.tol, max_iter=options.max_iter)
+    problem = minimize.PenalizedLoss(evaluate, equations, loss.penalty_factor * alpha, curvature, reference)
+    return minimize.minimize_loss(
+        problem, coefficients, intercept, tol=options.tol, max_iter=options.max_iter
+    )
 
 
-def _start(model: RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray, FloatArray]:
+def _start(model: models.RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray, FloatArray]:
     """Return ridge's coefficients and intercept, scaled for the loss."""
     if not isinstance(loss, Logistic):
         return model.coefficients, model.intercept
@@ -197,11 +185,11 @@ class CalibrationRows:
     __repr__ = short_repr
 
     @classmethod
-    def of(cls, dataset: Dataset, before: CalibrationRows | None = None) -> CalibrationRows:
+    def of(cls, dataset: blocks.Dataset, before: CalibrationRows | None = None) -> CalibrationRows:
         """Return a sample of up to 10,000 rows of a dataset and of the rows before it."""
         n_before, n_kept = (0, 0) if before is None else (before.n_seen, len(before.keys))
         n_seen = n_before + dataset.n_samples
-        keys = row_uniforms(0, 0, n_before, n_seen)
+        keys = uniforms.row_uniforms(0, 0, n_before, n_seen)
         keys = keys if before is None else np.concatenate([before.keys, keys])
         chosen = np.sort(np.argsort(keys, kind="stable")[:CALIBRATION_ROWS])
         kept, came = chosen[chosen < n_kept], chosen[chosen >= n_kept] - n_kept
@@ -216,8 +204,8 @@ class CalibrationRows:
 
 
 def calibrate(
-    dataset: Dataset, model: RidgeModel, *, class_weight: FloatArray | None, seed: int
-) -> ScoreCalibration | None:
+    dataset: blocks.Dataset, model: models.RidgeModel, *, class_weight: FloatArray | None, seed: int
+) -> platt_scaling.ScoreCalibration | None:
     """Fit probabilities to the leave-one-out scores of a seeded sample of the training rows.
 
     O(n_components³ / 3), and O(n_components²) for each of up to 10,000 rows, in this process. Rows count by
@@ -231,7 +219,7 @@ def calibrate(
     `seed`: seed of the sample.
     Returns: None, with the reason in the log, if alpha is so small that Z'Z + alpha·I is singular.
     """
-    X, targets, weights = sample_rows(dataset, seed, n_rows=CALIBRATION_ROWS)
+    X, targets, weights = samples.sample_rows(dataset, seed, n_rows=CALIBRATION_ROWS)
     assert targets is not None
     weights = np.ones(len(targets)) if weights is None else weights
     return calibrate_rows(X, targets, weights, model, class_weight=class_weight)
@@ -241,25 +229,27 @@ def calibrate_rows(
     X: NDArray[Any],
     targets: FloatArray,
     weights: FloatArray,
-    model: RidgeModel,
+    model: models.RidgeModel,
     *,
     class_weight: FloatArray | None,
-) -> ScoreCalibration | None:
+) -> platt_scaling.ScoreCalibration | None:
     """Fit probabilities to the leave-one-out scores of training rows; see `calibrate`."""
-    factors = np.ones(len(targets)) if class_weight is None else class_weight[class_of(targets)]
+    factors = np.ones(len(targets)) if class_weight is None else class_weight[predict.class_of(targets)]
     # without class weights, which do not count as repetitions
     own = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
     repeated = model.summed.spec.frequency_weights
     try:
         alpha, fit_intercept = model.alpha, model.card["fit_intercept"]
-        predictive = predictive_model(model.linear, model.summed, alpha=alpha, fit_intercept=fit_intercept)
+        predictive = uncertainty.predictive_model(
+            model.linear, model.summed, alpha=alpha, fit_intercept=fit_intercept
+        )
     except SolveError as error:
         logger.warning("no probabilities: %s", error)
         return None
-    rows = Rows(Block(0, 0, len(targets)), X, targets)
-    with using_threads(available_cores()):
-        scores = leave_one_out_scores(rows, predictive, factors if repeated else weights)
-    return fit_calibration(scores, targets, weights, float(own.sum()) if repeated else None)
+    rows = blocks.Rows(blocks.Block(0, 0, len(targets)), X, targets)
+    with machine.using_threads(machine.available_cores()):
+        scores = platt_scaling.leave_one_out_scores(rows, predictive, factors if repeated else weights)
+    return platt_scaling.fit_calibration(scores, targets, weights, float(own.sum()) if repeated else None)
 
 
 # -- the whole job ---------------------------------------------------------------------------------
@@ -277,24 +267,24 @@ class FittedModel:
     """
 
     trained: Trained
-    folds: FoldModels | None = None
-    calibration: ScoreCalibration | None = None
+    folds: conformal.FoldModels | None = None
+    calibration: platt_scaling.ScoreCalibration | None = None
 
     @property
-    def model(self) -> RidgeModel:
+    def model(self) -> models.RidgeModel:
         return self.trained.model
 
 
 def label_rows(
-    source: Dataset,
-    labels: Column,
+    source: blocks.Dataset,
+    labels: columns.Column,
     options: RidgeOptions,
     losses: LossOptions,
     *,
     classes: NDArray[Any] | None = None,
     whole_weights_repeat: bool = False,
-    engine: Engine,
-) -> tuple[LabelledDataset, RidgeOptions]:
+    engine: protocol.Engine,
+) -> tuple[labelled.LabelledDataset, RidgeOptions]:
     """Count labels of any type in a pass; return rows with targets of −1 and +1, and ridge's options.
 
     `source`: the rows; its own targets are ignored.
@@ -306,14 +296,14 @@ def label_rows(
       say; other weights are precisions.
     Raises DataError if fewer than two classes have rows with a weight above 0.
     """
-    counts = count_labels(labels, source=source, engine=engine)
+    counts = inspection.count_labels(labels, source=source, engine=engine)
     if classes is not None:
         counts = counts.among(classes)
     if whole_weights_repeat:
         kind = "frequency" if counts.whole else "precision"
         options = replace(options, sample_weight_kind=kind)
-    factors = class_weights(losses.class_weight, counts)
-    dataset = LabelledDataset(source, labels, counts.classes, factors)
+    factors = labelled.class_weights(losses.class_weight, counts)
+    dataset = labelled.LabelledDataset(source, labels, counts.classes, factors)
     _check_weighted(counts, factors)
     # One alpha for all classes keeps their scores comparable: the largest decides. The direct solver leaves
     # the Gram, which calibration and the other losses need.
@@ -321,12 +311,12 @@ def label_rows(
 
 
 def fit(
-    dataset: LabelledDataset,
+    dataset: labelled.LabelledDataset,
     options: RidgeOptions,
     losses: LossOptions,
     *,
     choices: Choices | None = None,
-    engine: Engine,
+    engine: protocol.Engine,
     do: Do = plainly,
 ) -> FittedModel:
     """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
@@ -350,15 +340,15 @@ def fit(
     if trained.parts is not None:
         folds = fold_models_of(trained)
         estimate = do("hold out", estimate_by_folds, dataset, folds, ridge, engine=engine)
-        model = model.with_card(estimate={"loss": SQUARED, **estimate})
-    if loss == SQUARED:
+        model = model.with_card(estimate={"loss": predict.SQUARED, **estimate})
+    if loss == predict.SQUARED:
         model = _described(model, dataset, losses, ridge, None, ridge_alpha=ridge_alpha)
         return FittedModel(replace(trained, model=model), folds, ridge)
     alpha, curvature, own = ridge_alpha, HINGE_CURVATURE, None
     if loss == Logistic.name:
         curvature = logistic_curvature(trained.solved.solution, model.summed.sum_of_weights)
         alpha *= 1.0 if is_one_alpha(options.alpha) else max(curvature, SMALLEST_ALPHA_FACTOR)
-        own = ScoreCalibration(1.0, (0.0,) * model.n_targets)
+        own = platt_scaling.ScoreCalibration(1.0, (0.0,) * model.n_targets)
     minimum = do(loss, fit_loss, dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
     model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
     model = _described(model, dataset, losses, own, minimum, ridge_alpha=ridge_alpha)
@@ -366,14 +356,14 @@ def fit(
 
 
 def refit_labels(
-    model: RidgeModel,
-    statistics: RidgeStatistics,
+    model: models.RidgeModel,
+    statistics: ridge_statistics.RidgeStatistics,
     rows: CalibrationRows | None,
     *,
     alpha: Alpha | None,
     fit_intercept: bool,
     factors: FloatArray | None,
-) -> RidgeModel:
+) -> models.RidgeModel:
     """Solve a classifier of the squared loss again from changed statistics; see `ridge.fit.refit`.
 
     `rows`: a sample of the rows in these statistics, on which probabilities are calibrated; None keeps the
@@ -387,7 +377,7 @@ def refit_labels(
     return again.with_card(classifier=facts)
 
 
-def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) -> None:
+def _check_weighted(counts: labelled.LabelCounts, factors: NDArray[np.float64] | None) -> None:
     weight = counts.weight.value() * (1.0 if factors is None else factors)
     if (weight > 0).sum() < 2:
         counted = counts.classes[weight > 0].tolist()
@@ -398,14 +388,14 @@ def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) ->
 
 
 def _described(
-    model: RidgeModel,
-    dataset: LabelledDataset,
+    model: models.RidgeModel,
+    dataset: labelled.LabelledDataset,
     losses: LossOptions,
-    calibration: ScoreCalibration | None,
-    minimum: Minimum | None,
+    calibration: platt_scaling.ScoreCalibration | None,
+    minimum: minimize.Minimum | None,
     *,
     ridge_alpha: float,
-) -> RidgeModel:
+) -> models.RidgeModel:
     """Return a classifier's model with its labels and how it was fitted on its card, as JSON values."""
     classes, weight, facts = dataset.classes, cast("Any", losses.class_weight), None
     if minimum is not None:
@@ -438,7 +428,11 @@ def _described(
 
 
 def estimate_by_folds(
-    dataset: Dataset, folds: FoldModels, calibration: ScoreCalibration | None, *, engine: Engine
+    dataset: blocks.Dataset,
+    folds: conformal.FoldModels,
+    calibration: platt_scaling.ScoreCalibration | None,
+    *,
+    engine: protocol.Engine,
 ) -> dict[str, Any]:
     """Estimate accuracy and log loss on new rows in one pass: ridge trained without a fold predicts its rows.
 
@@ -449,7 +443,9 @@ def estimate_by_folds(
       differences between splits. Errors are None with one split, the log loss is None without probabilities.
     """
     judge = partial(judge_held_out, calibration=calibration)
-    found = inspection.sum_rows(dataset, judge, folds, combine=add_each, engine=engine, label="hold out")
+    found = inspection.sum_rows(
+        dataset, judge, folds, combine=accumulate.add_each, engine=engine, label="hold out"
+    )
     weights = np.array([one.weights.value().sum() for one in found])
     estimate: dict[str, Any] = {"by": "cv"}
     for name in ("accuracy", "log_loss"):
@@ -464,19 +460,19 @@ def estimate_by_folds(
 
 
 def judge_held_out(
-    rows: Rows, state: FoldModels, *, calibration: ScoreCalibration | None
-) -> tuple[Confusion, ...]:
+    rows: blocks.Rows, state: conformal.FoldModels, *, calibration: platt_scaling.ScoreCalibration | None
+) -> tuple[predict.Confusion, ...]:
     """Count a block's rows, whose targets are −1 and +1, separately for each split that holds them out."""
-    scores, split, counted = predict_held_out(rows, state)
+    scores, split, counted = conformal.predict_held_out(rows, state)
     assert rows.y is not None
     n_classes = max(2, rows.y.shape[1])
     weight = None if rows.sample_weight is None else rows.sample_weight[counted]
-    actual, predicted = class_of(rows.y[counted]), decide(scores, calibration)
+    actual, predicted = predict.class_of(rows.y[counted]), predict.decide(scores, calibration)
     logs = None if calibration is None else calibration.log_probabilities(scores)
 
-    def of_split(index: int) -> Confusion:
+    def of_split(index: int) -> predict.Confusion:
         own = split[counted] == index
-        return count_classes(
+        return predict.count_classes(
             actual[own],
             predicted[own],
             n_classes,

@@ -17,13 +17,11 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from rff_dist.data.blocks import Rows
-from rff_dist.data.checks import check_finite
+from rff_dist.data import blocks
 from rff_dist.errors import DataError
-from rff_dist.numerics.exact_sums import ExactSum, add_fields
-from rff_dist.numerics.threads import share_out
-from rff_dist.ridge.linear_model import LinearModel
-from rff_dist.statistics.spec import tile_rows
+from rff_dist.fitting import predicting
+from rff_dist.numerics import exact_sums, machine
+from rff_dist.statistics import specs
 from rff_dist.typing import FloatArray
 
 # The features of so many rows are made once, and used for f and for the gradient while they are in the cache.
@@ -92,7 +90,7 @@ LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (Logistic(), SquaredHi
 class LossState:
     """The state of a pass that sums a loss, evaluated at a linear model."""
 
-    linear: LinearModel
+    linear: predicting.LinearModel
     loss: Loss
 
 
@@ -107,14 +105,14 @@ class LossSums:
     """
 
     n_samples: int
-    loss: ExactSum
-    gradient: ExactSum
-    intercept_gradient: ExactSum
+    loss: exact_sums.ExactSum
+    gradient: exact_sums.ExactSum
+    intercept_gradient: exact_sums.ExactSum
 
-    __add__ = add_fields
+    __add__ = exact_sums.add_fields
 
 
-def sum_loss(rows: Rows, state: LossState) -> LossSums:
+def sum_loss(rows: blocks.Rows, state: LossState) -> LossSums:
     """Return a block's sums of a loss and its gradient, O(n_samples · n_components · n_features).
 
     Features are made 256 rows at a time, which takes 2 KiB for each component and thread. Threads share the
@@ -125,9 +123,9 @@ def sum_loss(rows: Rows, state: LossState) -> LossSums:
     """
     feature_map, weights = state.linear.feature_map, state.linear.raw_coefficients
     inputs = feature_map.prepare(rows.X)
-    check_finite(rows, inputs)
+    blocks.check_finite(rows, inputs)
     targets = _checked_targets(rows, n_columns=weights.shape[1])
-    height = tile_rows(feature_map.n_components)
+    height = specs.tile_rows(feature_map.n_components)
     sums: list[LossSums] = []
 
     def add_up(first: int) -> None:
@@ -150,14 +148,18 @@ def sum_loss(rows: Rows, state: LossState) -> LossSums:
             total += float(losses.sum())
             gradient += part @ slope
             slopes += slope.sum(axis=0)
-        exact = ExactSum.of(np.asarray(total)), ExactSum.of(gradient), ExactSum.of(slopes)
+        exact = (
+            exact_sums.ExactSum.of(np.asarray(total)),
+            exact_sums.ExactSum.of(gradient),
+            exact_sums.ExactSum.of(slopes),
+        )
         sums.append(LossSums(tile.stop - first, *exact))
 
-    share_out(add_up, range(0, len(inputs), height))
+    machine.share_out(add_up, range(0, len(inputs), height))
     return reduce(operator.add, sums)  # exact sums: the order in which threads append them does not matter
 
 
-def _checked_targets(rows: Rows, *, n_columns: int) -> FloatArray:
+def _checked_targets(rows: blocks.Rows, *, n_columns: int) -> FloatArray:
     """Return y after checking that it holds only −1 and +1, with one +1 in each row of several columns."""
     if rows.y is None or rows.y.shape[1] != n_columns:
         found = 0 if rows.y is None else rows.y.shape[1]

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from rff_dist.data.blocks import Rows
-from rff_dist.ridge.uncertainty import PredictiveModel, predict_rows_with_std
+from rff_dist.data import blocks
+from rff_dist.ridge import uncertainty
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,9 @@ def _two_sided(columns: FloatArray) -> FloatArray:
     return np.hstack([np.zeros_like(columns), columns]) if columns.shape[1] == 1 else columns
 
 
-def leave_one_out_scores(rows: Rows, model: PredictiveModel, left_out: FloatArray) -> FloatArray:
+def leave_one_out_scores(
+    rows: blocks.Rows, model: uncertainty.PredictiveModel, left_out: FloatArray
+) -> FloatArray:
     """Return the score that ridge would give each row if it had been fitted without this row.
 
     O(n_samples · n_components²). If a row decides its own prediction up to rounding, 1 − h is taken as 1e-6,
@@ -89,9 +91,11 @@ def leave_one_out_scores(rows: Rows, model: PredictiveModel, left_out: FloatArra
     return np.asarray(rows.y - (rows.y - predictions) / np.maximum(remainder, SMALLEST_REMAINDER))
 
 
-def remainders(rows: Rows, model: PredictiveModel, left_out: FloatArray) -> tuple[FloatArray, FloatArray]:
+def remainders(
+    rows: blocks.Rows, model: uncertainty.PredictiveModel, left_out: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Return predictions and 1 − h, each of shape (n_samples, n_targets); see `leave_one_out_scores`."""
-    predictions, deviations = predict_rows_with_std(rows, model)
+    predictions, deviations = uncertainty.predict_rows_with_std(rows, model)
     remainder = np.empty_like(predictions)
     for i in range(len(model.factors)):
         targets = np.flatnonzero(model.factor_of_target == i)

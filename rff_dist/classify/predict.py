@@ -3,50 +3,53 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.classify.confusion import Confusion, count_classes
-from rff_dist.classify.platt_scaling import ScoreCalibration
-from rff_dist.data.blocks import Dataset, Rows
-from rff_dist.data.checks import check_targets
-from rff_dist.engines.protocol import Engine
-from rff_dist.errors import IntegrityError, SolveError
-from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.linear_model import LinearModel, predict_rows
-from rff_dist.ridge.model import RidgeModel
+from rff_dist.classify import platt_scaling
+from rff_dist.data import blocks
+from rff_dist.engines import protocol
+from rff_dist.errors import DataError, IntegrityError, SolveError
+from rff_dist.fitting import predicting
+from rff_dist.numerics import exact_sums
+from rff_dist.ridge import models
 from rff_dist.statistics import inspection
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, IntArray
 
 SQUARED = "squared"
 
 
-def calibration_of(model: RidgeModel) -> ScoreCalibration | None:
+def calibration_of(model: models.RidgeModel) -> platt_scaling.ScoreCalibration | None:
     """Return what turns a classifier's scores into probabilities; None if it has no probabilities."""
     facts = model.card["classifier"]["calibration"]
-    return None if facts is None else ScoreCalibration(facts["slope"], tuple(facts["intercepts"]))
+    return (
+        None if facts is None else platt_scaling.ScoreCalibration(facts["slope"], tuple(facts["intercepts"]))
+    )
 
 
-def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Confusion:
+def evaluate(dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine) -> Confusion:
     """Count which classes a classifier predicts for the rows of each class, in one pass.
 
     `dataset`: with targets of −1 and +1: a `LabelledDataset` of the model's classes.
     `model`: a classifier; if it has probabilities, they are judged too.
     Raises DataError if the dataset does not fit the model, or a label is not among the classes.
     """
-    prediction.check_dataset(dataset, model)
+    predicting.check_dataset(dataset, model)
     judge = partial(judge_rows, calibration=calibration_of(model))
     return inspection.sum_rows(dataset, judge, model.linear, engine=engine, label="evaluate")
 
 
-def judge_rows(rows: Rows, model: LinearModel, *, calibration: ScoreCalibration | None) -> Confusion:
+def judge_rows(
+    rows: blocks.Rows, model: predicting.LinearModel, *, calibration: platt_scaling.ScoreCalibration | None
+) -> Confusion:
     """Count one block of rows, whose targets are −1 and +1."""
     assert rows.y is not None
-    check_targets(rows)
-    scores = predict_rows(rows, model)
+    blocks.check_targets(rows)
+    scores = predicting.predict_rows(rows, model)
     return count_classes(
         class_of(rows.y),
         decide(scores, calibration),
@@ -65,7 +68,7 @@ def class_of(scores: FloatArray) -> NDArray[np.intp]:
     return (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
 
 
-def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> FloatArray:
+def decisions(scores: FloatArray, calibration: platt_scaling.ScoreCalibration | None) -> FloatArray:
     """Return the numbers by which a classifier decides, from its scores of shape (n_samples, n_columns).
 
     Log odds for two classes, else log probabilities up to a constant for each row. Without calibration, the
@@ -74,17 +77,17 @@ def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> Float
     return scores if calibration is None else calibration.logits(scores)
 
 
-def decide(scores: FloatArray, calibration: ScoreCalibration | None) -> NDArray[np.intp]:
+def decide(scores: FloatArray, calibration: platt_scaling.ScoreCalibration | None) -> NDArray[np.intp]:
     """Return the index of each row's predicted class, the one with the largest probability or score."""
     return class_of(decisions(scores, calibration))
 
 
 def predict(
-    dataset: Dataset,
-    model: RidgeModel,
+    dataset: blocks.Dataset,
+    model: models.RidgeModel,
     url: str | os.PathLike[str],
     *,
-    engine: Engine,
+    engine: protocol.Engine,
     probabilities: bool = False,
     overwrite: bool = False,
 ) -> int:
@@ -98,7 +101,7 @@ def predict(
     Raises DataError if the dataset does not fit the model; SolveError if there are no probabilities;
       StorageError if the output exists and `overwrite` is False, or cannot be written.
     """
-    prediction.check_dataset(dataset, model)
+    predicting.check_dataset(dataset, model)
     calibration = calibration_of(model)
     if probabilities and calibration is None:
         raise no_probabilities(model)
@@ -108,7 +111,7 @@ def predict(
     if probabilities:
         fields.append(("probabilities", np.float64, (len(classes),)))
     dtype = np.dtype(fields)
-    output = prediction.write_output(
+    output = predicting.write_output(
         dataset,
         partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype),
         model.linear,
@@ -124,15 +127,15 @@ def predict(
 
 
 def _predict_block(
-    rows: Rows,
-    model: LinearModel,
+    rows: blocks.Rows,
+    model: predicting.LinearModel,
     *,
     classes: NDArray[Any],
-    calibration: ScoreCalibration | None,
+    calibration: platt_scaling.ScoreCalibration | None,
     dtype: np.dtype[Any],
 ) -> NDArray[Any]:
     """Return a structured array of labels and, if `dtype` has that field, probabilities."""
-    scores = predict_rows(rows, model)
+    scores = predicting.predict_rows(rows, model)
     values = np.empty(len(scores), dtype)
     values["labels"] = classes[decide(scores, calibration)]
     if calibration is not None and "probabilities" in (dtype.names or ()):
@@ -140,7 +143,7 @@ def _predict_block(
     return values
 
 
-def no_probabilities(model: RidgeModel) -> SolveError:
+def no_probabilities(model: models.RidgeModel) -> SolveError:
     """Return an error that says why a classifier has no probabilities."""
     if model.card["classifier"]["loss"] == SQUARED:
         return SolveError(
@@ -152,7 +155,7 @@ def no_probabilities(model: RidgeModel) -> SolveError:
     )
 
 
-def read_classes(model: RidgeModel) -> NDArray[Any]:
+def read_classes(model: models.RidgeModel) -> NDArray[Any]:
     """Return the labels of a classifier's model in their own type; raises IntegrityError for other types."""
     facts = model.card["classifier"]
     dtype = np.dtype(facts["dtype"])
@@ -161,3 +164,98 @@ def read_classes(model: RidgeModel) -> NDArray[Any]:
     classes = np.empty(len(facts["classes"]), dtype)
     classes[:] = facts["classes"]
     return classes
+
+
+# -- how often rows of each class are predicted as each class --------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Confusion:
+    """Confusion matrix of a classifier; `+` joins two sets of rows and does not round.
+
+    `counts`: int64 array of shape (n_classes, n_classes). Entry (i, j): rows of class i predicted as class j.
+    `weights`: ExactSum of shape (n_classes, n_classes). Sums of the weights of these rows. Accuracy and all
+      other measures are computed from them.
+    `surprise`: ExactSum of shape (), or None. Sum of -weight · log p, where p is the probability of the row's
+      own class; None without probabilities.
+    """
+
+    counts: IntArray
+    weights: exact_sums.ExactSum
+    surprise: exact_sums.ExactSum | None
+
+    def __add__(self, other: Confusion) -> Confusion:
+        given = {"surprise": None} if self.surprise is None or other.surprise is None else {}
+        return exact_sums.add_fields(self, other, **given)
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rows whose class is predicted correctly; raises DataError if all weights are zero."""
+        return float(np.diag(self.weights.value()).sum() / self._total())
+
+    @property
+    def recall(self) -> FloatArray:
+        """Share of each class predicted correctly, shape (n_classes,); NaN for a class without rows."""
+        weights = self.weights.value()
+        return _shares(np.diag(weights), weights.sum(axis=1))
+
+    @property
+    def precision(self) -> FloatArray:
+        """Share of correct predictions of each class, shape (n_classes,); NaN for a class never predicted."""
+        weights = self.weights.value()
+        return _shares(np.diag(weights), weights.sum(axis=0))
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean of `recall` over the classes that have rows."""
+        self._total()  # refuses rows without any weight
+        return float(np.nanmean(self.recall))
+
+    @property
+    def log_loss(self) -> float | None:
+        """Mean of -log p of the rows' own classes, in nats; None without probabilities."""
+        return None if self.surprise is None else float(self.surprise.value() / self._total())
+
+    def _total(self) -> float:
+        total = float(self.weights.value().sum())
+        if not total > 0:
+            raise DataError("all sample weights are zero; at least one row must count")
+        return total
+
+
+def count_classes(
+    codes: IntArray,
+    predicted: IntArray,
+    n_classes: int,
+    *,
+    sample_weight: FloatArray | None = None,
+    log_probabilities: FloatArray | None = None,
+) -> Confusion:
+    """Count one block of rows.
+
+    `codes`, `predicted`: int64 arrays of shape (n_samples,). Index of each row's own and predicted class.
+    `sample_weight`: float64 array of shape (n_samples,). Finite and not negative; 1 by default.
+    `log_probabilities`: float64 array of shape (n_samples, n_classes).
+    """
+    weights = np.ones(len(codes)) if sample_weight is None else sample_weight
+    shape = (n_classes, n_classes)
+    pairs = codes * n_classes + predicted
+    sums = exact_sums.ExactSum.by_group(weights, pairs, n_classes**2)
+    surprise = None
+    if log_probabilities is not None:
+        own = log_probabilities[np.arange(len(codes)), codes]
+        # p may be 0 in a row of weight 0, and 0 · ∞ is not a number
+        surprise = exact_sums.ExactSum.of(np.asarray(-(weights @ np.where(weights > 0, own, 0.0))))
+    return Confusion(
+        np.bincount(pairs, minlength=n_classes**2).reshape(shape).astype(np.int64),
+        exact_sums.ExactSum(sums.lowest, sums.digits.reshape(-1, *shape)),
+        surprise,
+    )
+
+
+def _shares(part: FloatArray, whole: FloatArray) -> FloatArray:
+    return np.asarray(np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0))

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rff_dist.data.blocks import Block
-from rff_dist.data.memory import check_indices, digest_array
+from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError
 
 TEXT = np.dtypes.StringDType()
@@ -35,7 +34,7 @@ class Column(Protocol):
     def in_memory(self) -> bool:
         """Whether only this process has the values; else they are stored where all workers can read them."""
 
-    def read(self, block: Block) -> np.ndarray:
+    def read(self, block: blocks.Block) -> np.ndarray:
         """Return the values of a block's rows, shape (n_samples,)."""
 
     def take(self, indices: np.ndarray) -> np.ndarray:
@@ -65,21 +64,21 @@ class MemoryColumn:
     def dtype(self) -> np.dtype[Any]:
         return self.values.dtype
 
-    def read(self, block: Block) -> np.ndarray:
+    def read(self, block: blocks.Block) -> np.ndarray:
         return self.values[block.start : block.stop]
 
     def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
-        return np.asarray(self.values[check_indices(indices, self.n_samples)])
+        return np.asarray(self.values[memory.check_indices(indices, self.n_samples)])
 
     @cached_property
     def _digest(self) -> str:
-        return digest_array(self.values)
+        return memory.digest_array(self.values)
 
     def fingerprint(self) -> str:
         return self._digest
 
     def content_key(self) -> str:
-        """Return the digest by which passes over these values are told apart, see `engines.kept`."""
+        """Return the digest by which passes over these values are told apart, see `engines.resuming`."""
         return self._digest
 
 

@@ -12,21 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data.blocks import Block, BlockFunction, Dataset, Rows
-from rff_dist.data.columns import TEXT, Column, check_values, is_text
-from rff_dist.data.memory import Sample, as_bytes, prefix_digest
+from rff_dist.data import blocks, columns, memory
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics import exact_sums
 from rff_dist.typing import FloatArray, IntArray
 
 
-class ExtendedDataset(Dataset):
+class ExtendedDataset(blocks.Dataset):
     """A dataset whose rows are those of `source`, with something beside them from elsewhere.
 
     Where a cluster makes the source's rows in tasks of its own, the engine adds the rest with `addition`.
     """
 
-    source: Dataset
+    source: blocks.Dataset
 
     def __post_init__(self) -> None:
         for name in ("url", "feature_names", "missing_chunks", "version"):
@@ -34,7 +32,7 @@ class ExtendedDataset(Dataset):
 
     @property
     @abstractmethod
-    def addition(self) -> Callable[[Rows], Rows]:
+    def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
         """The function that completes the source's rows; it pickles without the source."""
 
     @property
@@ -60,20 +58,20 @@ class ExtendedDataset(Dataset):
     def is_lazy(self) -> bool:
         return self.source.is_lazy
 
-    def lazy(self, block: Block) -> tuple[Any, Any, Any]:
+    def lazy(self, block: blocks.Block) -> tuple[Any, Any, Any]:
         return self.source.lazy(block)
 
     def can_travel(self) -> bool:
         return self.source.can_travel()
 
     @property
-    def extends(self) -> tuple[Dataset, Callable[[Rows], Rows]]:
+    def extends(self) -> tuple[blocks.Dataset, Callable[[blocks.Rows], blocks.Rows]]:
         return self.source, self.addition
 
-    def read_groups(self, block: Block) -> NDArray[Any] | None:
+    def read_groups(self, block: blocks.Block) -> NDArray[Any] | None:
         return self.source.read_groups(block)
 
-    def read(self, block: Block) -> Rows:
+    def read(self, block: blocks.Block) -> blocks.Rows:
         return self.addition(self.source.read(block))
 
     def prefix_fingerprint(self, n_samples: int) -> str | None:
@@ -81,9 +79,9 @@ class ExtendedDataset(Dataset):
 
         Weights that balance classes depend on all rows, so appended rows change it.
         """
-        return None if self.is_lazy else prefix_digest(self, n_samples)
+        return None if self.is_lazy else memory.prefix_digest(self, n_samples)
 
-    def _check_rows(self, name: str, column: Column) -> None:
+    def _check_rows(self, name: str, column: columns.Column) -> None:
         if column.n_samples != self.source.n_samples:
             raise DataError(
                 f"Found input variables with inconsistent numbers of samples: "
@@ -96,12 +94,12 @@ class ExtendedDataset(Dataset):
 
 @dataclass(frozen=True, eq=False)
 class _WithGroups:
-    groups: Column
+    groups: columns.Column
 
-    def __call__(self, rows: Rows) -> Rows:
+    def __call__(self, rows: blocks.Rows) -> blocks.Rows:
         return replace(rows, groups=self.read(rows.block))
 
-    def read(self, block: Block) -> NDArray[Any]:
+    def read(self, block: blocks.Block) -> NDArray[Any]:
         values = self.groups.read(block)
         return values.astype(np.int64) if values.dtype.kind == "f" else values  # 3.0 is group 3
 
@@ -114,8 +112,8 @@ class GroupedDataset(ExtendedDataset):
     Raises DataError if the numbers of groups and rows differ.
     """
 
-    source: Dataset
-    groups: Column
+    source: blocks.Dataset
+    groups: columns.Column
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,10 +136,10 @@ class GroupedDataset(ExtendedDataset):
     def weighted(self) -> bool:
         return self.source.weighted
 
-    def read_weight(self, block: Block) -> FloatArray | None:
+    def read_weight(self, block: blocks.Block) -> FloatArray | None:
         return self.source.read_weight(block)
 
-    def read_groups(self, block: Block) -> NDArray[Any]:
+    def read_groups(self, block: blocks.Block) -> NDArray[Any]:
         return self.addition.read(block)
 
     def read_targets(self) -> Any:
@@ -163,11 +161,11 @@ class GroupedDataset(ExtendedDataset):
 
 @dataclass(frozen=True, eq=False)
 class _WithLabels:
-    labels: Column
+    labels: columns.Column
     classes: NDArray[Any]
     class_weight: FloatArray | None
 
-    def __call__(self, rows: Rows) -> Rows:
+    def __call__(self, rows: blocks.Rows) -> blocks.Rows:
         codes, weight = self.read_codes(rows.block), rows.sample_weight
         labelled = replace(rows, y=class_targets(codes, len(self.classes)), own_weight=None)
         if self.class_weight is None:
@@ -175,7 +173,7 @@ class _WithLabels:
         own = np.ones(len(codes)) if weight is None else weight
         return replace(labelled, sample_weight=self.weighted(codes, weight), own_weight=own)
 
-    def read_codes(self, block: Block) -> IntArray:
+    def read_codes(self, block: blocks.Block) -> IntArray:
         """Return the labels of one block as positions in `classes`, shape (n_samples,)."""
         return encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
 
@@ -201,8 +199,8 @@ class LabelledDataset(ExtendedDataset):
       reading, if a label is not among the classes.
     """
 
-    source: Dataset
-    labels: Column
+    source: blocks.Dataset
+    labels: columns.Column
     classes: NDArray[Any]
     class_weight: FloatArray | None = None
 
@@ -233,28 +231,30 @@ class LabelledDataset(ExtendedDataset):
     def weighted(self) -> bool:
         return self.source.weighted or self.class_weight is not None
 
-    def read_weight(self, block: Block) -> FloatArray | None:
+    def read_weight(self, block: blocks.Block) -> FloatArray | None:
         weight = self.source.read_weight(block)
         if self.class_weight is None:
             return weight
         return self.addition.weighted(self.addition.read_codes(block), weight)
 
-    def read_targets(self) -> Column:
+    def read_targets(self) -> columns.Column:
         return self.labels
 
-    def without_targets(self) -> Dataset:
+    def without_targets(self) -> blocks.Dataset:
         return self.source.without_targets()
 
-    def take(self, indices: NDArray[np.intp], /) -> Sample:
+    def take(self, indices: NDArray[np.intp], /) -> memory.Sample:
         X, _, weight = self.source.take(indices)
         codes = encode(self.labels.take(indices), self.classes, np.asarray(indices))
-        return Sample(X, class_targets(codes, len(self.classes)), self.addition.weighted(codes, weight))
+        return memory.Sample(
+            X, class_targets(codes, len(self.classes)), self.addition.weighted(codes, weight)
+        )
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256("|".join([self.source.fingerprint(), self.labels.fingerprint()]).encode())
         digest.update(repr(self.classes.tolist()).encode())
         if self.class_weight is not None:
-            digest.update(as_bytes(self.class_weight))
+            digest.update(memory.as_bytes(self.class_weight))
         return digest.hexdigest()
 
 
@@ -266,16 +266,16 @@ def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> I
     `rows`: int array of shape (n,). The labels' rows, for errors.
     Raises DataError, with the first row whose label is not among the classes.
     """
-    known, given = check_values(np.asarray(classes), "classes", np.arange(len(classes))), labels
-    if is_text(known.dtype) != is_text(labels.dtype):
-        kinds = ["text" if is_text(dtype) else "numbers" for dtype in (labels.dtype, known.dtype)]
+    known, given = columns.check_values(np.asarray(classes), "classes", np.arange(len(classes))), labels
+    if columns.is_text(known.dtype) != columns.is_text(labels.dtype):
+        kinds = ["text" if columns.is_text(dtype) else "numbers" for dtype in (labels.dtype, known.dtype)]
         raise DataError(
             f"y holds {kinds[0]} ({labels.dtype}), but the classes are {kinds[1]}: {_listed(classes)}; "
             "give labels of the same kind"
         )
-    if known.dtype.kind != given.dtype.kind and is_text(known.dtype):
+    if known.dtype.kind != given.dtype.kind and columns.is_text(known.dtype):
         # NumPy does not search text of fixed width among text of variable width
-        known, given = known.astype(TEXT), given.astype(TEXT)
+        known, given = known.astype(columns.TEXT), given.astype(columns.TEXT)
     # labels beyond the last class point to it, and are found to differ
     codes = np.minimum(np.searchsorted(known, given), len(known) - 1)
     found = known[codes] == given
@@ -312,18 +312,18 @@ class LabelCounts:
 
     labels: NDArray[Any]
     n_samples: IntArray
-    weight: ExactSum
+    weight: exact_sums.ExactSum
     whole: bool = False
 
     def __add__(self, other: LabelCounts) -> LabelCounts:
         labels = np.unique(np.concatenate([self.labels, other.labels]))
-        n_samples, weight = np.zeros(len(labels), np.int64), ExactSum.zeros((len(labels),))
+        n_samples, weight = np.zeros(len(labels), np.int64), exact_sums.ExactSum.zeros((len(labels),))
         for part in (self, other):
             places = np.searchsorted(labels, part.labels)
             n_samples[places] += part.n_samples
             digits = np.zeros((len(part.weight.digits), len(labels)), np.int64)
             digits[:, places] = part.weight.digits
-            weight = weight + ExactSum(part.weight.lowest, digits)
+            weight = weight + exact_sums.ExactSum(part.weight.lowest, digits)
         return LabelCounts(labels, n_samples, weight, self.whole and other.whole)
 
     def among(self, classes: NDArray[Any]) -> LabelCounts:
@@ -333,7 +333,7 @@ class LabelCounts:
         n_samples[codes] = self.n_samples
         digits = np.zeros((len(self.weight.digits), len(classes)), np.int64)
         digits[:, codes] = self.weight.digits
-        return LabelCounts(classes, n_samples, ExactSum(self.weight.lowest, digits), self.whole)
+        return LabelCounts(classes, n_samples, exact_sums.ExactSum(self.weight.lowest, digits), self.whole)
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -352,7 +352,7 @@ def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_ro
     found, codes = np.unique(labels, return_inverse=True)
     n_samples = np.bincount(codes, minlength=len(found)).astype(np.int64)
     if sample_weight is None:
-        return LabelCounts(found, n_samples, ExactSum.of(n_samples.astype(np.float64)))
+        return LabelCounts(found, n_samples, exact_sums.ExactSum.of(n_samples.astype(np.float64)))
     usable = np.isfinite(sample_weight) & (sample_weight >= 0)
     if not usable.all():
         at = int(np.argmin(usable))
@@ -361,20 +361,22 @@ def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_ro
             "negative"
         )
     whole = bool((sample_weight == np.rint(sample_weight)).all())
-    return LabelCounts(found, n_samples, ExactSum.by_group(sample_weight, codes, len(found)), whole)
+    return LabelCounts(
+        found, n_samples, exact_sums.ExactSum.by_group(sample_weight, codes, len(found)), whole
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class LabelReader(BlockFunction[None, LabelCounts]):
+class LabelReader(blocks.BlockFunction[None, LabelCounts]):
     """The block function of a counting pass: it reads labels and weights, but no X.
 
     `source`: the dataset with the weights; None means 1 for each row.
     """
 
-    labels: Column
-    source: Dataset | None
+    labels: columns.Column
+    source: blocks.Dataset | None
 
-    def begin(self, block: Block, _: None) -> Callable[[], LabelCounts]:
+    def begin(self, block: blocks.Block, _: None) -> Callable[[], LabelCounts]:
         weight = None if self.source is None else self.source.read_weight(block)
         return partial(count_block, self.labels.read(block), weight, block.start)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.data import blocks
 from rff_dist.errors import DataError, InvalidParameterError
 
 # What `prefix_digest` reads. Digests are stored, so these numbers must stay.
@@ -19,7 +19,7 @@ SEGMENT_BYTES = 2**20
 MAX_SEGMENT_ROWS = 4096
 
 
-class ArraysDataset(Dataset):
+class ArraysDataset(blocks.Dataset):
     """A dataset of arrays X, y and sample_weight of any kind."""
 
     X: Any
@@ -66,13 +66,13 @@ class RowsInMemory(ArraysDataset):
     def dtype(self) -> np.dtype[Any]:
         return cast("np.dtype[Any]", self.X.dtype)
 
-    def read(self, block: Block) -> Rows:
-        return Rows(block, *self._select(slice(block.start, block.stop)))
+    def read(self, block: blocks.Block) -> blocks.Rows:
+        return blocks.Rows(block, *self._select(slice(block.start, block.stop)))
 
     def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
         return Sample(*self._select(check_indices(indices, self.n_samples)))
 
-    def read_weight(self, block: Block) -> np.ndarray | None:
+    def read_weight(self, block: blocks.Block) -> np.ndarray | None:
         return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
 
     def can_travel(self) -> bool:
@@ -228,7 +228,7 @@ def digest_array(array: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def prefix_digest(dataset: Dataset, n_samples: int) -> str:
+def prefix_digest(dataset: blocks.Dataset, n_samples: int) -> str:
     """Return a digest of a dataset's first rows, which does not change when others are appended.
 
     It covers `n_samples`, the numbers of columns of X and y, the dtype of X, and the values of X, y, weights
@@ -247,7 +247,7 @@ def prefix_digest(dataset: Dataset, n_samples: int) -> str:
     told = (n_samples, dataset.n_features, dataset.n_targets, dataset.dtype.newbyteorder("=").str)
     digest = hashlib.sha256(repr(told).encode())
     for start, stop in _segments(n_samples, dataset.n_features * dataset.dtype.itemsize):
-        rows = dataset.read(Block(0, start, stop))
+        rows = dataset.read(blocks.Block(0, start, stop))
         for name in ("X", "y", "sample_weight", "groups"):
             values = getattr(rows, name)
             if values is not None:

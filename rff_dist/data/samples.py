@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data.blocks import Block, Dataset
-from rff_dist.data.folds import MANY_ROWS, STRETCHES, Folds, HeldInFolds
+from rff_dist.data import blocks, folding
 from rff_dist.errors import DataError
 from rff_dist.typing import FloatArray
 
@@ -17,13 +16,13 @@ HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the medi
 SAMPLED_CHUNKS = 256  # chunks that a larger sample is read from, if single rows would touch more
 
 
-def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) -> NDArray[Any]:
+def sample_inputs(dataset: blocks.Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) -> NDArray[Any]:
     """Return the X of `sample_rows`."""
     return sample_rows(dataset, seed, n_rows=n_rows)[0]
 
 
 def sample_rows(
-    dataset: Dataset, seed: int, *, n_rows: int
+    dataset: blocks.Dataset, seed: int, *, n_rows: int
 ) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
     """Return X, y and weights of up to `n_rows` rows that have weight.
 
@@ -64,7 +63,7 @@ def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None)
             )
 
 
-def sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
+def sample_indices(dataset: blocks.Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
     """Return distinct row numbers, ascending. For many rows of many chunks, some chunks are drawn first."""
     n_chunks = -(-dataset.n_samples // dataset.chunk_rows)
     wanted = max(SAMPLED_CHUNKS, -(-2 * n_rows // dataset.chunk_rows))
@@ -87,7 +86,7 @@ class FoldSample:
     `indices`: int64 array of shape (n_sampled,). The rows' numbers in the dataset.
     """
 
-    folds: Folds
+    folds: folding.Folds
     fold_of_row: NDArray[np.int64]
     X: NDArray[Any]
     y: FloatArray
@@ -96,7 +95,7 @@ class FoldSample:
 
     def held_in(self, n_rows: int) -> tuple[NDArray[Any], FloatArray, FloatArray | None]:
         """Return X, y and weights of up to `n_rows` rows that are held in, or raise DataError without any."""
-        assert isinstance(self.folds, HeldInFolds)
+        assert isinstance(self.folds, folding.HeldInFolds)
         rows = np.flatnonzero(self.folds.is_held_in(self.fold_of_row))
         rows = rows[:: max(1, -(-len(rows) // n_rows))]
         if not len(rows):
@@ -107,7 +106,7 @@ class FoldSample:
         return self.X[rows], self.y[rows], None if self.weights is None else self.weights[rows]
 
 
-def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
+def sample_folds(dataset: blocks.Dataset, folds: folding.Folds, *, n_rows: int) -> FoldSample:
     """Return about `n_rows` rows with their folds, or all rows if there are fewer.
 
     Some of the rows are held in, if the folds hold any in. Rows without weight are left out.
@@ -115,14 +114,14 @@ def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
     Raises DataError if a sampled value is NaN or infinite, or the folds need groups and there are none.
     """
     n_samples = dataset.n_samples
-    whole = n_samples <= MANY_ROWS
+    whole = n_samples <= folding.MANY_ROWS
     if n_samples <= n_rows:
         starts, width = np.zeros(1, np.int64), n_samples
-    elif isinstance(folds, HeldInFolds) and folds.n_stretches:
+    elif isinstance(folds, folding.HeldInFolds) and folds.n_stretches:
         starts = folds.stretch_starts(np.arange(folds.n_stretches))
         width = max(folds.width, n_rows // folds.n_stretches)
     else:
-        n_stretches = n_rows if whole else STRETCHES
+        n_stretches = n_rows if whole else folding.STRETCHES
         starts, width = np.arange(n_stretches) * n_samples // n_stretches, n_rows // n_stretches
     indices = np.unique(np.minimum(starts[:, np.newaxis] + np.arange(width), n_samples - 1))
     # groups are read once for each stretch of consecutive rows; of few rows, once for all
@@ -131,7 +130,7 @@ def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
     fold_of_row = np.empty(len(indices), np.int64)
     for run in runs:
         first, stop = int(indices[run[0]]), int(indices[run[-1]]) + 1
-        groups = dataset.read_groups(Block(0, first, stop))
+        groups = dataset.read_groups(blocks.Block(0, first, stop))
         assigned = folds.assign(first, stop, n_samples=n_samples, groups=groups)
         fold_of_row[run] = assigned[indices[run] - first]
     X, y, weights = dataset.take(indices)

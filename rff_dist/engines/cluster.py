@@ -25,10 +25,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from rff_dist.data.cut import MIN_BLOCK_ROWS
+from rff_dist.data import blocks
 from rff_dist.engines.serial import check_optional_count
 from rff_dist.errors import ClusterError, InvalidParameterError
-from rff_dist.numerics.machine import available_cores
+from rff_dist.numerics import machine
 
 SCHEDULER_VARIABLE = "RFF_DIST_SCHEDULER"
 #: The variables of `TLSFiles`, in the order of its members.
@@ -129,7 +129,7 @@ class Cluster:
 
     def size(self) -> tuple[int, int]:
         """Return workers and threads of each, for this process or for a cluster of its own."""
-        n_cpus = available_cores()
+        n_cpus = machine.available_cores()
         if self.serial:
             return 1, self.n_threads or n_cpus
         workers = self.n_workers or max(1, n_cpus // (self.n_threads or min(n_cpus, THREADS_PER_WORKER)))
@@ -140,7 +140,7 @@ class Cluster:
 
         A single block, of up to 16,384 rows, is the work of one worker, however many there are.
         """
-        if n_samples > MIN_BLOCK_ROWS or self._given(*_OTHER_PROCESSES):
+        if n_samples > blocks.MIN_BLOCK_ROWS or self._given(*_OTHER_PROCESSES):
             return self
         return replace(self, serial=True, tls=None)
 

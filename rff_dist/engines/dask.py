@@ -40,21 +40,7 @@ import dask.config
 import distributed
 
 from rff_dist.data.blocks import Block
-from rff_dist.engines.dask_cluster import (
-    CONNECT_S,
-    WorkerFacts,
-    check_parameters,
-    checked_address,
-    connect,
-    make_fact_reader,
-    start_cluster,
-)
-from rff_dist.engines.dask_pass import Future, Pass, Tasks
-from rff_dist.engines.dask_workers import Workers
-from rff_dist.engines.kept import SHARE, Keeper, keep_pass
-from rff_dist.engines.progress import Observer, announce_pass
-from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
-from rff_dist.engines.serial import announce_resumed, check_blocks
+from rff_dist.engines import dask_cluster, dask_pass, dask_workers, progress, protocol, resuming, serial
 from rff_dist.engines.worker import (
     TOPIC,
     CountBlocks,
@@ -77,13 +63,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class _Placed[S](Broadcast[S]):
+class _Placed[S](protocol.Broadcast[S]):
     """State on the workers of one engine."""
 
     future: Any
 
 
-class DaskEngine(Engine):
+class DaskEngine(protocol.Engine):
     """Run blocks on a Dask cluster: an embedded local one, or one that exists.
 
     Close the engine, or use it as a context manager; an embedded cluster ends with it.
@@ -138,7 +124,7 @@ class DaskEngine(Engine):
         min_workers: int | None = None,
         threads_per_worker: int | None = None,
         memory_limit: int | str | None = None,
-        observers: Iterable[Observer] = (),
+        observers: Iterable[progress.Observer] = (),
         insecure: bool = False,
         security: distributed.Security | None = None,
         patience: float = 60.0,
@@ -149,11 +135,11 @@ class DaskEngine(Engine):
             "threads_per_worker": threads_per_worker,
             "memory_limit": memory_limit,
         }
-        check_parameters(scheduler, client, size=size, security=security)
+        dask_cluster.check_parameters(scheduler, client, size=size, security=security)
         self.observers = tuple(observers)
         self._topic = f"{TOPIC}{uuid.uuid4().hex}"
         self._cluster: distributed.LocalCluster | None = None
-        self._passes: dict[str, Pass] = {}
+        self._passes: dict[str, dask_pass.Pass] = {}
         self._owns_client = client is None
         self._patience = patience
         #: Connects again to a scheduler given by address; None for other clusters.
@@ -161,10 +147,12 @@ class DaskEngine(Engine):
         if client is not None:
             self._join(client)
         elif scheduler is not None:
-            self._dial = partial(connect, checked_address(scheduler, insecure=insecure), security)
+            self._dial = partial(
+                dask_cluster.connect, dask_cluster.checked_address(scheduler, insecure=insecure), security
+            )
             self._join(self._dial())
         else:
-            self._cluster = start_cluster(
+            self._cluster = dask_cluster.start_cluster(
                 n_workers,
                 threads_per_worker,
                 memory_limit,
@@ -172,18 +160,18 @@ class DaskEngine(Engine):
                 min_workers=min_workers,
                 n_wanted=self._n_blocks_left,
             )
-            own = distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
+            own = distributed.Client(self._cluster, set_as_default=False, timeout=dask_cluster.CONNECT_S)
             self._join(own)
             self._workers.ask(lambda: own.register_plugin(SayOnce()))
 
     def _join(self, client: distributed.Client) -> None:
         self._client = client
-        self._joined = Workers(client, patience=self._patience)
+        self._joined = dask_workers.Workers(client, patience=self._patience)
         client.subscribe_topic(self._topic, self._note)
         _export_metrics(client, self._joined)
 
     @property
-    def _workers(self) -> Workers:
+    def _workers(self) -> dask_workers.Workers:
         """The cluster's workers, by a new client if the scheduler went away: it may be back by now."""
         if self._dial is not None and self._client.status != "running":
             with contextlib.suppress(OSError):
@@ -224,7 +212,7 @@ class DaskEngine(Engine):
         """
         return self._workers.run(function)
 
-    def describe_workers(self) -> list[WorkerFacts]:
+    def describe_workers(self) -> list[dask_cluster.WorkerFacts]:
         """Ask every worker how it was started, and compare its versions with those here.
 
         Raises
@@ -232,9 +220,9 @@ class DaskEngine(Engine):
         ClusterError
             With a table, if a worker has other versions.
         """
-        found = self.ask_workers(make_fact_reader())
+        found = self.ask_workers(dask_cluster.make_fact_reader())
         return [
-            WorkerFacts(address, memory_limit=int(known["memory_limit"] or 0), **found[address])
+            dask_cluster.WorkerFacts(address, memory_limit=int(known["memory_limit"] or 0), **found[address])
             for address, known in self._workers.facts().items()
             if isinstance(found.get(address), dict)
         ]
@@ -265,7 +253,7 @@ class DaskEngine(Engine):
                     # The report must not hide the result of the work, or its error.
                     logger.warning("there is no performance report: %s: %s", type(error).__name__, error)
 
-    def broadcast[S](self, state: S) -> Broadcast[S]:
+    def broadcast[S](self, state: S) -> protocol.Broadcast[S]:
         placed = self._place(state)
         if state_digests(placed.state):
             try:
@@ -280,7 +268,7 @@ class DaskEngine(Engine):
         self,
         function: Callable[[Block, S], T],
         blocks: Sequence[Block],
-        state: S | Broadcast[S],
+        state: S | protocol.Broadcast[S],
         *,
         combine: Callable[[T, T], T] = operator.add,
         label: str = "pass",
@@ -291,22 +279,22 @@ class DaskEngine(Engine):
         whose source `is_lazy`, the cluster computes the source's collections and the rows never
         pass through the client.
         """
-        check_blocks(blocks, label)
+        serial.check_blocks(blocks, label)
         self._check_reach(function)
         number = uuid.uuid4().hex
         source, compute = take_apart(function)
-        shared = state.state if isinstance(state, Broadcast) else state
-        kept = keep_pass(self.ledger, function, blocks, shared, combine)
+        shared = state.state if isinstance(state, protocol.Broadcast) else state
+        kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
         task = PassTask(compute, combine, self._topic, number, label, bytes_per_row(function), kept)
         pickled = pickle_value(task, "function")
-        with announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
+        with progress.announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
             placed = self._place(state)
             job = self._send("function", place_beside, placed.future, pickled)
-            tasks = Tasks(self._client, task, job, placed.future, source)
-            running = self._passes[number] = Pass(self._workers, blocks, tasks=tasks)
-            announce_resumed(announce, label, blocks, running.parts)
+            tasks = dask_pass.Tasks(self._client, task, job, placed.future, source)
+            running = self._passes[number] = dask_pass.Pass(self._workers, blocks, tasks=tasks)
+            serial.announce_resumed(announce, label, blocks, running.parts)
             # It keeps the total in the place of the sums of runs, so that each pass of a job leaves one file.
-            keeper = None if kept is None else Keeper(kept, 0, share=SHARE / 3)
+            keeper = None if kept is None else resuming.Keeper(kept, 0, share=resuming.SHARE / 3)
             try:
                 for event in running.events():
                     announce(event)
@@ -335,17 +323,17 @@ class DaskEngine(Engine):
 
     # -- state and functions ---------------------------------------------------------------------------
 
-    def _place[S](self, state: S | Broadcast[S]) -> _Placed[S]:
+    def _place[S](self, state: S | protocol.Broadcast[S]) -> _Placed[S]:
         if (
             isinstance(state, _Placed)
             and state.future.client is self._client  # another client's scheduler has gone away
             and state.future.status != "cancelled"
         ):
             return state
-        value: S = state.state if isinstance(state, Broadcast) else state
+        value: S = state.state if isinstance(state, protocol.Broadcast) else state
         return _Placed(value, self._send("state", Parcel, pickle_value(value, "state"), state_digests(value)))
 
-    def _send(self, name: str, make: Callable[..., Parcel], *parts: Any) -> Future:
+    def _send(self, name: str, make: Callable[..., Parcel], *parts: Any) -> dask_pass.Future:
         """Make a value the result of a task, which the scheduler can run again, unlike a scatter."""
         # Not on workers that are left out, from which others may not be able to fetch it.
         fit = list(self._workers.current()) if self._workers.left_out else []
@@ -370,8 +358,8 @@ class DaskEngine(Engine):
         """Raise StorageError if data or output are in this process's memory, out of the workers' reach."""
         if self.address.startswith("inproc://"):
             return
-        output = function.output if isinstance(function, WriteTask) else None
-        for place in (source_of(function), output):
+        output = function.output if isinstance(function, protocol.WriteTask) else None
+        for place in (protocol.source_of(function), output):
             if place is not None and (place.url or "").startswith("memory://"):
                 raise StorageError(
                     f"{place.url} is in the memory of this process, which the workers of the cluster at "
@@ -380,7 +368,7 @@ class DaskEngine(Engine):
                 )
 
 
-def _export_metrics(client: distributed.Client, workers: Workers) -> None:
+def _export_metrics(client: distributed.Client, workers: dask_workers.Workers) -> None:
     try:
         workers.ask(lambda: client.register_plugin(CountBlocks()))
     except ClusterLostError:
@@ -395,7 +383,9 @@ def _export_metrics(client: distributed.Client, workers: Workers) -> None:
         )
 
 
-def _check_everywhere(client: distributed.Client, workers: Workers, state: Future) -> None:
+def _check_everywhere(
+    client: distributed.Client, workers: dask_workers.Workers, state: dask_pass.Future
+) -> None:
     """Raise BroadcastError if a worker holds a state with other digests than the client."""
     # Tasks are bound to their worker, so that large state goes from worker to worker and stays there. Their
     # results are not gathered, because that would wait without end for a worker that died.

@@ -15,12 +15,11 @@ import numpy as np
 from dask.base import compute
 from dask.delayed import delayed
 
-from rff_dist.data.blocks import Block, Rows
-from rff_dist.data.memory import ArraysDataset
+from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError
 
 
-class DaskArrayDataset(ArraysDataset):
+class DaskArrayDataset(memory.ArraysDataset):
     """Dask arrays or frames as a dataset: the cluster computes the rows of each block where they are used.
 
     Chunk sizes that are unknown are computed, in one pass over everything given.
@@ -74,15 +73,15 @@ class DaskArrayDataset(ArraysDataset):
         y = self.y[:, np.newaxis] if self.one_dimensional else self.y
         return self.X, y, self.sample_weight
 
-    def lazy(self, block: Block) -> tuple[Any, Any, Any]:
+    def lazy(self, block: blocks.Block) -> tuple[Any, Any, Any]:
         rows = slice(block.start, block.stop)
         X, y, weight = (None if array is None else array[rows] for array in self._arrays)
         return X, y, weight
 
-    def read(self, block: Block) -> Rows:
-        return Rows(block, *_compute(self.lazy(block)))
+    def read(self, block: blocks.Block) -> blocks.Rows:
+        return blocks.Rows(block, *_compute(self.lazy(block)))
 
-    def read_weight(self, block: Block) -> Any:
+    def read_weight(self, block: blocks.Block) -> Any:
         return None if self.sample_weight is None else _compute([self.lazy(block)[2]])[0]
 
     def read_targets(self) -> Any:

@@ -21,10 +21,10 @@ from distributed.comm.addressing import parse_host_port
 from distributed.deploy.utils import nprocesses_nthreads
 from distributed.utils import asciitable
 
+from rff_dist.engines import serial
 from rff_dist.engines.cluster import is_loopback
-from rff_dist.engines.serial import check_optional_count
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
-from rff_dist.numerics.machine import available_cores
+from rff_dist.numerics import machine
 
 if TYPE_CHECKING:
     from rff_dist.engines.cluster import TLSFiles
@@ -87,7 +87,7 @@ def check_parameters(
     if security is not None and client is not None:
         raise InvalidParameterError("`security` belongs to the `client` given; leave it out")
     for name in ("n_workers", "min_workers", "threads_per_worker"):
-        check_optional_count(name, size[name])
+        serial.check_optional_count(name, size[name])
 
 
 def checked_address(address: str, *, insecure: bool) -> str:
@@ -286,7 +286,7 @@ def start_cluster(
 
 def _size(n_workers: int | None, threads_per_worker: int | None) -> tuple[int, int]:
     """Return workers and threads of each, which use all CPUs where they are not given."""
-    n_cpus = available_cores()
+    n_cpus = machine.available_cores()
     if n_workers is None and threads_per_worker is None:
         n_workers, threads_per_worker = nprocesses_nthreads(n_cpus)
     n_workers = n_workers or max(1, n_cpus // (threads_per_worker or 1))

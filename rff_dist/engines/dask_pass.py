@@ -22,10 +22,7 @@ from dask.base import annotate
 from distributed.scheduler import KilledWorker
 
 from rff_dist.data.blocks import Block
-from rff_dist.engines.dask_workers import POLL_S, STUCK_S, Workers
-from rff_dist.engines.kept import MOST_RUNS
-from rff_dist.engines.progress import BlockDone, PassMerging
-from rff_dist.engines.serial import BlockFailed, block_error, failure_of, name_block
+from rff_dist.engines import dask_workers, progress, resuming, serial
 from rff_dist.engines.worker import PassTask, TotalLostError, fetch_total, pack, run_blocks
 from rff_dist.errors import BlockError, ClusterError, ClusterLostError, RFFDistError
 
@@ -161,7 +158,7 @@ class _Queue:
             longest = RUN_S / self.seconds_per_block
             # With a ledger each run leaves a file, so runs are few and long; little dies with a worker.
             if self._tasks.task.kept is not None:
-                longest = max(longest, self._n_blocks / MOST_RUNS)
+                longest = max(longest, self._n_blocks / resuming.MOST_RUNS)
             length = min(length, int(longest))
         length = 1 if self._tasks.source is not None else max(1, length)
         share = self._shares.pop()
@@ -184,7 +181,7 @@ class Pass:
     found, because Dask moved it or another worker has the address, is merged from elsewhere, or lost.
     """
 
-    def __init__(self, workers: Workers, blocks: Sequence[Block], *, tasks: Tasks) -> None:
+    def __init__(self, workers: dask_workers.Workers, blocks: Sequence[Block], *, tasks: Tasks) -> None:
         self._workers, self._blocks, self._tasks = workers, blocks, tasks
         self._chains: list[_Chain] = []
         self._present: Mapping[str, int] = {}
@@ -203,7 +200,7 @@ class Pass:
         """Note which blocks a worker has done, by position, with their seconds. Any thread may call this."""
         self._news.put((worker, timings))
 
-    def events(self) -> Iterator[BlockDone | PassMerging]:
+    def events(self) -> Iterator[progress.BlockDone | progress.PassMerging]:
         """Have all blocks summed up; yield each when it is done, then how many totals are to be merged."""
         self._workers.look()
         self._look_for_lost()  # also if all blocks were summed, and a total was lost before it was fetched
@@ -213,7 +210,7 @@ class Pass:
             yield from self._take_in()
             if all(self._told) and not is_told:
                 is_told = True
-                yield PassMerging(self._tasks.task.label, len(self._chains))
+                yield progress.PassMerging(self._tasks.task.label, len(self._chains))
 
     def result(self) -> Any:
         """Fetch the total of all blocks, or those that workers could not merge, and add them."""
@@ -238,7 +235,7 @@ class Pass:
         )
         try:
             while self._is_complete():
-                wait([fetching], timeout=POLL_S)
+                wait([fetching], timeout=dask_workers.POLL_S)
                 if fetching.done():
                     with self._workers.errors(talking=True), contextlib.suppress(TotalLostError):
                         return [fetching.result()]
@@ -343,11 +340,11 @@ class Pass:
             and sum(not chain.is_apart for chain in self._chains) < 2
         )
 
-    def _take_in(self) -> Iterator[BlockDone]:
+    def _take_in(self) -> Iterator[progress.BlockDone]:
         """Wait for news, and take in all that there are, so that one look for free workers serves all."""
         news = []
         with contextlib.suppress(queue.Empty):
-            news.append(self._news.get(timeout=POLL_S))
+            news.append(self._news.get(timeout=dask_workers.POLL_S))
         # Looked at first: what a task told before its end is then among the news.
         done = {future.key for chain in self._chains for future, _ in chain.tasks if future.done()}
         with contextlib.suppress(queue.Empty):
@@ -383,11 +380,11 @@ class Pass:
                 self.n_left -= len(what.positions)
                 yield what
 
-    def _untold(self, worker: str, timings: Any) -> Iterator[BlockDone]:
+    def _untold(self, worker: str, timings: Any) -> Iterator[progress.BlockDone]:
         for position, seconds in timings:
             if not self._told[position]:
                 self._told[position] = 1
-                yield BlockDone(self._tasks.task.label, self._blocks[position], seconds, worker)
+                yield progress.BlockDone(self._tasks.task.label, self._blocks[position], seconds, worker)
 
     def _look_for_lost(self) -> None:
         """Look for workers that are gone, and give out again what was on them."""
@@ -446,17 +443,18 @@ class Pass:
         submit = partial(client.submit, workers=holders, pure=False)
         packed, received = submit(pack, total), bytearray()
         try:
-            async with asyncio.timeout(STUCK_S) as bound:
+            async with asyncio.timeout(dask_workers.STUCK_S) as bound:
                 n_bytes = await client.gather(submit(len, packed), asynchronous=True)
                 while len(received) < n_bytes:
-                    bound.reschedule(asyncio.get_running_loop().time() + STUCK_S)
+                    bound.reschedule(asyncio.get_running_loop().time() + dask_workers.STUCK_S)
                     piece = slice(len(received), len(received) + PIECE_BYTES)
                     future = submit(operator.getitem, packed, piece)
                     received += await client.gather(future, asynchronous=True, direct=False)
         except TimeoutError:
             raise ClusterLostError(
                 f"the sums of worker {holders[0]} cannot be fetched, neither from there nor by way of the "
-                f"scheduler: nothing came for {STUCK_S:g} s; the pass has no result. Look at that worker's "
+                f"scheduler: nothing came for {dask_workers.STUCK_S:g} s; the pass has no result. Look at "
+                f"that worker's "
                 "log, and open its ports (`dask worker --worker-port`)"
             ) from None
         return cloudpickle.loads(received)  # from a worker, as all results are
@@ -468,8 +466,8 @@ class Pass:
         if future.status == "cancelled":
             raise CancelledError(f"the task {future.key} was cancelled")
         error = future.exception() if future.status == "error" else None
-        if isinstance(error, BlockFailed):
-            raise failure_of(error)
+        if isinstance(error, serial.BlockFailed):
+            raise serial.failure_of(error)
         if isinstance(error, KilledWorker):
             is_run = isinstance(what, _Share)
             name = self._name_blocks(what.positions) if isinstance(what, _Share) else "a merge of partials"
@@ -478,12 +476,12 @@ class Pass:
             return
         if isinstance(what, _Chain) or self._tasks.source is None or isinstance(error, RFFDistError):
             raise error
-        raise block_error(self._blocks[what.positions[0]], error) from error
+        raise serial.block_error(self._blocks[what.positions[0]], error) from error
 
     def _name_blocks(self, positions: range) -> str:
         first, last = self._blocks[positions[0]], self._blocks[positions[-1]]
         if first is last:
-            return name_block(first)
+            return serial.name_block(first)
         return f"blocks {first.index} to {last.index} (rows {first.start}:{last.stop})"
 
 

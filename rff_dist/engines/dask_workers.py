@@ -18,7 +18,7 @@ from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 from distributed.scheduler import heartbeat_interval
 
-from rff_dist.engines.dask_cluster import SAME_PACKAGES, check_versions
+from rff_dist.engines import dask_cluster
 from rff_dist.errors import ClusterLostError, RFFDistError
 
 logger = logging.getLogger(__name__)
@@ -88,11 +88,13 @@ class Workers:
         if new := found.keys() - self._same_versions:
             ask = partial(
                 cast("Any", self._client.scheduler).broadcast,
-                msg={"op": "versions", "packages": SAME_PACKAGES},
+                msg={"op": "versions", "packages": dask_cluster.SAME_PACKAGES},
                 on_error="ignore",
             )
             told = await self._tell(ask, list(new))
-            check_versions(distributed.versions.get_versions(packages=SAME_PACKAGES), told)
+            dask_cluster.check_versions(
+                distributed.versions.get_versions(packages=dask_cluster.SAME_PACKAGES), told
+            )
             self._same_versions |= told.keys()
         # Workers that told nothing are asked again at the next look.
         fit = self._same_versions - self._left_out.keys()

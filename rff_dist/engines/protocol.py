@@ -13,8 +13,7 @@ from typing import Any, Protocol, Self, final
 import numpy as np
 
 from rff_dist.data.blocks import Block, BlockFunction, Dataset
-from rff_dist.engines.kept import Ledger
-from rff_dist.engines.progress import Observer
+from rff_dist.engines import progress, resuming
 from rff_dist.errors import DataError
 
 
@@ -49,8 +48,8 @@ class Engine(ABC):
     `ledger`: where sums of passes are kept, see `keeping`.
     """
 
-    observers: tuple[Observer, ...]
-    ledger: Ledger | None = None
+    observers: tuple[progress.Observer, ...]
+    ledger: resuming.Ledger | None = None
 
     @abstractmethod
     def close(self) -> None:
@@ -71,7 +70,7 @@ class Engine(ABC):
 
     @final
     @contextmanager
-    def observed_by(self, *observers: Observer) -> Iterator[None]:
+    def observed_by(self, *observers: progress.Observer) -> Iterator[None]:
         """Tell more observers of passes while the context lasts."""
         self.observers = (*self.observers, *observers)
         try:
@@ -82,7 +81,7 @@ class Engine(ABC):
 
     @final
     @contextmanager
-    def keeping(self, ledger: Ledger | None) -> Iterator[None]:
+    def keeping(self, ledger: resuming.Ledger | None) -> Iterator[None]:
         """Keep the sums of passes in a ledger, and go on from those that are there.
 
         One process that goes on from the sums of several workers holds two more results meanwhile.

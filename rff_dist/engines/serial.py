@@ -16,15 +16,12 @@ from numbers import Integral
 from typing import Any
 
 from rff_dist.data.blocks import Block, BlockTask
-from rff_dist.engines.kept import Keeper, KeptPass, keep_pass
-from rff_dist.engines.progress import Announcer, BlockDone, Observer, PassResumed, announce_pass
-from rff_dist.engines.protocol import Broadcast, Engine, begin_block
+from rff_dist.engines import progress, protocol, resuming
 from rff_dist.errors import BlockError, InvalidParameterError, PlanError, RFFDistError
-from rff_dist.numerics.machine import available_cores
-from rff_dist.numerics.threads import using_threads
+from rff_dist.numerics import machine
 
 
-class SerialEngine(Engine):
+class SerialEngine(protocol.Engine):
     """Run blocks one after another in this process: the specification of every other engine.
 
     Parameters
@@ -53,9 +50,9 @@ class SerialEngine(Engine):
     worker_memory = None
     in_process = True
 
-    def __init__(self, n_threads: int | None = None, *, observers: Iterable[Observer] = ()) -> None:
+    def __init__(self, n_threads: int | None = None, *, observers: Iterable[progress.Observer] = ()) -> None:
         check_optional_count("n_threads", n_threads)
-        self._n_threads = n_threads or available_cores()
+        self._n_threads = n_threads or machine.available_cores()
         self.observers = tuple(observers)
 
     def __repr__(self) -> str:
@@ -65,25 +62,28 @@ class SerialEngine(Engine):
     def n_threads(self) -> int:
         return self._n_threads
 
-    def broadcast[S](self, state: S) -> Broadcast[S]:
-        return Broadcast(state)
+    def broadcast[S](self, state: S) -> protocol.Broadcast[S]:
+        return protocol.Broadcast(state)
 
     def map_reduce[S, T](
         self,
         function: Callable[[Block, S], T],
         blocks: Sequence[Block],
-        state: S | Broadcast[S],
+        state: S | protocol.Broadcast[S],
         *,
         combine: Callable[[T, T], T] = operator.add,
         label: str = "pass",
     ) -> T:
         check_blocks(blocks, label)
-        shared: S = state.state if isinstance(state, Broadcast) else state
-        kept = keep_pass(self.ledger, function, blocks, shared, combine)
-        with announce_pass(self.observers, label, blocks) as announce, using_threads(self.n_threads):
+        shared: S = state.state if isinstance(state, protocol.Broadcast) else state
+        kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
+        with (
+            progress.announce_pass(self.observers, label, blocks) as announce,
+            machine.using_threads(self.n_threads),
+        ):
 
             def done(block: Block, seconds: float) -> None:
-                announce(BlockDone(label, block, seconds, "serial"))
+                announce(progress.BlockDone(label, block, seconds, "serial"))
 
             failed = None
             reduction = Reduction(function, shared, combine, done)
@@ -102,11 +102,14 @@ class SerialEngine(Engine):
 
 
 def _run_kept[T](
-    reduction: Reduction[Any, T], blocks: Sequence[Block], kept: KeptPass, parts: Sequence[tuple[range, bool]]
+    reduction: Reduction[Any, T],
+    blocks: Sequence[Block],
+    kept: resuming.KeptPass,
+    parts: Sequence[tuple[range, bool]],
 ) -> T:
     """Reduce all blocks in their order, without computing the parts whose sums are kept."""
     total: list[T] = []  # of all blocks so far
-    keeper = Keeper(kept, 0)
+    keeper = resuming.Keeper(kept, 0)
     for span, is_kept in parts:
         some = blocks[span.start : span.stop]
         found = kept.find(span) if is_kept else None
@@ -122,12 +125,12 @@ def _run_kept[T](
 
 
 def announce_resumed(
-    announce: Announcer, label: str, blocks: Sequence[Block], parts: Sequence[tuple[range, bool]]
+    announce: progress.Announcer, label: str, blocks: Sequence[Block], parts: Sequence[tuple[range, bool]]
 ) -> None:
     """Announce how many rows of a pass have kept sums, if there are any."""
     n_kept = sum(blocks[i].n_samples for span, is_kept in parts if is_kept for i in span)
     if n_kept:
-        announce(PassResumed(label, n_kept, sum(block.n_samples for block in blocks)))
+        announce(progress.PassResumed(label, n_kept, sum(block.n_samples for block in blocks)))
 
 
 class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
@@ -159,7 +162,7 @@ class Reduction[S, T]:
         blocks: Sequence[Block],
         *,
         total: list[T] | None = None,
-        keeper: Keeper | None = None,
+        keeper: resuming.Keeper | None = None,
         first: int = 0,
     ) -> T:
         """Reduce a run of blocks.
@@ -195,15 +198,15 @@ def _begin_ahead[S, T](
 ) -> Generator[tuple[Block, Callable[..., T]]]:
     """Yield each block with the call that finishes it; meanwhile another thread reads the next one."""
     if len(blocks) == 1:  # starting a thread takes longer than predicting a row
-        yield blocks[0], lambda *total: begin_block(function, blocks[0], state)(*total)
+        yield blocks[0], lambda *total: protocol.begin_block(function, blocks[0], state)(*total)
         return
     context = copy_context()  # the reader sees the number of threads of `using_threads` too
     with ThreadPoolExecutor(1, "rff-dist-reader") as reader:
-        coming = reader.submit(context.run, begin_block, function, blocks[0], state)
+        coming = reader.submit(context.run, protocol.begin_block, function, blocks[0], state)
         for block, following in itertools.zip_longest(blocks, blocks[1:]):
             begun = coming
             if following is not None:
-                coming = reader.submit(context.run, begin_block, function, following, state)
+                coming = reader.submit(context.run, protocol.begin_block, function, following, state)
             yield block, partial(_finish, begun)
 
 

@@ -22,10 +22,7 @@ from distributed.utils import sync
 from distributed.utils_comm import gather_from_workers
 
 from rff_dist.data.blocks import Block, BlockTask, Rows
-from rff_dist.engines.kept import Keeper, KeptPass
-from rff_dist.engines.prometheus import PassCounters, pass_counters
-from rff_dist.engines.protocol import RegionWriter, WriteTask, source_of, write_rows
-from rff_dist.engines.serial import BlockFailed, Reduction
+from rff_dist.engines import prometheus, protocol, resuming, serial
 from rff_dist.errors import (
     BroadcastError,
     ClusterError,
@@ -33,7 +30,7 @@ from rff_dist.errors import (
     MissingDependencyError,
     RFFDistError,
 )
-from rff_dist.numerics.threads import using_threads
+from rff_dist.numerics import machine
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +148,7 @@ class PassTask:
     number: str
     label: str
     bytes_per_row: int
-    kept: KeptPass | None = None
+    kept: resuming.KeptPass | None = None
 
 
 class SayOnce(distributed.WorkerPlugin):
@@ -179,11 +176,11 @@ class CountBlocks(distributed.SchedulerPlugin):
 
     name = "rff_dist-metrics"
     idempotent = True  # a client that comes later leaves the plugin, and its counts, in place
-    _counters: PassCounters | None = None
+    _counters: prometheus.PassCounters | None = None
 
     async def start(self, scheduler: distributed.Scheduler) -> None:
         try:
-            self._counters = pass_counters()
+            self._counters = prometheus.pass_counters()
         except MissingDependencyError as error:
             logger.warning("%s", error)
 
@@ -245,16 +242,16 @@ def run_blocks(
     worker = distributed.get_worker()
     report = _Report(job, worker, first)
     totals = [*before, *(_fetched(worker, report.key, number) for number in names)]
-    reduction = Reduction(function, state.value, job.combine, report.done)
+    reduction = serial.Reduction(function, state.value, job.combine, report.done)
     with _one_run_at_a_time:
         state.check()  # a worker that came after the broadcast has not checked yet
         try:
             if blocks:
-                with using_threads(worker.state.nthreads):
+                with machine.using_threads(worker.state.nthreads):
                     totals.append(_sum_up(reduction, job.kept, first, blocks))
                 report.tell()
-        except BlockFailed as error:
-            failure = BlockFailed(error.block, worker.address)
+        except serial.BlockFailed as error:
+            failure = serial.BlockFailed(error.block, worker.address)
             failure.__cause__ = _picklable(cast("Exception", error.__cause__))
         else:
             return reduce(job.combine, totals)
@@ -298,7 +295,7 @@ def _on_rows[S](function: Callable[[Rows, S], Any], rows: Rows, _: Block, state:
 
 
 def _sum_up(
-    reduction: Reduction[Any, Any], kept: KeptPass | None, first: int, blocks: Sequence[Block]
+    reduction: serial.Reduction[Any, Any], kept: resuming.KeptPass | None, first: int, blocks: Sequence[Block]
 ) -> Any:
     """Return the sums of a run: the kept ones, or new ones, which are kept where it pays."""
     if kept is None:
@@ -307,7 +304,7 @@ def _sum_up(
     found = kept.find(range(first, stop))
     if found is not None:
         return found[0]
-    keeper = Keeper(kept, first)
+    keeper = resuming.Keeper(kept, first)
     total = reduction.run(blocks, keeper=keeper, first=first)
     keeper.note(stop, total, last=True)
     return total
@@ -395,7 +392,7 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[An
 
     Returns None and the task itself where the source has no such rows.
     """
-    if isinstance(function, WriteTask):
+    if isinstance(function, protocol.WriteTask):
         source, compute = take_apart(function.function)
         return source, function if source is None else partial(_write, function.output, compute)
     if not isinstance(function, BlockTask):
@@ -411,14 +408,14 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[An
 
 def bytes_per_row(function: object) -> int:
     """Return the bytes of a row of the data in memory; 0 where blocks read no data."""
-    source = source_of(function)
+    source = protocol.source_of(function)
     if source is None:
         return 0
     return int(source.n_features * source.dtype.itemsize + 8 * (source.n_targets + source.weighted))
 
 
-def _write[S](output: RegionWriter, compute: Callable[[Rows, S], Any], rows: Rows, state: S) -> int:
-    return write_rows(output, rows.block, compute(rows, state))
+def _write[S](output: protocol.RegionWriter, compute: Callable[[Rows, S], Any], rows: Rows, state: S) -> int:
+    return protocol.write_rows(output, rows.block, compute(rows, state))
 
 
 def _complete[S, T](

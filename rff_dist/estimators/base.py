@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,35 +19,20 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.costs.clock import Clock, Times
-from rff_dist.data.blocks import Block, Dataset, Rows
-from rff_dist.data.columns import Column
+from rff_dist.data import blocks, columns
+from rff_dist.engines import protocol
+from rff_dist.engines.clock import Clock, Times
 from rff_dist.engines.progress import LogObserver, RichProgress
-from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.estimators import chosen
-from rff_dist.estimators.inputs import (
-    as_dataset,
-    check_cv,
-    check_flag,
-    choose_kernel,
-    is_dask,
-    map_for,
-    map_rows,
-    suitable_engine,
-)
-from rff_dist.features.draw import seed_from_random_state
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import kernel_of, kind_of, length_scale_of
-from rff_dist.features.nystrom import Nystrom
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale
-from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.linear_model import LinearModel, predict_rows
-from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.options import Alpha, RidgeOptions, check_alpha, is_one_alpha
-from rff_dist.statistics import inspection, passes
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.estimators import inputs
+from rff_dist.features import draw, kinds, maps, nystrom
+from rff_dist.fitting import options, predicting
+from rff_dist.frequencies import designs
+from rff_dist.kernels import base, stationary
+from rff_dist.kernels.names import kernel_text, shortened_text
+from rff_dist.ridge import describe, models
+from rff_dist.statistics import inspection, passes, ridge_statistics
+from rff_dist.text import errors_words, number, plus_minus, some
 from rff_dist.typing import FloatArray, PathLike
 
 #: Where the manual is, for links in notebooks: the address of the site that `make manual` builds.
@@ -56,7 +42,7 @@ MANUAL_VARIABLE = "RFF_DIST_MANUAL"
 class RowsEstimator(BaseEstimator, ABC):
     """An estimator whose methods take rows in memory (dense or sparse), stored rows and Dask collections."""
 
-    engine: Engine | None = None
+    engine: protocol.Engine | None = None
     verbose: int = 0
     #: Where the time of the fit and of rows added to it went; None for a loaded model.
     _times: Times | None = None
@@ -101,16 +87,16 @@ class RowsEstimator(BaseEstimator, ABC):
         """
         check_is_fitted(self)
         card = getattr(vars(self).get("_fitted"), "card", {})
-        parts = [type(self).__name__, chosen.as_text(self._panel), chosen.candidates_text(card)]
+        parts = [type(self).__name__, as_text(self._panel), candidates_text(card)]
         return "\n".join(filter(None, parts))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text: str = super().__repr__(N_CHAR_MAX)
-        return f"{text}\n{chosen.as_text(panel)}" if (panel := self._panel) else text
+        return f"{text}\n{as_text(panel)}" if (panel := self._panel) else text
 
     def _html_repr(self) -> str:
         box: str = estimator_html_repr(self)
-        return f"{box}{chosen.as_html(panel)}" if (panel := self._panel) else box
+        return f"{box}{as_html(panel)}" if (panel := self._panel) else box
 
     @property
     def _names(self) -> list[str]:
@@ -119,7 +105,7 @@ class RowsEstimator(BaseEstimator, ABC):
         return [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
 
     @contextmanager
-    def _passes(self, dataset: Dataset | None, clock: Clock) -> Iterator[Engine]:
+    def _passes(self, dataset: blocks.Dataset | None, clock: Clock) -> Iterator[protocol.Engine]:
         """Yield the engine of a fit. Its passes are timed and logged, and with `verbose` they are shown.
 
         Raises InvalidParameterError if `verbose` is not an integer of at least 0.
@@ -127,7 +113,7 @@ class RowsEstimator(BaseEstimator, ABC):
         name, verbose = type(self).__name__, cast("object", self.verbose)
         if not isinstance(verbose, int | np.integer) or verbose < 0:
             raise InvalidParameterError(f"`verbose` is {verbose!r}; expected 0, or 1 to show the progress")
-        with suitable_engine(self.engine, dataset) as engine, ExitStack() as stack:
+        with inputs.suitable_engine(self.engine, dataset) as engine, ExitStack() as stack:
             stack.enter_context(clock.watching(engine))
             if self.engine is None:  # others were made with the observers that they are to have
                 stack.enter_context(engine.observed_by(LogObserver()))
@@ -142,7 +128,7 @@ class RowsEstimator(BaseEstimator, ABC):
     def _map(
         self,
         X: Any,
-        compute: Callable[[Rows, Any], NDArray[Any]],
+        compute: Callable[[blocks.Rows, Any], NDArray[Any]],
         state: Any,
         *,
         label: str,
@@ -153,12 +139,12 @@ class RowsEstimator(BaseEstimator, ABC):
 
         `width`: the result's number of columns; None for a result of shape (n_samples,).
         """
-        dataset = as_dataset(self, X, reset=False, supervised=False)
-        if is_dask(X):
-            return map_rows(X, partial(_compute_chunk, compute, state), width=width, dtype=dtype)
-        with suitable_engine(self.engine, dataset) as engine:
+        dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
+        if inputs.is_dask(X):
+            return inputs.map_rows(X, partial(_compute_chunk, compute, state), width=width, dtype=dtype)
+        with inputs.suitable_engine(self.engine, dataset) as engine:
             source = dataset.without_targets()
-            return prediction.rows_in_memory(source, compute, state, engine=engine, label=label)
+            return predicting.rows_in_memory(source, compute, state, engine=engine, label=label)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -166,8 +152,10 @@ class RowsEstimator(BaseEstimator, ABC):
         return tags
 
 
-def _compute_chunk[S](compute: Callable[[Rows, S], NDArray[Any]], state: S, X: NDArray[Any]) -> NDArray[Any]:
-    return compute(Rows(Block(0, 0, len(X)), X), state)
+def _compute_chunk[S](
+    compute: Callable[[blocks.Rows, S], NDArray[Any]], state: S, X: NDArray[Any]
+) -> NDArray[Any]:
+    return compute(blocks.Rows(blocks.Block(0, 0, len(X)), X), state)
 
 
 @dataclass(repr=False, eq=False)
@@ -178,42 +166,42 @@ class FeatureEstimator(RowsEstimator):
     """
 
     _: KW_ONLY
-    kernel: str | Kernel = "gaussian"
+    kernel: str | base.Kernel = "gaussian"
     length_scale: Any = "auto"
     n_components: Any = "auto"
-    features: str | Nystrom = "fourier"
-    design: str | Design = "auto"
+    features: str | nystrom.Nystrom = "fourier"
+    design: str | designs.Design = "auto"
     precision: str = "standard"
     standardize: bool | str = False
     random_state: Any = None
-    engine: Engine | None = None
+    engine: protocol.Engine | None = None
     verbose: int = 0
     _fitted: Any = field(init=False)
 
     @property
-    def feature_map_(self) -> FeatureMap:
+    def feature_map_(self) -> maps.FeatureMap:
         """The features, with the standardizer of the inputs."""
         self._require_fitted("feature_map_")
-        found: FeatureMap = self._fitted.feature_map
+        found: maps.FeatureMap = self._fitted.feature_map
         return found
 
     @property
-    def kernel_(self) -> Kernel | None:
+    def kernel_(self) -> base.Kernel | None:
         """The kernel in use, with its length scales; None if the features were made of given frequencies."""
         self._require_fitted("kernel_")
-        return kernel_of(self.feature_map_)
+        return kinds.kernel_of(self.feature_map_)
 
     @property
     def features_(self) -> str:
         """The kind of features in use, "fourier" or "nystrom"."""
         self._require_fitted("features_")
-        return kind_of(self.feature_map_)
+        return kinds.kind_of(self.feature_map_)
 
     @property
-    def length_scale_(self) -> LengthScale | None:
+    def length_scale_(self) -> base.LengthScale | None:
         """The length scale in use; None if the kernel has several, or none."""
         self._require_fitted("length_scale_")
-        return length_scale_of(self.feature_map_)
+        return kinds.length_scale_of(self.feature_map_)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_fitted" in vars(self)
@@ -229,17 +217,17 @@ class FeatureEstimator(RowsEstimator):
         inspection.check_standardize(self.standardize)
         kernel, length_scale = self.kernel, self.length_scale
         if not isinstance(kernel, str) or kernel != "auto":  # the fit compares several kernels for "auto"
-            kernel, length_scale = choose_kernel(kernel, length_scale)
+            kernel, length_scale = inputs.choose_kernel(kernel, length_scale)
         return {
             "kernel": kernel,
             "length_scale": length_scale,
             "n_components": n_components,
             "features": self.features,
             "design": self.design,
-            "map": map_for(n_components),
+            "map": inputs.map_for(n_components),
             "precision": self.precision,
             "standardize": self.standardize,
-            "seed": seed_from_random_state(self.random_state),
+            "seed": draw.seed_from_random_state(self.random_state),
         }
 
 
@@ -247,22 +235,22 @@ class FeatureEstimator(RowsEstimator):
 class RandomFeatureEstimator(FeatureEstimator, ABC):
     """An estimator whose fitted model is a `RidgeModel`; see `RFFRidge` for parameters and attributes."""
 
-    kernel: str | Kernel = "auto"
+    kernel: str | base.Kernel = "auto"
     _: KW_ONLY
     alpha: Any = "auto"
     cv: Any = None
-    features: str | Nystrom = "auto"
+    features: str | nystrom.Nystrom = "auto"
     precision: str = "auto"
     standardize: bool | str = "auto"
     fit_intercept: bool = True
     sample_weight_kind: str = "precision"
-    _fitted: RidgeModel = field(init=False)
+    _fitted: models.RidgeModel = field(init=False)
 
     #: Sums with rows that `partial_fit` added, until a model is solved from them.
-    _pending: RidgeStatistics | None = field(init=False)
+    _pending: ridge_statistics.RidgeStatistics | None = field(init=False)
 
     @property
-    def model_(self) -> RidgeModel:
+    def model_(self) -> models.RidgeModel:
         """The trained model, ready to be stored."""
         self._require_fitted("model_")
         if self._pending is not None:
@@ -272,7 +260,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         return self._fitted
 
     @property
-    def statistics_(self) -> RidgeStatistics:
+    def statistics_(self) -> ridge_statistics.RidgeStatistics:
         """The exact sums of all rows so far."""
         self._require_fitted("statistics_")
         statistics = self._fitted.statistics if self._pending is None else self._pending
@@ -281,7 +269,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         return statistics
 
     @abstractmethod
-    def _solve_again(self, statistics: RidgeStatistics) -> RidgeModel:
+    def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> models.RidgeModel:
         """Return the model of these sums, which hold rows that were added."""
 
     def _require_sums(self) -> None:
@@ -289,7 +277,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         if not hasattr(self, "statistics_"):
             raise StatisticsError(f"no rows can be added: {self.model_.why_no_statistics}")
 
-    def _add(self, dataset: Dataset, clock: Clock) -> None:
+    def _add(self, dataset: blocks.Dataset, clock: Clock) -> None:
         """Add a dataset's rows to the sums."""
         before = {} if self._times is None else self._times.seconds
         with self._passes(dataset, clock) as engine:
@@ -299,15 +287,15 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         now = self._times.seconds
         self._times = Times({name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}})
 
-    def _alpha_to_refit(self) -> Alpha | None:
+    def _alpha_to_refit(self) -> options.Alpha | None:
         """Return how alpha is chosen after rows were added; None keeps it.
 
         Only sums of all rows are there: neither folds nor the former rows.
         """
-        alpha: Alpha = self.alpha
-        check_alpha(alpha)
+        alpha: options.Alpha = self.alpha
+        options.check_alpha(alpha)
         is_chosen = isinstance(alpha, str) and alpha in ("gcv", "evidence")
-        return alpha if is_chosen or is_one_alpha(alpha) else None
+        return alpha if is_chosen or options.is_one_alpha(alpha) else None
 
     @property
     def alpha_(self) -> float | NDArray[np.float64]:
@@ -370,11 +358,11 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
             If the file cannot be written.
         """
         # the one look upwards: a page is made above the library, and with matplotlib
-        from rff_dist.page.model import write_report
+        from rff_dist.workbench.page.pages import write_report
 
         check_is_fitted(self)
         rows, labels = self._test_data(X, y)
-        with suitable_engine(self.engine, rows) as engine:
+        with inputs.suitable_engine(self.engine, rows) as engine:
             return write_report(
                 rows,
                 labels,
@@ -386,20 +374,20 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
             )
 
     @abstractmethod
-    def _test_data(self, X: Any, y: Any) -> tuple[Dataset, Column | None]:
+    def _test_data(self, X: Any, y: Any) -> tuple[blocks.Dataset, columns.Column | None]:
         """Return rows with their targets, or rows and their labels, checked."""
 
     def _chosen(self) -> dict[str, str]:
-        return chosen.model_facts(self._fitted, self._names)
+        return model_facts(self._fitted, self._names)
 
-    def _options(self, **others: Any) -> RidgeOptions:
+    def _options(self, **others: Any) -> options.RidgeOptions:
         """Check the parameters that all of these have, and return them, or others, as options of a fit."""
-        fit_intercept = check_flag(self.fit_intercept, "fit_intercept")
-        check_cv(self.cv)
+        fit_intercept = inputs.check_flag(self.fit_intercept, "fit_intercept")
+        inputs.check_cv(self.cv)
         given = {"alpha": self.alpha, "sample_weight_kind": self.sample_weight_kind, **others}
-        return RidgeOptions(**self._features(self.n_components), fit_intercept=fit_intercept, **given)
+        return options.RidgeOptions(**self._features(self.n_components), fit_intercept=fit_intercept, **given)
 
-    def _with_names(self, model: RidgeModel) -> RidgeModel:
+    def _with_names(self, model: models.RidgeModel) -> models.RidgeModel:
         """Return the model with a frame's column names, which the arrays made of it have lost."""
         if not hasattr(self, "feature_names_in_"):
             return model
@@ -414,6 +402,109 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
 
 def _finished_scores(
-    finish: Callable[[FloatArray], NDArray[Any]], rows: Rows, model: LinearModel
+    finish: Callable[[FloatArray], NDArray[Any]], rows: blocks.Rows, model: predicting.LinearModel
 ) -> NDArray[Any]:
-    return finish(predict_rows(rows, model))
+    return finish(predicting.predict_rows(rows, model))
+
+
+# -- what a fitted estimator chose, in words -------------------------------------------------------
+
+
+SHOWN = 6  # length scales of columns, and targets
+
+_STYLE = "border-collapse:collapse;font-size:90%;margin:0.5em 0"
+_CELL = "text-align:left;padding:0.15em 1em 0.15em 0;vertical-align:top;white-space:normal"
+
+
+def kernel_facts(kernel: base.Kernel | None, names: Sequence[str]) -> dict[str, str]:
+    """Return a kernel and its length scales, those of columns by name and the shortest first."""
+    if kernel is None:
+        return {"kernel": "given frequencies"}
+    scales = {}
+    for factor in (factor for term in kernel.terms() for factor in term.factors):
+        inner = factor.kernel if isinstance(factor, base.OnColumns) else factor
+        own = [names[i] for i in factor.columns] if isinstance(factor, base.OnColumns) else names
+        found = stationary.own_length_scale(inner)
+        if found is not None:
+            scales[inner] = _scales_words(found, own)
+    text = "; ".join(f"{one.name}: {words}" for one, words in scales.items())
+    if len(scales) == 1:
+        (text,) = scales.values()
+    return {"kernel": shortened_text(kernel_text(kernel)), **({"length scale": text} if text else {})}
+
+
+def _scales_words(found: float | Sequence[float], names: Sequence[str]) -> str:
+    if isinstance(found, float):
+        return number(found)
+    ranked = sorted(zip(found, names, strict=True), key=lambda pair: pair[0])
+    shown = ", ".join(f"{name} {number(scale)}" for scale, name in ranked[:SHOWN])
+    return shown + (f", … ({len(ranked)} columns, shortest first)" if len(ranked) > SHOWN else "")
+
+
+def features_facts(feature_map: maps.FeatureMap, names: Sequence[str]) -> dict[str, str]:
+    """Return the kernel, and how many features of which kind approximate it."""
+    spec = feature_map.spec
+    drawn = "" if spec is None else f", {spec.design.name}"
+    words = f"{feature_map.n_components:,} {kinds.kind_of(feature_map)}{drawn}"
+    return {**kernel_facts(kinds.kernel_of(feature_map), names), "features": words}
+
+
+def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str]:
+    """Return what was chosen for a regression or a classifier, and the error that it was chosen by."""
+    card, alphas = model.card, model.plain_alpha
+    facts = {
+        **features_facts(model.feature_map, names),
+        "alpha": some(alphas if isinstance(alphas, list) else [alphas]),
+        "rows": number(card.get("n_samples")),
+    }
+    if (found := describe.estimate_of(card)) is not None:
+        by = "cross-validation" if found["by"] == "cv" else "leave-one-out"
+        if card.get("classifier", {}).get("loss", "squared") != "squared":
+            by += " (squared loss)"
+        facts[by] = "; ".join(
+            f"{describe.TITLES[name]} {errors_words(found[name], found.get(f'{name}_standard_error'))}"
+            for name in describe.TITLES
+            if name in found
+        )
+    if candidates := card.get("candidates"):
+        facts["candidates tried"] = str(describe.n_candidates(candidates))
+    return facts
+
+
+def as_text(facts: Mapping[str, str]) -> str:
+    """Return the panel as lines of text."""
+    width = max(map(len, facts))
+    return "\n".join(["Chosen", *(f"  {name:<{width}}  {value}" for name, value in facts.items())])
+
+
+def as_html(facts: Mapping[str, str]) -> str:
+    """Return the panel as a table, with the colours of the page that it is on."""
+    rows = "".join(
+        f'<tr><th style="{_CELL};font-weight:normal;opacity:0.7">{escape(name)}</th>'
+        f'<td style="{_CELL}">{escape(value)}</td></tr>'
+        for name, value in facts.items()
+    )
+    return f'<table style="{_STYLE}"><caption style="{_CELL}"><b>Chosen</b></caption>{rows}</table>'
+
+
+def candidates_text(card: Mapping[str, Any]) -> str:
+    """Return the best candidates on a model's card as a table, with their cross-validated R²; else ""."""
+    # The first round's come last: they are errors of fewer rows and components.
+    ranked = sorted(
+        card.get("candidates", []), key=lambda one: (one.get("round") == "first", float(one["score"]))
+    )
+    if not ranked:
+        return ""
+    rows = [("kernel", "features", "rows", "alpha", "R²")] + [
+        (
+            shortened_text(one["kernel"]),
+            f"{one['n_components']:,} {one.get('features', 'fourier')}",
+            number(one.get("n_samples")),
+            some(one["alpha"] if isinstance(one["alpha"], list) else [one["alpha"]]),
+            plus_minus(1 - one["score"], one.get("standard_error")),
+        )
+        for one in ranked[:SHOWN]
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(["Best candidates, by cross-validation", *(f"  {line.rstrip()}" for line in lines)])

@@ -16,19 +16,15 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.classify import fit as classification
+from rff_dist.classify import platt_scaling
 from rff_dist.classify import predict as class_prediction
-from rff_dist.classify.fit import CalibrationRows, LossOptions, refit_labels
-from rff_dist.classify.platt_scaling import ScoreCalibration
-from rff_dist.costs.clock import Clock
-from rff_dist.data.blocks import Block, Dataset
-from rff_dist.data.columns import Column
-from rff_dist.data.labelled import LabelCounts, LabelledDataset, class_weights, count_block
+from rff_dist.data import blocks, columns, labelled
+from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.base import RandomFeatureEstimator
-from rff_dist.estimators.inputs import as_folds, as_labelled, is_in_memory, suitable_engine
-from rff_dist.numerics.exact_sums import ExactSum
-from rff_dist.ridge.model import RidgeModel
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.estimators import base, inputs
+from rff_dist.numerics import exact_sums
+from rff_dist.ridge import models
+from rff_dist.statistics import ridge_statistics
 from rff_dist.storage.columns import as_column
 from rff_dist.typing import FloatArray
 
@@ -50,11 +46,11 @@ def _sums_add_up(estimator: RFFClassifier) -> bool:
 def _sorted(classes: Any) -> NDArray[Any]:
     """Return labels sorted, each once, as a fit to rows with these labels has them."""
     column = as_column(np.asarray(classes), name="classes")
-    return count_block(column.read(Block(0, 0, column.n_samples)), None).classes
+    return labelled.count_block(column.read(blocks.Block(0, 0, column.n_samples)), None).classes
 
 
 @dataclass(repr=False, eq=False)
-class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
+class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     """Classification in random Fourier or Nyström features: ridge, logistic regression or kernel SVM.
 
     Ridge regression on targets of −1 and +1 costs as much as `RFFRidge`, and chooses in the same way: kernel,
@@ -142,12 +138,12 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     _: KW_ONLY
     loss: str = "squared"
     class_weight: Any = None
-    tol: float = LossOptions.tol
-    max_iter: int = LossOptions.max_iter
+    tol: float = classification.LossOptions.tol
+    max_iter: int = classification.LossOptions.max_iter
     sample_weight_kind: str = "auto"
     classes_: NDArray[Any] = field(init=False)
     #: Rows for the calibration of probabilities; None if `partial_fit` did not begin with the first rows.
-    _rows: CalibrationRows | None = field(init=False)
+    _rows: classification.CalibrationRows | None = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit from scratch.
@@ -184,14 +180,14 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, *, classes: NDArray[Any] | None
-    ) -> LabelledDataset:
+    ) -> labelled.LabelledDataset:
         """Fit from scratch, and return the rows; `classes` if some of them may have no rows yet."""
         clock, automatic = Clock(), self.sample_weight_kind == "auto"
         options = self._options(**({"sample_weight_kind": "precision"} if automatic else {}))
-        losses = LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
-        source, labels = as_labelled(self, X, y, sample_weight, reset=True)
+        losses = classification.LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
+        source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=True)
         with self._passes(source, clock) as engine:
-            cv, rows = as_folds(self.cv, source, y, groups)
+            cv, rows = inputs.as_folds(self.cv, source, y, groups)
             # the model keeps them as JSON, which takes no numbers of NumPy
             losses = replace(losses, tol=float(self.tol), max_iter=int(self.max_iter))
             dataset, options = classification.label_rows(
@@ -205,15 +201,15 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             )
             trained = classification.fit(dataset, options, losses, engine=engine)
         self._keep(self._with_names(trained.model))
-        return LabelledDataset(source, labels, self.classes_, self._factors())
+        return labelled.LabelledDataset(source, labels, self.classes_, self._factors())
 
     def _factors(self) -> FloatArray | None:
         """Return the factors of each class's weights that were given by label."""
         if not isinstance(self.class_weight, Mapping):
             return None
-        none = ExactSum.zeros((len(self.classes_),))
-        counts = LabelCounts(self.classes_, np.zeros(len(self.classes_), np.int64), none)
-        return class_weights(self.class_weight, counts)
+        none = exact_sums.ExactSum.zeros((len(self.classes_),))
+        counts = labelled.LabelCounts(self.classes_, np.zeros(len(self.classes_), np.int64), none)
+        return labelled.class_weights(self.class_weight, counts)
 
     @available_if(_sums_add_up)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -252,7 +248,9 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
                 raise InvalidParameterError(
                     "`classes` is None in the first call of partial_fit; give all labels that will come"
                 )
-            self._rows = CalibrationRows.of(self._fit(X, y, sample_weight, None, classes=_sorted(classes)))
+            self._rows = classification.CalibrationRows.of(
+                self._fit(X, y, sample_weight, None, classes=_sorted(classes))
+            )
             return self
         if classes is not None and not np.array_equal(_sorted(classes), self.classes_):
             raise InvalidParameterError(
@@ -260,14 +258,14 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             )
         clock = Clock()
         self._require_sums()
-        source, labels = as_labelled(self, X, y, sample_weight, reset=False)
-        rows = LabelledDataset(source, labels, self.classes_, self._factors())
+        source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=False)
+        rows = labelled.LabelledDataset(source, labels, self.classes_, self._factors())
         self._add(rows, clock)
-        self._rows = None if self._rows is None else CalibrationRows.of(rows, self._rows)
+        self._rows = None if self._rows is None else classification.CalibrationRows.of(rows, self._rows)
         return self
 
-    def _solve_again(self, statistics: RidgeStatistics) -> RidgeModel:
-        return refit_labels(
+    def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> models.RidgeModel:
+        return classification.refit_labels(
             self._fitted,
             statistics,
             self._rows,
@@ -352,15 +350,15 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             If the rows are not in memory and a label is not among `classes_`.
         """
         check_is_fitted(self)
-        if is_in_memory(X):
+        if inputs.is_in_memory(X):
             return float(super().score(X, y, sample_weight))
-        source, labels = as_labelled(self, X, y, sample_weight, reset=False)
-        with suitable_engine(self.engine, source) as engine:
-            dataset = LabelledDataset(source, labels, self.classes_)
+        source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=False)
+        with inputs.suitable_engine(self.engine, source) as engine:
+            dataset = labelled.LabelledDataset(source, labels, self.classes_)
             return class_prediction.evaluate(dataset, self.model_, engine=engine).accuracy
 
-    def _test_data(self, X: Any, y: Any) -> tuple[Dataset, Column | None]:
-        return as_labelled(self, X, y, reset=False)
+    def _test_data(self, X: Any, y: Any) -> tuple[blocks.Dataset, columns.Column | None]:
+        return inputs.as_labelled(self, X, y, reset=False)
 
     @property
     def coef_(self) -> NDArray[np.float64]:
@@ -382,10 +380,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         return 1 if minimum is None else int(minimum["n_iterations"])
 
     @property
-    def _calibration(self) -> ScoreCalibration | None:
+    def _calibration(self) -> platt_scaling.ScoreCalibration | None:
         return class_prediction.calibration_of(self.model_)
 
-    def _keep(self, model: RidgeModel) -> None:
+    def _keep(self, model: models.RidgeModel) -> None:
         self._fitted, self._pending, self._rows = model, None, None
         self.classes_ = class_prediction.read_classes(model)
 
@@ -402,11 +400,13 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
 
 def _labels(
-    classes: NDArray[Any], calibration: ScoreCalibration | None, scores: NDArray[np.float64]
+    classes: NDArray[Any], calibration: platt_scaling.ScoreCalibration | None, scores: NDArray[np.float64]
 ) -> NDArray[Any]:
     return np.asarray(classes[class_prediction.decide(scores, calibration)])
 
 
-def _decisions(calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _decisions(
+    calibration: platt_scaling.ScoreCalibration | None, scores: NDArray[np.float64]
+) -> NDArray[np.float64]:
     found = class_prediction.decisions(scores, calibration)
     return found[:, 0] if found.shape[1] == 1 else found

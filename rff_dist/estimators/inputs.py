@@ -15,20 +15,14 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rff_dist.data.blocks import Block, Dataset
-from rff_dist.data.columns import Column, MemoryColumn
-from rff_dist.data.folds import Folds, PredefinedFolds, find_folds
-from rff_dist.data.labelled import GroupedDataset
-from rff_dist.data.memory import ArrayDataset, SparseDataset
-from rff_dist.engines.protocol import Engine
-from rff_dist.engines.serial import SerialEngine
+from rff_dist.data import blocks, columns, folding, labelled, memory
+from rff_dist.engines import protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features.evidence import check_tunable
-from rff_dist.kernels.base import Kernel, LengthScale
-from rff_dist.kernels.find import find_kernel
-from rff_dist.kernels.stationary import Stationary, with_length_scale
+from rff_dist.features import length_scales
+from rff_dist.kernels import base, stationary
+from rff_dist.kernels.names import find_kernel
+from rff_dist.storage import datasets
 from rff_dist.storage.columns import StoredColumn, as_column, open_column
-from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
 
 # Of the dtypes, float32 stays as it is and all others become the first. Frames have contiguous columns, which
 # BLAS would sum in another order, with other bits.
@@ -52,10 +46,10 @@ def _is_zarr(value: object, name: str = "") -> bool:
 
 def _is_stored(X: object) -> bool:
     """Return whether X is a dataset, or a path, URL or group of one."""
-    return isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group")
+    return isinstance(X, str | os.PathLike | blocks.Dataset) or _is_zarr(X, "Group")
 
 
-def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> Dataset:
+def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> blocks.Dataset:
     """Return a dataset, or the one at a path or URL or in a group.
 
     `supervised`: whether a group's y is read as targets; a y of text cannot be.
@@ -63,9 +57,9 @@ def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = Tru
     """
     if y is not None or sample_weight is not None:
         raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-    if isinstance(X, Dataset):
+    if isinstance(X, blocks.Dataset):
         return X
-    return open_dataset(X) if supervised else open_dataset(X, y=None)
+    return datasets.open_dataset(X) if supervised else datasets.open_dataset(X, y=None)
 
 
 def as_dataset(
@@ -76,7 +70,7 @@ def as_dataset(
     *,
     reset: bool,
     supervised: bool = True,
-) -> Dataset:
+) -> blocks.Dataset:
     """Turn what the user passed into a dataset, with the estimator's checks.
 
     `estimator`: its `n_features_in_` and `feature_names_in_` are set or compared.
@@ -87,7 +81,7 @@ def as_dataset(
     """
     if not reset and (encoded := _by_recipe(estimator, X)) is not None:
         y = np.asarray(y, np.float64) if supervised and y is not None else None
-        return ArrayDataset(encoded, y, sample_weight)
+        return memory.ArrayDataset(encoded, y, sample_weight)
     if is_in_memory(X):
         return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
     if _is_stored(X):
@@ -97,7 +91,7 @@ def as_dataset(
 
         dataset = DaskArrayDataset(X, y, sample_weight)
     else:
-        dataset = dataset_from_arrays(X, y, sample_weight)
+        dataset = datasets.dataset_from_arrays(X, y, sample_weight)
     if supervised and dataset.n_targets < 1:
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the data have none")
     _check_columns(estimator, dataset, reset=reset)
@@ -117,7 +111,7 @@ def _by_recipe(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
     card: Mapping[str, Any] = getattr(model, "card", {})  # principal components have no card
     if "recipe" not in card or not is_in_memory(X):
         return None
-    from rff_dist.ingest.recipe import encode_table, recipe_of
+    from rff_dist.recipes.recipes import encode_table, recipe_of
 
     recipe = recipe_of(card)
     if recipe is None or (recipe.transformer is None if names is None else list(names) == recipe.names):
@@ -127,7 +121,7 @@ def _by_recipe(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
 
 def as_labelled(
     estimator: BaseEstimator, X: Any, y: Any = None, sample_weight: Any = None, *, reset: bool
-) -> tuple[Dataset, Column]:
+) -> tuple[blocks.Dataset, columns.Column]:
     """Turn what the user passed to a classifier into rows without targets, and their labels.
 
     `estimator`: its `n_features_in_` and `feature_names_in_` are set or compared.
@@ -146,7 +140,7 @@ def as_labelled(
     if _is_stored(X):
         if sample_weight is not None:
             raise DataError("`sample_weight` belongs to the dataset: leave it out, or pass arrays")
-        given = X if isinstance(X, Dataset) else open_dataset(X, y=None)
+        given = X if isinstance(X, blocks.Dataset) else datasets.open_dataset(X, y=None)
         labels = _labels_of(estimator, given, y)
         source = given.without_targets()
     else:
@@ -161,7 +155,7 @@ def as_labelled(
     return source, labels
 
 
-def with_groups(dataset: Dataset, groups: Any) -> Dataset:
+def with_groups(dataset: blocks.Dataset, groups: Any) -> blocks.Dataset:
     """Return a dataset whose rows have groups; None leaves it as it is.
 
     `groups`: array-like, series, Dask or Zarr array or Column of shape (n_samples,), str, or None. Integers,
@@ -172,10 +166,10 @@ def with_groups(dataset: Dataset, groups: Any) -> Dataset:
     if groups is None:
         return dataset
     column = _named_column(dataset, groups, "groups") if isinstance(groups, str) else None
-    return GroupedDataset(dataset, as_column(groups, name="groups") if column is None else column)
+    return labelled.GroupedDataset(dataset, as_column(groups, name="groups") if column is None else column)
 
 
-def _labels_of(estimator: BaseEstimator, dataset: Dataset, y: Any) -> Column:
+def _labels_of(estimator: BaseEstimator, dataset: blocks.Dataset, y: Any) -> columns.Column:
     """Return a dataset's labels: the given or named ones, its targets, or the array "y" of its group."""
     if isinstance(y, str):
         return _named_column(dataset, y, "y")
@@ -192,7 +186,7 @@ def _labels_of(estimator: BaseEstimator, dataset: Dataset, y: Any) -> Column:
     return _named_column(dataset, "y", "y")
 
 
-def _named_column(dataset: Dataset, name: str, parameter: str) -> Column:
+def _named_column(dataset: blocks.Dataset, name: str, parameter: str) -> columns.Column:
     if dataset.url is None:
         raise InvalidParameterError(
             f"`{parameter}` is {name!r}, but these data are not stored: no array has a name. Give the values"
@@ -202,9 +196,9 @@ def _named_column(dataset: Dataset, name: str, parameter: str) -> Column:
 
 def _checked_labels(
     estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool
-) -> tuple[Dataset, Column]:
-    if isinstance(y, MemoryColumn | StoredColumn):
-        y = y.read(Block(0, 0, y.n_samples))
+) -> tuple[blocks.Dataset, columns.Column]:
+    if isinstance(y, columns.MemoryColumn | StoredColumn):
+        y = y.read(blocks.Block(0, 0, y.n_samples))
     if getattr(getattr(y, "dtype", None), "kind", "") == "T":
         y = np.asarray(y).astype(object)  # scikit-learn does not know NumPy's text of variable width
     X, y = validate_data(estimator, X, y, reset=reset, **_CHECKS)
@@ -212,7 +206,7 @@ def _checked_labels(
     return _in_memory(X, None, sample_weight), as_column(y)
 
 
-def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
+def _check_columns(estimator: Any, dataset: blocks.Dataset, *, reset: bool) -> None:
     names = dataset.feature_names
     if reset:
         estimator.n_features_in_ = dataset.n_features
@@ -236,7 +230,7 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
 
 def _checked_arrays(
     estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool, supervised: bool
-) -> Dataset:
+) -> blocks.Dataset:
     if supervised:
         X, y = validate_data(estimator, X, y, multi_output=True, y_numeric=True, reset=reset, **_CHECKS)
         y = np.asarray(y, np.float64)
@@ -246,16 +240,18 @@ def _checked_arrays(
     return _in_memory(X, y, sample_weight)
 
 
-def _in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:
+def _in_memory(X: Any, y: Any, sample_weight: Any) -> blocks.Dataset:
     if sample_weight is not None:
         sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if scipy.sparse.issparse(X):
-        return SparseDataset(X, y, sample_weight)
-    return ArrayDataset(X, y, sample_weight)
+        return memory.SparseDataset(X, y, sample_weight)
+    return memory.ArrayDataset(X, y, sample_weight)
 
 
 @contextlib.contextmanager
-def suitable_engine(engine: Engine | None, dataset: Dataset | None) -> Iterator[Engine]:
+def suitable_engine(
+    engine: protocol.Engine | None, dataset: blocks.Dataset | None
+) -> Iterator[protocol.Engine]:
     """Yield the given engine; else the current Dask client's for data out of memory; else a serial one.
 
     An engine that is made here is closed afterwards; a client stays open. Without a dataset it is serial.
@@ -263,7 +259,7 @@ def suitable_engine(engine: Engine | None, dataset: Dataset | None) -> Iterator[
     Raises InvalidParameterError if `engine` is not an engine.
     """
     if engine is not None:
-        if not isinstance(engine, Engine):
+        if not isinstance(engine, protocol.Engine):
             raise InvalidParameterError(
                 f"`engine` is {engine!r}; expected a SerialEngine, a DaskEngine or None"
             )
@@ -271,7 +267,7 @@ def suitable_engine(engine: Engine | None, dataset: Dataset | None) -> Iterator[
         return
     client = _current_dask_client() if dataset is not None and dataset.can_travel() else None
     if client is None:
-        yield SerialEngine()
+        yield serial.SerialEngine()
         return
     from rff_dist.engines.dask import DaskEngine
 
@@ -296,7 +292,7 @@ def check_flag(value: object, name: str) -> bool:
     return bool(value)
 
 
-def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str | LengthScale]:
+def choose_kernel(kernel: str | base.Kernel, length_scale: Any) -> tuple[base.Kernel, str | base.LengthScale]:
     """Return the kernel and the length scale to draw with, see `features.for_dataset.draw`.
 
     "evidence" and "median" replace the length scale of a kernel object.
@@ -310,13 +306,13 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
         )
     if isinstance(length_scale, str):
         if length_scale == "evidence":
-            check_tunable(found)
-    elif isinstance(found, Stationary) and found.length_scale is not None:
+            length_scales.check_tunable(found)
+    elif isinstance(found, stationary.Stationary) and found.length_scale is not None:
         raise InvalidParameterError(
             f"`length_scale` is {length_scale!r} beside {kernel!r}, which has its own; give one of them"
         )
     else:
-        with_length_scale(found, length_scale)  # checks the numbers
+        stationary.with_length_scale(found, length_scale)  # checks the numbers
     return found, length_scale
 
 
@@ -348,10 +344,12 @@ def map_rows(
 def check_cv(cv: Any) -> None:
     """Check that `cv` can be folds, before data are read."""
     if cv is not None and not _gives_splits(cv):
-        find_folds(cv)
+        folding.find_folds(cv)
 
 
-def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | Folds | None, Dataset]:
+def as_folds(
+    cv: Any, dataset: blocks.Dataset, y: Any, groups: Any
+) -> tuple[int | folding.Folds | None, blocks.Dataset]:
     """Return folds, and the dataset with the groups that the folds need.
 
     `y`, `groups`: as given to the estimator. Stratified splitters use y if it is in memory.
@@ -368,7 +366,7 @@ def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | Fold
     else:
         splits = list(cv)
     fold_of_row = _fold_of_row(splits, dataset.n_samples, cv)
-    return PredefinedFolds(len(splits)), with_groups(dataset, fold_of_row)
+    return folding.PredefinedFolds(len(splits)), with_groups(dataset, fold_of_row)
 
 
 def _gives_splits(cv: Any) -> bool:

@@ -13,21 +13,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from rff_dist.checks import check_count
-from rff_dist.costs.clock import Clock
-from rff_dist.data.blocks import Block, Dataset
-from rff_dist.engines.progress import Announcer, Remark
-from rff_dist.engines.protocol import Engine
+from rff_dist.data import blocks
+from rff_dist.engines import progress, protocol
+from rff_dist.engines.clock import Clock
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.estimators import chosen
-from rff_dist.estimators.base import RowsEstimator
+from rff_dist.estimators import base
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
-from rff_dist.features import for_dataset
-from rff_dist.features.draw import seed_from_random_state
-from rff_dist.features.feature_map import Standardizer
-from rff_dist.features.options import check_without_targets
+from rff_dist.features import draw, for_dataset, maps
 from rff_dist.kernels.base import Kernel
-from rff_dist.kmeans.exact import Similarities, cluster, improve, labels_from_rows
-from rff_dist.numerics.machine import available_memory
+from rff_dist.kmeans import exact
+from rff_dist.numerics import machine
 from rff_dist.statistics import inspection
 from rff_dist.text import human_bytes, number
 from rff_dist.typing import FloatArray, IndexArray
@@ -37,7 +32,7 @@ _STRIP_BYTES = 2**22  # of kernel values made at once: there is memory for one G
 
 
 @dataclass(repr=False, eq=False)
-class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, RowsEstimator):
+class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, base.RowsEstimator):
     """Kernel k-means by the whole Gram matrix: exact, for thousands of rows.
 
     Minimises Σ w·‖φ(x) − c‖², with c the mean of the row's cluster in the kernel's feature space, and finds
@@ -49,7 +44,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     n_clusters : int, default=8
     kernel : str, Kernel or "precomputed", default="gaussian"
         A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
-        `rff_dist.kernels.find.find_kernel`; or a Kernel object. Length scales that are given here are kept.
+        `rff_dist.kernels.names.find_kernel`; or a Kernel object. Length scales that are given here are kept.
         "precomputed" expects Gram matrices instead of rows: of shape (n_samples, n_samples) for `fit`,
         (n_rows, n_samples) for `predict`.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
@@ -141,18 +136,20 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             If the Gram matrix would need more memory than there is.
         """
         clock, n_init = Clock(), self._check_parameters()
-        seed = seed_from_random_state(self.random_state)
+        seed = draw.seed_from_random_state(self.random_state)
         with self._passes(None, clock) as engine:
             if _is_precomputed(self.kernel):
                 rows = self._precomputed(X, sample_weight)
                 order = np.arange(len(rows.weights))
             else:
                 rows, order = self._compare(X, sample_weight, seed, engine)
-            Announcer(engine.observers)(Remark("cluster", f"{len(order):,} rows, {n_init} starts"))
+            progress.Announcer(engine.observers)(
+                progress.Remark("cluster", f"{len(order):,} rows, {n_init} starts")
+            )
             if isinstance(self.init, str):
-                found = cluster(rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed)
+                found = exact.cluster(rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed)
             else:
-                found = improve(
+                found = exact.improve(
                     rows,
                     self._labels_to_begin_with(rows, order),
                     n_clusters=self.n_clusters,
@@ -170,7 +167,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     def _chosen(self) -> dict[str, str]:
         precomputed = {"kernel": "precomputed"}
         return {
-            **(precomputed if self.kernel_ is None else chosen.kernel_facts(self.kernel_, self._names)),
+            **(precomputed if self.kernel_ is None else base.kernel_facts(self.kernel_, self._names)),
             "inertia": number(self.inertia_),
             "iterations": f"{self.n_iter_:,}",
         }
@@ -190,7 +187,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             raise InvalidParameterError(f"`n_init` is {n_init} beside a given `init`, which is one start")
         return n_init
 
-    def _precomputed(self, X: Any, sample_weight: Any) -> Similarities:
+    def _precomputed(self, X: Any, sample_weight: Any) -> exact.Similarities:
         gram = _as_gram(self, X, reset=True)
         if gram.shape[0] != gram.shape[1]:
             raise DataError(f"a precomputed Gram has shape {gram.shape}; expected a square matrix")
@@ -198,13 +195,13 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         self._check_size(len(gram))
         self.kernel_ = None
         weights = _check_sample_weight(sample_weight, gram, dtype=np.float64, ensure_non_negative=True)
-        return Similarities(gram, weights)
+        return exact.Similarities(gram, weights)
 
     def _compare(
-        self, X: Any, sample_weight: Any, seed: int, engine: Engine
-    ) -> tuple[Similarities, IndexArray]:
+        self, X: Any, sample_weight: Any, seed: int, engine: protocol.Engine
+    ) -> tuple[exact.Similarities, IndexArray]:
         """Return the Gram of the rows in sorted order, and that order."""
-        check_without_targets(self.length_scale)
+        for_dataset.check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
         self._check_size(dataset.n_samples)
@@ -220,14 +217,14 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         gram = np.empty((len(inputs), len(inputs)))
         for strip, values in self._strips(self._rows):
             gram[strip] = values
-        return Similarities(gram, weights[order]), order
+        return exact.Similarities(gram, weights[order]), order
 
     def _check_size(self, n_samples: int) -> None:
         if n_samples < self.n_clusters:
             raise DataError(
                 f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
             )
-        needed, limit = 8 * n_samples**2, available_memory()
+        needed, limit = 8 * n_samples**2, machine.available_memory()
         if needed > limit:
             raise PlanError(
                 f"the Gram matrix of {n_samples:_} rows needs {human_bytes(needed)} and there are "
@@ -247,7 +244,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 )
             yield strip, values
 
-    def _labels_to_begin_with(self, rows: Similarities, order: IndexArray) -> IndexArray:
+    def _labels_to_begin_with(self, rows: exact.Similarities, order: IndexArray) -> IndexArray:
         given = np.asarray(self.init)
         n_samples = len(order)
         as_rows = given.shape == (self.n_clusters,)
@@ -267,7 +264,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             return given.astype(np.intp)[order]
         places = np.empty(n_samples, np.intp)
         places[order] = np.arange(n_samples)
-        return labels_from_rows(rows, places[given])
+        return exact.labels_from_rows(rows, places[given])
 
     def _warn(self, n_filled: int, converged: bool) -> None:
         warn_of_few_rows(n_filled, self.n_clusters)
@@ -385,9 +382,9 @@ def _check_symmetric(gram: FloatArray) -> None:
             )
 
 
-def _read(dataset: Dataset, standardizer: Standardizer | None) -> tuple[FloatArray, FloatArray]:
+def _read(dataset: blocks.Dataset, standardizer: maps.Standardizer | None) -> tuple[FloatArray, FloatArray]:
     """Return all rows, standardised, and their weights."""
-    rows = dataset.read(Block(0, 0, dataset.n_samples))
+    rows = dataset.read(blocks.Block(0, 0, dataset.n_samples))
     inputs = np.asarray(rows.X, np.float64) if standardizer is None else standardizer(rows.X)
     if not np.isfinite(inputs).all():
         row, column = np.argwhere(~np.isfinite(inputs))[0]

@@ -12,22 +12,17 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.costs.clock import Clock
-from rff_dist.estimators import chosen
-from rff_dist.estimators.base import FeatureEstimator
-from rff_dist.estimators.inputs import as_dataset, is_in_memory, suitable_engine
-from rff_dist.estimators.kernel_kmeans import starts_of, warn_of_few_rows
-from rff_dist.features.options import check_width, check_without_targets
+from rff_dist.engines.clock import Clock
+from rff_dist.estimators import base, inputs, kernel_kmeans
+from rff_dist.features import for_dataset
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
-from rff_dist.kmeans.options import ClusterSpace, LloydOptions
-from rff_dist.kmeans.starts import Clusters
+from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.text import number
 
 
 @dataclass(repr=False, eq=False)
-class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, FeatureEstimator):
+class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, base.FeatureEstimator):
     """Kernel k-means through random Fourier or Nyström features, in passes that never store them.
 
     Minimises Σ w·‖z(x) − c‖² over `n_clusters` centres c. This approaches kernel k-means as `n_components`
@@ -40,7 +35,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     n_clusters : int, default=8
     kernel : str or Kernel, default="gaussian"
         The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
-        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.find.find_kernel`; or a Kernel object.
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or a Kernel object.
         Length scales that are given here are kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The length scale, in units of the (standardised) inputs; "auto" is the median distance between
@@ -139,12 +134,12 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     n_components: int = 1024
     n_init: Any = "auto"
     init: Any = "k-means||"
-    max_iter: int = LloydOptions.max_iter
-    tol: float = LloydOptions.tol
+    max_iter: int = starts.LloydOptions.max_iter
+    tol: float = starts.LloydOptions.tol
     n_principal: int | None = None
     normalize: str | None = None
     labels_: NDArray[np.int32] = field(init=False)
-    _fitted: Clusters = field(init=False)
+    _fitted: starts.Clusters = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the clusters.
@@ -166,25 +161,27 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             If values are not finite, or there are fewer rows than clusters.
         """
         clock, (space, lloyd) = Clock(), self._options()
-        dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
+        dataset = inputs.as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with self._passes(dataset, clock) as engine:
             found = kmeans.fit(dataset, space, lloyd, engine=engine)
             if hasattr(self, "labels_"):  # those of an earlier fit
                 del self.labels_
-            if is_in_memory(X):
+            if inputs.is_in_memory(X):
                 self.labels_ = kmeans_labels.label_in_memory(dataset, found, engine=engine)
         self._keep(found)
         self._warn()
         return self
 
-    def _options(self) -> tuple[ClusterSpace, LloydOptions]:
+    def _options(self) -> tuple[starts.ClusterSpace, starts.LloydOptions]:
         """Return the parameters as the library takes them, checked."""
-        check_width(self.n_components, "phases", self.features)  # `_features` chooses the map by it
-        n_init = starts_of(self.n_init, auto=1)
-        check_without_targets(self.length_scale)
+        for_dataset.check_width(
+            self.n_components, "phases", self.features
+        )  # `_features` chooses the map by it
+        n_init = kernel_kmeans.starts_of(self.n_init, auto=1)
+        for_dataset.check_without_targets(self.length_scale)
         features = self._features(self.n_components)
-        space = ClusterSpace(**features, n_principal=self.n_principal, normalize=self.normalize)
-        lloyd = LloydOptions(
+        space = starts.ClusterSpace(**features, n_principal=self.n_principal, normalize=self.normalize)
+        lloyd = starts.LloydOptions(
             self.n_clusters,
             init=self.init,
             n_init=n_init,
@@ -194,7 +191,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         )
         return space, lloyd
 
-    def _keep(self, found: Clusters) -> None:
+    def _keep(self, found: starts.Clusters) -> None:
         self._fitted = found
         self.cluster_centers_ = found.centres
         self.inertia_ = found.inertia
@@ -203,7 +200,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _warn(self) -> None:
         found = self._fitted
-        warn_of_few_rows(found.n_filled, found.n_clusters)
+        kernel_kmeans.warn_of_few_rows(found.n_filled, found.n_clusters)
         if not found.converged:
             warnings.warn(
                 f"the centres still moved after max_iter={self.max_iter} passes; raise `max_iter` or `tol`",
@@ -214,7 +211,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     def _chosen(self) -> dict[str, str]:
         found = self._fitted
         return {
-            **chosen.features_facts(found.feature_map, self._names),
+            **base.features_facts(found.feature_map, self._names),
             "clusters": f"{found.n_filled:,}",
             "inertia": number(found.inertia),
             "passes": f"{found.n_iter:,}",
@@ -248,7 +245,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         """
         check_is_fitted(self)
         found = self._fitted
-        return self._map(X, label_rows, found.state, label="label", width=None, dtype=np.int32)
+        return self._map(X, lloyd_pass.label_rows, found.state, label="label", width=None, dtype=np.int32)
 
     def transform(self, X: Any) -> Any:
         """Return the distances ‖z − c‖ of each row to all centres, shape (n_samples, n_clusters).
@@ -258,7 +255,9 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         check_is_fitted(self)
         found = self._fitted
         width = found.n_clusters
-        return self._map(X, centre_distances, found.state, label="distances", width=width, dtype=np.float64)
+        return self._map(
+            X, lloyd_pass.centre_distances, found.state, label="distances", width=width, dtype=np.float64
+        )
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return −Σ w·‖z − c‖², with c the nearest centre of each row.
@@ -273,12 +272,12 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             Not negative.
         """
         check_is_fitted(self)
-        dataset = as_dataset(self, X, None, sample_weight, reset=False, supervised=False)
-        with suitable_engine(self.engine, dataset) as engine:
+        dataset = inputs.as_dataset(self, X, None, sample_weight, reset=False, supervised=False)
+        with inputs.suitable_engine(self.engine, dataset) as engine:
             return -kmeans_labels.inertia_of(dataset, self._fitted, engine=engine)
 
     @property
-    def clusters_(self) -> Clusters:
+    def clusters_(self) -> starts.Clusters:
         """What was found, and how."""
         self._require_fitted("clusters_")
         return self._fitted

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from rff_dist.errors import MissingDependencyError, OutputExistsError
-from rff_dist.estimators.persistence import load_model
-from rff_dist.ingest.recipe import recipe_of
-from rff_dist.kmeans.model import AnyModel, kind_of, read_any
+from rff_dist.estimators import persistence
+from rff_dist.models import kinds
+from rff_dist.recipes import recipes
 
 
 def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
@@ -28,7 +28,7 @@ def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
     if place.exists():
         raise OutputExistsError(f"{place} exists already; export to another folder")
     with TemporaryDirectory(prefix="rff_dist-") as temporary:
-        mlflow.pyfunc.save_model(path=str(place), **_flavour(read_any(url), Path(temporary)))
+        mlflow.pyfunc.save_model(path=str(place), **_flavour(kinds.read_any(url), Path(temporary)))
     return place
 
 
@@ -39,8 +39,8 @@ def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
     Returns MLflow's ModelInfo.
     Raises MissingDependencyError if MLflow is not installed; StorageError if there is no model.
     """
-    mlflow, model = _mlflow(), read_any(url)
-    chosen = {key: str(value) for key, value in kind_of(model).chosen(model).items()}
+    mlflow, model = _mlflow(), kinds.read_any(url)
+    chosen = {key: str(value) for key, value in kinds.kind_of(model).chosen(model).items()}
     mlflow.log_params({**chosen, "n_components": model.feature_map.n_components, "digest": model.digest()})
     estimate = model.card.get("estimate") or {}
     told = ("accuracy", "log_loss") if "classifier" in model.card else ("rmse", "r2")
@@ -65,10 +65,10 @@ def _mlflow() -> Any:
     return mlflow
 
 
-def _flavour(model: AnyModel, folder: Path) -> dict[str, Any]:
+def _flavour(model: kinds.AnyModel, folder: Path) -> dict[str, Any]:
     """Return MLflow's arguments for a model: its stored form, and the module that reads it."""
-    kind_of(model).write(model, folder / "model", overwrite=False)
-    recipe = recipe_of(model.card)
+    kinds.kind_of(model).write(model, folder / "model", overwrite=False)
+    recipe = recipes.recipe_of(model.card)
     extra = "[skops]" if recipe is not None and recipe.transformer is not None else ""
     return {
         "loader_module": __name__,
@@ -81,7 +81,7 @@ class _Predictor:
     """The object that MLflow calls."""
 
     def __init__(self, path: str) -> None:
-        self.model = load_model(path)
+        self.model = persistence.load_model(path)
 
     def predict(self, inputs: Any, params: Any = None) -> Any:
         """Return predictions for a frame with the model's inputs, or with the columns of its table."""

@@ -10,25 +10,24 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.classify.predict import read_classes
-from rff_dist.data.folds import folds_from_dict
+from rff_dist.classify import predict
+from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.classifier import RFFClassifier
-from rff_dist.estimators.kmeans import RFFKMeans
-from rff_dist.estimators.ridge import RFFRidge
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import kernel_of
-from rff_dist.features.nystrom import NystromFeatureMap
-from rff_dist.features.principal import PrincipalFeatureMap
-from rff_dist.ingest.recipe import RECIPE, Recipe
-from rff_dist.ingest.transformer import transformer_of
-from rff_dist.kmeans.model import KINDS, kind_of, read_any
-from rff_dist.kmeans.starts import Clusters
-from rff_dist.ridge.model import RidgeModel
+from rff_dist.estimators import classifier, kmeans, ridge
+from rff_dist.features import composed, kinds, maps, nystrom
+from rff_dist.kmeans import starts
+from rff_dist.models.kinds import KINDS, kind_of, read_any
+from rff_dist.recipes import recipes, transformer
+from rff_dist.ridge import models
 
 
 def save_model(
-    model: RFFRidge | RFFClassifier | RFFKMeans | Pipeline | RidgeModel | Clusters,
+    model: ridge.RFFRidge
+    | classifier.RFFClassifier
+    | kmeans.RFFKMeans
+    | Pipeline
+    | models.RidgeModel
+    | starts.Clusters,
     url: str | os.PathLike[str],
     *,
     statistics: bool = True,
@@ -76,23 +75,25 @@ def save_model(
     """
     model, recipe = _parts_of(model) if isinstance(model, Pipeline) else (model, None)
     fitted: Any = model
-    if isinstance(model, RFFKMeans | RFFRidge | RFFClassifier):
+    if isinstance(model, kmeans.RFFKMeans | ridge.RFFRidge | classifier.RFFClassifier):
         check_is_fitted(model, "_fitted")
-        fitted = model._fitted if isinstance(model, RFFKMeans) else model.model_  # with all rows that came
+        fitted = (
+            model._fitted if isinstance(model, kmeans.RFFKMeans) else model.model_
+        )  # with all rows that came
     if type(fitted) not in KINDS:
         raise InvalidParameterError(
             f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or RFFKMeans, "
             "or a Pipeline that ends with one"
         )
     if recipe is not None:
-        facts = {RECIPE: recipe.to_dict(), "feature_names": recipe.names}
+        facts = {recipes.RECIPE: recipe.to_dict(), "feature_names": recipe.names}
         fitted = replace(fitted, card={**fitted.card, **facts})
-    if not statistics and isinstance(fitted, RidgeModel):
+    if not statistics and isinstance(fitted, models.RidgeModel):
         fitted = fitted.without_statistics()
     kind_of(fitted).write(fitted, url, overwrite=overwrite)
 
 
-def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMeans:
+def load_model(url: str | os.PathLike[str]) -> ridge.RFFRidge | classifier.RFFClassifier | kmeans.RFFKMeans:
     """Load a model that `save_model`, `rff-dist` or a flow stored, as a fitted estimator.
 
     Raises
@@ -111,41 +112,41 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMe
     return estimator
 
 
-def _parts_of(pipeline: Pipeline) -> tuple[Any, Recipe | None]:
+def _parts_of(pipeline: Pipeline) -> tuple[Any, recipes.Recipe | None]:
     """Return a pipeline's last step, and the steps before it as a recipe."""
     *before, (_, last) = pipeline.steps
     if not any(step not in (None, "passthrough") for _, step in before):
         return last, None
     check_is_fitted(last)
-    return last, Recipe([transformer_of(pipeline[:-1], n_names=last.n_features_in_)])
+    return last, recipes.Recipe([transformer.transformer_of(pipeline[:-1], n_names=last.n_features_in_)])
 
 
-def _unfitted(model: Any) -> RFFRidge | RFFClassifier | RFFKMeans:
+def _unfitted(model: Any) -> ridge.RFFRidge | classifier.RFFClassifier | kmeans.RFFKMeans:
     """Return an estimator for a stored model, with the parameters that the model keeps."""
-    if isinstance(model, Clusters):
-        return RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
+    if isinstance(model, starts.Clusters):
+        return kmeans.RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
     if "classifier" not in model.card:
-        return RFFRidge(**_parameters_of(model), alpha_per_target=model.card["alpha_per_target"])
+        return ridge.RFFRidge(**_parameters_of(model), alpha_per_target=model.card["alpha_per_target"])
     facts = model.card["classifier"]
     weight = facts["class_weight"]
     if isinstance(weight, list):
-        weight = dict(zip(read_classes(model).tolist(), weight, strict=True))
+        weight = dict(zip(predict.read_classes(model).tolist(), weight, strict=True))
     options = {name: facts[name] for name in ("loss", "tol", "max_iter")}
-    return RFFClassifier(class_weight=weight, **options, **_parameters_of(model))
+    return classifier.RFFClassifier(class_weight=weight, **options, **_parameters_of(model))
 
 
-def _parameters_of(model: RidgeModel) -> dict[str, Any]:
+def _parameters_of(model: models.RidgeModel) -> dict[str, Any]:
     """Return the parameters for another fit of the same kind."""
     card = model.card
     return {
         **_features_of(model.feature_map),
         "alpha": card["alpha_given"],
-        "cv": folds_from_dict(card["folds"]) if "folds" in card else None,
+        "cv": folding.folds_from_dict(card["folds"]) if "folds" in card else None,
         **{name: card[name] for name in ("standardize", "fit_intercept", "sample_weight_kind")},
     }
 
 
-def _standardize_of(feature_map: FeatureMap) -> bool | str:
+def _standardize_of(feature_map: maps.FeatureMap) -> bool | str:
     if feature_map.standardizer is None:
         return False
     n_ranked = len(feature_map.standardizer.ranks)
@@ -154,17 +155,17 @@ def _standardize_of(feature_map: FeatureMap) -> bool | str:
     return "auto" if n_ranked else True
 
 
-def _features_of(feature_map: FeatureMap) -> dict[str, Any]:
+def _features_of(feature_map: maps.FeatureMap) -> dict[str, Any]:
     """Return the parameters with which another fit draws features of the same kind."""
-    if isinstance(feature_map, PrincipalFeatureMap):
+    if isinstance(feature_map, composed.PrincipalFeatureMap):
         given = _features_of(feature_map.base.with_standardizer(feature_map.standardizer))
         normalize = None if feature_map.floor is None else "degree"
         return {**given, "n_principal": feature_map.n_components, "normalize": normalize}
-    spec, kernel = feature_map.spec, kernel_of(feature_map)
+    spec, kernel = feature_map.spec, kinds.kernel_of(feature_map)
     return {
         "kernel": "gaussian" if kernel is None else kernel,
         "n_components": feature_map.n_components,
-        "features": "nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
+        "features": "nystrom" if isinstance(feature_map, nystrom.NystromFeatureMap) else "fourier",
         "design": "auto" if spec is None else spec.design.name,
         "precision": "standard" if spec is None else spec.precision,
         "standardize": _standardize_of(feature_map),

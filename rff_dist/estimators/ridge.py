@@ -11,21 +11,19 @@ from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.costs.clock import Clock
-from rff_dist.data.blocks import Dataset
-from rff_dist.data.columns import Column
+from rff_dist.data import blocks, columns
+from rff_dist.engines.clock import Clock
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.estimators.base import RandomFeatureEstimator
-from rff_dist.estimators.inputs import as_dataset, as_folds, is_dask, is_in_memory, suitable_engine
+from rff_dist.estimators import base, inputs
+from rff_dist.living.merge import merge
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import fit, refit
-from rff_dist.ridge.merge import merge
-from rff_dist.ridge.model import RidgeModel
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.ridge.models import RidgeModel
+from rff_dist.statistics import ridge_statistics
 
 
 @dataclass(repr=False, eq=False)
-class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
+class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     """Kernel ridge regression through random Fourier or Nyström features, by exact streamed statistics.
 
     Minimises ‖y − b − Z w‖² + alpha·‖w‖². By default cross-validation chooses the kernel, the length scales,
@@ -39,7 +37,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     ----------
     kernel : "auto", str or Kernel, default="auto"
         The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
-        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.find.find_kernel`; or a Kernel object.
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or a Kernel object.
         Length scales that are given here are kept. "auto" compares the Gaussian kernel, Matérn's with
         ν = 1.5, the linear kernel, and the sum of the best one and the linear one.
     length_scale : "auto", "median", "evidence", float or array of shape (n_features,), default="auto"
@@ -206,7 +204,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             If the job needs more memory than there is.
         """
         clock, options = Clock(), self._options()
-        cv, dataset = as_folds(self.cv, as_dataset(self, X, y, sample_weight, reset=True), y, groups)
+        cv, dataset = inputs.as_folds(
+            self.cv, inputs.as_dataset(self, X, y, sample_weight, reset=True), y, groups
+        )
         with self._passes(dataset, clock) as engine:
             options = replace(
                 options,
@@ -245,7 +245,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         clock = Clock()
         self._require_sums()
         self._options()  # checks the parameters
-        dataset = as_dataset(self, X, y, sample_weight, reset=False)
+        dataset = inputs.as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
         self._add(dataset, clock)
         return self
@@ -295,8 +295,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
                 return self._of_scores(X, np.ravel, width=None, dtype=np.float64)
             return self._of_scores(X, np.asarray, width=model.n_targets, dtype=np.float64)
         _refuse_dask(X, "`return_std` is True")
-        dataset = as_dataset(self, X, reset=False, supervised=False)
-        with suitable_engine(self.engine, dataset) as engine:
+        dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
+        with inputs.suitable_engine(self.engine, dataset) as engine:
             return prediction.predict_with_std_in_memory(dataset, self.model_, engine=engine)
 
     def predict_interval(self, X: Any, *, coverage: float = 0.95) -> tuple[Any, Any]:
@@ -333,8 +333,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         """
         check_is_fitted(self)
         _refuse_dask(X, "`predict_interval` was called")
-        dataset = as_dataset(self, X, reset=False, supervised=False)
-        with suitable_engine(self.engine, dataset) as engine:
+        dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
+        with inputs.suitable_engine(self.engine, dataset) as engine:
             return prediction.predict_intervals_in_memory(
                 dataset, self.model_, coverage=coverage, engine=engine
             )
@@ -348,19 +348,19 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             As in `fit`.
         """
         check_is_fitted(self)
-        if is_in_memory(X):
+        if inputs.is_in_memory(X):
             return float(super().score(X, y, sample_weight))
-        dataset = as_dataset(self, X, y, sample_weight, reset=False)
-        with suitable_engine(self.engine, dataset) as engine:
+        dataset = inputs.as_dataset(self, X, y, sample_weight, reset=False)
+        with inputs.suitable_engine(self.engine, dataset) as engine:
             errors = prediction.evaluate(dataset, self.model_, engine=engine)
         # a constant target counts as in scikit-learn's r2_score: 1 if predicted exactly, else 0
         met = np.where(errors.mean_squared_error == 0, 1.0, 0.0)
         return float(np.where(np.isnan(errors.r2), met, errors.r2).mean())
 
-    def _test_data(self, X: Any, y: Any) -> tuple[Dataset, Column | None]:
-        return as_dataset(self, X, y, reset=False), None
+    def _test_data(self, X: Any, y: Any) -> tuple[blocks.Dataset, columns.Column | None]:
+        return inputs.as_dataset(self, X, y, reset=False), None
 
-    def _solve_again(self, statistics: RidgeStatistics) -> RidgeModel:
+    def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> RidgeModel:
         alpha = self._alpha_to_refit()
         return refit(self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept)
 
@@ -382,7 +382,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self._fitted = model
         self._pending = None
 
-    def _check_targets(self, dataset: Dataset) -> None:
+    def _check_targets(self, dataset: blocks.Dataset) -> None:
         spec = self.statistics_.spec
         if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
             given, first = (
@@ -393,7 +393,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
 
 
 def _refuse_dask(X: Any, asked: str) -> None:
-    if is_dask(X):
+    if inputs.is_dask(X):
         raise InvalidParameterError(
             f"{asked} for a Dask {type(X).__name__}; expected rows that are in memory or stored. Compute X "
             "first, or write it with `write_dataset`"

@@ -9,35 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.costs.clock import Clock
-from rff_dist.data.blocks import Dataset
-from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
+from rff_dist.data import blocks, memory
+from rff_dist.engines import clock, serial
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.inputs import (
-    as_dataset,
-    as_folds,
-    check_cv,
-    check_flag,
-    stored_dataset,
-)
-from rff_dist.estimators.ridge import RFFRidge
-from rff_dist.features import for_dataset
-from rff_dist.features.draw import seed_from_random_state
-from rff_dist.features.evidence import TUNING_ROWS, EvidenceSearch, TunedKernel
-from rff_dist.features.kernel_of import kernel_of
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel
-from rff_dist.kernels.find import find_kernel
+from rff_dist.estimators import inputs, ridge
+from rff_dist.features import draw, for_dataset, kinds
+from rff_dist.features.length_scales import TUNING_ROWS, EvidenceSearch, TunedKernel
+from rff_dist.fitting.prepare import prepare
+from rff_dist.frequencies import designs
+from rff_dist.kernels import base, names
+from rff_dist.ridge import choices
 from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
-from rff_dist.ridge.choices import DEFAULT_COMPONENTS
 from rff_dist.ridge.fit import Trained, fit
-from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
 
 # Parameters of RFFRidge with other defaults in a search, and all parameters that the candidates share.
 _DEFAULTS = {
-    "n_components": DEFAULT_COMPONENTS,
+    "n_components": choices.DEFAULT_COMPONENTS,
     "alpha": "cv",
     "features": "fourier",
     "precision": "standard",
@@ -54,7 +42,7 @@ _SHARED = {
 
 
 def tune_length_scales(
-    kernel: str | Kernel,
+    kernel: str | base.Kernel,
     X: Any,
     y: Any = None,
     sample_weight: Any = None,
@@ -132,18 +120,18 @@ def tune_length_scales(
     True
     >>> model = RFFRidge(tuned.kernel, alpha=tuned.alpha, n_components=256, random_state=0).fit(X, y)
     """
-    per_feature = check_flag(per_feature, "per_feature")
+    per_feature = inputs.check_flag(per_feature, "per_feature")
     inspection.check_standardize(standardize)
     passes.check_weight_kind(sample_weight_kind)
-    found = find_kernel(kernel)
-    if isinstance(X, Dataset | str | os.PathLike):
-        dataset = stored_dataset(X, y, sample_weight)
+    found = names.find_kernel(kernel)
+    if isinstance(X, blocks.Dataset | str | os.PathLike):
+        dataset = inputs.stored_dataset(X, y, sample_weight)
     else:
-        dataset = ArrayDataset(X, y, sample_weight)
+        dataset = memory.ArrayDataset(X, y, sample_weight)
     standardizer = None
     if standardize:
-        standardizer = prepare(dataset, standardize=standardize, engine=SerialEngine()).standardizer
-    seed, repeated = seed_from_random_state(random_state), sample_weight_kind == "frequency"
+        standardizer = prepare(dataset, standardize=standardize, engine=serial.SerialEngine()).standardizer
+    seed, repeated = draw.seed_from_random_state(random_state), sample_weight_kind == "frequency"
     return for_dataset.tune(
         for_dataset.Inputs(dataset, standardizer, seed, frequency_weights=repeated),
         found,
@@ -157,12 +145,12 @@ def tune_kernels(
     sample_weight: Any = None,
     groups: Any = None,
     *,
-    kernels: Sequence[str | Kernel] = DEFAULT_KERNELS,
+    kernels: Sequence[str | base.Kernel] = DEFAULT_KERNELS,
     length_scales: Sequence[Any] | None = None,
     cv: Any = 5,
-    design: str | Design = "auto",
+    design: str | designs.Design = "auto",
     **parameters: Any,
-) -> tuple[RFFRidge, Trained]:
+) -> tuple[ridge.RFFRidge, Trained]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
 
     After a cheap pass for means, the data are read once for all candidates, or more often if memory does not
@@ -225,21 +213,23 @@ def tune_kernels(
     True
     """
     candidates = make_candidates(kernels, length_scales)
-    check_cv(cv)
+    inputs.check_cv(cv)
     if unknown := sorted(parameters.keys() - _SHARED):
         raise InvalidParameterError(
             f"`{unknown[0]}` is no parameter of a search; expected one of {', '.join(sorted(_SHARED))}"
         )
-    estimator = RFFRidge(**{**_DEFAULTS, **parameters})
+    estimator = ridge.RFFRidge(**{**_DEFAULTS, **parameters})
     # one seed for all candidates, and for clones of the model
-    estimator.random_state = seed_from_random_state(estimator.random_state)
+    estimator.random_state = draw.seed_from_random_state(estimator.random_state)
     options = estimator._options()
-    folds, dataset = as_folds(cv, as_dataset(estimator, X, y, sample_weight, reset=True), y, groups)
-    with estimator._passes(dataset, Clock()) as engine:
+    folds, dataset = inputs.as_folds(
+        cv, inputs.as_dataset(estimator, X, y, sample_weight, reset=True), y, groups
+    )
+    with estimator._passes(dataset, clock.Clock()) as engine:
         options = replace(options, cv=folds, design=design, seed=estimator.random_state)
         found = fit(dataset, options, candidates=candidates, engine=engine)
     found = replace(found, model=estimator._with_names(found.model))
-    kernel = kernel_of(found.model.feature_map)
+    kernel = kinds.kernel_of(found.model.feature_map)
     assert kernel is not None  # the map was drawn just now
     # a list of alphas would mean candidates, so those of several targets are chosen again by the same folds
     chosen = {"alpha": found.best["alpha"]}

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from rff_dist.errors import MissingDependencyError, OutputExistsError
-from rff_dist.export.write import Slim, describe
-from rff_dist.ridge.model import RidgeModel
-from rff_dist.storage.files import write_whole
+from rff_dist.export import write
+from rff_dist.ridge import models
+from rff_dist.storage import documents
 
 _OPERATORS, _FORMAT = 18, 9  # versions that ONNX Runtime reads since its 1.14 (2023)
 # ONNX types of labels by the kind of their dtype; all other labels are integers.
 _LABELS: dict[str, tuple[str, type]] = {"U": ("STRING", object), "f": ("DOUBLE", np.float64)}
 
 
-def export_onnx(model: RidgeModel, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+def export_onnx(model: models.RidgeModel, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write an ONNX graph to a file, whole or not at all.
 
     Its input is `X`, float64 of shape (n_rows, n_features). Its output is `predictions` for a regression; for
@@ -40,7 +40,7 @@ def export_onnx(model: RidgeModel, path: str | os.PathLike[str], *, overwrite: b
             f"{place} exists already; export to another file, or replace it with --overwrite"
         )
     graph = _Graph(onnx)
-    slim = describe(model)
+    slim = write.describe(model)
     outputs = _outputs(graph, slim)
     made = onnx.helper.make_model(
         onnx.helper.make_graph(
@@ -57,7 +57,7 @@ def export_onnx(model: RidgeModel, path: str | os.PathLike[str], *, overwrite: b
     )
     onnx.checker.check_model(made)
     content = made.SerializeToString()
-    return write_whole(place, lambda temporary: temporary.write_bytes(content), what="graph")
+    return documents.write_whole(place, lambda temporary: temporary.write_bytes(content), what="graph")
 
 
 class _Graph:
@@ -88,7 +88,7 @@ class _Graph:
         return self.onnx.helper.make_tensor_value_info(name, dtype, shape)
 
 
-def _outputs(graph: _Graph, slim: Slim) -> list[Any]:
+def _outputs(graph: _Graph, slim: write.Slim) -> list[Any]:
     facts, types = slim.facts, graph.onnx.TensorProto
     inputs = _inputs(graph, facts)
     features = [_features(graph, part, inputs, slim) for part in facts["parts"]]
@@ -114,7 +114,7 @@ def _outputs(graph: _Graph, slim: Slim) -> list[Any]:
     return found
 
 
-def _outer(slim: Slim) -> np.ndarray:
+def _outer(slim: write.Slim) -> np.ndarray:
     """Return the coefficients in the graph's order of features: for pairs, all cosines before all sines."""
     rows, start = [], 0
     for part in slim.facts["parts"]:
@@ -147,7 +147,7 @@ def _inputs(graph: _Graph, facts: dict[str, Any]) -> str:
     return graph.cast(graph.cast(done, "FLOAT"), "DOUBLE")
 
 
-def _features(graph: _Graph, part: dict[str, Any], x: str, slim: Slim) -> str:
+def _features(graph: _Graph, part: dict[str, Any], x: str, slim: write.Slim) -> str:
     if "kernel" in part:
         return _kernel(graph, part["kernel"], x, slim.inner)
     if "columns" in part:  # columns of the inputs; -1 stands for a constant 1

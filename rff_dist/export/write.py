@@ -12,21 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.classify.predict import calibration_of, read_classes
+from rff_dist.classify import predict
 from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageError
-from rff_dist.features.concatenated import ConcatenatedFeatureMap
-from rff_dist.features.cosines import CosineFeatureMap
-from rff_dist.features.explicit import LinearFeatureMap
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.nystrom import NystromFeatureMap
-from rff_dist.products.protocol import FIXED_POINT_ONE
-from rff_dist.ridge.model import RidgeModel
+from rff_dist.features import composed, cosines, explicit, nystrom
+from rff_dist.features.maps import FeatureMap
+from rff_dist.products import protocol
+from rff_dist.ridge import models
 from rff_dist.typing import FloatArray
 
 _KERNELS = {"gaussian", "laplacian", "matern", "rational_quadratic", "linear", "sum", "product", "scaled"}
 
 
-def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+def export(model: models.RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write `model.json`, `inner.npy`, `outer.npy` and `reader.py` to a folder, whole or not at all.
 
     `overwrite`: whether the folder of an earlier export may be replaced.
@@ -74,7 +71,7 @@ class Slim:
     facts: dict[str, Any]
 
 
-def describe(model: RidgeModel) -> Slim:
+def describe(model: models.RidgeModel) -> Slim:
     """Return what predicting with a model needs.
 
     Raises InvalidParameterError if other programs cannot make the model's features.
@@ -82,7 +79,7 @@ def describe(model: RidgeModel) -> Slim:
     feature_map, card = model.feature_map, model.card
     inner, parts = _inner(feature_map)
     standardizer, n_features = feature_map.standardizer, feature_map.n_features
-    calibration = calibration_of(model) if "classifier" in card else None
+    calibration = predict.calibration_of(model) if "classifier" in card else None
     facts: dict[str, Any] = {
         "format": 1,
         "parts": parts,
@@ -96,14 +93,14 @@ def describe(model: RidgeModel) -> Slim:
             for rank in (() if standardizer is None else standardizer.ranks)
         ],
         "intercept": model.linear.intercept.tolist(),
-        "classes": read_classes(model).tolist() if "classifier" in card else None,
+        "classes": predict.read_classes(model).tolist() if "classifier" in card else None,
         "slopes": 1.0 if calibration is None else calibration.slope,
         "offsets": 0.0 if calibration is None else list(calibration.intercepts),
         "has_probabilities": calibration is not None,
         "digest": model.digest(),
     }
     outer = model.linear.raw_coefficients
-    if isinstance(feature_map, NystromFeatureMap):
+    if isinstance(feature_map, nystrom.NystromFeatureMap):
         # The map's `fill` divides by a power of two; the reader does not, so the coefficients must.
         outer = outer / feature_map.scales[0][1]
     return Slim(inner, outer, facts)
@@ -111,21 +108,21 @@ def describe(model: RidgeModel) -> Slim:
 
 def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
     """Return the inner array, and what the reader must know about each part of the features."""
-    if isinstance(feature_map, NystromFeatureMap):
+    if isinstance(feature_map, nystrom.NystromFeatureMap):
         kernel = feature_map.kernel.to_dict()
         _check_kernel(kernel)
         return feature_map.centres.astype(np.float64), [{"kernel": kernel}]
-    maps = feature_map.parts if isinstance(feature_map, ConcatenatedFeatureMap) else (feature_map,)
+    maps = feature_map.parts if isinstance(feature_map, composed.ConcatenatedFeatureMap) else (feature_map,)
     inner, parts = np.empty((feature_map.n_features + 1, 0)), []
     for one in maps:
-        if isinstance(one, LinearFeatureMap):
+        if isinstance(one, explicit.LinearFeatureMap):
             parts.append({"columns": one.columns.tolist()})
-        elif isinstance(one, CosineFeatureMap):
+        elif isinstance(one, cosines.CosineFeatureMap):
             # angles are linear in the inputs, so unit rows give the frequencies of any design
             angles = one.angles_of_rows(np.eye(one.n_features, dtype=np.float32))
             last = np.zeros(one.n_frequencies) if one.phases is None else one.phases
             start, inner = inner.shape[1], np.hstack([inner, np.vstack([angles, last])])
-            whole = FIXED_POINT_ONE if one.fixed_point else None
+            whole = protocol.FIXED_POINT_ONE if one.fixed_point else None
             ends = {"start": start, "stop": inner.shape[1]}
             parts.append({**ends, "pairs": one.phases is None, "whole": whole})
         else:

@@ -12,17 +12,12 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.checks import check_count, check_name, check_positive
-from rff_dist.data.blocks import Dataset
-from rff_dist.data.memory import ArrayDataset
+from rff_dist.data import blocks, memory
 from rff_dist.data.samples import sample_inputs
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features.complex import ComplexFeatureMap
-from rff_dist.features.draw import check_n_components, draw_from_spec, seed_from_random_state
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.frequencies.counter import philox
-from rff_dist.kernels.base import Kernel
-from rff_dist.kernels.find import find_kernel
+from rff_dist.features import draw, fourier, maps
+from rff_dist.frequencies import uniforms
+from rff_dist.kernels import base, names
 
 type Measure = Literal["mean", "max", "operator_norm", "relative_operator_norm"]
 
@@ -102,9 +97,9 @@ class Sampling:
 
 
 def approximation_error(
-    kernel: str | Kernel,
-    feature_map: FeatureMap,
-    X: ArrayLike | Dataset,
+    kernel: str | base.Kernel,
+    feature_map: maps.FeatureMap,
+    X: ArrayLike | blocks.Dataset,
     *,
     n_samples: int = 500,
     n_repeats: int = 8,
@@ -153,15 +148,15 @@ def approximation_error(
     >>> error.mean.value < 0.02, error.max.value < 0.15, error.relative_operator_norm.value < 0.05
     (True, True, True)
     """
-    sampling = Sampling(n_samples, n_repeats, confidence, seed_from_random_state(random_state))
+    sampling = Sampling(n_samples, n_repeats, confidence, draw.seed_from_random_state(random_state))
     (error,) = error_curve(kernel, feature_map, X, [feature_map.n_components], sampling)
     return error
 
 
 def error_curve(
-    kernel: str | Kernel,
-    feature_map: FeatureMap,
-    X: ArrayLike | Dataset,
+    kernel: str | base.Kernel,
+    feature_map: maps.FeatureMap,
+    X: ArrayLike | blocks.Dataset,
     n_components: Sequence[int],
     sampling: Sampling = Sampling(),
 ) -> list[ApproximationError]:
@@ -175,7 +170,7 @@ def error_curve(
     Raises InvalidParameterError if a parameter is out of range, or the map can neither be cut nor drawn
       again.
     """
-    found = find_kernel(kernel)
+    found = names.find_kernel(kernel)
     found.check_columns(feature_map.n_features)
     widths = _check_widths(feature_map, n_components)
     n_repeats = sampling.n_repeats
@@ -202,9 +197,9 @@ def error_curve(
     return errors
 
 
-def _check_widths(feature_map: FeatureMap, n_components: Sequence[int]) -> list[int]:
+def _check_widths(feature_map: maps.FeatureMap, n_components: Sequence[int]) -> list[int]:
     map_name = getattr(feature_map, "map", "") if _nested(feature_map) else ""
-    widths = sorted({check_n_components(D, map_name) for D in n_components})
+    widths = sorted({draw.check_n_components(D, map_name) for D in n_components})
     if not widths or widths[-1] > feature_map.n_components:
         raise InvalidParameterError(
             f"`n_components` is {list(n_components)}; expected numbers up to {feature_map.n_components}, "
@@ -218,14 +213,14 @@ def _check_widths(feature_map: FeatureMap, n_components: Sequence[int]) -> list[
     return widths
 
 
-def _nested(feature_map: FeatureMap) -> bool:
-    return isinstance(feature_map, FourierFeatureMap | ComplexFeatureMap)
+def _nested(feature_map: maps.FeatureMap) -> bool:
+    return isinstance(feature_map, fourier.FourierFeatureMap | fourier.ComplexFeatureMap)
 
 
-def _samples(X: ArrayLike | Dataset, sampling: Sampling) -> NDArray[Any]:
+def _samples(X: ArrayLike | blocks.Dataset, sampling: Sampling) -> NDArray[Any]:
     """Return disjoint samples of rows, of shape (n_repeats, n_samples, n_features)."""
     n_repeats, seed = sampling.n_repeats, sampling.seed
-    dataset = X if isinstance(X, Dataset) else ArrayDataset(np.asarray(X))
+    dataset = X if isinstance(X, blocks.Dataset) else memory.ArrayDataset(np.asarray(X))
     rows = sample_inputs(dataset, seed, n_rows=sampling.n_samples * n_repeats)
     size = min(sampling.n_samples, len(rows) // n_repeats)
     if size < 2:
@@ -233,12 +228,14 @@ def _samples(X: ArrayLike | Dataset, sampling: Sampling) -> NDArray[Any]:
             f"the data have {len(rows)} rows for {n_repeats} disjoint samples; expected at least 2 rows for "
             "each. Lower `n_repeats` or give more rows"
         )
-    order = np.random.Generator(philox(seed, 1)).permutation(len(rows))  # rows come in the data's order
+    order = np.random.Generator(uniforms.philox(seed, 1)).permutation(
+        len(rows)
+    )  # rows come in the data's order
     return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)
 
 
 def _measure(
-    kernel: Kernel, feature_map: FeatureMap, rows: NDArray[Any], widths: Sequence[int]
+    kernel: base.Kernel, feature_map: maps.FeatureMap, rows: NDArray[Any], widths: Sequence[int]
 ) -> list[tuple[float, float, float, float, float]]:
     """Return mean, max, operator norm, relative operator norm and ‖K‖, for each number of components."""
     gram = kernel(feature_map.prepare(rows))
@@ -254,7 +251,9 @@ def _measure(
     return measured
 
 
-def _estimates(feature_map: FeatureMap, rows: NDArray[Any], widths: Sequence[int]) -> Iterator[NDArray[Any]]:
+def _estimates(
+    feature_map: maps.FeatureMap, rows: NDArray[Any], widths: Sequence[int]
+) -> Iterator[NDArray[Any]]:
     """Yield Z Z' for each number of components."""
     if not _nested(feature_map):
         for D in widths:
@@ -269,8 +268,8 @@ def _estimates(feature_map: FeatureMap, rows: NDArray[Any], widths: Sequence[int
         start = D
 
 
-def _with_components(feature_map: FeatureMap, n_components: int) -> FeatureMap:
+def _with_components(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMap:
     if n_components == feature_map.n_components:
         return feature_map
     assert feature_map.spec is not None  # checked beforehand
-    return draw_from_spec(replace(feature_map.spec, n_components=n_components), feature_map.standardizer)
+    return draw.draw_from_spec(replace(feature_map.spec, n_components=n_components), feature_map.standardizer)

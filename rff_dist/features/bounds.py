@@ -24,23 +24,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_count, check_name, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.base import (
-    Kernel,
-    OnColumns,
-    ShiftInvariant,
-    ShiftInvariantProduct,
-    as_shift_invariant,
-    shift_invariant_term,
-)
-from rff_dist.kernels.stationary import (
-    Cauchy,
-    Gaussian,
-    Laplacian,
-    Matern,
-    RationalQuadratic,
-    Sinc,
-    Stationary,
-)
+from rff_dist.kernels import base, stationary
 from rff_dist.typing import FloatArray
 
 _REAL_MAPS = ("pairs", "phases")
@@ -197,7 +181,7 @@ def _compact_set_rates(
     return log_scale, 1 / (8 * (d + 2) if map == "pairs" else 32 * (d + 1))
 
 
-def second_moment(kernel: Kernel, n_features: int) -> float:
+def second_moment(kernel: base.Kernel, n_features: int) -> float:
     """Return E‖ω‖² of a shift-invariant kernel's frequencies: minus the trace of its Hessian at 0.
 
     `kernel`: shift-invariant with k(0) = 1, or a product of such kernels.
@@ -212,29 +196,31 @@ def second_moment(kernel: Kernel, n_features: int) -> float:
     return _second_moment(shift_invariant_form(kernel), check_count(n_features, "n_features"))
 
 
-def _second_moment(kernel: Kernel, n_features: int) -> float:
-    if isinstance(kernel, ShiftInvariantProduct):  # its frequencies are sums of independent ones of mean 0
+def _second_moment(kernel: base.Kernel, n_features: int) -> float:
+    if isinstance(
+        kernel, base.ShiftInvariantProduct
+    ):  # its frequencies are sums of independent ones of mean 0
         return math.fsum(_second_moment(factor, n_features) for factor in kernel.kernels)
-    if isinstance(kernel, OnColumns):
+    if isinstance(kernel, base.OnColumns):
         kernel.check_columns(n_features)
         return _second_moment(kernel.kernel, len(kernel.columns))
-    if isinstance(kernel, Stationary):
+    if isinstance(kernel, stationary.Stationary):
         return float(_coordinate_moment(kernel) * (kernel.length_scales(n_features) ** -2.0).sum())
     raise InvalidParameterError(f"the second moment of the frequencies of {kernel} is not known")
 
 
-def _coordinate_moment(kernel: Stationary) -> float:
+def _coordinate_moment(kernel: stationary.Stationary) -> float:
     """Return E ω_d² for a unit length scale."""
     match kernel:
-        case Gaussian() | RationalQuadratic():
+        case stationary.Gaussian() | stationary.RationalQuadratic():
             return 1.0
-        case Matern(nu=nu):
+        case stationary.Matern(nu=nu):
             return nu / (nu - 1) if nu > 1 else math.inf  # E 2ν/χ²_2ν
-        case Cauchy():
+        case stationary.Cauchy():
             return 2.0
-        case Sinc():
+        case stationary.Sinc():
             return 1 / 3
-        case Laplacian():
+        case stationary.Laplacian():
             return math.inf
     raise InvalidParameterError(f"the second moment of the frequencies of {kernel} is not known")
 
@@ -243,7 +229,7 @@ def _coordinate_moment(kernel: Stationary) -> float:
 
 
 def feature_variance(
-    kernel: Kernel, X: ArrayLike, Y: ArrayLike | None = None, *, n_components: int, map: str = "pairs"
+    kernel: base.Kernel, X: ArrayLike, Y: ArrayLike | None = None, *, n_components: int, map: str = "pairs"
 ) -> FloatArray:
     """Return the exact variance of z(x)'z(y) over independent draws of the frequencies.
 
@@ -270,7 +256,7 @@ def feature_variance(
 
 
 def _once_and_twice(
-    kernel: ShiftInvariant, X: ArrayLike, Y: ArrayLike | None
+    kernel: base.ShiftInvariant, X: ArrayLike, Y: ArrayLike | None
 ) -> tuple[FloatArray, FloatArray]:
     """Return k(Δ) and k(2Δ) of all pairs."""
     left = np.asarray(X, np.float64)
@@ -304,7 +290,7 @@ class MapVariances:
         return "pairs" if self.pairs <= self.phases else "phases"
 
 
-def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
+def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
     """Compare the maps by their mean closed-form variance over all pairs of different rows.
 
     Phases win if most rows are far apart and the kernel falls slowly (Cauchy, rational quadratic); else pairs
@@ -327,7 +313,9 @@ def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
     if len(points) < 2:
         raise DataError(f"X has {len(points)} rows; the maps are compared over pairs of at least 2")
     terms = [
-        (term.weight, whole) for term in kernel.terms() if (whole := shift_invariant_term(term)) is not None
+        (term.weight, whole)
+        for term in kernel.terms()
+        if (whole := base.shift_invariant_term(term)) is not None
     ]
     above = np.triu_indices(len(points), 1)
     total = math.fsum(weight for weight, _ in terms)
@@ -339,12 +327,12 @@ def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
     return MapVariances(**means)
 
 
-def shift_invariant_form(kernel: Kernel) -> ShiftInvariant:
+def shift_invariant_form(kernel: base.Kernel) -> base.ShiftInvariant:
     """Return a kernel with k(0) = 1 that is shift-invariant, or a product of such kernels, as that class.
 
     Raises InvalidParameterError if it is of another kind: a sum, a multiple, or linear, polynomial or min.
     """
-    whole = as_shift_invariant(kernel)
+    whole = base.as_shift_invariant(kernel)
     if whole is None:
         raise InvalidParameterError(
             f"bounds and variances are for one shift-invariant kernel with k(0) = 1, not for {kernel}; take "

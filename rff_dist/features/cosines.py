@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import BroadcastError, InvalidParameterError
-from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, overflow
-from rff_dist.frequencies.counter import draw_phases
-from rff_dist.numerics.runs import Runs
-from rff_dist.products.protocol import FIXED_POINT_BITS, FIXED_POINT_ONE
+from rff_dist.features import maps
+from rff_dist.frequencies import uniforms
+from rff_dist.numerics import exact_sums
+from rff_dist.products import protocol
 from rff_dist.typing import Float32Array, FloatArray
 
 _WHOLE_ROWS = 128  # rows whose angles stay in a core's own cache
 
 
-class CosineFeatureMap(FeatureMap):
+class CosineFeatureMap(maps.FeatureMap):
     """Random Fourier features of a shift-invariant kernel, however their angles are computed.
 
     `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
@@ -74,7 +74,7 @@ class CosineFeatureMap(FeatureMap):
         return float(np.sqrt(2 / self.n_components))
 
     @property
-    def scales(self) -> Runs:
+    def scales(self) -> exact_sums.Runs:
         return ((self.n_components, self.scale / self._one),)
 
     @property
@@ -88,13 +88,13 @@ class CosineFeatureMap(FeatureMap):
     @property
     def _one(self) -> float:
         """The number that `fill` writes for a cosine of 1."""
-        return FIXED_POINT_ONE / 2.0**FIXED_POINT_BITS if self.fixed_point else 1.0
+        return protocol.FIXED_POINT_ONE / 2.0**protocol.FIXED_POINT_BITS if self.fixed_point else 1.0
 
     @abstractmethod
     def frequency_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that store the frequencies, by name."""
 
-    def record(self) -> Record:
+    def record(self) -> maps.Record:
         arrays = self.frequency_arrays()
         if self.phases is not None:
             arrays["phases"] = self.phases
@@ -107,7 +107,7 @@ class CosineFeatureMap(FeatureMap):
 
     @classmethod
     @abstractmethod
-    def drawn(cls, spec: FeatureSpec, standardizer: Standardizer | None) -> Self:
+    def drawn(cls, spec: maps.FeatureSpec, standardizer: maps.Standardizer | None) -> Self:
         """Draw the map of a spec, or take it from the last few draws."""
 
     @abstractmethod
@@ -127,7 +127,7 @@ class CosineFeatureMap(FeatureMap):
                 angles = self.angles_of_rows(inputs[i : i + _WHOLE_ROWS])
                 finite = np.isfinite(angles.sum())  # in int16 a NaN would be a number like any other
             if not finite:
-                raise overflow()
+                raise maps.overflow()
             if self.phases is None:
                 interleave(to_whole(np.cos(angles)), to_whole(np.sin(angles, out=angles)), lines)
             else:
@@ -168,12 +168,12 @@ def to_fixed_point(values: Float32Array, out: NDArray[Any]) -> None:
 
     `values`: float32 array, overwritten.
     """
-    np.multiply(to_whole(values), np.float32(2.0**-FIXED_POINT_BITS), out=out)
+    np.multiply(to_whole(values), np.float32(2.0**-protocol.FIXED_POINT_BITS), out=out)
 
 
 def to_whole(values: Float32Array) -> Float32Array:
     """Overwrite cosines or sines by m, where m/16,256 is the nearest whole multiple."""
-    values *= np.float32(FIXED_POINT_ONE)
+    values *= np.float32(protocol.FIXED_POINT_ONE)
     return np.rint(values, out=values)
 
 
@@ -191,7 +191,7 @@ def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) ->
 
 
 def redraw(
-    kind: type[CosineFeatureMap], spec: FeatureSpec, standardizer: Standardizer | None, digest: str
+    kind: type[CosineFeatureMap], spec: maps.FeatureSpec, standardizer: maps.Standardizer | None, digest: str
 ) -> CosineFeatureMap:
     """Draw a feature map that was pickled as its spec; raises BroadcastError if its digest has changed."""
     feature_map = kind.drawn(spec, standardizer)
@@ -204,21 +204,21 @@ def redraw(
     return feature_map
 
 
-def n_frequencies_of(spec: FeatureSpec) -> int:
+def n_frequencies_of(spec: maps.FeatureSpec) -> int:
     """Return how many frequencies a spec's components have."""
     return spec.n_components // 2 if spec.map == "pairs" else spec.n_components
 
 
-def drawn_phases(spec: FeatureSpec) -> Float32Array | None:
+def drawn_phases(spec: maps.FeatureSpec) -> Float32Array | None:
     """Draw the phases of a spec; None for pairs."""
     if spec.map == "pairs":
         return None
-    phases = draw_phases(n_frequencies_of(spec), spec.seed).astype(np.float32)
+    phases = uniforms.draw_phases(n_frequencies_of(spec), spec.seed).astype(np.float32)
     phases.setflags(write=False)  # digests name them
     return phases
 
 
-def check_float32(largest: float, spec: FeatureSpec) -> None:
+def check_float32(largest: float, spec: maps.FeatureSpec) -> None:
     """Raise InvalidParameterError if float32 does not hold the largest of a spec's frequencies."""
     if not largest <= float(np.finfo(np.float32).max):
         raise InvalidParameterError(

@@ -8,26 +8,10 @@ import numpy as np
 
 from rff_dist.checks import check_count, check_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import explicit
-from rff_dist.features.complex import ComplexFeatureMap
-from rff_dist.features.concatenated import ConcatenatedFeatureMap
-from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Standardizer
-from rff_dist.features.fourier import FourierFeatureMap, draw_fourier
-from rff_dist.features.nystrom import NystromFeatureMap
-from rff_dist.features.structured import StructuredFeatureMap
-from rff_dist.frequencies.counter import derived_seed, seed_of
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import (
-    Kernel,
-    OnColumns,
-    ShiftInvariant,
-    Term,
-    as_shift_invariant,
-    design_for,
-    shift_invariant_term,
-)
+from rff_dist.features import composed, explicit, fourier, maps, nystrom
+from rff_dist.frequencies import designs, uniforms
+from rff_dist.kernels import base, names
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.find import find_kernel
 
 MAPS = ("pairs", "phases", "complex")
 PRECISIONS = ("standard", "high")
@@ -49,16 +33,16 @@ def check_n_components(n_components: object, map: str) -> int:
 
 
 def draw_feature_map(
-    kernel: str | Kernel,
+    kernel: str | base.Kernel,
     *,
     n_features: int,
     n_components: int,
-    design: str | Design = "auto",
+    design: str | designs.Design = "auto",
     map: str = "pairs",
     precision: str = "standard",
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
-    standardizer: Standardizer | None = None,
-) -> FeatureMap:
+    standardizer: maps.Standardizer | None = None,
+) -> maps.FeatureMap:
     """Draw the random features of a kernel.
 
     The approximation's error falls as 1/√n_components; time and memory of training grow as n_components².
@@ -119,10 +103,10 @@ def draw_feature_map(
     """
     check_name(map, MAPS, "map")
     check_name(precision, PRECISIONS, "precision")
-    found = find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
-    spec = FeatureSpec(
+    found = names.find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
+    spec = maps.FeatureSpec(
         kernel=found,
-        design=design_for(found, design),
+        design=base.design_for(found, design),
         n_features=check_count(n_features, "n_features"),
         n_components=check_n_components(n_components, map),
         map=map,
@@ -133,23 +117,23 @@ def draw_feature_map(
     return draw_from_spec(spec, standardizer)
 
 
-def draw_from_spec(spec: FeatureSpec, standardizer: Standardizer | None) -> FeatureMap:
+def draw_from_spec(spec: maps.FeatureSpec, standardizer: maps.Standardizer | None) -> maps.FeatureMap:
     """Draw the feature map of a spec; see `draw_feature_map`."""
     terms = spec.kernel.terms()
-    whole = as_shift_invariant(spec.kernel)
-    if spec.map == "complex" or any(shift_invariant_term(term) is None for term in terms):
+    whole = base.as_shift_invariant(spec.kernel)
+    if spec.map == "complex" or any(base.shift_invariant_term(term) is None for term in terms):
         spec = replace(spec, precision="high")
     if spec.map == "complex":
         return _draw_complex(spec, whole, standardizer)
     if whole is not None:
-        return draw_fourier(replace(spec, kernel=whole), standardizer)
+        return fourier.draw_fourier(replace(spec, kernel=whole), standardizer)
     parts = _draw_parts(spec, terms)
-    return ConcatenatedFeatureMap(
+    return composed.ConcatenatedFeatureMap(
         tuple(part for _, part in parts), tuple(weight for weight, _ in parts), standardizer, spec
     )
 
 
-def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
+def shortened(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMap:
     """Return the feature map of the leading components, which is what a smaller draw would have given.
 
     `feature_map`: drawn from one shift-invariant kernel, or with Nyström's centres.
@@ -164,10 +148,10 @@ def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
         )
     if n_components == feature_map.n_components:
         return feature_map
-    if isinstance(feature_map, NystromFeatureMap):
+    if isinstance(feature_map, nystrom.NystromFeatureMap):
         return replace(feature_map, centres=feature_map.centres[:n_components])
     spec = feature_map.spec
-    if spec is None or not isinstance(feature_map, FourierFeatureMap | StructuredFeatureMap):
+    if spec is None or not isinstance(feature_map, fourier.FourierFeatureMap | fourier.StructuredFeatureMap):
         raise InvalidParameterError(
             f"{type(feature_map).__name__} has no smaller draw among its leading components; give one number "
             "of components for sums of kernels and for explicit or given features"
@@ -176,7 +160,7 @@ def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
     return draw_from_spec(replace(spec, n_components=n_components), feature_map.standardizer)
 
 
-def in_high_precision(feature_map: FeatureMap) -> FeatureMap:
+def in_high_precision(feature_map: maps.FeatureMap) -> maps.FeatureMap:
     """Return the same features in float32, if they were drawn and are rounded to 15 bits."""
     if feature_map.spec is None or not feature_map.fixed_point:
         return feature_map
@@ -184,17 +168,17 @@ def in_high_precision(feature_map: FeatureMap) -> FeatureMap:
 
 
 def _draw_complex(
-    spec: FeatureSpec, whole: ShiftInvariant | None, standardizer: Standardizer | None
-) -> FeatureMap:
+    spec: maps.FeatureSpec, whole: base.ShiftInvariant | None, standardizer: maps.Standardizer | None
+) -> maps.FeatureMap:
     if whole is None:
         raise InvalidParameterError(
             f"map='complex' is for one shift-invariant kernel, not for {spec.kernel}; take map='pairs'"
         )
     phases = replace(spec, kernel=whole, map="phases")
-    return ComplexFeatureMap(draw_fourier(phases).frequencies, standardizer, spec)
+    return fourier.ComplexFeatureMap(fourier.draw_fourier(phases).frequencies, standardizer, spec)
 
 
-def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, FeatureMap]]:
+def _draw_parts(spec: maps.FeatureSpec, terms: list[base.Term]) -> list[tuple[float, maps.FeatureMap]]:
     """Draw the terms' feature maps; pairs come first, so that each starts at an even component."""
     linear, sampled = _split_terms(terms, spec.n_features)
     rest = spec.n_components - sum(part.n_components for _, part in linear)
@@ -204,33 +188,35 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
             f"{spec.n_components - rest + 2 * len(sampled)}: a component per linear column and constant, and "
             "two for each other term"
         )
-    paired: list[tuple[float, FeatureMap]] = []
-    single: list[tuple[float, FeatureMap]] = []
+    paired: list[tuple[float, maps.FeatureMap]] = []
+    single: list[tuple[float, maps.FeatureMap]] = []
     sizes = _shares(sampled, spec.n_features, rest)
     for i, ((weight, kernel), size) in enumerate(zip(sampled, sizes, strict=True)):
-        seed = derived_seed(spec.seed, i)
-        if isinstance(kernel, ShiftInvariant):
+        seed = uniforms.derived_seed(spec.seed, i)
+        if isinstance(kernel, base.ShiftInvariant):
             own = replace(spec, kernel=kernel, seed=seed)
             # An odd share is pairs and one cosine with a phase, and all of it has the scale √(2/share).
             odd = size % 2 if spec.map == "pairs" else 0
-            paired.append((weight * (size - odd) / size, draw_fourier(replace(own, n_components=size - odd))))
+            paired.append(
+                (weight * (size - odd) / size, fourier.draw_fourier(replace(own, n_components=size - odd)))
+            )
             if odd:
                 # another seed than those of all terms: this cosine must be independent of the pairs
-                lone = replace(own, n_components=1, map="phases", seed=derived_seed(seed, 2**20))
-                single.append((weight / size, draw_fourier(lone)))
+                lone = replace(own, n_components=1, map="phases", seed=uniforms.derived_seed(seed, 2**20))
+                single.append((weight / size, fourier.draw_fourier(lone)))
         else:
             single.append((weight, _draw_explicit(kernel, spec.n_features, size, seed)))
     return paired + single + linear
 
 
 def _split_terms(
-    terms: list[Term], n_features: int
-) -> tuple[list[tuple[float, FeatureMap]], list[tuple[float, Kernel]]]:
+    terms: list[base.Term], n_features: int
+) -> tuple[list[tuple[float, maps.FeatureMap]], list[tuple[float, base.Kernel]]]:
     """Return weights and maps of linear terms and constants, and weights and kernels of all other terms."""
-    linear: list[tuple[float, FeatureMap]] = []
-    sampled: list[tuple[float, Kernel]] = []
+    linear: list[tuple[float, maps.FeatureMap]] = []
+    sampled: list[tuple[float, base.Kernel]] = []
     for term in terms:
-        whole = shift_invariant_term(term)
+        whole = base.shift_invariant_term(term)
         if whole is not None:
             sampled.append((term.weight, whole))
         elif not term.factors:
@@ -250,7 +236,7 @@ def _split_terms(
     return linear, sampled
 
 
-def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
+def _shares(sampled: list[tuple[float, base.Kernel]], n_features: int, total: int) -> list[int]:
     """Share out components in proportion to weight · typical k(x, x), so that each term's error falls alike.
 
     Terms get an even number, at least two. A term that is exact with fewer gets only as many as that takes.
@@ -264,7 +250,7 @@ def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) ->
     return [next(rest) if number is None else number for number in exact]
 
 
-def _n_exact(kernel: Kernel, n_features: int, most: int) -> int | None:
+def _n_exact(kernel: base.Kernel, n_features: int, most: int) -> int | None:
     """Return with how many features a term is exact; None if with no number up to `most`."""
     inner, columns = _columns_of(kernel, n_features)
     if not isinstance(inner, Polynomial):
@@ -273,7 +259,7 @@ def _n_exact(kernel: Kernel, n_features: int, most: int) -> int | None:
     return number if number <= most else None
 
 
-def _proportional(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
+def _proportional(sampled: list[tuple[float, base.Kernel]], n_features: int, total: int) -> list[int]:
     if not sampled:
         return []
     sizes = np.array([weight * _typical_size(kernel, n_features) for weight, kernel in sampled])
@@ -286,7 +272,7 @@ def _proportional(sampled: list[tuple[float, Kernel]], n_features: int, total: i
     return [int(share) for share in shares]
 
 
-def _typical_size(kernel: Kernel, n_features: int) -> float:
+def _typical_size(kernel: base.Kernel, n_features: int) -> float:
     inner, columns = _columns_of(kernel, n_features)
     if isinstance(inner, Min) and inner.is_bound:
         lower, upper = inner.interval(len(columns))
@@ -294,13 +280,13 @@ def _typical_size(kernel: Kernel, n_features: int) -> float:
     return 1.0
 
 
-def _columns_of(kernel: Kernel, n_features: int) -> tuple[Kernel, np.ndarray]:
-    if isinstance(kernel, OnColumns):
+def _columns_of(kernel: base.Kernel, n_features: int) -> tuple[base.Kernel, np.ndarray]:
+    if isinstance(kernel, base.OnColumns):
         return kernel.kernel, np.array(kernel.columns)
     return kernel, np.arange(n_features)
 
 
-def _draw_explicit(kernel: Kernel, n_features: int, size: int, seed: int) -> FeatureMap:
+def _draw_explicit(kernel: base.Kernel, n_features: int, size: int, seed: int) -> maps.FeatureMap:
     inner, columns = _columns_of(kernel, n_features)
     if isinstance(inner, Min):
         if not inner.is_bound:
@@ -327,4 +313,4 @@ def seed_from_random_state(random_state: int | np.random.Generator | np.random.R
         return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(0, 2**63 - 1, dtype=np.int64))
-    return seed_of(random_state, name="random_state")
+    return uniforms.seed_of(random_state, name="random_state")

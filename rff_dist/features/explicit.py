@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
-from rff_dist.frequencies.counter import counter_uniforms
-from rff_dist.kernels.explicit import Min, Polynomial
-from rff_dist.numerics.runs import Runs, as_runs
+from rff_dist.features import maps
+from rff_dist.frequencies.uniforms import counter_uniforms
+from rff_dist.kernels import explicit
+from rff_dist.numerics import exact_sums
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 _THRESHOLD_STREAM = 3
@@ -21,12 +21,12 @@ _HASH_STREAM = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class ExplicitFeatureMap(FeatureMap):
+class ExplicitFeatureMap(maps.FeatureMap):
     """Features stored by their fields: arrays, and numbers such as `width`, the number of input columns."""
 
     width: int
-    standardizer: Standardizer | None = None
-    spec: FeatureSpec | None = None
+    standardizer: maps.Standardizer | None = None
+    spec: maps.FeatureSpec | None = None
 
     @property
     def n_features(self) -> int:
@@ -39,15 +39,15 @@ class ExplicitFeatureMap(FeatureMap):
     def digest(self) -> str:
         facts, arrays = self.record()
         label = " ".join([self.kind, *map(repr, facts.values())])
-        return arrays_digest(label, list(arrays.values()), self.standardizer)
+        return maps.arrays_digest(label, list(arrays.values()), self.standardizer)
 
-    def record(self) -> Record:
+    def record(self) -> maps.Record:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         facts = {name: value for name, value in values.items() if isinstance(value, int | float)}
         return facts, {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
         stored = {**facts, **arrays}
         given = {one.name: stored[one.name] for one in fields(cls) if one.name in stored}
         return cls(**{**given, "standardizer": standardizer, "spec": None})
@@ -98,8 +98,8 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
         return len(self.thresholds)
 
     @property
-    def scales(self) -> Runs:
-        return as_runs(self.factors)
+    def scales(self) -> exact_sums.Runs:
+        return exact_sums.as_runs(self.factors)
 
     @property
     def bounded(self) -> bool:
@@ -111,7 +111,7 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
 
 
 def draw_thresholds(
-    kernel: Min, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
+    kernel: explicit.Min, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
 ) -> ThresholdFeatureMap:
     """Draw the thresholds of a min kernel, each uniform on its column's interval.
 
@@ -170,13 +170,15 @@ class MonomialFeatureMap(ExplicitFeatureMap):
                     line *= inputs[:, column]
 
 
-def n_monomials(kernel: Polynomial, n_columns: int) -> int:
+def n_monomials(kernel: explicit.Polynomial, n_columns: int) -> int:
     """Return how many exact features a polynomial kernel has."""
     # multisets of `degree` entries of (x, √offset); without √offset if that is 0
     return math.comb(n_columns - (kernel.offset == 0) + kernel.degree, kernel.degree)
 
 
-def make_monomials(kernel: Polynomial, columns: NDArray[np.int64], *, width: int) -> MonomialFeatureMap:
+def make_monomials(
+    kernel: explicit.Polynomial, columns: NDArray[np.int64], *, width: int
+) -> MonomialFeatureMap:
     """Return the exact features of a polynomial kernel."""
     degree, offset = kernel.degree, kernel.offset
     choices = [*columns.tolist(), *([-1] if offset else [])]
@@ -231,7 +233,7 @@ class PolynomialFeatureMap(ExplicitFeatureMap):
 
 
 def draw_sketch(
-    kernel: Polynomial, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
+    kernel: explicit.Polynomial, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
 ) -> PolynomialFeatureMap:
     """Draw the hashes of a tensor sketch."""
     uniforms = counter_uniforms(seed, _HASH_STREAM, kernel.degree, 2 * (len(columns) + 1))

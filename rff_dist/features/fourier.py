@@ -8,17 +8,18 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from rff_dist.features.cosines import CosineFeatureMap, check_float32, drawn_phases, n_frequencies_of
-from rff_dist.features.feature_map import FeatureSpec, Standardizer, arrays_digest
-from rff_dist.features.structured import StructuredFeatureMap, has_blocks
-from rff_dist.kernels.base import ShiftInvariant
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features import cosines, maps
+from rff_dist.frequencies import designs, hadamard
+from rff_dist.kernels import base, stationary
+from rff_dist.numerics import exact_sums
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FourierFeatureMap(CosineFeatureMap):
+class FourierFeatureMap(cosines.CosineFeatureMap):
     """Random Fourier features of a shift-invariant kernel (Rahimi & Recht 2007).
 
     A map that was drawn from a spec pickles as the spec and its digest; unpickling draws it again and checks
@@ -32,8 +33,8 @@ class FourierFeatureMap(CosineFeatureMap):
 
     frequencies: Float32Array
     phases: Float32Array | None = None
-    standardizer: Standardizer | None = None
-    spec: FeatureSpec | None = None
+    standardizer: maps.Standardizer | None = None
+    spec: maps.FeatureSpec | None = None
     precision: str = "high"
 
     @property
@@ -60,35 +61,35 @@ class FourierFeatureMap(CosineFeatureMap):
 
     def digest(self) -> str:
         label = f"{self.map} {self.frequencies.shape}{' fixed point' if self.fixed_point else ''}"
-        return arrays_digest(label, [self.frequencies, self.phases], self.standardizer)
+        return maps.arrays_digest(label, [self.frequencies, self.phases], self.standardizer)
 
     def frequency_arrays(self) -> dict[str, NDArray[Any]]:
         return {"frequencies": self.frequencies}
 
     @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
         phases = arrays.get("phases")
         return cls(arrays["frequencies"], phases, standardizer, precision=facts["precision"])
 
     @classmethod
-    def drawn(cls, spec: FeatureSpec, standardizer: Standardizer | None) -> Self:
+    def drawn(cls, spec: maps.FeatureSpec, standardizer: maps.Standardizer | None) -> Self:
         frequencies = _draw_matrix(replace(spec, precision="high"))  # both precisions share frequencies
-        return cls(frequencies, drawn_phases(spec), standardizer, spec, spec.precision)
+        return cls(frequencies, cosines.drawn_phases(spec), standardizer, spec, spec.precision)
 
 
 @lru_cache(maxsize=8)
-def _draw_matrix(spec: FeatureSpec) -> Float32Array:
-    assert isinstance(spec.kernel, ShiftInvariant)
-    count = n_frequencies_of(spec)
+def _draw_matrix(spec: maps.FeatureSpec) -> Float32Array:
+    assert isinstance(spec.kernel, base.ShiftInvariant)
+    count = cosines.n_frequencies_of(spec)
     drawn = spec.kernel.sample_frequencies(spec.n_features, count, design=spec.design, rng=spec.seed)
-    check_float32(float(np.abs(drawn).max()), spec)
+    cosines.check_float32(float(np.abs(drawn).max()), spec)
     frequencies = drawn.astype(np.float32)
     frequencies.setflags(write=False)  # the cache shares them, and digests name them
     return frequencies
 
 
 def draw_fourier(
-    spec: FeatureSpec, standardizer: Standardizer | None = None
+    spec: maps.FeatureSpec, standardizer: maps.Standardizer | None = None
 ) -> FourierFeatureMap | StructuredFeatureMap:
     """Draw the features of a shift-invariant kernel, or take them from the last few draws.
 
@@ -97,3 +98,157 @@ def draw_fourier(
     """
     kind = StructuredFeatureMap if has_blocks(spec) else FourierFeatureMap
     return kind.drawn(spec, standardizer)
+
+
+# -- complex Fourier features, for teaching --------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ComplexFeatureMap(maps.FeatureMap):
+    """exp(i·ω_j'x) / √D: D frequencies, D complex components. For `transform` only, not for training.
+
+    `frequencies`: float32 array of shape (n_features, n_components). In radians per unit of the
+      (standardised) inputs.
+    """
+
+    kind = "complex"
+    map = "complex"
+
+    frequencies: Float32Array
+    standardizer: maps.Standardizer | None = None
+    spec: maps.FeatureSpec | None = None
+
+    @property
+    def n_features(self) -> int:
+        return int(self.frequencies.shape[0])
+
+    @property
+    def n_components(self) -> int:
+        return int(self.frequencies.shape[1])
+
+    @property
+    def scales(self) -> exact_sums.Runs:
+        return ((self.n_components, 1 / np.sqrt(self.n_components)),)
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        """Raise InvalidParameterError: sums and solvers are real."""
+        raise InvalidParameterError(
+            "map='complex' is for teaching: it has no real features to train on; take map='pairs', whose "
+            "cosines and sines are its real and imaginary parts"
+        )
+
+    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.complex128) -> NDArray[Any]:
+        inputs = self.prepare(np.asarray(X))
+        maps.check_inputs(inputs)
+        angles = inputs.astype(np.float64) @ self.frequencies.astype(np.float64)
+        return np.asarray(np.exp(1j * angles) / np.sqrt(self.n_components), dtype)
+
+    def digest(self) -> str:
+        return maps.arrays_digest(
+            f"{self.kind} {self.frequencies.shape}", [self.frequencies], self.standardizer
+        )
+
+    def record(self) -> maps.Record:
+        return {}, {"frequencies": self.frequencies}
+
+    @classmethod
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
+        return cls(arrays["frequencies"], standardizer)
+
+
+# -- random Fourier features by fast Hadamard transforms, without a matrix of frequencies ----------
+
+
+_STORED = ("rotations", "signs", "radii", "stretch")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StructuredFeatureMap(cosines.CosineFeatureMap):
+    """Random Fourier features of an isotropic kernel (Choromanski, Rowland & Weller 2017).
+
+    A row takes O(n_components · log n_features) work. Pickles as `FourierFeatureMap` does.
+
+    `blocks`: with float32 rotations and radii.
+    """
+
+    kind = "structured"
+    transform_rows = 128  # stripes are wide: only so few of their rows fit a core's own cache
+
+    blocks: hadamard.HadamardBlocks
+    phases: Float32Array | None = None
+    standardizer: maps.Standardizer | None = None
+    spec: maps.FeatureSpec | None = None
+    precision: str = "high"
+
+    @property
+    def frequencies(self) -> Float32Array:
+        """The frequencies multiplied out, shape (n_features, n_frequencies), for inspection."""
+        return self.blocks.frequencies().astype(np.float32)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.blocks.stretch)
+
+    @property
+    def n_frequencies(self) -> int:
+        return len(self.blocks.radii)
+
+    @property
+    def stripes(self) -> list[tuple[int, int]]:
+        block = self.blocks.block_size * self.per_frequency
+        width, D = max(1, maps.STRIPE // block) * block, self.n_components
+        return [(start, min(start + width, D)) for start in range(0, D, width)]
+
+    def angles(
+        self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray
+    ) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+        for frequencies, rows, products in self.blocks.products(inputs, start, stop):
+            yield frequencies, rows, products.astype(np.float32)
+
+    def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
+        angles = np.empty((len(inputs), self.n_frequencies), np.float32)
+        for frequencies, rows, products in self.blocks.products(inputs, 0, self.n_frequencies):
+            angles[rows, frequencies] = products.T
+        return angles
+
+    def digest(self) -> str:
+        label = f"{self.kind} {self.map} {self.blocks.signs.shape} {self.blocks.radii.shape}"
+        label += " fixed point" if self.fixed_point else ""
+        arrays = [*self.frequency_arrays().values(), self.phases]
+        return maps.arrays_digest(label, arrays, self.standardizer)
+
+    def frequency_arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: getattr(self.blocks, name) for name in _STORED}
+
+    @classmethod
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
+        blocks = hadamard.HadamardBlocks(*(arrays[name] for name in _STORED))
+        return cls(blocks, arrays.get("phases"), standardizer, precision=facts["precision"])
+
+    @classmethod
+    def drawn(cls, spec: maps.FeatureSpec, standardizer: maps.Standardizer | None) -> Self:
+        blocks = _draw_blocks(replace(spec, precision="high"))  # both precisions share frequencies
+        assert blocks is not None
+        return cls(blocks, cosines.drawn_phases(spec), standardizer, spec, spec.precision)
+
+
+def has_blocks(spec: maps.FeatureSpec) -> bool:
+    """Return whether a spec is drawn as blocks; a matrix serves other designs, and few columns."""
+    return _draw_blocks(replace(spec, precision="high")) is not None
+
+
+@lru_cache(maxsize=8)
+def _draw_blocks(spec: maps.FeatureSpec) -> hadamard.HadamardBlocks | None:
+    """Return the blocks of a structured draw; None if the kernel or the design has none."""
+    kernel, design, n_features = spec.kernel, spec.design, spec.n_features
+    if not isinstance(design, designs.Structured) or not isinstance(kernel, stationary.Stationary):
+        return None
+    unit = design.blocks(kernel.spectral_measure(), n_features, cosines.n_frequencies_of(spec), spec.seed)
+    if unit is None:
+        return None
+    stretch = unit.stretch / kernel.length_scales(n_features)
+    cosines.check_float32(float(unit.radii.max() * max(1.0, stretch.max())), spec)
+    rotations, radii = unit.rotations.astype(np.float32), unit.radii.astype(np.float32)
+    for array in (rotations, unit.signs, radii, stretch):
+        array.setflags(write=False)  # the cache shares them, and digests name them
+    return replace(unit, rotations=rotations, radii=radii, stretch=stretch)

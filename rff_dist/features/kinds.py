@@ -1,4 +1,4 @@
-"""The kinds of feature maps, by the names under which they are stored, and how a stored map is read."""
+"""The kinds of feature maps by their stored names, and which kernel a map approximates."""
 
 from __future__ import annotations
 
@@ -6,37 +6,27 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rff_dist.errors import IntegrityError, RFFDistError
-from rff_dist.features.complex import ComplexFeatureMap
-from rff_dist.features.concatenated import ConcatenatedFeatureMap
-from rff_dist.features.draw import draw_feature_map
-from rff_dist.features.explicit import (
-    LinearFeatureMap,
-    MonomialFeatureMap,
-    PolynomialFeatureMap,
-    ThresholdFeatureMap,
-)
-from rff_dist.features.feature_map import FeatureMap, Standardizer
-from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.features.nystrom import NystromFeatureMap
-from rff_dist.features.principal import PrincipalFeatureMap
-from rff_dist.features.structured import StructuredFeatureMap
-from rff_dist.kernels.find import kernel_from_dict
+from rff_dist.errors import IntegrityError, InvalidParameterError, RFFDistError
+from rff_dist.features import composed, draw, explicit, fourier, maps, nystrom
+from rff_dist.kernels import names, stationary
+from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.typing import Arrays, Facts
 
 logger = logging.getLogger(__name__)
 
-_KINDS: dict[str, type[FeatureMap]] = {
+_KINDS: dict[str, type[maps.FeatureMap]] = {
     kind.kind: kind
     for kind in (
-        FourierFeatureMap, StructuredFeatureMap, ConcatenatedFeatureMap, LinearFeatureMap,
-        ThresholdFeatureMap, MonomialFeatureMap, PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
-        PrincipalFeatureMap,
+        fourier.FourierFeatureMap, fourier.StructuredFeatureMap, composed.ConcatenatedFeatureMap,
+        explicit.LinearFeatureMap,
+        explicit.ThresholdFeatureMap, explicit.MonomialFeatureMap, explicit.PolynomialFeatureMap,
+        fourier.ComplexFeatureMap, nystrom.NystromFeatureMap,
+        composed.PrincipalFeatureMap,
     )
 }  # fmt: skip
 
 
-def read_map(facts: Facts, arrays: Arrays, standardizer: Standardizer | None = None) -> FeatureMap:
+def read_map(facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None = None) -> maps.FeatureMap:
     """Rebuild a feature map from its record, and before it the maps that it is made of.
 
     `facts`: those of `FeatureMap.record`, and the map's `kind`.
@@ -47,21 +37,21 @@ def read_map(facts: Facts, arrays: Arrays, standardizer: Standardizer | None = N
         raise IntegrityError(
             f"the stored feature map is of the unknown kind {kind!r}; expected {sorted(_KINDS)}"
         )
-    if kind == ConcatenatedFeatureMap.kind:
+    if kind == composed.ConcatenatedFeatureMap.kind:
         inner["parts"] = [_part(part, arrays, f"part{i}_") for i, part in enumerate(facts["parts"])]
-    elif kind == PrincipalFeatureMap.kind:
+    elif kind == composed.PrincipalFeatureMap.kind:
         base = _part(facts["base"], arrays, "base_")
         inner["base"] = drawn_again(base, facts["base"].get("spec"), base.digest())
     return _KINDS[kind].from_record(inner, arrays, standardizer)
 
 
-def _part(facts: Facts, arrays: Arrays, prefix: str) -> FeatureMap:
+def _part(facts: Facts, arrays: Arrays, prefix: str) -> maps.FeatureMap:
     """Rebuild a map that another one is made of; the names of its arrays have the prefix."""
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     return read_map(facts, own)
 
 
-def drawn_again(stored: FeatureMap, spec: Mapping[str, Any] | None, digest: str) -> FeatureMap:
+def drawn_again(stored: maps.FeatureMap, spec: Mapping[str, Any] | None, digest: str) -> maps.FeatureMap:
     """Return the map that a stored spec draws, which pickles as the spec; the stored one if it is another.
 
     A map of given frequencies pickles as all of them.
@@ -71,8 +61,8 @@ def drawn_again(stored: FeatureMap, spec: Mapping[str, Any] | None, digest: str)
     if spec is None:
         return stored
     try:
-        drawn = draw_feature_map(
-            kernel_from_dict(spec["kernel"]),
+        drawn = draw.draw_feature_map(
+            names.kernel_from_dict(spec["kernel"]),
             n_features=stored.n_features,
             n_components=spec["n_components"],
             design=spec["design"],
@@ -88,3 +78,34 @@ def drawn_again(stored: FeatureMap, spec: Mapping[str, Any] | None, digest: str)
         logger.warning("using the stored features: this machine draws others from the same seed")
         return stored
     return drawn
+
+
+# -- which kernel a feature map approximates, with which length scale, by which kind of features ---
+
+
+def kernel_of(feature_map: maps.FeatureMap) -> Kernel | None:
+    """Return the kernel that a feature map approximates; None if its frequencies were given."""
+    if isinstance(feature_map, composed.PrincipalFeatureMap):
+        return kernel_of(feature_map.base)
+    if isinstance(feature_map, nystrom.NystromFeatureMap):
+        return feature_map.kernel
+    return None if feature_map.spec is None else feature_map.spec.kernel
+
+
+def kind_of(feature_map: maps.FeatureMap) -> str:
+    """Return the kind of features as parameters name it: "nystrom" or "fourier"."""
+    inner = feature_map.base if isinstance(feature_map, composed.PrincipalFeatureMap) else feature_map
+    return "nystrom" if isinstance(inner, nystrom.NystromFeatureMap) else "fourier"
+
+
+def length_scale_of(feature_map: maps.FeatureMap) -> LengthScale | None:
+    """Return the length scale of a feature map's kernel; None if it has no single one.
+
+    Raises InvalidParameterError if the frequencies were given rather than drawn.
+    """
+    kernel = kernel_of(feature_map)
+    if kernel is None:
+        raise InvalidParameterError(
+            "this feature map was made of given frequencies; it knows no length scale"
+        )
+    return stationary.own_length_scale(kernel)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -17,16 +19,11 @@ import numpy as np
 
 from rff_dist.checks import check_count, check_positive, find_by_name
 from rff_dist.errors import InvalidParameterError, SolveError
-from rff_dist.features.centres import RULES
-from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
-from rff_dist.kernels.base import Constant, Kernel, OnColumns, Product, Scaled, ShiftInvariant, Sum
-from rff_dist.kernels.explicit import Min
-from rff_dist.kernels.find import kernel_from_dict
-from rff_dist.kernels.stationary import OfDistance
-from rff_dist.numerics.runs import Runs
-from rff_dist.numerics.threads import tile_pool
-from rff_dist.numerics.triangular import cholesky_in_place, solve_upper, tiles_of
-from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
+from rff_dist.features import maps
+from rff_dist.frequencies.uniforms import counter_uniforms, pick
+from rff_dist.kernels import base, explicit, names, stationary
+from rff_dist.numerics import cholesky, exact_sums, machine
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, IndexArray
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +75,7 @@ class Nystrom:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NystromFeatureMap(FeatureMap):
+class NystromFeatureMap(maps.FeatureMap):
     """Kernel values at centres, in float64. Statistics hold them as they are, and apply T when they are read.
 
     Pickles without T, which is computed when it is needed.
@@ -89,11 +86,11 @@ class NystromFeatureMap(FeatureMap):
 
     kind = "nystrom"
 
-    kernel: Kernel
+    kernel: base.Kernel
     centres: Float32Array
     jitter: float
-    standardizer: Standardizer | None = None
-    spec: FeatureSpec | None = None
+    standardizer: maps.Standardizer | None = None
+    spec: maps.FeatureSpec | None = None
 
     @property
     def n_features(self) -> int:
@@ -104,7 +101,7 @@ class NystromFeatureMap(FeatureMap):
         return int(self.centres.shape[0])
 
     @property
-    def scales(self) -> Runs:
+    def scales(self) -> exact_sums.Runs:
         return ((self.n_components, self._scale),)
 
     @property
@@ -131,7 +128,7 @@ class NystromFeatureMap(FeatureMap):
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         # Matrix products round by the shape of their factors: all panels have 64 rows, the last one padded,
         # so that a row's features do not depend on the rows beside it. Distances are computed pair by pair.
-        padded = not isinstance(self.kernel, OfDistance)
+        padded = not isinstance(self.kernel, stationary.OfDistance)
         for first in range(0, len(inputs), _PANEL_ROWS):
             panel = inputs[first : first + _PANEL_ROWS].astype(np.float64)
             n_rows = len(panel)
@@ -150,55 +147,55 @@ class NystromFeatureMap(FeatureMap):
 
     def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
         raw = np.array(coefficients, np.float64, order="C")
-        with tile_pool():
-            solve_upper(self.whitener, raw)
+        with machine.tile_pool():
+            cholesky.solve_upper(self.whitener, raw)
         return self._scale * raw
 
     def digest(self) -> str:
         kernel = json.dumps(self.kernel.to_dict(), sort_keys=True)
         label = f"{self.kind} {kernel} {self.centres.shape} {self.jitter!r}"
-        return arrays_digest(label, [self.centres], self.standardizer)
+        return maps.arrays_digest(label, [self.centres], self.standardizer)
 
-    def record(self) -> Record:
+    def record(self) -> maps.Record:
         return {"kernel": self.kernel.to_dict(), "jitter": self.jitter}, {"centres": self.centres}
 
     @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
-        return cls(kernel_from_dict(facts["kernel"]), arrays["centres"], facts["jitter"], standardizer)
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
+        return cls(names.kernel_from_dict(facts["kernel"]), arrays["centres"], facts["jitter"], standardizer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NystromFeatureMap, (self.kernel, self.centres, self.jitter, self.standardizer)
 
 
-def largest_value(kernel: Kernel) -> float | None:
+def largest_value(kernel: base.Kernel) -> float | None:
     """Return the largest k(x, x), which no |k(x, y)| exceeds; None if no bound is known."""
     match kernel:
-        case ShiftInvariant():
+        case base.ShiftInvariant():
             return 1.0
-        case Constant():
+        case base.Constant():
             return kernel.value
-        case Scaled() | OnColumns():
+        case base.Scaled() | base.OnColumns():
             inner = largest_value(kernel.kernel)
             return None if inner is None else getattr(kernel, "weight", 1.0) * inner
-        case Sum() | Product():
+        case base.Sum() | base.Product():
             bounds = [largest_value(part) for part in kernel.kernels]
             known = [bound for bound in bounds if bound is not None]
-            join = math.fsum if isinstance(kernel, Sum) else math.prod
+            join = math.fsum if isinstance(kernel, base.Sum) else math.prod
             return join(known) if len(known) == len(bounds) else None
         # ends that are single numbers hold for each column, and how many columns there are is not known here
-        case Min() if isinstance(kernel.lower, tuple) and isinstance(kernel.upper, tuple):
+        case explicit.Min() if isinstance(kernel.lower, tuple) and isinstance(kernel.upper, tuple):
             return math.fsum(kernel.upper) - math.fsum(kernel.lower)
     return None
 
 
 def draw_nystrom(
-    kernel: Kernel,
+    kernel: base.Kernel,
     sample: Float32Array,
     *,
     n_components: int,
     nystrom: Nystrom,
     seed: int,
-    standardizer: Standardizer | None = None,
+    standardizer: maps.Standardizer | None = None,
 ) -> NystromFeatureMap:
     """Choose centres among the distinct rows of a sample and factor their Gram matrix.
 
@@ -250,14 +247,127 @@ def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
     def fill(stripe: tuple[int, int]) -> None:
         feature_map.fill(feature_map.centres, gram[slice(*stripe)], *stripe)
 
-    with tile_pool() as pool:
+    with machine.tile_pool() as pool:
         list(pool.map(fill, feature_map.stripes))
         gram *= feature_map.scales[0][1]
         gram.flat[:: size + 1] += feature_map.jitter
-        if cholesky_in_place(gram, pool) is not None:
+        if cholesky.cholesky_in_place(gram, pool) is not None:
             return None
-    for tile in tiles_of(size):
+    for tile in cholesky.tiles_of(size):
         gram[tile, : tile.start] = 0.0
         gram[tile, tile] = np.triu(gram[tile, tile])
     gram.setflags(write=False)
     return gram
+
+
+# -- which rows become the centres of Nyström features ---------------------------------------------
+#
+# Every rule is seeded and nested: a longer choice begins with the centres of a shorter one. Rules that use
+# the kernel choose fewer centres if those explain it on all points.
+
+
+_STREAM = 2**33  # the first stream of random numbers for centres, far above all others of the seed
+_PROPOSALS = 256  # pivots that are proposed together, so that updates are matrix products
+
+
+def choose_uniform(points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int) -> IndexArray:
+    """Choose rows uniformly, without replacement, whatever the kernel."""
+    return np.argsort(counter_uniforms(seed, _STREAM, len(points), 1)[:, 0], kind="stable")[:n_centres]
+
+
+def choose_by_kmeans(points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int) -> IndexArray:
+    """Choose each row with a probability proportional to its squared distance to the nearest centre so far.
+
+    Distances are those in the kernel's feature space, k(x, x) − 2·k(x, c) + k(c, c), so length scales matter.
+    O(n_points · n_centres) values of the kernel.
+
+    Source: Arthur & Vassilvitskii (2007), k-means++; Oglic & Gärtner (2017), Sec. 3, for Nyström features.
+    """
+    uniforms = counter_uniforms(seed, _STREAM, n_centres, 1)[:, 0]
+    diagonal = kernel.diagonal(points)
+    chosen = np.empty(n_centres, np.intp)
+    distances = np.full(len(points), np.inf)
+    weights = np.ones(len(points))
+    for i, uniform in enumerate(uniforms):
+        chosen[i] = index = int(pick(weights, uniform))
+        to_centre = diagonal - 2 * kernel.gram(points, points[index : index + 1])[:, 0] + diagonal[index]
+        np.minimum(distances, np.maximum(to_centre, 0.0), out=distances)
+        distances[index] = 0.0  # whatever rounding left: no row is chosen twice
+        weights = distances
+        if not weights.any():
+            return chosen[: i + 1]
+    return chosen
+
+
+def choose_by_pivots(points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int) -> IndexArray:
+    """Choose each row with a probability proportional to its k(x, x) less what earlier centres explain of it.
+
+    Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots are proposed 256 at a
+    time by the diagonal that is left. Each is kept with a probability equal to the share of its diagonal that
+    is left after the pivots kept before it. This gives the same law as one pivot at a time.
+
+    Source: Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1; Epperly, Tropp & Webber
+      (2024), Alg. 2, for the rejection.
+    """
+    columns = np.empty((n_centres + _PROPOSALS, len(points)))  # F' of K ≈ FF'
+    left = kernel.diagonal(points).astype(np.float64)
+    exhausted = len(points) * np.finfo(np.float64).eps * left.sum()
+    chosen: list[int] = []
+    turn = 0
+    with machine.tile_pool() as pool:
+        while len(chosen) < n_centres and left.sum() > exhausted:
+            uniforms = counter_uniforms(seed, _STREAM + turn, _PROPOSALS, 2)
+            proposed = pick(left, uniforms[:, 0])
+            known = columns[: len(chosen)]
+            residual = kernel.gram(points[proposed], points[proposed])
+            residual -= known[:, proposed].T @ known[:, proposed]
+            kept = proposed[_accept(residual, left[proposed], uniforms[:, 1])]
+            new = columns[len(chosen) : len(chosen) + len(kept)]
+            _add_columns(new, known, kernel, points, kept, pool)
+            left -= np.square(new).sum(axis=0)
+            chosen += kept.tolist()
+            # probabilities: rounding must not make them negative, or let a row be chosen twice
+            left[chosen] = 0.0
+            np.maximum(left, 0.0, out=left)
+            turn += 1
+    return np.array(chosen[:n_centres], np.intp)
+
+
+def _accept(residual: FloatArray, proposed: FloatArray, uniforms: FloatArray) -> IndexArray:
+    """Return which proposals to keep; `residual` is overwritten."""
+    kept = []
+    # what is left of a row below this is rounding
+    tiny = len(residual) * np.finfo(np.float64).eps * proposed.max()
+    for i, uniform in enumerate(uniforms):
+        if residual[i, i] <= max(uniform * proposed[i], tiny):
+            continue
+        kept.append(i)
+        pivot = residual[i] / np.sqrt(residual[i, i])
+        residual -= np.outer(pivot, pivot)
+    return np.array(kept, np.intp)
+
+
+def _add_columns(
+    new: FloatArray,
+    known: FloatArray,
+    kernel: base.Kernel,
+    points: FloatArray,
+    kept: IndexArray,
+    pool: Executor,
+) -> None:
+    step = max(1, 2**22 // max(1, len(kept)))  # 32 MiB of kernel values at a time
+    for first in range(0, len(points), step):
+        part = slice(first, first + step)
+        new[:, part] = kernel.gram(points[kept], points[part])
+        new[:, part] -= known[:, kept].T @ known[:, part]
+    factor = np.ascontiguousarray(new[:, kept])
+    stopped = cholesky.cholesky_in_place(factor, pool)
+    assert stopped is None, "`_accept` found all pivots positive by the same elimination"
+    cholesky.solve_transposed(factor, new)
+
+
+RULES: dict[str, Callable[[FloatArray, base.Kernel, int, int], IndexArray]] = {
+    "uniform": choose_uniform,
+    "k-means++": choose_by_kmeans,
+    "rpcholesky": choose_by_pivots,
+}

@@ -1,8 +1,9 @@
 """The Prefect flow that clusters the rows of a dataset, and publishes labels, centres and a picture.
 
-Each task is a step of `rff_dist.jobs.cluster`: inspect → draw → broadcast → measure → start → one for each
-Lloyd pass → choose, of several numbers of clusters → assign → compare, with known labels → publish. Between
-tasks the centres stay in this process. The labels appear when all are written and the model is published.
+Each task is a step of `rff_dist.workbench.jobs.cluster`: inspect → draw → broadcast → measure → start → one
+for each Lloyd pass → choose, of several numbers of clusters → assign → compare, with known labels → publish.
+Between tasks the centres stay in this process. The labels appear when all are written and the model is
+published.
 
 Run it in a process of its own::
 
@@ -22,39 +23,28 @@ from typing import Any
 
 from prefect import get_run_logger
 
-from rff_dist.costs.clock import Clock
+from rff_dist.engines.clock import Clock
 from rff_dist.errors import OutputExistsError
-from rff_dist.flows.common import (
-    facts_markdown,
-    log_rows,
-    place_of,
-    show_page,
-    show_table,
-    show_text,
-    show_versions,
-)
-from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
-from rff_dist.jobs import cluster as clustering
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.specs import Clustering
-from rff_dist.kmeans.fit import LloydPass
-from rff_dist.page.clusters import clusters_page
-from rff_dist.report import save_clustering
-from rff_dist.storage.locations import parse_location
+from rff_dist.flows import common, running
+from rff_dist.kmeans import fit
+from rff_dist.storage import locations
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import cluster as clustering
+from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.page import pages, pictures
 
 
-class ClusterParameters(form(Clustering, Where, Limits)):  # type: ignore[misc]  # made of the specs
+class ClusterParameters(running.form(specs.Clustering, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
     """What to cluster, how, and where."""
 
 
-def _picture_of(job: Clustering) -> Path | None:
+def _picture_of(job: specs.Clustering) -> Path | None:
     """Return where the picture goes: beside the labels; None if these are not in a folder of this machine."""
-    location = parse_location(job.output)
+    location = locations.parse_location(job.output)
     return Path(f"{location.path}.png") if location.is_local else None
 
 
-def _check_picture(job: Clustering) -> None:
+def _check_picture(job: specs.Clustering) -> None:
     picture = _picture_of(job)
     if picture is not None and picture.exists() and not job.overwrite:
         raise OutputExistsError(
@@ -63,11 +53,11 @@ def _check_picture(job: Clustering) -> None:
         )
 
 
-def _log_pass(log: Any, done: LloydPass) -> None:
+def _log_pass(log: Any, done: fit.LloydPass) -> None:
     log.info("pass %d: inertia %.8g, shift %.3g", done.number, done.inertia, done.shift)
 
 
-@job_flow("cluster", ClusterParameters)
+@running.job_flow("cluster", ClusterParameters)
 def cluster(parameters: ClusterParameters) -> Summary:
     """Cluster rows by k-means in random features; publish their labels and the centres.
 
@@ -77,26 +67,26 @@ def cluster(parameters: ClusterParameters) -> Summary:
     Raises the RFFDistError of the step that failed. Labels and centres are then not published, unless a note
       on the error says so, or only the picture cannot be drawn.
     """
-    log, job, clock = get_run_logger(), parameters.to(Clustering), Clock()
+    log, job, clock = get_run_logger(), parameters.to(specs.Clustering), Clock()
     _check_picture(job)
-    runner = runner_of(parameters, log, {"pass": _log_pass}, clock=clock)
+    runner = running.runner_of(parameters, log, {"pass": _log_pass}, clock=clock)
     found = clustering.cluster(job, runner)
     clusters, candidates = found.clusters, found.record["candidates"]
     if job.register and job.model is not None:
-        show_versions(job.model)
+        common.show_versions(job.model)
     if not clusters.converged:
         log.warning("the centres still moved after max_iter=%d passes", job.lloyd.max_iter)
     if clusters.n_filled < clusters.n_clusters:
         log.warning("%d of %d clusters have rows", clusters.n_filled, clusters.n_clusters)
-    log_rows(log, found.record)
+    common.log_rows(log, found.record)
     log.info("published %s", found.record["model"] or found.record["output"])
     clock.begin("report")
     if (picture := _picture_of(job)) is not None:
         title = Path(job.output).name
-        save_clustering(picture, found.dataset, clusters, seed=job.features.seed, title=title)
-    show_page(
+        pictures.save_clustering(picture, found.dataset, clusters, seed=job.features.seed, title=title)
+    common.show_page(
         "cluster-page",
-        lambda: clusters_page(
+        lambda: pages.clusters_page(
             found.dataset,
             clusters,
             place=job.model or job.output,
@@ -111,14 +101,14 @@ def cluster(parameters: ClusterParameters) -> Summary:
         "picture": None if picture is None else str(picture),
         "passes": [{name: one for name, one in row.items() if name != "inertias"} for row in passes],
     }
-    show_text("cluster-summary", _summary_markdown(result), "What was found, and where it is.")
-    show_table(
+    common.show_text("cluster-summary", _summary_markdown(result), "What was found, and where it is.")
+    common.show_table(
         "cluster-passes", _pass_table(passes, job.lloyd.numbers), "Inertia of the centres of each pass."
     )
-    show_table("cluster-sizes", _size_table(clusters.weights.tolist()), "Clusters by size.")
+    common.show_table("cluster-sizes", _size_table(clusters.weights.tolist()), "Clusters by size.")
     if candidates is not None:
         compared = _number_table(candidates, clusters.n_clusters)
-        show_table("cluster-numbers", compared, "Numbers of clusters, by silhouette.")
+        common.show_table("cluster-numbers", compared, "Numbers of clusters, by silhouette.")
     return result
 
 
@@ -129,33 +119,35 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
     n_principal = result["n_principal"]
     principal = "" if n_principal is None else f", in {n_principal:,} leading principal components"
     facts = {
-        "labels": code(result["output"]),
-        "model": "none" if result["model"] is None else place_of(result),
-        "digest": code(result["digest"]),
-        "data": code(result["data"]),
+        "labels": running.code(result["output"]),
+        "model": "none" if result["model"] is None else common.place_of(result),
+        "digest": running.code(result["digest"]),
+        "data": running.code(result["data"]),
         "rows, inputs": f"{result['n_samples']:,}, {result['n_features']:,}",
         "kernel, D": f"{result['kernel']['name']}, {result['n_components']:,}{principal}",
-        "length scale": number(result["kernel"].get("length_scale")),
+        "length scale": running.number(result["kernel"].get("length_scale")),
         "clusters": f"{result['n_clusters']:,}, {result['n_filled']:,} with rows",
-        "inertia": number(result["inertia"]),
+        "inertia": running.number(result["inertia"]),
         "Lloyd passes": f"{result['n_iter']}, {'converged' if result['converged'] else 'still moving'}",
     }
     if (agreement := result["agreement"]) is not None:
         index, information = agreement["adjusted_rand_index"], agreement["normalized_mutual_information"]
-        facts[f"against {code(agreement['labels'])}"] = f"ARI {number(index)}, NMI {number(information)}"
+        facts[f"against {running.code(agreement['labels'])}"] = (
+            f"ARI {running.number(index)}, NMI {running.number(information)}"
+        )
     if result["picture"] is None:
         facts["picture"] = "none: the labels are not in a folder of this machine"
     else:
         picture = Path(result["picture"])
         facts["picture"] = f"[first two kernel principal components]({picture.absolute().as_uri()})"
-    return facts_markdown("Clusters", facts)
+    return common.facts_markdown("Clusters", facts)
 
 
 def _number_table(candidates: Sequence[Mapping[str, Any]], taken: int) -> list[dict[str, Any]]:
     return [
         {
             "clusters": row["n_clusters"],
-            **{name: number(row[name]) for name in ("inertia", "silhouette")},
+            **{name: running.number(row[name]) for name in ("inertia", "silhouette")},
             "passes": row["n_iter"],
             "": "taken" if row["n_clusters"] == taken else "",
         }
@@ -171,7 +163,7 @@ def _pass_table(rows: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> li
             # Passes differ beyond the fourth digit, which `number` would not show.
             **{name: f"{value:.8g}" for name, value in zip(names, row["inertias"], strict=True)},
             "starts that moved": row["n_starts"],
-            "largest shift": number(row["shift"]),
+            "largest shift": running.number(row["shift"]),
             "seconds": row["seconds"],
         }
         for row in rows

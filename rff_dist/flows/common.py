@@ -12,30 +12,26 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 
-from rff_dist.costs.clock import Clock, products_words
+from rff_dist.engines.clock import Clock, products_words
 from rff_dist.errors import RFFDistError
-from rff_dist.features.kernel_of import kernel_of
-from rff_dist.flows.running import Form, code, key, number, runner_of
-from rff_dist.jobs import fits
-from rff_dist.jobs import train as training
-from rff_dist.jobs.publishing import version_rows
-from rff_dist.jobs.specs import Train, Tune
-from rff_dist.jobs.verdict import NOTHING_COMPARED
-from rff_dist.kernels.text import kernel_text, shortened_text
-from rff_dist.page.content import Page
-from rff_dist.page.markdown import to_markdown
-from rff_dist.page.model import model_page
-from rff_dist.registry.versions import RegisteredModel
-from rff_dist.report import save_choice
-from rff_dist.ridge.model import RidgeModel
+from rff_dist.features import kinds
+from rff_dist.flows import running
+from rff_dist.kernels.names import kernel_text, shortened_text
+from rff_dist.models import versions
+from rff_dist.ridge import describe, models
 from rff_dist.text import redact
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import specs, steps
+from rff_dist.workbench.jobs import train as training
+from rff_dist.workbench.jobs.verdict import NOTHING_COMPARED
+from rff_dist.workbench.page import pages, pictures
+from rff_dist.workbench.page.content import Page, to_markdown
 
 _SHOWN_VERSIONS = 20
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
-def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Summary:
+def train_model(parameters: running.Form, spec: type[specs.Train | specs.Tune], *, name: str) -> Summary:
     """Run the job that trains a model, and make artifacts about it: the body of a flow.
 
     `spec`: of the job.
@@ -45,7 +41,7 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     """
     log, job = get_run_logger(), parameters.to(spec)
     clock = Clock()
-    found = training.train(job, runner_of(parameters, log, clock=clock))
+    found = training.train(job, running.runner_of(parameters, log, clock=clock))
     _log_fit(log, found.chosen)
     result, metrics = found.describe(), found.metrics
     model, place = found.model, job.destination.model
@@ -53,7 +49,7 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     clock.begin("report")
     show_page(
         f"{name}-page",
-        lambda: model_page(
+        lambda: pages.model_page(
             found.data, model, place=place, times=clock.times, comparison=found.comparison, metrics=metrics
         ),
         log,
@@ -85,10 +81,10 @@ def _log_fit(log: Any, trained: Mapping[str, Any]) -> None:
     log.info(
         "%s, length scale %s: %s features, D = %s, alpha %s; cross-validation: %s",
         trained["kernel"],
-        number(trained["length_scale"]),
+        running.number(trained["length_scale"]),
         trained["features"],
         trained["n_components"],
-        number(trained["alpha"]),
+        running.number(trained["alpha"]),
         _estimate(trained["estimate"]),
     )
     for cause in trained["causes"]:
@@ -100,15 +96,15 @@ def _log_fit(log: Any, trained: Mapping[str, Any]) -> None:
 
 def show_text(what: str, text: str, description: str) -> None:
     """Make an artifact from text in Markdown."""
-    create_markdown_artifact(text, key=key(what), description=description)
+    create_markdown_artifact(text, key=running.key(what), description=description)
 
 
 def show_table(what: str, rows: list[dict[str, Any]], description: str) -> None:
     """Make an artifact from a table."""
-    create_table_artifact(rows, key=key(what), description=description)
+    create_table_artifact(rows, key=running.key(what), description=description)
 
 
-def show_choice(what: str, model: RidgeModel, *, title: str, log: Any) -> None:
+def show_choice(what: str, model: models.RidgeModel, *, title: str, log: Any) -> None:
     """Make a picture of the errors by which alpha was chosen, or log why there is none.
 
     `model`: its sums are not needed.
@@ -116,9 +112,9 @@ def show_choice(what: str, model: RidgeModel, *, title: str, log: Any) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         try:
-            kernel = kernel_of(model.feature_map)
+            kernel = kinds.kernel_of(model.feature_map)
             about = "features as given" if kernel is None else shortened_text(kernel_text(kernel))
-            picture = save_choice(model, Path(folder) / "errors.png", title=title, about=about)
+            picture = pictures.save_choice(model, Path(folder) / "errors.png", title=title, about=about)
         except RFFDistError as error:  # such as all errors 0: the model is good all the same
             log.info("the errors are not drawn: %s", error)
             return
@@ -129,8 +125,9 @@ def show_choice(what: str, model: RidgeModel, *, title: str, log: Any) -> None:
         content = base64.b64encode(picture.read_bytes()).decode()
     create_image_artifact(
         f"data:image/png;base64,{content}",
-        key=key(what),
-        description=f"The error by which alpha={number(model.plain_alpha)} was chosen, against alpha.",
+        key=running.key(what),
+        description=f"The error by which alpha={running.number(model.plain_alpha)} was chosen, "
+        f"against alpha.",
     )
 
 
@@ -152,7 +149,7 @@ def show_page(what: str, make: Callable[[], Page], log: Any) -> None:
 
 def show_versions(model: str) -> None:
     """Make a table of the lineage of a registered model's newest versions."""
-    rows = version_rows(RegisteredModel(model), last=_SHOWN_VERSIONS)
+    rows = steps.version_rows(versions.RegisteredModel(model), last=_SHOWN_VERSIONS)
     show_table(
         "model-versions",
         [{name.replace("_", " "): _cell(value) for name, value in row.items()} for row in rows],
@@ -165,7 +162,7 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "yes" if value else ""
     if value is None or isinstance(value, float | list):
-        return number(value)
+        return running.number(value)
     # The beginning of a digest is enough to tell it from others.
     return f"{value[:12]}…" if isinstance(value, str) and _DIGEST.fullmatch(value) else value
 
@@ -173,7 +170,7 @@ def _cell(value: Any) -> Any:
 def place_of(published: Mapping[str, Any]) -> str:
     """Show where a model is published and, if it is registered, as which version."""
     version = published["version"]
-    return code(published["model"]) + ("" if version is None else f", version {version}")
+    return running.code(published["model"]) + ("" if version is None else f", version {version}")
 
 
 def _summary_markdown(result: Mapping[str, Any]) -> str:
@@ -182,21 +179,21 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
         outputs = f"{len(result['classifier']['classes']):,} classes, {result['classifier']['loss']}"
     facts = {
         "model": place_of(result),
-        "digest": code(result["digest"]),
-        "training data": code(result["data"]),
+        "digest": running.code(result["digest"]),
+        "training data": running.code(result["data"]),
         "rows": f"{result['n_samples']:,}",
         "inputs, outputs": f"{result['n_features']:,}, {outputs}",
         "kernel": shortened_text(result["kernel"]),
-        "length scale": number(result["length_scale"]),
+        "length scale": running.number(result["length_scale"]),
         "features": f"{result['features']}, D = {result['n_components']:,}",
-        "alpha": f"{number(result['alpha'])}, by {result['alpha_chosen_by']}",
+        "alpha": f"{running.number(result['alpha'])}, by {result['alpha_chosen_by']}",
         "test": "no test rows" if (metrics := result["metrics"]) is None else _estimate(metrics),
         "cross-validation": _estimate(result["estimate"]),
         "seconds": f"{result['seconds']['total']:.1f}, {result['fit_seconds']:.1f} of them for the fit",
         "products of features": products_words(result["products"]) or "too few to measure",
         "peak memory planned": result["peak_memory"],
     }
-    if n_tried := fits.n_candidates(result["candidates"]):
+    if n_tried := describe.n_candidates(result["candidates"]):
         facts["chosen from"] = f"{n_tried} candidates"
     comparison = result["comparison"]
     verdict = NOTHING_COMPARED if comparison is None else comparison["verdict"]
@@ -209,25 +206,29 @@ def _estimate(found: Mapping[str, Any] | None) -> str:
         return "not estimated"
     errors = {name: found[name] for name in ("rmse", "r2", "accuracy", "log_loss") if name in found}
     shown = [
-        f"{fits.TITLES[name]} {number(value)}"
-        + (f" ± {number(found[f'{name}_standard_error'])}" if f"{name}_standard_error" in found else "")
+        f"{describe.TITLES[name]} {running.number(value)}"
+        + (
+            f" ± {running.number(found[f'{name}_standard_error'])}"
+            if f"{name}_standard_error" in found
+            else ""
+        )
         for name, value in errors.items()
     ]
     return ", ".join(shown)
 
 
 def _candidate_table(candidates: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    best = fits.chosen_candidate(candidates)
+    best = describe.chosen_candidate(candidates)
     return [
         {
             "round": one.get("round", ""),
             "kernel": shortened_text(one["kernel"]),
-            "length scale": number(one["length_scale"]),
+            "length scale": running.number(one["length_scale"]),
             "features": one["features"],
             "D": one["n_components"],
-            "alpha": number(one["alpha"]),
-            "error / variance": number(one["score"]),
-            "standard error": number(one["standard_error"]),
+            "alpha": running.number(one["alpha"]),
+            "error / variance": running.number(one["score"]),
+            "standard error": running.number(one["standard_error"]),
             "chosen": "yes" if one is best else "as good" if one.get("within_one_standard_error") else "",
         }
         for one in candidates
@@ -245,10 +246,10 @@ def summary_markdown(title: str, facts: Mapping[str, str], metrics: Mapping[str,
     """Return facts as a table, and below it the errors on test data, if there are any."""
     if metrics is None:
         return facts_markdown(title, facts, ["Not evaluated: no test data were given."])
-    lines = [f"## Errors on {metrics['n_samples']:,} rows of {code(metrics['test_data'])}", ""]
+    lines = [f"## Errors on {metrics['n_samples']:,} rows of {running.code(metrics['test_data'])}", ""]
     if "accuracy" in metrics:
         names = ("accuracy", "balanced_accuracy", "log_loss")
-        lines += [f"- {fits.TITLES[name]}: {number(metrics[name])}" for name in names]
+        lines += [f"- {describe.TITLES[name]}: {running.number(metrics[name])}" for name in names]
     else:
         lines += ["| target | RMSE | mean absolute | bias | R² |", "|---|---|---|---|---|"]
         lines += target_rows([metrics[name] for name in ("rmse", "mae", "bias", "r2")])
@@ -257,4 +258,7 @@ def summary_markdown(title: str, facts: Mapping[str, str], metrics: Mapping[str,
 
 def target_rows(columns: Sequence[Sequence[float | None]]) -> list[str]:
     """Return the rows of a table of numbers, one for each target."""
-    return [f"| {i} | {' | '.join(map(number, row))} |" for i, row in enumerate(zip(*columns, strict=True))]
+    return [
+        f"| {i} | {' | '.join(map(running.number, row))} |"
+        for i, row in enumerate(zip(*columns, strict=True))
+    ]

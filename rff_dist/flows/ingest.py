@@ -18,26 +18,24 @@ from prefect import get_run_logger
 from prefect.blocks.system import Secret
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.flows.common import facts_markdown, show_text
-from rff_dist.flows.running import code, form, job_flow, runner_of
-from rff_dist.ingest.queries import CONNECTION_VARIABLE
-from rff_dist.jobs.fields import group, option
-from rff_dist.jobs.ingest import append
-from rff_dist.jobs.specs import Ingest
+from rff_dist.flows import common, running
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import fields, specs
+from rff_dist.workbench.jobs.ingest import append
+from rff_dist.workbench.tables import queries
 
 
-@group
+@fields.group
 class Connection:
     """Where a query's database is, without its password in the parameters."""
 
-    sql: str | None = option("Query whose rows are appended.", None)
-    connection_block: str | None = option(
+    sql: str | None = fields.option("Query whose rows are appended.", None)
+    connection_block: str | None = fields.option(
         "Name of a Prefect Secret block with the database's URL, as SQLAlchemy writes it.", None
     )
-    connection_variable: str | None = option(
+    connection_variable: str | None = fields.option(
         "Name of an environment variable of the worker with the database's URL, if there is no block. By "
-        f"default {CONNECTION_VARIABLE}.",
+        f"default {queries.CONNECTION_VARIABLE}.",
         None,
     )
 
@@ -60,7 +58,7 @@ class Connection:
             return None
         if self.connection_block is not None:
             return _read_secret(self.connection_block)
-        variable = self.connection_variable or CONNECTION_VARIABLE
+        variable = self.connection_variable or queries.CONNECTION_VARIABLE
         if variable not in os.environ:
             raise InvalidParameterError(
                 f"the environment variable {variable} is not set on this worker; expected the database's "
@@ -69,7 +67,7 @@ class Connection:
         return os.environ[variable]
 
 
-class IngestParameters(form(Connection, Ingest)):  # type: ignore[misc]  # made of the specs
+class IngestParameters(running.form(Connection, specs.Ingest)):  # type: ignore[misc]  # made of the specs
     """Which rows to append to which dataset."""
 
 
@@ -84,7 +82,7 @@ def _read_secret(block: str) -> str:
     return str(secret.get())
 
 
-@job_flow(
+@running.job_flow(
     "ingest",
     IngestParameters,
     resume="The last write of a run adds all its rows at once, so a stopped run added all of them or none. "
@@ -99,20 +97,20 @@ def ingest(parameters: IngestParameters) -> Summary:
     """
     log = get_run_logger()
     more = {"append": True, "connection": parameters.to(Connection).read()}
-    result = append(parameters.to(Ingest, more), runner_of(parameters, log))
+    result = append(parameters.to(specs.Ingest, more), running.runner_of(parameters, log))
     if result["n_new"]:
         log.info("%s rows added to %s", f"{result['n_new']:_}", result["data"])
     else:
         log.info("nothing new for %s, which has %s rows", result["data"], f"{result['n_after']:_}")
     if result["dropped_rows"]:
         log.warning("%s rows with missing or infinite values were dropped", f"{result['dropped_rows']:_}")
-    show_text("ingest-summary", _summary(result), "Which rows were appended to which dataset.")
+    common.show_text("ingest-summary", _summary(result), "Which rows were appended to which dataset.")
     return result
 
 
 def _summary(result: Mapping[str, Any]) -> str:
     facts = {
-        "dataset": code(result["data"]),
+        "dataset": running.code(result["data"]),
         "rows before": f"{result['n_before']:,}",
         "rows after": f"{result['n_after']:,}",
         "new": f"{result['n_new']:,} rows of {result['n_ingested']:,} sources",
@@ -120,7 +118,7 @@ def _summary(result: Mapping[str, Any]) -> str:
         "dropped": f"{result['dropped_rows']:,} rows with missing or infinite values",
         "seconds": f"{result['seconds']:.1f}",
     }
-    names = [f"- {code(name)}" for name in result["ingested"]]
+    names = [f"- {running.code(name)}" for name in result["ingested"]]
     more = result["n_ingested"] - len(names)
     names += [f"- and {more:,} more"] if more else []
-    return facts_markdown("Ingested rows", facts, names)
+    return common.facts_markdown("Ingested rows", facts, names)

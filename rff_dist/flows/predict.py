@@ -16,19 +16,17 @@ from typing import Any
 
 from prefect import get_run_logger
 
-from rff_dist.flows.common import facts_markdown, place_of, show_text
-from rff_dist.flows.running import Limits, code, form, job_flow, runner_of
-from rff_dist.jobs import score
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.specs import Predict
+from rff_dist.flows import common, running
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import predict as score
 
 
-class PredictParameters(form(Predict, Where, Limits)):  # type: ignore[misc]  # made of the specs
+class PredictParameters(running.form(specs.Predict, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
     """Which rows to score with which model."""
 
 
-@job_flow(
+@running.job_flow(
     "predict",
     PredictParameters,
     resume="It goes on from the rows that were written, if model and data have not changed, and the output "
@@ -41,23 +39,23 @@ def predict(parameters: PredictParameters) -> Summary:
     Returns: JSON-able: what was written where, by which version of which model, and the rows and seconds.
     Raises RFFDistError if something does not fit or the pass fails; an output that was there is unchanged.
     """
-    log, job = get_run_logger(), parameters.to(Predict)
-    result = score.predict(job, runner_of(parameters, log)).record
+    log, job = get_run_logger(), parameters.to(specs.Predict)
+    result = score.predict(job, running.runner_of(parameters, log)).record
     version = "" if result["version"] is None else f", version {result['version']}"
     log.info("%s by %s%s", result["data"], result["model"], version)
     log.info("wrote %s rows to %s", f"{result['n_samples']:_}", result["output"])
-    show_text("predict-summary", _summary(result), "What was scored, and with which model.")
+    common.show_text("predict-summary", _summary(result), "What was scored, and with which model.")
     return result
 
 
 def _summary(result: Mapping[str, Any]) -> str:
     facts = {
-        "output": code(result["output"]),
-        "arrays": ", ".join(map(code, result["arrays"])),
+        "output": running.code(result["output"]),
+        "arrays": ", ".join(map(running.code, result["arrays"])),
         "rows": f"{result['n_samples']:,}",
-        "data": code(result["data"]),
-        "model": f"{place_of(result)} ({result['kind']})",
-        "digest": code(result["model_digest"]),
+        "data": running.code(result["data"]),
+        "model": f"{common.place_of(result)} ({result['kind']})",
+        "digest": running.code(result["model_digest"]),
         "seconds": f"{result['seconds']:.1f}",
     }
-    return facts_markdown("Scored rows", facts)
+    return common.facts_markdown("Scored rows", facts)

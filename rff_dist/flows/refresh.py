@@ -1,9 +1,9 @@
 """The Prefect flow that updates a model, for example every night: the job of `rff-dist update`.
 
 find new rows → score them → hold out rows → sum → drift → solve → gate → publish, or keep the current model
-with the reason → report. Each task is a step of `rff_dist.jobs.refresh`; what the steps work on stays in this
-process. Nothing is written before the last step, so a killed run is simply repeated. A run that finds nothing
-new says so and starts no cluster.
+with the reason → report. Each task is a step of `rff_dist.workbench.jobs.refresh`; what the steps work on
+stays in this process. Nothing is written before the last step, so a killed run is simply repeated. A run that
+finds nothing new says so and starts no cluster.
 
 Run it in a process of its own::
 
@@ -22,24 +22,13 @@ from typing import Any
 
 from prefect import get_run_logger
 
-from rff_dist.costs.clock import Clock
-from rff_dist.flows.common import (
-    facts_markdown,
-    place_of,
-    show_page,
-    show_table,
-    show_text,
-    show_versions,
-    target_rows,
-)
-from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
-from rff_dist.jobs.fits import JobData
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.refresh import update
-from rff_dist.jobs.specs import Update
-from rff_dist.page.model import model_page
-from rff_dist.ridge.new_rows import NewRows
+from rff_dist.engines.clock import Clock
+from rff_dist.flows import common, running
+from rff_dist.living import new_rows
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import fits, options, specs
+from rff_dist.workbench.jobs.refresh import update
+from rff_dist.workbench.page import pages
 
 _RESUME = (
     "Nothing is written before the last step: the next run finds the same new rows, and its model has the "
@@ -47,42 +36,42 @@ _RESUME = (
 )
 
 
-class RefreshParameters(form(Update, Where, Limits)):  # type: ignore[misc]  # made of the specs
+class RefreshParameters(running.form(specs.Update, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
     """Which model to update with which rows, and how good it must stay."""
 
 
-@job_flow("refresh", RefreshParameters, resume=_RESUME)
+@running.job_flow("refresh", RefreshParameters, resume=_RESUME)
 def refresh(parameters: RefreshParameters) -> Summary:
     """Add the new rows to a model, exactly, and publish it if it is no worse.
 
     Returns: JSON-able: `decision` ("published", "kept" or "nothing new") and `reason`; where the model is,
       its version's number, digest and rows; the new rows, and the other members of the record of
-      `jobs.refresh.Updated`.
+      `workbench.jobs.refresh.Updated`.
     Raises the RFFDistError of the step that failed; then nothing is published, and no row is refused.
     """
     log, clock = get_run_logger(), Clock()
-    runner = runner_of(parameters, log, {"find": _log_rows}, clock=clock)
-    found = update(parameters.to(Update), runner)
+    runner = running.runner_of(parameters, log, {"find": _log_rows}, clock=clock)
+    found = update(parameters.to(specs.Update), runner)
     result, model = found.record, found.challenger
     if result["decision"] == "published" and result["version"] is not None:
-        show_versions(parameters.model)
+        common.show_versions(parameters.model)
     if model is not None:
-        data = JobData(found.dataset)
+        data = fits.JobData(found.dataset)
         clock.begin("report")
-        show_page(
+        common.show_page(
             "refresh-page",
-            lambda: model_page(data, model, place=parameters.model, times=clock.times, update=result),
+            lambda: pages.model_page(data, model, place=parameters.model, times=clock.times, update=result),
             log,
         )
     _log(log, result)
-    show_text("refresh-report", _report(result), "Which rows were new, and what became of the model.")
+    common.show_text("refresh-report", _report(result), "Which rows were new, and what became of the model.")
     if result["n_new"] and (columns := result["drift"]["columns"]):
         about = "Columns of the new rows; those that drifted most come first."
-        show_table("refresh-columns", _column_table(columns), about)
+        common.show_table("refresh-columns", _column_table(columns), about)
     return result
 
 
-def _log_rows(log: Any, rows: NewRows) -> None:
+def _log_rows(log: Any, rows: new_rows.NewRows) -> None:
     if rows.n_samples:
         log.info("%s new rows", f"{rows.n_samples:_}")
 
@@ -94,7 +83,7 @@ def _log(log: Any, result: Mapping[str, Any]) -> None:
     if result["n_new"]:
         gate = result["gate"]
         errors = (
-            number(list(values))
+            running.number(list(values))
             for values in (result["progressive"]["rmse"], gate["champion"], gate["challenger"])
         )
         log.info("RMSE of new rows %s; held out: champion %s, challenger %s", *errors)
@@ -107,7 +96,7 @@ def _log(log: Any, result: Mapping[str, Any]) -> None:
 
 def _report(result: Mapping[str, Any]) -> str:
     facts = {
-        "model": place_of(result),
+        "model": common.place_of(result),
         "decision": f"**{result['decision']}**",
         "because": result["reason"],
         "rows of the model": f"{result['n_samples']:,}",
@@ -115,17 +104,19 @@ def _report(result: Mapping[str, Any]) -> str:
         "window": f"{result['window']}, from row {result['first_row']:,} on",
         "half-life": result["half_life"],
         "left out": ", ".join(f"{start:,} to {stop - 1:,}" for start, stop in result["left_out"]) or "none",
-        "digest": code(result["digest"]),
-        "digest of the statistics": code(result["statistics_digest"]),
+        "digest": running.code(result["digest"]),
+        "digest of the statistics": running.code(result["statistics_digest"]),
     }
     if result["n_new"]:
         drift, solution = result["drift"], result["solution"]
         alarm = f"**in {', '.join(drift['parts'])}**" if drift["drifted"] else "none"
-        p_values = ", ".join(f"{name} {number(p)}" for name, p in drift["p_values"].items())
+        p_values = ", ".join(f"{name} {running.number(p)}" for name, p in drift["p_values"].items())
         facts["drift"] = f"{alarm} (p-values: {p_values})"
-        facts["alpha"] = f"{number(solution['alpha'])}, before {number(solution['alpha_before'])}"
+        facts["alpha"] = (
+            f"{running.number(solution['alpha'])}, before {running.number(solution['alpha_before'])}"
+        )
         facts["solver"] = " ".join([solution["status"], *solution["causes"]])
-    return facts_markdown("Refreshed model", facts, _error_lines(result) if result["n_new"] else [])
+    return common.facts_markdown("Refreshed model", facts, _error_lines(result) if result["n_new"] else [])
 
 
 def _error_lines(result: Mapping[str, Any]) -> list[str]:
@@ -144,7 +135,7 @@ def _error_lines(result: Mapping[str, Any]) -> list[str]:
         "",
         "| target | RMSE | mean absolute | bias | R² | held out: champion | challenger |",
         "|---|---|---|---|---|---|---|",
-        *target_rows(columns),
+        *common.target_rows(columns),
     ]
 
 
@@ -152,9 +143,9 @@ def _column_table(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "column": row["column"],
-            "shift of the mean / deviation": number(row["shift"]),
-            "spread / deviation": number(row["spread"]),
-            "p-value": number(row["p_value"]),
+            "shift of the mean / deviation": running.number(row["shift"]),
+            "spread / deviation": running.number(row["spread"]),
+            "p-value": running.number(row["p_value"]),
         }
         for row in columns
     ]

@@ -1,8 +1,8 @@
 """How flows run: on which cluster, for how long, what is retried, and what a stopped run reports.
 
-The lease of `rff_dist.storage.leases` keeps two runs of one model apart, also direct runs and runs of several
-Prefect servers: the second run fails at once and names the first. With a deployment's `concurrency_limit: 1`
-it waits instead.
+The lease of `rff_dist.storage.output_places` keeps two runs of one model apart, also direct runs and runs of
+several Prefect servers: the second run fails at once and names the first. With a deployment's
+`concurrency_limit: 1` it waits instead.
 """
 
 from __future__ import annotations
@@ -35,12 +35,10 @@ from prefect.utilities.timeout import timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from rff_dist.costs.clock import Clock
-from rff_dist.engines import logs, opening
+from rff_dist.engines import connecting, logs, progress, protocol
+from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.progress import BlockDone, Event, LogObserver, PassFailed, PassFinished, PassStarted
-from rff_dist.engines.protocol import Engine
 from rff_dist.errors import (
     ClusterLostError,
     ClusterUnavailableError,
@@ -49,13 +47,12 @@ from rff_dist.errors import (
     RFFDistError,
     StorageError,
 )
-from rff_dist.jobs.fields import build, group, option, options_of
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.steps import Runner
-from rff_dist.storage.locations import open_store, parse_location, write_bytes
-from rff_dist.storage.output_places import beside
+from rff_dist.storage import locations, output_places
 from rff_dist.text import number as number_of
 from rff_dist.text import redact
+from rff_dist.workbench.jobs.fields import build, group, option, options_of
+from rff_dist.workbench.jobs.options import Where
+from rff_dist.workbench.jobs.steps import Runner
 
 #: How often a step is retried, and seconds to wait before each retry.
 RETRIES, RETRY_DELAYS_S = 2, (10.0, 60.0)
@@ -145,7 +142,7 @@ def _expanded(annotation: Any) -> Any:
 def check_location(url: str) -> str:
     """Return a path or URL; raises ValueError, as pydantic expects, if it is neither."""
     try:
-        parse_location(url)
+        locations.parse_location(url)
     except StorageError as error:
         raise ValueError(str(error)) from error
     return url
@@ -304,11 +301,11 @@ def _is_of_the_network(error: BaseException) -> bool:
 
 # ------------------------------------------------------------------------------------------ while it runs
 
-_lent_engine: ContextVar[Engine | None] = ContextVar("lent_engine", default=None)
+_lent_engine: ContextVar[protocol.Engine | None] = ContextVar("lent_engine", default=None)
 
 
 @contextmanager
-def lend_engine(engine: Engine) -> Iterator[None]:
+def lend_engine(engine: protocol.Engine) -> Iterator[None]:
     """Let the flows that are called inside use `engine` instead of opening one; it is left open.
 
     For a process that already has a cluster, or observers that show the passes.
@@ -352,7 +349,7 @@ def runner_of(
         return result
 
     @contextmanager
-    def open_timed(n_samples: int) -> Iterator[Engine]:
+    def open_timed(n_samples: int) -> Iterator[protocol.Engine]:
         with open_engine(parameters, log, n_samples) as engine, (clock or Clock()).watching(engine):
             yield engine
 
@@ -361,7 +358,7 @@ def runner_of(
 
 
 @contextmanager
-def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[Engine]:
+def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol.Engine]:
     """Open the engine that the parameters name, or take the one that was lent to the flow.
 
     `n_samples`: rows that the flow passes over.
@@ -377,11 +374,11 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[Engine]:
         engine = _lent_engine.get()
         if engine is None:
             # Prefect's logger is an adapter, with the methods of a logger.
-            observers = (LogObserver(cast("logging.Logger", log)), PassProgress())
+            observers = (progress.LogObserver(cast("logging.Logger", log)), PassProgress())
             used = cluster.in_environment()
             if limits.performance_report is None:  # it needs Dask, also for few rows
                 used = used.for_rows(n_samples)
-            engine = stack.enter_context(opening.open_engine(used, observers=observers))
+            engine = stack.enter_context(connecting.open_engine(used, observers=observers))
         elif cluster != Cluster():
             raise InvalidParameterError(
                 "an engine was lent to the flow, so `scheduler`, `workers` and `threads` have no effect; "
@@ -408,13 +405,13 @@ def _time_limit(minutes: float | None) -> Iterator[None]:
 
 
 @contextmanager
-def _reported(engine: Engine, folder: str, log: Any) -> Iterator[None]:
+def _reported(engine: protocol.Engine, folder: str, log: Any) -> Iterator[None]:
     """Keep Dask's performance report of the context, also when it fails, and link to it."""
     if not isinstance(engine, DaskEngine):
         raise InvalidParameterError(
             f"`performance_report` is {folder!r}, but {type(engine).__name__} has none; leave it out"
         )
-    store = open_store(place := parse_location(folder), read_only=False)
+    store = locations.open_store(place := locations.parse_location(folder), read_only=False)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     name = f"{this_run.flow_name or 'run'}-{stamp}-{(this_run.id or 'direct')[:8]}.html"
     with tempfile.TemporaryDirectory() as temporary:
@@ -424,7 +421,7 @@ def _reported(engine: Engine, folder: str, log: Any) -> Iterator[None]:
                 yield
         finally:
             if page.exists():
-                write_bytes(store, name, page.read_bytes())
+                locations.write_bytes(store, name, page.read_bytes())
                 link = place.child(name)
                 log.info("Dask's performance report: %s", link)
                 create_link_artifact(
@@ -442,18 +439,18 @@ class PassProgress:
         self._n_samples = self._n_done = 0
         self._shown = 0.0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: progress.Event) -> None:
         now = time.monotonic()
         match event:
-            case PassStarted():
+            case progress.PassStarted():
                 self._artifact, self._n_samples, self._n_done = None, event.n_samples, 0
                 self._shown = now
-            case BlockDone(block=block):
+            case progress.BlockDone(block=block):
                 self._n_done += block.n_samples
                 wait = SHOW_AFTER_S if self._artifact is None else SHOW_EVERY_S
                 if now - self._shown >= wait and self._n_done < self._n_samples:
                     self._show(event.label, now)
-            case PassFinished() | PassFailed() if self._artifact is not None:
+            case progress.PassFinished() | progress.PassFailed() if self._artifact is not None:
                 self._show(event.label, now)
 
     def _show(self, label: str, now: float) -> None:
@@ -524,10 +521,10 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
 
 def _describe_leftovers(url: str) -> list[str]:
     try:
-        location = parse_location(url)
-        left = [*beside(location, "run-"), *beside(location, "partial-")]
-        leases = beside(location, "lock" if location.is_local else "lease")
-        kept = beside(location, "ledger")
+        location = locations.parse_location(url)
+        left = [*output_places.beside(location, "run-"), *output_places.beside(location, "partial-")]
+        leases = output_places.beside(location, "lock" if location.is_local else "lease")
+        kept = output_places.beside(location, "ledger")
     except Exception as error:  # the store may be what failed
         return [f"- What is beside {code(url)} cannot be listed: {logs.without_secrets(str(error))}"]
     lines = [f"- {code(place.url)}: unfinished, and read by nobody." for place in left]

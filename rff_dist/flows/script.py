@@ -8,10 +8,10 @@ from typing import Any
 
 from prefect import Flow
 
-from rff_dist.flows.running import Form
+from rff_dist.flows import running
 
 
-def run_script(flow: Flow[..., Any], form: type[Form]) -> None:
+def run_script(flow: Flow[..., Any], form: type[running.Form]) -> None:
     """Run a flow in this process, with the command line's words NAME=VALUE as its parameters.
 
     A value that is not JSON is text. Exits with 2 and the reason if the parameters do not fit.

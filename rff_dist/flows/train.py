@@ -1,8 +1,8 @@
 """The Prefect flow that trains a model: inspect → choose → draw → broadcast → accumulate → solve → publish.
 
 Cross-validation chooses the kernel, length scale, kind and number of features, and penalty that are left out.
-Each task is a step of `rff_dist.jobs.train`. What steps hand on to each other stays in memory, and Prefect
-never sees it; the trained model lies beside the output until it is published.
+Each task is a step of `rff_dist.workbench.jobs.train`. What steps hand on to each other stays in memory, and
+Prefect never sees it; the trained model lies beside the output until it is published.
 
 Run it in a process of its own::
 
@@ -16,18 +16,16 @@ or serve it as a deployment, whose parameters are validated before a run starts.
 
 from __future__ import annotations
 
-from rff_dist.flows.common import train_model
-from rff_dist.flows.running import Limits, form, job_flow
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.specs import Train
+from rff_dist.flows import common, running
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import options, specs
 
 
-class TrainParameters(form(Train, Where, Limits)):  # type: ignore[misc]  # made of the specs
+class TrainParameters(running.form(specs.Train, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
     """What to train, on which rows, and where."""
 
 
-@job_flow("train", TrainParameters)
+@running.job_flow("train", TrainParameters)
 def train(parameters: TrainParameters) -> Summary:
     """Train a ridge regression or a classifier on random features, and publish the model.
 
@@ -37,4 +35,4 @@ def train(parameters: TrainParameters) -> Summary:
     Raises the RFFDistError of the step that failed; then nothing is published. If publishing fails, the
       trained model is kept beside the output, and the error says where.
     """
-    return train_model(parameters, Train, name="train")
+    return common.train_model(parameters, specs.Train, name="train")

@@ -15,18 +15,16 @@ or serve it as a deployment, whose parameters are validated before a run starts.
 
 from __future__ import annotations
 
-from rff_dist.flows.common import train_model
-from rff_dist.flows.running import Limits, form, job_flow
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.specs import Tune
+from rff_dist.flows import common, running
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import options, specs
 
 
-class TuneParameters(form(Tune, Where, Limits)):  # type: ignore[misc]  # made of the specs
+class TuneParameters(running.form(specs.Tune, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
     """What to compare, on which rows, and where."""
 
 
-@job_flow("tune", TuneParameters)
+@running.job_flow("tune", TuneParameters)
 def tune(parameters: TuneParameters) -> Summary:
     """Compare kernels, length scales, alphas and D by k-fold cross-validation; publish the best model.
 
@@ -36,4 +34,4 @@ def tune(parameters: TuneParameters) -> Summary:
     Raises the RFFDistError of the step that failed; then nothing is published. If publishing fails, the
       trained model is kept beside the output, and the error says where.
     """
-    return train_model(parameters, Tune, name="tune")
+    return common.train_model(parameters, specs.Tune, name="tune")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,16 +11,15 @@ import scipy
 
 from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.counter import (
+from rff_dist.frequencies import hadamard
+from rff_dist.frequencies.uniforms import (
     FREQUENCY_STREAM,
     RADIUS_STREAM,
     SIGN_STREAM,
     STREAMS,
     counter_uniforms,
+    scrambled_sobol,
 )
-from rff_dist.frequencies.hadamard import CHUNK, HadamardBlocks
-from rff_dist.frequencies.measures import GaussianMixture, SpectralMeasure
-from rff_dist.frequencies.sobol import scrambled_sobol
 from rff_dist.typing import FloatArray
 
 
@@ -123,18 +123,20 @@ class Structured:
 
     def blocks(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
-    ) -> HadamardBlocks | None:
+    ) -> hadamard.HadamardBlocks | None:
         """Return the blocks that `draw` multiplies out; None for few columns, where a matrix is as fast."""
         isotropic = _isotropic(measure, self.name)
-        if n_features <= CHUNK:
+        if n_features <= hadamard.CHUNK:
             return None
         p = 1 << (n_features - 1).bit_length()
         n_blocks = -(-n_frequencies // p)
         streams = STREAMS * first
-        uniforms = counter_uniforms(seed, streams + FREQUENCY_STREAM, n_blocks * p, CHUNK)
-        normals = scipy.special.ndtri(uniforms).reshape(n_blocks, p // CHUNK, CHUNK, CHUNK)
+        uniforms = counter_uniforms(seed, streams + FREQUENCY_STREAM, n_blocks * p, hadamard.CHUNK)
+        normals = scipy.special.ndtri(uniforms).reshape(
+            n_blocks, p // hadamard.CHUNK, hadamard.CHUNK, hadamard.CHUNK
+        )
         coins = counter_uniforms(seed, streams + SIGN_STREAM, n_blocks, 2 * p) < 0.5
-        return HadamardBlocks(
+        return hadamard.HadamardBlocks(
             rotations=_haar_columns(normals),
             signs=np.where(coins, 1, -1).astype(np.int8).reshape(n_blocks, 2, p),
             radii=_radii(isotropic, p, n_frequencies, seed, first),
@@ -177,3 +179,90 @@ def find_design(design: str | Design) -> Design:
         return design
     check_name(design, DESIGNS, "design", also=", 'auto' or an object")
     return DESIGNS[str(design)]
+
+
+# -- spectral measures -----------------------------------------------------------------------------
+#
+# Bochner's theorem ties a measure to its kernel. A measure never draws by itself: a design hands it uniform
+# numbers, independent or arranged, and each frequency follows the measure exactly.
+
+
+class SpectralMeasure(Protocol):
+    """The law of a kernel's frequencies, for unit length scales."""
+
+    def n_uniforms(self, n_features: int) -> int:
+        """Return how many uniform numbers make one frequency."""
+
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        """Return frequencies of shape (n, n_features) from uniforms of shape (n, n_uniforms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianMixture:
+    """Frequencies s·g with g ~ N(0, I) and one random scale s per vector: the law of isotropic kernels.
+
+    `scale_quantile`: inverse distribution function of s, from uniforms to scales; None means s = 1.
+    """
+
+    scale_quantile: Callable[[FloatArray], FloatArray] | None = None
+
+    def scales(self, uniforms: FloatArray) -> FloatArray:
+        return np.ones_like(uniforms) if self.scale_quantile is None else self.scale_quantile(uniforms)
+
+    def n_uniforms(self, n_features: int) -> int:
+        return n_features + (self.scale_quantile is not None)
+
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        normals = scipy.special.ndtri(uniforms[:, :n_features])
+        if self.scale_quantile is None:
+            return np.asarray(normals)
+        return np.asarray(normals * self.scales(uniforms[:, n_features:]))
+
+
+@dataclass(frozen=True, slots=True)
+class ProductMeasure:
+    """Frequencies whose coordinates are independent and follow one law.
+
+    `quantile`: inverse distribution function of a coordinate.
+    """
+
+    quantile: Callable[[FloatArray], FloatArray]
+
+    def n_uniforms(self, n_features: int) -> int:
+        return n_features
+
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        return np.asarray(self.quantile(uniforms[:, :n_features]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NormalMixture:
+    """Frequencies μ_c + S_c·g with g ~ N(0, I) and a component c drawn by weight: a spectral mixture.
+
+    `weights`: float64 array of shape (n_mixtures,). Above 0; their sum is 1.
+    `means`: float64 array of shape (n_mixtures, n_features).
+    `scales`: float64 array of shape (n_mixtures, n_features) or (n_mixtures, n_features, n_features).
+      Standard deviations of independent coordinates, or matrices S_c of covariances S_c·S_c'.
+    """
+
+    weights: FloatArray
+    means: FloatArray
+    scales: FloatArray
+
+    def n_uniforms(self, n_features: int) -> int:
+        return n_features + (len(self.weights) > 1)
+
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        normals = scipy.special.ndtri(uniforms[:, :n_features])
+        component = np.zeros(len(uniforms), np.int64)
+        if len(self.weights) > 1:
+            ends = np.cumsum(self.weights)[:-1]  # by rounding the last end may be below 1
+            component = np.searchsorted(ends, uniforms[:, n_features], side="right")
+        frequencies = self.means[component]
+        if self.scales.ndim == 2:
+            return np.asarray(frequencies + self.scales[component] * normals)
+        for c, factor in enumerate(self.scales):
+            chosen = component == c
+            # not BLAS, which rounds by the number of rows: a longer draw would then begin with other bits
+            frequencies[chosen] += np.einsum("nj,ij->ni", normals[chosen], factor)
+        return frequencies

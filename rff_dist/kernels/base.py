@@ -14,9 +14,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.frequencies.counter import seed_of
-from rff_dist.frequencies.designs import Design, Orthogonal, find_design
-from rff_dist.frequencies.measures import SpectralMeasure
+from rff_dist.frequencies import designs, uniforms
 from rff_dist.typing import FloatArray
 
 type LengthScale = float | tuple[float, ...]
@@ -144,7 +142,7 @@ class ShiftInvariant(Kernel):
 
     @abstractmethod
     def draw(
-        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
+        self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
         """Return frequencies, in radians per unit of the inputs; see `Design.draw` for `first`."""
 
@@ -165,7 +163,7 @@ class ShiftInvariant(Kernel):
         n_features: int,
         n_frequencies: int,
         *,
-        design: str | Design = "iid",
+        design: str | designs.Design = "iid",
         rng: int | np.random.Generator,
     ) -> FloatArray:
         """Draw frequencies from the kernel's spectral measure.
@@ -180,7 +178,7 @@ class ShiftInvariant(Kernel):
         n_features = check_count(n_features, "n_features")
         n_frequencies = check_count(n_frequencies, "n_frequencies")
         self.check_columns(n_features)
-        return self.draw(design_for(self, design), n_features, n_frequencies, seed_of(rng), first=0)
+        return self.draw(design_for(self, design), n_features, n_frequencies, uniforms.seed_of(rng), first=0)
 
 
 def _as_json(value: Any) -> Any:
@@ -385,7 +383,7 @@ class ShiftInvariantProduct(Product, ShiftInvariant):
         return all(kernel.isotropic for kernel in self.kernels)
 
     def draw(
-        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
+        self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
         total = np.zeros((n_features, n_frequencies))
         for kernel in self.kernels:
@@ -484,7 +482,7 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
         return self.kernel.isotropic
 
     def draw(
-        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
+        self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
         frequencies = np.zeros((n_features, n_frequencies))
         drawn = self.kernel.draw(design, len(self.columns), n_frequencies, seed, first=first)
@@ -495,7 +493,7 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
 # -- designs --------------------------------------------------------------------------------------
 
 
-def design_for(kernel: Kernel, design: str | Design = "auto") -> Design:
+def design_for(kernel: Kernel, design: str | designs.Design = "auto") -> designs.Design:
     """Return a design by its name: "auto" is orthogonal, which has less variance, if the kernel allows it.
 
     Otherwise "auto" is "iid". A design that is named is not replaced, even if drawing from it will fail.
@@ -504,25 +502,33 @@ def design_for(kernel: Kernel, design: str | Design = "auto") -> Design:
     """
     if design == "auto":
         design = "orthogonal" if all(factor.isotropic for factor in _with_measures(kernel)) else "iid"
-    return find_design(design)
+    return designs.find_design(design)
 
 
-def check_design(kernel: Kernel, design: str | Design, n_features: int) -> None:
+def check_design(kernel: Kernel, design: str | designs.Design, n_features: int) -> None:
     """Draw one frequency; raises InvalidParameterError if the design is unknown or does not suit."""
     found = design_for(kernel, design)
     for factor in _with_measures(kernel):
-        factor.draw(_Check(found) if isinstance(found, Orthogonal) else found, n_features, 1, 0, first=0)
+        factor.draw(
+            _Check(found) if isinstance(found, designs.Orthogonal) else found, n_features, 1, 0, first=0
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
     """A design that draws few columns of another, which takes O(n_features³) even for one frequency."""
 
-    design: Orthogonal
+    design: designs.Orthogonal
     name = "check"
 
     def draw(
-        self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
+        self,
+        measure: designs.SpectralMeasure,
+        n_features: int,
+        n_frequencies: int,
+        seed: int,
+        *,
+        first: int = 0,
     ) -> FloatArray:
         self.design.draw(measure, min(n_features, 2), n_frequencies, seed, first=first)
         return np.ones((n_features, n_frequencies))

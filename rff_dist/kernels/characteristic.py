@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.measures import ProductMeasure
+from rff_dist.frequencies import designs
 from rff_dist.typing import ComplexArray, FloatArray
 
 _DEGREE = 15
@@ -130,9 +130,9 @@ class Law:
             product = product * self.characteristic_function(np.subtract.outer(a, b))
         return np.ascontiguousarray(product.real)
 
-    def measure(self) -> ProductMeasure:
+    def measure(self) -> designs.ProductMeasure:
         """Return the law of the frequencies."""
-        return ProductMeasure(self.distribution.ppf)
+        return designs.ProductMeasure(self.distribution.ppf)
 
     def characteristic_function(self, t: FloatArray) -> FloatArray | ComplexArray:
         """Return E exp(i·t·ω) for each entry of t; real for closed forms that are.

@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.base import Kernel
+from rff_dist.kernels import base
 from rff_dist.typing import FloatArray
 
 
 @dataclass(frozen=True)
-class Linear(Kernel):
+class Linear(base.Kernel):
     """x·y: linear functions. Its features are the inputs themselves, so they are exact."""
 
     name = "linear"
@@ -28,7 +28,7 @@ class Linear(Kernel):
 
 
 @dataclass(frozen=True)
-class Polynomial(Kernel):
+class Polynomial(base.Kernel):
     """(x·y + offset)^degree: polynomials of the inputs up to that degree.
 
     Parameters
@@ -59,7 +59,7 @@ class Polynomial(Kernel):
 
 
 @dataclass(frozen=True)
-class Min(Kernel):
+class Min(base.Kernel):
     """Σ_d min(x_d, y_d) - lower_d, the kernel of Brownian motion: sums of a rough function of each column.
 
     `1 + Min()` on one column is the first-order Sobolev space of the interval.
@@ -132,7 +132,7 @@ class Min(Kernel):
             )
         return (np.clip(X, lower, upper) - lower).T
 
-    def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
+    def bind(self, lower: FloatArray, upper: FloatArray) -> base.Kernel:
         # a constant column, or one beyond the end that was given, would have an empty interval
         if self.lower is None and self.upper is None:
             return Min(lower, np.where(upper > lower, upper, lower + _some_width(lower)))

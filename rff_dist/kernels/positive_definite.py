@@ -10,7 +10,7 @@ import scipy
 
 from rff_dist.checks import check_count, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.characteristic import fit_panels, panel_nodes
+from rff_dist.kernels import characteristic
 from rff_dist.typing import FloatArray
 
 type _Function = Callable[[FloatArray], FloatArray]  # from distances to values
@@ -183,13 +183,15 @@ def _density_in_space(function: _Function, extent: float, n_features: int) -> tu
     frequencies = np.linspace(0, np.pi * _N_FREQUENCIES / (2 * extent), _N_FREQUENCIES)
     size = float(np.abs(_values(function, extent * np.arange(1000.0) / 1000)).max())
     edges = np.linspace(0, extent, _N_FREQUENCIES // 4 + 1)  # at most two waves of the highest frequency each
-    panels = fit_panels(lambda r: _values(function, r.ravel()).reshape(r.shape), edges, 1e-13 * size)
+    panels = characteristic.fit_panels(
+        lambda r: _values(function, r.ravel()).reshape(r.shape), edges, 1e-13 * size
+    )
     if panels is None:
         raise InvalidParameterError(
             "the function is too rough to integrate: it jumps or bends at thousands of distances; give a "
             "smoother one"
         )
-    r, weights = panel_nodes(panels)
+    r, weights = characteristic.panel_nodes(panels)
     overlap = scipy.special.betainc((n_features + 1) / 2, 0.5, np.maximum(0, 1 - (r / extent) ** 2))
     weighted = weights * overlap * _values(function, r) * r ** (n_features - 1)
     sphere = 2 * np.pi**half / scipy.special.gamma(half) / (2 * np.pi) ** n_features

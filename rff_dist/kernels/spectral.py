@@ -11,15 +11,13 @@ import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.measures import NormalMixture, SpectralMeasure
-from rff_dist.kernels.base import LengthScale
-from rff_dist.kernels.characteristic import Law
-from rff_dist.kernels.stationary import Stationary
+from rff_dist.frequencies import designs
+from rff_dist.kernels import base, characteristic, stationary
 from rff_dist.typing import FloatArray
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class SpectralKernel(Stationary):
+class SpectralKernel(stationary.Stationary):
     """k(Δ) = E cos(ω'Δ/ℓ) for frequencies ω of any law: every shift-invariant kernel with k(0) = 1.
 
     The kernel is the real part of the law's characteristic function, exact to about 1e-10. A law that is not
@@ -57,7 +55,7 @@ class SpectralKernel(Stationary):
     """
 
     distribution: Any = None
-    _law: Law | Mixture = field(init=False)
+    _law: characteristic.Law | Mixture = field(init=False)
 
     name = "spectral"
 
@@ -73,7 +71,7 @@ class SpectralKernel(Stationary):
         weights: ArrayLike,
         means: ArrayLike,
         scales: ArrayLike,
-        length_scale: LengthScale = 1.0,
+        length_scale: base.LengthScale = 1.0,
     ) -> Self:
         """Return a spectral mixture, Σ_c w_c · cos(μ_c'Δ) · exp(-|S_c'Δ|²/2), which can learn any spectrum.
 
@@ -111,7 +109,7 @@ class SpectralKernel(Stationary):
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
         return self._law.gram(left, right)
 
-    def spectral_measure(self) -> SpectralMeasure:
+    def spectral_measure(self) -> designs.SpectralMeasure:
         return self._law.measure()
 
     def check_columns(self, n_features: int) -> None:
@@ -135,7 +133,7 @@ class SpectralKernel(Stationary):
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
         values = parameters["distribution"]
         distribution = (
-            Law.from_dict(values).distribution
+            characteristic.Law.from_dict(values).distribution
             if "scipy" in values
             else Mixture.of(values["weights"], values["means"], values["scales"])
         )
@@ -154,7 +152,7 @@ class SpectralKernel(Stationary):
         return hash((self._law, self.length_scale))
 
 
-def _law_of(distribution: Any) -> Law | Mixture:
+def _law_of(distribution: Any) -> characteristic.Law | Mixture:
     from scipy import stats  # takes tens of MiB, which no other kernel needs
 
     if isinstance(distribution, Mixture):
@@ -162,7 +160,7 @@ def _law_of(distribution: Any) -> Law | Mixture:
     if isinstance(distribution, type(stats.multivariate_normal())):
         mean, covariance = np.atleast_1d(distribution.mean), np.atleast_2d(distribution.cov)
         return Mixture.of([1.0], mean[np.newaxis], _root(covariance)[np.newaxis])
-    return Law.of(distribution)
+    return characteristic.Law.of(distribution)
 
 
 def _root(covariance: FloatArray) -> FloatArray:
@@ -223,8 +221,8 @@ class Mixture:
             gram += weight * waves * np.exp(-0.5 * scipy.spatial.distance.cdist(a, b, "sqeuclidean"))
         return gram
 
-    def measure(self) -> NormalMixture:
-        return NormalMixture(np.array(self.weights), np.array(self.means), np.array(self.scales))
+    def measure(self) -> designs.NormalMixture:
+        return designs.NormalMixture(np.array(self.weights), np.array(self.means), np.array(self.scales))
 
     def to_dict(self) -> dict[str, Any]:
         law = self.measure()

@@ -13,16 +13,14 @@ import scipy
 
 from rff_dist.checks import check_positive
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.designs import Design
-from rff_dist.frequencies.measures import GaussianMixture, ProductMeasure, SpectralMeasure
-from rff_dist.kernels.base import Columns, Kernel, LengthScale, LengthScaleFor, ShiftInvariant
-from rff_dist.kernels.characteristic import matern_bessel
+from rff_dist.frequencies import designs
+from rff_dist.kernels import base, characteristic
 from rff_dist.typing import FloatArray
 
 _FAR = 1e100  # larger distances count as this one, whose square does not overflow
 
 
-def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
+def as_length_scale(value: float | Sequence[float] | np.ndarray) -> base.LengthScale:
     """Return a length scale, or a tuple of them, as floats.
 
     Raises InvalidParameterError if one of them is not a finite number above 0.
@@ -37,7 +35,7 @@ def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
 
 
 @dataclass(frozen=True)
-class Stationary(ShiftInvariant):
+class Stationary(base.ShiftInvariant):
     """A shift-invariant kernel with a length scale.
 
     `length_scale`: float or sequence of float of shape (n_features,). The length scale, in the inputs' units;
@@ -59,7 +57,7 @@ class Stationary(ShiftInvariant):
         return f"{type(self).__name__}({shown})"
 
     @abstractmethod
-    def spectral_measure(self) -> SpectralMeasure:
+    def spectral_measure(self) -> designs.SpectralMeasure:
         """Return the law of the frequencies for a unit length scale (Bochner's theorem)."""
 
     @abstractmethod
@@ -91,10 +89,10 @@ class Stationary(ShiftInvariant):
 
     @property
     def isotropic(self) -> bool:
-        return isinstance(self.spectral_measure(), GaussianMixture)
+        return isinstance(self.spectral_measure(), designs.GaussianMixture)
 
     def draw(
-        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
+        self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
         unit = design.draw(self.spectral_measure(), n_features, n_frequencies, seed, first=first)
         return unit / self.length_scales(n_features)[:, np.newaxis]
@@ -103,7 +101,9 @@ class Stationary(ShiftInvariant):
         """Return the same kernel with another length scale; None leaves it to the data."""
         return replace(self, length_scale=length_scale)
 
-    def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
+    def with_default_length_scales(
+        self, fill: base.LengthScaleFor, columns: base.Columns = None
+    ) -> base.Kernel:
         return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
 
 
@@ -139,7 +139,7 @@ class OfCoordinates(Stationary):
         return gram
 
 
-def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
+def with_length_scale(kernel: base.Kernel, length_scale: base.LengthScale) -> base.Kernel:
     """Return the kernel with another length scale. In sums and products, only parts without one get it.
 
     Raises InvalidParameterError if no part can take it, or it is not a number above 0.
@@ -154,16 +154,16 @@ def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
     return kernel.with_default_length_scales(lambda part, columns: length_scale)
 
 
-def own_length_scale(kernel: Kernel | None) -> LengthScale | None:
+def own_length_scale(kernel: base.Kernel | None) -> base.LengthScale | None:
     """Return a kernel's length scale; None if it has none of its own, as sums and products, or is unknown."""
-    return cast("LengthScale | None", kernel.length_scale) if isinstance(kernel, Stationary) else None
+    return cast("base.LengthScale | None", kernel.length_scale) if isinstance(kernel, Stationary) else None
 
 
-def parts_without_length_scale(kernel: Kernel) -> list[Stationary]:
+def parts_without_length_scale(kernel: base.Kernel) -> list[Stationary]:
     """Return the parts of a kernel that were made without a length scale."""
     found: list[Stationary] = []
 
-    def note(part: Stationary, columns: Columns) -> LengthScale:
+    def note(part: Stationary, columns: base.Columns) -> base.LengthScale:
         found.append(part)
         return 1.0
 
@@ -185,8 +185,8 @@ class Gaussian(OfDistance):
     def of_distance(self, distance: FloatArray) -> FloatArray:
         return np.exp(-0.5 * distance**2)
 
-    def spectral_measure(self) -> SpectralMeasure:
-        return GaussianMixture()
+    def spectral_measure(self) -> designs.SpectralMeasure:
+        return designs.GaussianMixture()
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,8 +199,8 @@ class Laplacian(OfDistance):
     def of_distance(self, distance: FloatArray) -> FloatArray:
         return np.exp(-distance)
 
-    def spectral_measure(self) -> SpectralMeasure:
-        return ProductMeasure(_cauchy_quantile)
+    def spectral_measure(self) -> designs.SpectralMeasure:
+        return designs.ProductMeasure(_cauchy_quantile)
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,10 +237,10 @@ class Matern(OfDistance):
         if self.nu == 2.5:
             scaled = np.sqrt(5.0) * distance
             return np.asarray((1 + scaled + scaled**2 / 3) * np.exp(-scaled))
-        return matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
+        return characteristic.matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
 
-    def spectral_measure(self) -> SpectralMeasure:
-        return GaussianMixture(partial(_matern_scales, self.nu))
+    def spectral_measure(self) -> designs.SpectralMeasure:
+        return designs.GaussianMixture(partial(_matern_scales, self.nu))
 
 
 @dataclass(frozen=True, repr=False)
@@ -270,8 +270,8 @@ class RationalQuadratic(OfDistance):
     def of_distance(self, distance: FloatArray) -> FloatArray:
         return np.asarray(np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape))))
 
-    def spectral_measure(self) -> SpectralMeasure:
-        return GaussianMixture(partial(_gamma_scales, self.shape))
+    def spectral_measure(self) -> designs.SpectralMeasure:
+        return designs.GaussianMixture(partial(_gamma_scales, self.shape))
 
 
 @dataclass(frozen=True, repr=False)
@@ -283,8 +283,8 @@ class Cauchy(OfCoordinates):
     def of_difference(self, difference: FloatArray) -> FloatArray:
         return 1 / (1 + difference**2)
 
-    def spectral_measure(self) -> SpectralMeasure:
-        return ProductMeasure(_laplace_quantile)
+    def spectral_measure(self) -> designs.SpectralMeasure:
+        return designs.ProductMeasure(_laplace_quantile)
 
 
 @dataclass(frozen=True, repr=False)
@@ -296,8 +296,8 @@ class Sinc(OfCoordinates):
     def of_difference(self, difference: FloatArray) -> FloatArray:
         return np.sinc(difference / np.pi)
 
-    def spectral_measure(self) -> SpectralMeasure:
-        return ProductMeasure(_uniform_quantile)
+    def spectral_measure(self) -> designs.SpectralMeasure:
+        return designs.ProductMeasure(_uniform_quantile)
 
 
 # -- inverse distribution functions of scales, and of coordinates ----------------------------------------

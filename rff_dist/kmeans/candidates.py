@@ -18,11 +18,10 @@ from typing import Self
 
 import numpy as np
 
-from rff_dist.data.blocks import Rows
-from rff_dist.frequencies.counter import counter_uniforms, pick, row_uniforms
-from rff_dist.kmeans.cluster_sums import EQUAL, Centres, ClusterSums, factors_of, members_of, visit_tiles
-from rff_dist.kmeans.lloyd_pass import nearest
-from rff_dist.numerics.threads import using_threads
+from rff_dist.data import blocks
+from rff_dist.frequencies.uniforms import counter_uniforms, pick, row_uniforms
+from rff_dist.kmeans import lloyd_pass
+from rff_dist.numerics import machine
 from rff_dist.typing import FloatArray, IndexArray, IntArray
 
 _GAIN = 1e-9  # an exchange of centres must lower the cost by more than this share: less may be rounding
@@ -42,7 +41,7 @@ class SeedChoice:
     `turn`: number of this draw among those with the same seed.
     """
 
-    points: Centres
+    points: lloyd_pass.Centres
     size: int
     seed: int | None = None
     turn: int = 0
@@ -71,7 +70,7 @@ class ChosenRows:
         return ChosenRows(self.size, keys[best], row_numbers[best], features)
 
 
-def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
+def choose_rows(rows: blocks.Rows, state: SeedChoice) -> ChosenRows:
     """Choose rows of a block: those farthest from their nearest points, or a draw by squared distances.
 
     Rows of weight 0 and rows at a point are never chosen. The random number of a row depends on the seed, the
@@ -82,7 +81,7 @@ def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
     Raises DataError if a value is not finite or a weight negative.
     """
     block, points = rows.block, state.points
-    keys = nearest(rows, points)[1]
+    keys = lloyd_pass.nearest(rows, points)[1]
     weights = np.ones(len(keys)) if rows.sample_weight is None else rows.sample_weight
     counts = np.flatnonzero((keys > 0) & (weights > 0))
     keys = keys[counts]
@@ -97,20 +96,22 @@ def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
     def gather(first: int, tile: FloatArray) -> None:
         features[first : first + len(tile)] = tile
 
-    visit_tiles(rows, points.feature_map, gather, chosen=chosen)
-    return ChosenRows(state.size, keys[best], block.start + chosen, features * factors_of(points.feature_map))
+    lloyd_pass.visit_tiles(rows, points.feature_map, gather, chosen=chosen)
+    return ChosenRows(
+        state.size, keys[best], block.start + chosen, features * lloyd_pass.factors_of(points.feature_map)
+    )
 
 
-def weigh_points(rows: Rows, points: Centres) -> ClusterSums:
+def weigh_points(rows: blocks.Rows, points: lloyd_pass.Centres) -> lloyd_pass.ClusterSums:
     """Sum the weights of the rows nearest to each point in a block; features are not summed.
 
     Raises DataError if a value is not finite or a weight negative.
     """
     n_samples, n_points = rows.block.n_samples, points.values.shape[1]
-    labels, _ = nearest(rows, points)
+    labels, _ = lloyd_pass.nearest(rows, points)
     totals = np.zeros((1, n_points), np.int64)
     np.add.at(totals[0], labels, points.grid.counts_of(rows.sample_weight, n_samples))
-    return ClusterSums(n_samples, np.zeros((1, n_points, 0), np.int64), totals, 0)
+    return lloyd_pass.ClusterSums(n_samples, np.zeros((1, n_points, 0), np.int64), totals, 0)
 
 
 # -- starts, from candidates in memory -------------------------------------------------------------
@@ -133,7 +134,7 @@ class _Shifted:
     def of(cls, points: FloatArray, weights: FloatArray) -> Self:
         shifted = points - np.average(points, axis=0, weights=weights)
         norms = np.einsum("ij,ij->i", shifted, shifted)
-        return cls(shifted, norms, EQUAL * float(norms.max()))
+        return cls(shifted, norms, lloyd_pass.EQUAL * float(norms.max()))
 
     def to(self, chosen: IndexArray) -> FloatArray:
         """Return squared distances between the chosen points and all points, shape (n_chosen, n_points)."""
@@ -175,7 +176,7 @@ def choose_centres(points: FloatArray, weights: FloatArray, n_clusters: int, *, 
     """
     n_trials = 2 + int(math.log(n_clusters))
     uniforms = counter_uniforms(seed, _KMEANS_STREAM + 1, n_clusters, n_trials)
-    with using_threads(1):
+    with machine.using_threads(1):
         rows = _Shifted.of(points, weights)
         chosen = [int(pick(weights, uniforms[0, 0]))]
         distances = rows.to(np.array(chosen))[0]
@@ -210,7 +211,7 @@ def exchange_centres(
         return chosen
     chosen = chosen.copy()
     uniforms = counter_uniforms(seed, _KMEANS_STREAM + 3, n_steps, 1)[:, 0]
-    with using_threads(1):
+    with machine.using_threads(1):
         rows = _Shifted.of(points, weights)
         own, near = rows.two_nearest(np.arange(len(points)), chosen)
         for uniform in uniforms:
@@ -243,12 +244,12 @@ def improve_centres(
     `centres`: float64 array of shape (n_clusters, n_components).
     """
     labels = np.full(len(points), -1)
-    with using_threads(1):
+    with machine.using_threads(1):
         for _ in range(max_iter):
             former, labels = labels, scores_of(points, centres).argmin(axis=1)
             if np.array_equal(former, labels):
                 break
-            sums = members_of(labels[np.newaxis], len(centres)) @ (points * weights[:, np.newaxis])
+            sums = lloyd_pass.members_of(labels[np.newaxis], len(centres)) @ (points * weights[:, np.newaxis])
             totals = np.bincount(labels, weights=weights, minlength=len(centres))
             filled = totals > 0
             centres = centres.copy()
@@ -258,7 +259,7 @@ def improve_centres(
 
 def weighted_inertia(points: FloatArray, weights: FloatArray, centres: FloatArray) -> float:
     """Return Σ w·‖z − c‖² over weighted points and their nearest centres; shapes as in `improve_centres`."""
-    with using_threads(1):
+    with machine.using_threads(1):
         least = scores_of(points, centres).min(axis=1)
     apart = points - centres.mean(axis=0)
     return float(weights @ (least + np.einsum("ij,ij->i", apart, apart)))

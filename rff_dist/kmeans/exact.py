@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rff_dist.errors import DataError
-from rff_dist.frequencies.counter import counter_uniforms, pick
+from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray, IndexArray
 

@@ -2,70 +2,75 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data.blocks import Dataset, Rows
+from rff_dist.data import blocks
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
-from rff_dist.engines.protocol import Engine
-from rff_dist.kmeans.agreement import Contingency, count_agreement
-from rff_dist.kmeans.cluster_sums import Centres
-from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
-from rff_dist.kmeans.starts import Clusters, measure
-from rff_dist.ridge.predict import check_dataset, rows_in_memory, write_output
+from rff_dist.engines import protocol
+from rff_dist.errors import DataError
+from rff_dist.fitting import predicting
+from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.statistics import inspection
-from rff_dist.storage.outputs import Output
-from rff_dist.typing import PathLike
+from rff_dist.storage import outputs
+from rff_dist.typing import FloatArray, IntArray, PathLike
 
 
-def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> NDArray[np.int32]:
+def label_in_memory(
+    dataset: blocks.Dataset, clusters: starts.Clusters, *, engine: protocol.Engine
+) -> NDArray[np.int32]:
     """Return each row's cluster, shape (n_samples,); ties go to the lowest index.
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
-    check_dataset(dataset, clusters)
-    return rows_in_memory(dataset, label_rows, clusters.state, engine=engine, label="label")
+    predicting.check_dataset(dataset, clusters)
+    return predicting.rows_in_memory(
+        dataset, lloyd_pass.label_rows, clusters.state, engine=engine, label="label"
+    )
 
 
-def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float:
+def inertia_of(dataset: blocks.Dataset, clusters: starts.Clusters, *, engine: protocol.Engine) -> float:
     """Return Σ w·‖z − c‖² over a dataset's rows and their nearest centres, in one pass.
 
     Raises DataError as `label_in_memory`, and if a weight is negative.
     """
-    check_dataset(dataset, clusters)
+    predicting.check_dataset(dataset, clusters)
     moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
-    job = measure(dataset, clusters.feature_map, moments, engine=engine)
+    job = starts.measure(dataset, clusters.feature_map, moments, engine=engine)
     state = job.centres(clusters.centres[np.newaxis])
     return float(job.sums(state, label="score").inertias(state, job.sum_of_squared_norms)[0])
 
 
-def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: Engine) -> Contingency:
+def evaluate(
+    dataset: blocks.Dataset, labels: Column, clusters: starts.Clusters, *, engine: protocol.Engine
+) -> Contingency:
     """Count the rows of each known label in each cluster, in one pass; weights are ignored.
 
     `labels`: the known label of each row.
     Raises DataError if the dataset does not fit the clusters, there is not one label for each row, or values
       are not finite.
     """
-    check_dataset(dataset, clusters)
+    predicting.check_dataset(dataset, clusters)
     rows = GroupedDataset(dataset.without_targets(), labels)  # known labels travel with rows as groups
     return inspection.sum_rows(rows, _count_rows, clusters.state, engine=engine, label="evaluate")
 
 
-def _count_rows(rows: Rows, state: Centres) -> Contingency:
+def _count_rows(rows: blocks.Rows, state: lloyd_pass.Centres) -> Contingency:
     assert rows.groups is not None  # a `GroupedDataset` gave them
-    return count_agreement(rows.groups, label_rows(rows, state), state.values.shape[1])
+    return count_agreement(rows.groups, lloyd_pass.label_rows(rows, state), state.values.shape[1])
 
 
 def write_labels(
-    dataset: Dataset,
-    clusters: Clusters,
+    dataset: blocks.Dataset,
+    clusters: starts.Clusters,
     url: PathLike,
     *,
-    engine: Engine,
+    engine: protocol.Engine,
     distances: bool = False,
     overwrite: bool = False,
 ) -> int:
@@ -91,9 +96,9 @@ class StagedLabels:
     `n_samples`: rows written.
     """
 
-    def __init__(self, output: Output, attributes: dict[str, Any]) -> None:
+    def __init__(self, output: outputs.Output, attributes: dict[str, Any]) -> None:
         self.n_samples, self._attributes = output.n_samples, attributes
-        self._output: Output | None = output
+        self._output: outputs.Output | None = output
 
     def publish(self) -> None:
         """Make the labels appear at their URL; raises StorageError if that fails."""
@@ -115,11 +120,11 @@ class StagedLabels:
 
 
 def stage_labels(
-    dataset: Dataset,
-    clusters: Clusters,
+    dataset: blocks.Dataset,
+    clusters: starts.Clusters,
     url: PathLike,
     *,
-    engine: Engine,
+    engine: protocol.Engine,
     distances: bool = False,
     overwrite: bool = False,
 ) -> StagedLabels:
@@ -127,13 +132,13 @@ def stage_labels(
 
     The model that they belong to, say, can be stored before: a reader then finds both or neither.
     """
-    check_dataset(dataset, clusters)
+    predicting.check_dataset(dataset, clusters)
     dataset = dataset.without_targets()
     fields: list[Any] = [("labels", np.int32)]
     if distances:
         fields.append(("distances", np.float64, (clusters.n_clusters,)))
     dtype = np.dtype(fields)
-    output = write_output(
+    output = predicting.write_output(
         dataset,
         partial(_labelled_rows, dtype=dtype),
         clusters.state,
@@ -148,9 +153,92 @@ def stage_labels(
     return StagedLabels(output, attributes)
 
 
-def _labelled_rows(rows: Rows, state: Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _labelled_rows(rows: blocks.Rows, state: lloyd_pass.Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:
     labelled = np.empty(rows.block.n_samples, dtype)
-    labelled["labels"] = label_rows(rows, state)
+    labelled["labels"] = lloyd_pass.label_rows(rows, state)
     if "distances" in (dtype.names or ()):
-        labelled["distances"] = centre_distances(rows, state)
+        labelled["distances"] = lloyd_pass.centre_distances(rows, state)
     return labelled
+
+
+# -- agreement -------------------------------------------------------------------------------------
+#
+# References
+# ----------
+# Hubert & Arabie (1985), Comparing partitions, eq. 5: the adjusted Rand index; Vinh, Epps & Bailey (2010),
+# Information theoretic measures for clusterings comparison, table 2: normalised mutual information.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contingency:
+    """Counts of rows by known label and by cluster; `+` joins two sets of rows and does not round.
+
+    `labels`: array of shape (n_labels,). The distinct known labels, sorted.
+    `counts`: int64 array of shape (n_labels, n_clusters). Number of rows of each label in each cluster.
+    """
+
+    labels: NDArray[Any]
+    counts: IntArray
+
+    def __add__(self, other: Contingency) -> Contingency:
+        if self.counts.shape[1] != other.counts.shape[1]:
+            raise DataError(
+                f"cannot add counts of {self.counts.shape[1]} and {other.counts.shape[1]} clusters; "
+                "count rows of one clustering"
+            )
+        labels = np.unique(np.concatenate([self.labels, other.labels]))
+        counts = np.zeros((len(labels), self.counts.shape[1]), np.int64)
+        for part in (self, other):
+            counts[np.searchsorted(labels, part.labels)] += part.counts
+        return Contingency(labels, counts)
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def adjusted_rand_index(self) -> float:
+        """Share of pairs of rows on which both agree, corrected for chance.
+
+        1 for the same partition, 0 for agreement by chance. Two labelings with one cluster each are the same
+        partition, and so are two with one row in each cluster.
+        """
+        both, rows, columns = (
+            sum(n * (n - 1) // 2 for n in part.ravel().tolist())
+            for part in (self.counts, self.counts.sum(axis=1), self.counts.sum(axis=0))
+        )
+        pairs = self.n_samples * (self.n_samples - 1) // 2
+        # numerator and denominator times 2 · pairs are whole, and Python's integers do not overflow
+        above, below = 2 * (pairs * both - rows * columns), pairs * (rows + columns) - 2 * rows * columns
+        return 1.0 if below == 0 else above / below
+
+    @property
+    def normalized_mutual_information(self) -> float:
+        """Mutual information divided by the mean of both entropies: 1 for the same partition.
+
+        1 if both labelings have one cluster only, 0 if just one of them has.
+        """
+        shares = self.counts / max(1, self.n_samples)
+        rows, columns = shares.sum(axis=1), shares.sum(axis=0)
+        mean_entropy = (_entropy(rows) + _entropy(columns)) / 2
+        if mean_entropy == 0:
+            return 1.0
+        filled = shares > 0
+        ratios = shares[filled] / np.outer(rows, columns)[filled]
+        return float(np.clip(shares[filled] @ np.log(ratios) / mean_entropy, 0.0, 1.0))
+
+
+def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: int) -> Contingency:
+    """Count the rows of each known label in each cluster.
+
+    `labels`: array of shape (n_samples,). Known labels, of any type that can be sorted.
+    `clusters`: int array of shape (n_samples,). In [0, n_clusters).
+    """
+    found, codes = np.unique(labels, return_inverse=True)
+    counts = np.bincount(codes * n_clusters + clusters, minlength=len(found) * n_clusters)
+    return Contingency(found, counts.reshape(len(found), n_clusters).astype(np.int64))
+
+
+def _entropy(shares: FloatArray) -> float:
+    filled = shares[shares > 0]
+    return float(-(filled @ np.log(filled)))

@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rff_dist.checks import check_count, check_name, is_number
+from rff_dist.data import samples
 from rff_dist.data.blocks import Dataset, Rows
-from rff_dist.data.samples import sample_rows
-from rff_dist.engines.progress import Announcer, Rounds
-from rff_dist.engines.protocol import Engine
+from rff_dist.engines import progress, protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.features.feature_map import FeatureMap, arrays_digest
-from rff_dist.frequencies.counter import derived_seed
+from rff_dist.features import for_dataset, maps
+from rff_dist.fitting import plan
+from rff_dist.frequencies import uniforms
+from rff_dist.kmeans import lloyd_pass
 from rff_dist.kmeans.candidates import (
     ChosenRows,
     SeedChoice,
@@ -28,12 +31,8 @@ from rff_dist.kmeans.candidates import (
     weigh_points,
     weighted_inertia,
 )
-from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, ClusterSums, fraction_bits_for
-from rff_dist.kmeans.lloyd_pass import measure_tiles, pass_bytes, sum_clusters
-from rff_dist.kmeans.options import INITS, LloydOptions
-from rff_dist.numerics.machine import available_memory
-from rff_dist.numerics.runs import as_runs
-from rff_dist.ridge.plan import PROCESS_BYTES
+from rff_dist.numerics import exact_sums, machine
+from rff_dist.pca import fit
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import human_bytes, short_repr
@@ -66,7 +65,7 @@ class Clusters:
     `card`: fingerprint and columns of the dataset, and the numbers of clusters that were compared.
     """
 
-    feature_map: FeatureMap
+    feature_map: maps.FeatureMap
     centres: FloatArray
     weights: FloatArray
     inertia: float
@@ -74,7 +73,7 @@ class Clusters:
     start_inertias: tuple[float, ...]
     n_iter: int
     converged: bool
-    grid: ClusterGrid
+    grid: lloyd_pass.ClusterGrid
     card: Mapping[str, Any] = field(default_factory=dict)
 
     __repr__ = short_repr
@@ -89,13 +88,13 @@ class Clusters:
         return int((self.weights > 0).sum())
 
     @property
-    def state(self) -> Centres:
+    def state(self) -> lloyd_pass.Centres:
         """The state of passes that compare rows with these centres."""
-        return Centres(self.feature_map, self.centres[np.newaxis], self.grid)
+        return lloyd_pass.Centres(self.feature_map, self.centres[np.newaxis], self.grid)
 
     def digest(self) -> str:
         """Return the SHA-256 of all that labels depend on."""
-        return arrays_digest(self.feature_map.digest(), [self.centres], None)
+        return maps.arrays_digest(self.feature_map.digest(), [self.centres], None)
 
 
 def check_rows(dataset: Dataset, n_clusters: int) -> None:
@@ -108,7 +107,7 @@ def check_rows(dataset: Dataset, n_clusters: int) -> None:
 
 
 def check_fits(
-    dataset: Dataset, width: int, lloyd: LloydOptions, *, n_numbers: int = 1, engine: Engine
+    dataset: Dataset, width: int, lloyd: LloydOptions, *, n_numbers: int = 1, engine: protocol.Engine
 ) -> None:
     """Check that all passes, in `width` columns, fit in a worker's memory; raises PlanError otherwise."""
     check_memory(dataset, width, lloyd.n_init * n_numbers, lloyd.n_clusters, engine=engine)
@@ -117,14 +116,16 @@ def check_fits(
 
 
 def check_memory(
-    dataset: Dataset, n_components: int, n_starts: int, n_clusters: int, *, engine: Engine
+    dataset: Dataset, n_components: int, n_starts: int, n_clusters: int, *, engine: protocol.Engine
 ) -> None:
     """Check that the sums and centres of a pass fit in a worker's memory; raises PlanError otherwise."""
     blocks = inspection.blocks_of(dataset)
-    needed = PROCESS_BYTES + pass_bytes(n_components, n_starts * n_clusters, n_threads=engine.n_threads)
+    needed = plan.PROCESS_BYTES + lloyd_pass.pass_bytes(
+        n_components, n_starts * n_clusters, n_threads=engine.n_threads
+    )
     # a block as read, in float64 and in float32, and the next block, which is read ahead
     needed += blocks[0].n_samples * dataset.n_features * (2 * dataset.dtype.itemsize + 12)
-    limit = engine.worker_memory or available_memory()
+    limit = engine.worker_memory or machine.available_memory()
     if needed > limit:
         raise PlanError(
             f"a worker needs {human_bytes(needed)} for {n_starts * n_clusters:_} centres "
@@ -143,9 +144,9 @@ class ClusteringJob:
     """
 
     dataset: Dataset
-    feature_map: FeatureMap
-    grid: ClusterGrid
-    engine: Engine
+    feature_map: maps.FeatureMap
+    grid: lloyd_pass.ClusterGrid
+    engine: protocol.Engine
     sum_of_squared_norms: float = 0.0
     variance: float = 0.0
 
@@ -164,23 +165,23 @@ class ClusteringJob:
 
     def expect(self, label: str, limit: int) -> None:
         """Tell the engine's observers how many passes there will be at most."""
-        Announcer(self.engine.observers)(Rounds(label, limit))
+        progress.Announcer(self.engine.observers)(progress.Rounds(label, limit))
 
-    def centres(self, values: FloatArray, *, counts: tuple[int, ...] = ()) -> Centres:
+    def centres(self, values: FloatArray, *, counts: tuple[int, ...] = ()) -> lloyd_pass.Centres:
         """Return the state of a pass that compares rows with centres."""
-        return Centres(self.feature_map, values, self.grid, counts)
+        return lloyd_pass.Centres(self.feature_map, values, self.grid, counts)
 
-    def sums(self, state: Centres, *, label: str = "lloyd") -> ClusterSums:
+    def sums(self, state: lloyd_pass.Centres, *, label: str = "lloyd") -> lloyd_pass.ClusterSums:
         """Run a Lloyd pass with a state's centres; raises PlanError if a worker's memory is too small."""
         n_init, n_clusters, n_components = state.values.shape
         check_memory(self.dataset, n_components, n_init, n_clusters, engine=self.engine)
-        sums = self.run(sum_clusters, state, label=label)
+        sums = self.run(lloyd_pass.sum_clusters, state, label=label)
         inspection.check_counted(sums.n_samples, self.dataset.n_samples)
         return sums
 
 
 def measure(
-    dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, *, engine: Engine
+    dataset: Dataset, feature_map: maps.FeatureMap, moments: Moments | None, *, engine: protocol.Engine
 ) -> ClusteringJob:
     """Fix the grid of the sums, and measure norms and variance, in one or two passes.
 
@@ -189,14 +190,17 @@ def measure(
     """
     weight_exponent = 0 if moments is None else passes.weight_grid(moments).exponent
     job = ClusteringJob(
-        dataset, feature_map, ClusterGrid(fraction_bits_for(dataset.n_samples), weight_exponent), engine
+        dataset,
+        feature_map,
+        lloyd_pass.ClusterGrid(lloyd_pass.fraction_bits_for(dataset.n_samples), weight_exponent),
+        engine,
     )
     if not feature_map.bounded or feature_map.whitener is not None:
-        largest = job.run(measure_tiles, feature_map, label="measure", combine=np.maximum)
+        largest = job.run(lloyd_pass.measure_tiles, feature_map, label="measure", combine=np.maximum)
         exponents = np.where(largest > 0, np.frexp(largest)[1], 0)
-        job = replace(job, grid=replace(job.grid, exponents=as_runs(exponents)))
+        job = replace(job, grid=replace(job.grid, exponents=exact_sums.as_runs(exponents)))
     origin = job.centres(np.zeros((1, 1, feature_map.n_components)))
-    sums = job.run(partial(sum_clusters, squared_norms=True), origin, label="norms")
+    sums = job.run(partial(lloyd_pass.sum_clusters, squared_norms=True), origin, label="norms")
     inspection.check_counted(sums.n_samples, dataset.n_samples)
     squared_norms = sums.sum_of_squared_norms(origin)
     mean = sums.means(origin)
@@ -208,7 +212,7 @@ def measure(
     return replace(job, sum_of_squared_norms=squared_norms, variance=variance)
 
 
-def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatArray:
+def read_centres(init: Any, feature_map: maps.FeatureMap, n_clusters: int) -> FloatArray:
     """Return given centres in Z, of shape (n_clusters, n_components).
 
     `init`: array-like of shape (n_clusters, n_features) or (n_clusters, n_components). Rows of inputs, which
@@ -295,13 +299,18 @@ def choose_starts(candidates: Candidates, lloyd: LloydOptions, numbers: Sequence
     counts = tuple(number for number in numbers for _ in range(lloyd.n_init))
     values = np.zeros((len(counts), max(numbers), candidates.points.shape[1]))
     for i, number in enumerate(counts):
-        values[i, :number] = _choose_start(candidates, number, derived_seed(lloyd.seed, i % lloyd.n_init))
+        values[i, :number] = _choose_start(
+            candidates, number, uniforms.derived_seed(lloyd.seed, i % lloyd.n_init)
+        )
     return Starts(values, counts, len(candidates.points))
 
 
 def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:
     points, weights = candidates.points, candidates.weights
-    chosen = [choose_centres(points, weights, n_clusters, seed=own) for own in (seed, derived_seed(seed, 0))]
+    chosen = [
+        choose_centres(points, weights, n_clusters, seed=own)
+        for own in (seed, uniforms.derived_seed(seed, 0))
+    ]
     if len(chosen[0]) < n_clusters:
         logger.warning("%d candidates for %d centres are distinct", len(chosen[0]), n_clusters)
         # a repeated centre gets no rows, since ties go to the lowest index
@@ -315,7 +324,7 @@ def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatAr
 
 def _sample_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     """Return the distinct rows of a seeded sample as candidates."""
-    X, _, weights = sample_rows(job.dataset, lloyd.seed, n_rows=_sample_size(lloyd.n_clusters))
+    X, _, weights = samples.sample_rows(job.dataset, lloyd.seed, n_rows=_sample_size(lloyd.n_clusters))
     inputs = job.feature_map.prepare(X)
     _, first, groups = np.unique(inputs, axis=0, return_index=True, return_inverse=True)
     counts = np.bincount(groups.ravel(), weights=weights).astype(np.float64)
@@ -327,7 +336,7 @@ def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
 
     Bahmani et al. (2012), Alg. 2, but each round draws exactly 4 · n_clusters rows, not so many on average.
     """
-    X, _, _ = sample_rows(job.dataset, lloyd.seed, n_rows=1)
+    X, _, _ = samples.sample_rows(job.dataset, lloyd.seed, n_rows=1)
     drawn = job.feature_map.transform(X, dtype=np.float64)
     size = OVERSAMPLING * lloyd.n_clusters
     job.expect("candidates", ROUNDS)
@@ -338,8 +347,93 @@ def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
         drawn = np.concatenate([drawn, chosen.features])
         if len(chosen.keys) < size:  # every other row is at a candidate
             break
-    sums: ClusterSums = job.run(weigh_points, job.centres(drawn[np.newaxis]), label="weights")
+    sums: lloyd_pass.ClusterSums = job.run(weigh_points, job.centres(drawn[np.newaxis]), label="weights")
     inspection.check_counted(sums.n_samples, job.dataset.n_samples)
     weights = sums.cluster_weights(job.grid)[0]
     counts = weights > 0
     return Candidates(drawn[counts], weights[counts])
+
+
+# -- the options of k-means, checked once ----------------------------------------------------------
+
+
+INITS = ("k-means||", "k-means++")
+
+
+@dataclass(frozen=True)
+class ClusterSpace(for_dataset.FeatureOptions):
+    """Features to cluster in, or their leading principal components.
+
+    `n_principal`: number of leading principal components in whose scores clusters are found, which takes a
+      pass of O(n_samples · n_components²). By default clusters are found in the features themselves.
+    `normalize`: {None, "degree"}. With "degree" the principal components are those of degree-normalised
+      features. This is spectral clustering by the random walk's leading eigenfunctions, each times the root
+      of its eigenvalue.
+    Raises InvalidParameterError if a value is out of range.
+
+    Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral clustering, Sec. 4;
+    Shi & Malik (2000).
+    """
+
+    n_principal: int | None = None
+    normalize: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for_dataset.check_without_targets(self.length_scale)
+        fit.check_normalize(self.normalize)
+        if self.n_principal is None:
+            if self.normalize is not None:
+                raise InvalidParameterError(
+                    f"`normalize` is {self.normalize!r} without `n_principal`; it applies to principal "
+                    "components only: say how many, for example one less than clusters"
+                )
+        elif check_count(self.n_principal, "n_principal") > self.n_components:
+            raise InvalidParameterError(
+                f"`n_principal` is {self.n_principal}, above `n_components`={self.n_components}, of which "
+                "principal components are made; lower it, or draw more features"
+            )
+
+    @property
+    def width(self) -> int:
+        """Largest possible number of columns in which clusters are found."""
+        return self.n_components if self.n_principal is None else self.n_principal
+
+
+@dataclass(frozen=True, eq=False)
+class LloydOptions:
+    """How k-means finds clusters.
+
+    `n_clusters`: number of clusters; the largest, if several numbers share the passes.
+    `init`: "k-means||", "k-means++" or array. "k-means||" draws 4 · n_clusters candidates in each of two
+      passes, weights them in another, and chooses centres among them by k-means++ and local search.
+      "k-means++" takes a seeded sample of 4,096 rows as candidates; so does "k-means||" for a dataset no
+      larger than that. An array gives the centres: inputs, of shape (n_clusters, n_features), or centres in
+      Z, of shape (n_clusters, n_components).
+    `n_init`: number of starts, with different centres chosen among the same candidates; they share each pass.
+    `max_iter`: largest number of Lloyd passes.
+    `tol`: a start stops when the sum of its centres' squared shifts is at most this share of the mean
+      variance of Z's columns. With 0 it stops when no centre moved at all, so that no label changed.
+    `seed`: seed of the starts and of samples of rows.
+    Raises InvalidParameterError if a value is out of range.
+    """
+
+    n_clusters: int = 8
+    _: KW_ONLY
+    init: str | NDArray[Any] = "k-means||"
+    n_init: int = 1
+    max_iter: int = 300
+    tol: float = 1e-4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_clusters", "n_init", "max_iter"):
+            check_count(getattr(self, name), name)
+        if not is_number(self.tol) or not 0 <= self.tol < np.inf:
+            raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number of at least 0")
+        if isinstance(self.init, str):
+            check_name(self.init, INITS, "init", also=", or an array of centres")
+        elif self.n_init != 1:
+            raise InvalidParameterError(
+                f"`n_init` is {self.n_init} beside given centres, which are one start; leave it out"
+            )

@@ -1,13 +1,13 @@
 """Ridge for one alpha by a Cholesky factorisation in tiles.
 
-See `rff_dist.numerics.triangular` for the tiles.
+See `rff_dist.numerics.cholesky` for the tiles.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
 
 import numpy as np
@@ -15,17 +15,15 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.errors import SolveError
-from rff_dist.numerics.eigen import decompose
-from rff_dist.numerics.normal_equations import NormalEquations
+from rff_dist.numerics import eigen, machine
 from rff_dist.numerics.solution import (
+    NormalEquations,
     RidgeSolution,
     SolveStatus,
     check_alpha,
     check_equations,
     make_solution,
 )
-from rff_dist.numerics.threads import tile_pool
-from rff_dist.numerics.triangular import cholesky_in_place, solve_factored
 from rff_dist.typing import FloatArray
 
 _BY_TARGET = (
@@ -64,7 +62,7 @@ def solve_cholesky(
     prepared = replace(equations, gram=np.ascontiguousarray(equations.gram, dtype=np.float64))
     different = np.unique(penalty)
     parts = []
-    with tile_pool() as pool:
+    with machine.tile_pool() as pool:
         floor = max(rounding_floor(prepared.gram), prepared.gram_error)
         for value in different.tolist():
             targets = np.flatnonzero(penalty == value)
@@ -117,7 +115,7 @@ def _solve_shared(
     nearly_singular = broken_at is None and alpha < floor and smallest_eigenvalue(factor, pool) < floor
     if broken_at is not None or (nearly_singular and alpha == 0.0):
         del factor  # before the eigensolver takes three arrays of its size
-        return decompose(equations).solve(alpha)
+        return eigen.decompose(equations).solve(alpha)
     if nearly_singular:
         warnings.warn(
             f"alpha={alpha:.3g} is below the floor {floor:.3g}, the rounding error of the Gram's "
@@ -177,3 +175,206 @@ def _join(parts: Sequence[tuple[NDArray[np.intp], RidgeSolution]]) -> RidgeSolut
         floor=max(s.floor for s in solutions),
         status=max((s.status for s in solutions), key=list(SolveStatus).index),
     )
+
+
+# -- cholesky factors in tiles, and solutions with them --------------------------------------------
+#
+# LAPACK's own factorisation is as fast, but in it threaded OpenBLAS kills the process above some 14,000
+# components (numpy issue 19685). Here every BLAS call runs on one thread and covers one tile, and a thread
+# pool runs the tiles. So the bits do not depend on the number of threads either.
+
+
+# Right-hand sides, and rows, that are solved together. The numbers are fixed, because bits depend on them.
+STRIP_COLUMNS = 256
+_PANEL_ROWS = 64
+
+
+def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
+    """Factor matrix = U'U, writing U over the upper triangle.
+
+    Tile (j, i) waits for the tiles above it in columns j and i, then for its diagonal tile. Tiles enter the
+    pool row by row, and a pool starts tasks in the order in which they enter. So each waits only for tasks
+    that have started, and there is no deadlock.
+
+    `matrix`: C-ordered float64 array of shape (n_components, n_components). Symmetric positive definite; the
+      part below its diagonal tiles is neither read nor written.
+    `pool`: where tiles run. BLAS must be limited to one thread meanwhile.
+    Returns None when it succeeded, else the component at which the matrix proved not positive definite.
+    Source: Golub & Van Loan, Matrix Computations, 4th ed., section 4.2.6 (block Cholesky, here left-looking).
+    """
+    tiles = tiles_of(len(matrix))
+    done: dict[tuple[int, int], Future[None]] = {}
+    for j, rows in enumerate(tiles):
+        for i, columns in enumerate(tiles[j:], start=j):
+            above = [done[j - 1, j], done[j - 1, i]] if j else []
+            diagonal = done[j, j] if i > j else None
+            done[j, i] = pool.submit(_factor_tile, matrix, rows, columns, above=above, diagonal=diagonal)
+    try:
+        for future in done.values():
+            future.result()
+    except _NotPositiveDefiniteError as error:
+        wait(done.values())
+        return int(error.args[0])
+    return None
+
+
+class _NotPositiveDefiniteError(Exception):
+    """The argument is the component at which the matrix proved not to be positive definite."""
+
+
+def _factor_tile(
+    matrix: FloatArray,
+    rows: slice,
+    columns: slice,
+    *,
+    above: Sequence[Future[None]],
+    diagonal: Future[None] | None,
+) -> None:
+    for future in above:
+        future.result()
+    tile = np.ascontiguousarray(matrix[rows, columns])
+    if rows.start:
+        # matmul, unlike SciPy's wrappers of BLAS, lets other threads run meanwhile
+        tile = tile - matrix[: rows.start, rows].T @ matrix[: rows.start, columns]
+    if diagonal is None:
+        # LAPACK's order is the transposed one: the lower triangle of tile.T is the upper one of tile
+        lower, stopped = scipy.linalg.lapack.dpotrf(tile.T, lower=1, clean=0, overwrite_a=1)
+        if stopped:
+            raise _NotPositiveDefiniteError(rows.start + stopped - 1)
+        matrix[rows, columns] = lower.T
+    else:
+        diagonal.result()
+        matrix[rows, columns] = _solve_tile(matrix[rows, rows], tile, transposed=True)
+
+
+def solve_factored(
+    factor: FloatArray, right_hand_sides: FloatArray, pool: Executor
+) -> tuple[FloatArray, FloatArray]:
+    """Solve U'U·w = b for many right-hand sides, and give b'w = ‖U⁻ᵀb‖² for each.
+
+    Strips of 256 right-hand sides run side by side in the pool; 2·n_components² operations each.
+
+    `factor`: C-ordered float64 array of shape (n_components, n_components). U in its upper triangle.
+    `right_hand_sides`: float64 array of shape (n_components, n_targets). b.
+    `pool`: where strips run. BLAS must be limited to one thread meanwhile.
+    Returns `solutions`, float64 array of shape (n_components, n_targets).
+    Returns `quadratic_forms`, float64 array of shape (n_targets,).
+    """
+
+    def solve(strip: FloatArray) -> tuple[FloatArray, FloatArray]:
+        x = np.array(strip, dtype=np.float64, order="C")
+        solve_transposed(factor, x)
+        quadratic_forms = np.square(x).sum(axis=0)
+        solve_upper(factor, x)
+        return x, quadratic_forms
+
+    n_targets = right_hand_sides.shape[1]
+    strips = [right_hand_sides[:, s : s + STRIP_COLUMNS] for s in range(0, n_targets, STRIP_COLUMNS)]
+    solved = list(pool.map(solve, strips))
+    return np.hstack([s for s, _ in solved]), np.hstack([q for _, q in solved])
+
+
+def solve_transposed(factor: FloatArray, x: FloatArray) -> None:
+    """Overwrite x by U⁻ᵀx.
+
+    `factor`: float64 array of shape (n_components, n_components). U in its upper triangle.
+    `x`: C-ordered float64 array of shape (n_components, n_columns).
+    """
+    for rows in tiles_of(len(factor)):
+        x[rows] -= factor[: rows.start, rows].T @ x[: rows.start]
+        x[rows] = _solve_tile(factor[rows, rows], x[rows], transposed=True)
+
+
+def solve_upper(factor: FloatArray, x: FloatArray) -> None:
+    """Overwrite x by U⁻¹x; arguments as for `solve_transposed`."""
+    for rows in reversed(tiles_of(len(factor))):
+        x[rows] -= factor[rows, rows.stop :] @ x[rows.stop :]
+        x[rows] = _solve_tile(factor[rows, rows], x[rows], transposed=False)
+
+
+def multiply_upper_in_place(left: FloatArray, right: FloatArray, pool: Executor) -> None:
+    """Overwrite U by U·T, strip by strip of rows, in n_components³ / 3 operations.
+
+    `left`: C-ordered float64 array of shape (n_components, n_components). U in its upper triangle.
+    `right`: float64 array of the same shape. T, with zeros below its diagonal.
+    `pool`: where strips run. BLAS must be limited to one thread meanwhile.
+    """
+    tiles = tiles_of(len(left))
+
+    def multiply(i: int) -> None:
+        rows = tiles[i]
+        strip = np.triu(left[rows, rows.start :])
+        for columns in tiles[i:]:
+            upper = right[rows.start : columns.stop, columns]
+            left[rows, columns] = strip[:, : len(upper)] @ upper
+
+    list(pool.map(multiply, range(len(tiles))))
+
+
+def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> None:
+    """Overwrite a symmetric matrix A by U⁻ᵀAU⁻¹, in 4/3·n_components³ operations without a second array.
+
+    First B = U⁻ᵀA takes the place of A, a strip of columns at a time. Then (U⁻ᵀB')' takes that of B, a strip
+    of rows at a time: only its lower triangle is solved for, and mirrored in the end.
+
+    `matrix`: C-ordered float64 array of shape (n_components, n_components). All of it is read.
+    `factor`: C-ordered float64 array of the same shape. U in its upper triangle.
+    `pool`: where strips run. BLAS must be limited to one thread meanwhile.
+    """
+    n = len(matrix)
+    strips = [slice(start, min(start + STRIP_COLUMNS, n)) for start in range(0, n, STRIP_COLUMNS)]
+
+    def from_left(strip: slice) -> None:
+        columns = np.ascontiguousarray(matrix[:, strip])
+        solve_transposed(factor, columns)
+        matrix[:, strip] = columns
+
+    def from_right(strip: slice) -> None:
+        rows = np.ascontiguousarray(matrix[strip, : strip.stop].T)
+        solve_transposed(factor[: strip.stop, : strip.stop], rows)
+        matrix[strip, : strip.stop] = rows.T
+
+    def mirror(strip: slice) -> None:
+        matrix[: strip.start, strip] = matrix[strip, : strip.start].T
+        square = matrix[strip, strip]
+        square[:] = np.tril(square) + np.tril(square, -1).T
+
+    for step, order in ((from_left, strips), (from_right, strips[::-1]), (mirror, strips)):
+        list(pool.map(step, order))  # the longest strips first
+
+
+def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
+    """Overwrite V by V·U⁻¹, in n_components² operations a row.
+
+    Panels of 64 rows, the last one padded, run side by side in the pool. So a row's bits do not depend on the
+    rows beside it.
+
+    `rows`: float64 array of shape (n_samples, n_components). V.
+    `factor`: float64 array of shape (n_components, n_components). U in its upper triangle.
+    `pool`: where panels run. BLAS must be limited to one thread meanwhile.
+    """
+
+    def solve(start: int) -> None:
+        panel = rows[start : start + _PANEL_ROWS]
+        columns = np.zeros((rows.shape[1], _PANEL_ROWS))
+        columns[:, : len(panel)] = panel.T
+        solve_transposed(factor, columns)
+        panel[:] = columns[:, : len(panel)].T
+
+    list(pool.map(solve, range(0, len(rows), _PANEL_ROWS)))
+
+
+def _solve_tile(upper: FloatArray, x: FloatArray, *, transposed: bool) -> FloatArray:
+    """U⁻ᵀx or U⁻¹x for one tile; `x` is used up."""
+    lower = np.ascontiguousarray(upper).T
+    solved: FloatArray = scipy.linalg.blas.dtrsm(
+        1.0, lower, x.T, side=1, lower=1, trans_a=int(transposed), overwrite_b=1
+    )
+    return solved.T
+
+
+def tiles_of(n_components: int) -> list[slice]:
+    """Return the tiles of a factorisation: 256 components wide, 512 above 8,192."""
+    # Measured with 2 threads: 256 is best up to 8,192 (small tiles keep all threads busy), 512 at 16,384.
+    size = 256 if n_components <= 8_192 else 512
+    return [slice(start, min(start + size, n_components)) for start in range(0, n_components, size)]

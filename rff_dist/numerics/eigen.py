@@ -11,17 +11,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import SolveError
-from rff_dist.numerics.machine import available_cores
-from rff_dist.numerics.normal_equations import EquationFacts, NormalEquations
-from rff_dist.numerics.solution import (
-    RidgeSolution,
-    SolveStatus,
-    check_alpha,
-    check_equations,
-    make_solution,
-    rss_error_bound,
-)
-from rff_dist.numerics.threads import limit_blas
+from rff_dist.numerics import machine, solution
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -35,7 +25,7 @@ _LAPACK = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RidgeSpectrum(EquationFacts):
+class RidgeSpectrum(solution.EquationFacts):
     """Normal equations in the eigenbasis of their Gram, A = QΛQ'.
 
     `eigenvalues`: float64 array of shape (n_components,). Ascending; those at or below `floor` are set to 0.
@@ -59,7 +49,7 @@ class RidgeSpectrum(EquationFacts):
         """Eigenvalues above the floor."""
         return len(self.eigenvalues) - self.n_clipped
 
-    def solve(self, alpha: ArrayLike) -> RidgeSolution:
+    def solve(self, alpha: ArrayLike) -> solution.RidgeSolution:
         """Solve for one alpha, or one per target, in O(n_components² · n_targets).
 
         Directions whose eigenvalue was clipped get no weight, so alpha = 0 on a singular system
@@ -70,7 +60,7 @@ class RidgeSpectrum(EquationFacts):
           is below the floor.
         Raises InvalidParameterError if alpha is negative, not finite or of a wrong shape.
         """
-        penalty = check_alpha(alpha, self.projected_moments.shape[1])
+        penalty = solution.check_alpha(alpha, self.projected_moments.shape[1])
         deficient = self.n_clipped > 0 and bool(((penalty < self.floor) | (penalty == 0)).any())
         if deficient:
             warnings.warn(
@@ -81,16 +71,16 @@ class RidgeSpectrum(EquationFacts):
                 stacklevel=2,
             )
         weights = self._filter(penalty) * self.projected_moments
-        with limit_blas(1):  # the same bits for any thread setting that the environment holds
+        with machine.limit_blas(1):  # the same bits for any thread setting that the environment holds
             coefficients = self.eigenvectors @ weights[len(weights) - self.eigenvectors.shape[1] :]
-        return make_solution(
+        return solution.make_solution(
             self,
             coefficients,
             penalty,
             rss=self._signed_rss(penalty[np.newaxis])[0],
             effective_rank=self.effective_rank,
             floor=self.floor,
-            status=SolveStatus.RANK_DEFICIENT if deficient else SolveStatus.OK,
+            status=solution.SolveStatus.RANK_DEFICIENT if deficient else solution.SolveStatus.OK,
         )
 
     def residual_sum_of_squares(self, alphas: ArrayLike) -> FloatArray:
@@ -104,7 +94,7 @@ class RidgeSpectrum(EquationFacts):
 
     def rss_error_bound(self, alphas: ArrayLike) -> FloatArray:
         """Bound the rounding error of `residual_sum_of_squares(alphas)`, shape (n_alphas, n_targets)."""
-        return rss_error_bound(
+        return solution.rss_error_bound(
             self._squared_norms(self._column(alphas)),
             self.total_sum_of_squares,
             n_components=len(self.eigenvalues),
@@ -143,7 +133,7 @@ class RidgeSpectrum(EquationFacts):
 
     def _column(self, alphas: ArrayLike) -> FloatArray:
         values = np.atleast_1d(np.asarray(alphas))
-        return check_alpha(values, len(values))[:, np.newaxis]
+        return solution.check_alpha(values, len(values))[:, np.newaxis]
 
     def _filter(self, penalty: FloatArray) -> FloatArray:
         """Compute 1/(λ + alpha), and 0 for clipped eigenvalues; shape (n_components, 1 or n_targets)."""
@@ -167,7 +157,7 @@ class RidgeSpectrum(EquationFacts):
         return np.stack(rows)
 
 
-def decompose(equations: NormalEquations) -> RidgeSpectrum:
+def decompose(equations: solution.NormalEquations) -> RidgeSpectrum:
     """Decompose normal equations for a whole path of alpha.
 
     Takes O(n_components³), some 20 times a Cholesky factorisation, and three more float64 arrays of
@@ -180,8 +170,8 @@ def decompose(equations: NormalEquations) -> RidgeSpectrum:
     Eigenvalues at or below the floor are set to 0, and their number is kept and logged.
     Raises SolveError if the equations hold NaN or infinity, or the eigenvalues do not converge.
     """
-    check_equations(equations)
-    threads = available_cores()
+    solution.check_equations(equations)
+    threads = machine.available_cores()
     n_components = len(equations.gram)
     if n_components > MAX_THREADED_COMPONENTS and threads > 1:
         logger.debug("eigenvalues of %d components on one thread: threaded BLAS crashes there", n_components)
@@ -189,7 +179,7 @@ def decompose(equations: NormalEquations) -> RidgeSpectrum:
     if n_components <= MIN_THREADED_COMPONENTS:
         threads = 1
     gram = np.asarray(equations.gram, dtype=np.float64)
-    with limit_blas(threads):
+    with machine.limit_blas(threads):
         few = 2 * equations.n_samples <= n_components
         found = _eigh_of_low_rank(gram, equations.n_samples, equations.gram_error) if few else None
         eigenvalues, eigenvectors = found or _eigh(gram, threads)
@@ -249,7 +239,7 @@ def _eigh_of_low_rank(
     return eigenvalues, (basis @ rotation)[:, ::-1]
 
 
-def clip(equations: NormalEquations, eigenvalues: FloatArray) -> tuple[float, int]:
+def clip(equations: solution.NormalEquations, eigenvalues: FloatArray) -> tuple[float, int]:
     """Return the rounding error of a Gram's eigenvalues, and how many of them are not above it.
 
     The error is n_components · eps · (largest), the error of the sums' grid, or the size of the most negative
@@ -282,7 +272,10 @@ def clip(equations: NormalEquations, eigenvalues: FloatArray) -> tuple[float, in
 
 
 def _spectrum_of(
-    equations: NormalEquations, eigenvalues: FloatArray, eigenvectors: FloatArray, projected: FloatArray
+    equations: solution.NormalEquations,
+    eigenvalues: FloatArray,
+    eigenvectors: FloatArray,
+    projected: FloatArray,
 ) -> RidgeSpectrum:
     floor, n_clipped = clip(equations, eigenvalues)
     clipped = np.arange(len(eigenvalues)) < n_clipped
@@ -292,5 +285,5 @@ def _spectrum_of(
         projected_moments=np.where(clipped[:, np.newaxis], 0.0, projected),
         floor=floor,
         n_clipped=n_clipped,
-        **{one.name: getattr(equations, one.name) for one in fields(EquationFacts)},
+        **{one.name: getattr(equations, one.name) for one in fields(solution.EquationFacts)},
     )

@@ -184,3 +184,22 @@ def add_fields[S](one: S, other: S, **given: Any) -> S:
     names = [field.name for field in fields(left) if field.name not in given]
     total: S = replace(left, **{name: getattr(left, name) + getattr(other, name) for name in names}, **given)
     return total
+
+
+# -- vectors with long stretches of one value as runs of (count, value) ----------------------------
+
+
+type Runs = tuple[tuple[int, float], ...]
+
+
+def expand(runs: Runs) -> NDArray[np.float64]:
+    """Return runs of (count, value) as an array with one value per place."""
+    counts, values = zip(*runs, strict=True)
+    return np.repeat(np.asarray(values, np.float64), counts)
+
+
+def as_runs(values: NDArray[Any]) -> Runs:
+    """Return a vector as runs of (count, value)."""
+    starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
+    counts = np.diff(np.r_[starts, len(values)])
+    return tuple(zip(counts.tolist(), values[starts].tolist(), strict=True))

@@ -27,10 +27,7 @@ import numpy as np
 import scipy
 
 from rff_dist.errors import SolveError
-from rff_dist.numerics.cholesky import rounding_floor
-from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.threads import limit_blas, tile_pool
-from rff_dist.numerics.triangular import cholesky_in_place, solve_transposed, solve_upper, tiles_of
+from rff_dist.numerics import cholesky, machine, solution
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -78,7 +75,7 @@ class PenalizedLoss:
     """
 
     loss: LossFunction
-    equations: NormalEquations
+    equations: solution.NormalEquations
     penalty: float
     curvature: float
     reference: float
@@ -99,7 +96,9 @@ def minimize_loss(
     Raises SolveError if the Gram is not positive semi-definite.
     """
     search, goal = _Search(problem, (coefficients, intercept)), tol * problem.reference
-    with limit_blas(1):  # else the bits of L-BFGS's own products would depend on the number of threads
+    with machine.limit_blas(
+        1
+    ):  # else the bits of L-BFGS's own products would depend on the number of threads
         ending = _run(search, goal=goal, max_iter=max_iter)
     converged = search.excess <= goal
     if not converged:
@@ -167,7 +166,7 @@ class _Search:
         """Return the vector of the coefficients and the intercept to start from."""
         coefficients, intercept = self._start
         scaled = np.empty(coefficients.shape)
-        for rows in tiles_of(len(scaled)):
+        for rows in cholesky.tiles_of(len(scaled)):
             scaled[rows] = np.triu(self._factor[rows, rows]) @ coefficients[rows]
             scaled[rows] += self._factor[rows, rows.stop :] @ coefficients[rows.stop :]
         if self._intercept_scale is None:
@@ -179,7 +178,7 @@ class _Search:
         """Return W and b."""
         values = point.reshape(-1, len(self._start[1]))
         coefficients = np.array(values[: len(self._factor)], order="C")
-        solve_upper(self._factor, coefficients)
+        cholesky.solve_upper(self._factor, coefficients)
         if self._intercept_scale is None:
             return coefficients, self._start[1]
         return coefficients, values[-1] / self._intercept_scale - self._means @ coefficients
@@ -191,7 +190,7 @@ class _Search:
         self.n_evaluations += 1
         objective = loss + penalty * float(np.square(coefficients).sum())
         slope = slope - np.outer(self._means, intercept_slope) + 2.0 * penalty * coefficients
-        solve_transposed(self._factor, slope)
+        cholesky.solve_transposed(self._factor, slope)
         gradient = slope.ravel()
         if self._intercept_scale is not None:
             gradient = np.append(gradient, intercept_slope / self._intercept_scale)
@@ -203,12 +202,12 @@ class _Search:
 def _factor(problem: PenalizedLoss) -> FloatArray:
     """Factor h·A + 2·penalty·I in the Gram's place; eigenvalues below the floor are lifted to it."""
     matrix, penalty, curvature = problem.equations.gram, problem.penalty, problem.curvature
-    with tile_pool() as pool:
-        floor = max(rounding_floor(matrix), problem.equations.gram_error)
+    with machine.tile_pool() as pool:
+        floor = max(cholesky.rounding_floor(matrix), problem.equations.gram_error)
         matrix *= curvature
         # above 0 even where all features are 0
         matrix.flat[:: len(matrix) + 1] += max(2.0 * penalty, 2.0 * curvature * floor, np.finfo(float).tiny)
-        broken_at = cholesky_in_place(matrix, pool)
+        broken_at = cholesky.cholesky_in_place(matrix, pool)
     if broken_at is not None:
         raise SolveError(
             f"the Gram is not positive semi-definite: with a penalty of {penalty:.3g} its factorisation "

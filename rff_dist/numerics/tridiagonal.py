@@ -19,10 +19,8 @@ import numpy as np
 import scipy
 
 from rff_dist.errors import SolveError
-from rff_dist.numerics.eigen import clip
-from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.solution import check_equations
-from rff_dist.numerics.threads import limit_blas
+from rff_dist.numerics import eigen, machine
+from rff_dist.numerics.solution import NormalEquations, check_equations
 from rff_dist.typing import FloatArray
 
 _BLOCK = 64  # columns that LAPACK reduces or applies together, which decides the size of its work arrays
@@ -55,7 +53,7 @@ class Tridiagonal:
         reflectors = np.array(matrix, np.float64, order="C").T
         diagonal, work = np.empty(n), np.empty(n * _BLOCK)
         off_diagonal, scales = np.zeros((2, max(1, n - 1)))
-        with limit_blas(1):
+        with machine.limit_blas(1):
             _call("dsytrd", b"L", n, reflectors, n, diagonal, off_diagonal, scales, work, len(work))
         return cls(reflectors, scales, diagonal, off_diagonal)
 
@@ -66,7 +64,7 @@ class Tridiagonal:
         """
         n = len(self.diagonal)
         try:
-            with limit_blas(1):
+            with machine.limit_blas(1):
                 found: FloatArray = scipy.linalg.eigvalsh_tridiagonal(
                     self.diagonal, self.off_diagonal[: n - 1], lapack_driver="sterf", check_finite=False
                 )
@@ -153,7 +151,7 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
     check_equations(equations)
     form = Tridiagonal.of(equations.gram)
     found = form.eigenvalues()
-    rounding_error, n_clipped = clip(equations, found)
+    rounding_error, n_clipped = eigen.clip(equations, found)
     return RidgeTridiagonal(
         form=form,
         eigenvalues=np.where(np.arange(len(found)) < n_clipped, 0.0, found),

@@ -22,19 +22,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rff_dist.data.blocks import Rows
-from rff_dist.data.checks import check_finite, check_targets
+from rff_dist.data import blocks
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
-from rff_dist.features.feature_map import FeatureMap, arrays_digest
-from rff_dist.numerics.eigen import decompose
-from rff_dist.numerics.exact_sums import ExactSum, add_fields
-from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.threads import share_out
-from rff_dist.ridge.linear_model import LinearModel, predict_rows
-from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from rff_dist.statistics.gram_products import sums_of_z
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import tile_rows
+from rff_dist.features import maps
+from rff_dist.fitting import predicting
+from rff_dist.numerics import eigen, exact_sums, machine, solution
+from rff_dist.statistics import accumulate, gram_products, ridge_statistics, specs
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
@@ -65,7 +58,9 @@ class PrincipalComponents:
     __repr__ = short_repr
 
 
-def principal_components(statistics: RidgeStatistics, n_components: int) -> PrincipalComponents:
+def principal_components(
+    statistics: ridge_statistics.RidgeStatistics, n_components: int
+) -> PrincipalComponents:
     """Compute the leading principal components of the features, O(D³) for D features.
 
     n is the number of observations: if weights repeat rows, these count as repetitions. Otherwise the
@@ -84,7 +79,9 @@ def principal_components(statistics: RidgeStatistics, n_components: int) -> Prin
     return _decomposed(equations, n_components, divisor=statistics.sum_of_weights * (n - 1) / max(n, 1))
 
 
-def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float) -> PrincipalComponents:
+def _decomposed(
+    equations: solution.NormalEquations, n_components: int, *, divisor: float
+) -> PrincipalComponents:
     width, n_samples = len(equations.gram), equations.n_samples
     if n_samples < 2:
         raise StatisticsError(
@@ -96,7 +93,7 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
             "that principal components are made of"
         )
     # `decompose` is made for ridge, so give it a target of zeros
-    spectrum = decompose(
+    spectrum = eigen.decompose(
         replace(
             equations,
             moments=np.zeros((width, 1)),
@@ -152,22 +149,22 @@ class FeatureSums:
     """
 
     n_samples: int
-    weight: ExactSum
-    raw: ExactSum
+    weight: exact_sums.ExactSum
+    raw: exact_sums.ExactSum
 
-    __add__ = add_fields
+    __add__ = exact_sums.add_fields
 
 
-def sum_features(rows: Rows, feature_map: FeatureMap) -> FeatureSums:
+def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FeatureSums:
     """Return the sums of a block's features, O(n_samples · n_components · n_features).
 
     Raises DataError if values are not finite, or a weight is negative.
     """
     inputs = feature_map.prepare(rows.X)
-    check_finite(replace(rows, y=None), inputs)
+    blocks.check_finite(replace(rows, y=None), inputs)
     weights = np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
     sums = np.zeros(feature_map.n_components)
-    height = min(tile_rows(feature_map.n_components), max(1, len(inputs)))
+    height = min(specs.tile_rows(feature_map.n_components), max(1, len(inputs)))
 
     def add(components: tuple[int, int]) -> None:
         start, stop = components
@@ -179,8 +176,10 @@ def sum_features(rows: Rows, feature_map: FeatureMap) -> FeatureSums:
                 feature_map.fill(tile, features, start, stop)
                 sums[start:stop] += features @ weights[first : first + height]
 
-    share_out(add, feature_map.stripes)
-    return FeatureSums(len(inputs), ExactSum.of(np.asarray(weights.sum())), ExactSum.of(sums))
+    machine.share_out(add, feature_map.stripes)
+    return FeatureSums(
+        len(inputs), exact_sums.ExactSum.of(np.asarray(weights.sum())), exact_sums.ExactSum.of(sums)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,9 +194,9 @@ class Degrees:
     floor: float
 
 
-def degrees_from(sums: FeatureSums, feature_map: FeatureMap) -> Degrees:
+def degrees_from(sums: FeatureSums, feature_map: maps.FeatureMap) -> Degrees:
     """Return the degrees of a dataset; raises DataError if their mean is not above 0."""
-    scaled = sums_of_z(sums.raw.value()[:, np.newaxis], feature_map)
+    scaled = gram_products.sums_of_z(sums.raw.value()[:, np.newaxis], feature_map)
     volume, weight = float(np.square(scaled).sum()), float(sums.weight.value())
     if not (weight > 0 and volume > 0):
         raise DataError(
@@ -216,8 +215,8 @@ class DegreeAccumulation:
     `floor`: smaller degrees are replaced by this one.
     """
 
-    accumulation: Accumulation
-    degree: LinearModel
+    accumulation: accumulate.Accumulation
+    degree: predicting.LinearModel
     floor: float
 
 
@@ -230,15 +229,15 @@ class DegreeStatistics:
     `n_floored`: number of rows whose degree was below the floor.
     """
 
-    statistics: RidgeStatistics
-    volume: ExactSum
+    statistics: ridge_statistics.RidgeStatistics
+    volume: exact_sums.ExactSum
     n_floored: int
 
-    __add__ = add_fields
+    __add__ = exact_sums.add_fields
 
 
 def accumulate_normalized_rows(
-    rows: Rows, state: DegreeAccumulation, total: DegreeStatistics | None = None
+    rows: blocks.Rows, state: DegreeAccumulation, total: DegreeStatistics | None = None
 ) -> DegreeStatistics:
     """Return the statistics of a block's degree-normalised features; adds to `total` in place.
 
@@ -246,16 +245,21 @@ def accumulate_normalized_rows(
 
     Raises DataError if values are not finite, or a weight is negative or beyond the grid of the spec.
     """
-    found = predict_rows(rows, state.degree)[:, 0]
-    check_targets(replace(rows, y=None))  # checks the weights, before they are divided by degrees
+    found = predicting.predict_rows(rows, state.degree)[:, 0]
+    blocks.check_targets(replace(rows, y=None))  # checks the weights, before they are divided by degrees
     degrees = np.maximum(found, state.floor)
     weights = np.ones(len(found)) if rows.sample_weight is None else rows.sample_weight
     weighted = replace(rows, y=None, sample_weight=weights / degrees)
-    volume, n_floored = ExactSum.of(np.asarray(weights @ degrees)), int((found < state.floor).sum())
+    volume, n_floored = (
+        exact_sums.ExactSum.of(np.asarray(weights @ degrees)),
+        int((found < state.floor).sum()),
+    )
     if total is not None:
         volume, n_floored = total.volume + volume, total.n_floored + n_floored
     before = None if total is None else total.statistics
-    return DegreeStatistics(accumulate_rows(weighted, state.accumulation, before), volume, n_floored)
+    return DegreeStatistics(
+        accumulate.accumulate_rows(weighted, state.accumulation, before), volume, n_floored
+    )
 
 
 def spectral_components(
@@ -292,7 +296,7 @@ class Projection:
     `floor`: smaller degrees are replaced by this one; None if features are not normalised.
     """
 
-    linear: LinearModel
+    linear: predicting.LinearModel
     offset: FloatArray
     floor: float | None = None
 
@@ -307,15 +311,15 @@ class Projection:
         """Return a digest of the feature map and of all numbers on which scores depend."""
         linear = self.linear
         label = f"projection {linear.feature_map.digest()} {self.floor!r}"
-        return arrays_digest(label, [linear.coefficients, linear.intercept, self.offset], None)
+        return maps.arrays_digest(label, [linear.coefficients, linear.intercept, self.offset], None)
 
 
-def project_rows(rows: Rows, projection: Projection) -> FloatArray:
+def project_rows(rows: blocks.Rows, projection: Projection) -> FloatArray:
     """Return scores of shape (n_samples, n_kept), O(n_samples · n_components · n_features).
 
     Raises DataError as `predict_rows`.
     """
-    scores = predict_rows(rows, projection.linear)
+    scores = predicting.predict_rows(rows, projection.linear)
     if projection.floor is None:
         return scores
     return scores[:, :-1] / np.maximum(scores[:, -1:], projection.floor) - projection.offset

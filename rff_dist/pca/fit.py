@@ -9,22 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rff_dist.checks import check_count
-from rff_dist.data.blocks import BlockTask, Dataset
-from rff_dist.engines.protocol import Engine
+from rff_dist.data import blocks
+from rff_dist.engines import protocol
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.options import FeatureOptions, check_without_targets
-from rff_dist.features.principal import PrincipalFeatureMap
+from rff_dist.features import composed, for_dataset, maps
+from rff_dist.fitting import plan, predicting
+from rff_dist.fitting.prepare import prepare
 from rff_dist.pca import components
-from rff_dist.ridge.linear_model import LinearModel
-from rff_dist.ridge.plan import Sums, check_plan
-from rff_dist.ridge.predict import write_output
-from rff_dist.ridge.prepare import prepare
-from rff_dist.statistics import inspection, passes
-from rff_dist.statistics.accumulate import Accumulation
+from rff_dist.statistics import accumulate, inspection, passes, ridge_statistics, specs
 from rff_dist.statistics.moments import Moments
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.text import short_repr
 from rff_dist.typing import PathLike
 
@@ -42,8 +35,8 @@ class KernelComponents:
     `n_floored`: number of rows whose degree was below the floor and was replaced by it.
     """
 
-    feature_map: FeatureMap
-    statistics: RidgeStatistics
+    feature_map: maps.FeatureMap
+    statistics: ridge_statistics.RidgeStatistics
     principal: components.PrincipalComponents
     degrees: components.Degrees | None = None
     volume: float = 1.0
@@ -58,17 +51,17 @@ class KernelComponents:
         directions = principal.components.T / scale
         offset = principal.means @ directions
         if degrees is None:
-            linear = LinearModel(self.feature_map, directions, -offset)
+            linear = predicting.LinearModel(self.feature_map, directions, -offset)
             return components.Projection(linear, np.zeros(len(offset)))
         # normalised rows are z·√V/d: project z·√V, and let the last column give d to divide by
         both = np.column_stack([np.sqrt(self.volume) * directions, degrees.sums])
-        linear = LinearModel(self.feature_map, both, np.zeros(both.shape[1]))
+        linear = predicting.LinearModel(self.feature_map, both, np.zeros(both.shape[1]))
         return components.Projection(linear, offset, degrees.floor)
 
-    def features(self) -> PrincipalFeatureMap:
+    def features(self) -> composed.PrincipalFeatureMap:
         """Return a feature map whose features are the scores, for k-means."""
         projection, feature_map = self.projection(), self.feature_map
-        return PrincipalFeatureMap(
+        return composed.PrincipalFeatureMap(
             feature_map.with_standardizer(None),
             projection.linear.raw_coefficients,
             projection.linear.intercept,
@@ -79,13 +72,13 @@ class KernelComponents:
 
 
 def fit_components(
-    dataset: Dataset,
-    features: FeatureOptions,
+    dataset: blocks.Dataset,
+    features: for_dataset.FeatureOptions,
     *,
     n_components: int = 2,
     normalize: str | None = None,
     moments: Moments | None = None,
-    engine: Engine,
+    engine: protocol.Engine,
 ) -> KernelComponents:
     """Compute kernel principal components in a cheap pass, a pass of O(n_samples · D²), and O(D³) after it.
 
@@ -103,10 +96,10 @@ def fit_components(
             "principal components are made; lower it, or draw more features"
         )
     check_normalize(normalize)
-    check_without_targets(features.length_scale)
+    for_dataset.check_without_targets(features.length_scale)
     inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
-    check_plan(source, features.n_components, Sums(features=features.features), engine=engine)
+    plan.check_plan(source, features.n_components, plan.Sums(features=features.features), engine=engine)
     prepared = prepare(source, standardize=features.standardize, moments=moments, engine=engine)
     feature_map, moments = prepared.draw(features, seed=features.seed), prepared.moments
     # Nyström maps have fewer features if there are fewer distinct rows
@@ -125,7 +118,9 @@ def check_normalize(normalize: object) -> None:
         raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
 
 
-def _spec(dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine) -> StatisticsSpec:
+def _spec(
+    dataset: blocks.Dataset, feature_map: maps.FeatureMap, moments: Moments, *, engine: protocol.Engine
+) -> specs.StatisticsSpec:
     return passes.statistics_spec(
         dataset,
         feature_map,
@@ -137,7 +132,12 @@ def _spec(dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine
 
 
 def _fit_normalized(
-    dataset: Dataset, feature_map: FeatureMap, moments: Moments, n_components: int, *, engine: Engine
+    dataset: blocks.Dataset,
+    feature_map: maps.FeatureMap,
+    moments: Moments,
+    n_components: int,
+    *,
+    engine: protocol.Engine,
 ) -> KernelComponents:
     sums = inspection.sum_rows(
         dataset, components.sum_features, engine.broadcast(feature_map), engine=engine, label="degrees"
@@ -152,10 +152,10 @@ def _fit_normalized(
     bits = passes.fraction_bits_for(dataset.n_samples)
     # dividing rows by their degrees gives them weights, so their sums are not exact in fixed point
     spec = replace(spec, fixed_point=False, fraction_bits=bits)
-    accumulation = Accumulation(feature_map, spec)
-    degree = LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
+    accumulation = accumulate.Accumulation(feature_map, spec)
+    degree = predicting.LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
     found: components.DegreeStatistics = engine.map_reduce(
-        BlockTask(dataset, components.accumulate_normalized_rows, adds=True),
+        blocks.BlockTask(dataset, components.accumulate_normalized_rows, adds=True),
         inspection.blocks_of(dataset, max_rows=spec.limb_rows),
         engine.broadcast(components.DegreeAccumulation(accumulation, degree, degrees.floor)),
         label="accumulate",
@@ -185,11 +185,11 @@ def _fit_normalized(
 
 
 def project(
-    dataset: Dataset,
+    dataset: blocks.Dataset,
     projection: components.Projection,
     url: PathLike,
     *,
-    engine: Engine,
+    engine: protocol.Engine,
     column_names: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> int:
@@ -211,7 +211,7 @@ def project(
             f"X has {dataset.n_features} features, but the components were computed from {expected}; give "
             "the same columns"
         )
-    output = write_output(
+    output = predicting.write_output(
         dataset.without_targets(),
         components.project_rows,
         projection,

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 from functools import lru_cache
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
 
-from rff_dist.numerics.threads import SpareMemory
-from rff_dist.products.protocol import Products, Tile
-from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, split
+from rff_dist.numerics import machine
+from rff_dist.products import protocol
 from rff_dist.typing import FloatArray
 
 STRIP = 256  # components of a right operand: half a region, so that diagonal regions save a quarter
 
 
-class ByteTile(Tile):
+class ByteTile(protocol.Tile):
     """Features as bytes, twice: one component per line, and one row per line in strips of components.
 
     ONNX Runtime wants the left operand as unsigned bytes with 128 for zero, and the right one transposed,
@@ -26,7 +27,7 @@ class ByteTile(Tile):
     def __init__(self, n_components: int, n_rows: int) -> None:
         self.n_components = n_components
         self._memory = np.empty((2, 2 * n_components * n_rows), np.uint8)
-        self._spare = SpareMemory()
+        self._spare = machine.SpareMemory()
         self.clear(n_rows)
 
     def clear(self, n_rows: int) -> None:
@@ -35,7 +36,7 @@ class ByteTile(Tile):
         size = 2 * self.n_components * n_rows
         self._left = left[:size].reshape(2, self.n_components, n_rows)
 
-    def _strip(self, start: int) -> Bytes:
+    def _strip(self, start: int) -> protocol.Bytes:
         """Return the right operands of components from `start`: array of shape (2, n_rows, width)."""
         width = min(STRIP, self.n_components - start)
         first = 2 * start * self.n_rows
@@ -47,14 +48,14 @@ class ByteTile(Tile):
         return cast("FloatArray", self._spare.take(size, np.float64))[:size].reshape(shape)
 
     def put(self, start: int, rows: slice, panel: FloatArray) -> None:
-        planes, stop = split(panel), start + len(panel)
+        planes, stop = protocol.split(panel), start + len(panel)
         self._spare.give(panel.reshape(-1))
         self._left[:, start:stop, rows] = planes
         for first in range(start // STRIP * STRIP, stop, STRIP):
             begin, end = max(first, start), min(stop, first + STRIP)
             for plane, right in zip(planes, self._strip(first), strict=True):
                 lines = transpose(plane[begin - start : end - start])
-                np.bitwise_xor(lines, SIGN, out=right[rows, begin - first : end - first])
+                np.bitwise_xor(lines, protocol.SIGN, out=right[rows, begin - first : end - first])
 
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
         for start in range(right.start, right.stop, STRIP):
@@ -74,10 +75,10 @@ class ByteTile(Tile):
         middle = multiply(high, right_low)
         # On the diagonal l'h is the transpose of h'l, so three products do for four.
         middle += middle.T if left.start == start else multiply(low, right_high)
-        combine(multiply(high, right_high), middle, multiply(low, right_low), out)
+        protocol.combine(multiply(high, right_high), middle, multiply(low, right_low), out)
 
 
-class ByteProducts(Products):
+class ByteProducts(protocol.Products):
     """Products by ONNX Runtime's MatMulInteger, each in the thread that asks for it."""
 
     name = "bytes"
@@ -86,15 +87,15 @@ class ByteProducts(Products):
         return ByteTile(n_components, n_rows)
 
 
-def multiply(left: Bytes, right: SignedBytes) -> Int32Array:
+def multiply(left: protocol.Bytes, right: protocol.SignedBytes) -> protocol.Int32Array:
     """Return (left - 128) @ right in int32, for operands without gaps."""
     # one thread with AVX-512 VNNI makes 375e9 operations a second of u8·s8, 146e9 of u8·u8, 33e9 of s8·s8
-    return cast("Int32Array", _session(MATMUL_INTEGER).run(None, {"A": left, "B": right})[0])
+    return cast("protocol.Int32Array", _session(MATMUL_INTEGER).run(None, {"A": left, "B": right})[0])
 
 
-def transpose(matrix: Bytes) -> Bytes:
+def transpose(matrix: protocol.Bytes) -> protocol.Bytes:
     """Return the transpose of a matrix without gaps, in a tenth of the time of NumPy's strided copies."""
-    return cast("Bytes", _session(TRANSPOSE).run(None, {"A": matrix})[0])
+    return cast("protocol.Bytes", _session(TRANSPOSE).run(None, {"A": matrix})[0])
 
 
 @lru_cache
@@ -153,3 +154,76 @@ MATMUL_INTEGER = _model(
 )
 
 TRANSPOSE = _model(b"Transpose", {b"A": _UINT8}, _UINT8)  # Y = A.T
+
+# -- products of bytes by JAX ----------------------------------------------------------------------
+#
+# Nothing else in the library imports JAX. On processors ONNX Runtime is faster; there JAX serves tests only.
+
+
+class JaxTile(protocol.Tile):
+    """Features as bytes, one component per line. They are copied to the device before the first product."""
+
+    def __init__(self, n_components: int, n_rows: int) -> None:
+        self.n_components = n_components
+        self._travel = Lock()
+        self.clear(n_rows)
+
+    def clear(self, n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._planes = np.empty((2, self.n_components, n_rows), np.int8)
+        self._on_device: Any = None
+
+    def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
+        return np.empty((stop - start, rows.stop - rows.start))
+
+    def put(self, start: int, rows: slice, panel: FloatArray) -> None:
+        self._planes[:, start : start + len(panel), rows] = protocol.signed(protocol.split(panel))
+
+    def gram(self, left: slice, right: slice, out: FloatArray) -> None:
+        with self._travel:
+            if self._on_device is None:
+                self._on_device = _jax().device_put(self._planes)
+            planes = self._on_device
+        high, middle, low = _products()(planes[:, left], planes[:, right])
+        protocol.combine(np.asarray(high), np.asarray(middle), np.asarray(low), out)
+
+
+class JaxProducts(protocol.Products):
+    """Products on JAX's default device."""
+
+    name = "jax"
+    region = 2048  # the device's time for a call matters, its caches do not
+    clock = staticmethod(time.perf_counter)
+
+    def tile(self, n_components: int, n_rows: int) -> JaxTile:
+        return JaxTile(n_components, n_rows)
+
+
+def on_accelerator() -> bool:
+    """Tell whether JAX is installed and finds a device other than the processor."""
+    try:
+        return bool(_jax().default_backend() != "cpu")
+    except (ImportError, RuntimeError):  # RuntimeError: it finds a device that it cannot use
+        return False
+
+
+def _jax() -> Any:
+    import jax
+
+    return jax
+
+
+@lru_cache
+def _products() -> Any:
+    """Return the compiled function that makes the three sums for `combine` from two pairs of planes."""
+    jax = _jax()
+
+    def dot(left: Any, right: Any) -> Any:
+        last = (((1,), (1,)), ((), ()))
+        return jax.lax.dot_general(left, right, last, preferred_element_type=jax.numpy.int32)
+
+    def products(left: Any, right: Any) -> Any:
+        (high, low), (right_high, right_low) = left, right
+        return dot(high, right_high), dot(high, right_low) + dot(low, right_high), dot(low, right_low)
+
+    return jax.jit(products)

@@ -16,21 +16,18 @@ from threading import Lock
 import numpy as np
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.numerics.threads import limit_blas
-from rff_dist.products.bytes import ByteProducts
-from rff_dist.products.float64 import Float64Products
-from rff_dist.products.jax import JaxProducts, on_accelerator
-from rff_dist.products.protocol import FIXED_POINT_ONE, ONE, Products
+from rff_dist.numerics import machine
+from rff_dist.products import bytes, protocol
 from rff_dist.typing import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "RFF_DIST_PRODUCTS"
 # Each imports its library at its first use.
-WAYS: Mapping[str, Callable[[], Products]] = {
-    "float64": Float64Products,
-    "bytes": ByteProducts,
-    "jax": JaxProducts,
+WAYS: Mapping[str, Callable[[], protocol.Products]] = {
+    "float64": protocol.Float64Products,
+    "bytes": bytes.ByteProducts,
+    "jax": bytes.JaxProducts,
 }
 WORTH_MEASURING = 2e10  # operations, half a second of float64: a measurement takes 0.2 s
 NARROW = 128  # components below which float64 is as fast, since little is computed with each feature
@@ -47,7 +44,7 @@ class Rate:
     `put`: seconds to lay out a feature.
     """
 
-    products: Products
+    products: protocol.Products
     gflops: float
     put: float
 
@@ -97,7 +94,7 @@ class _Work:
 _work = _Work()
 
 
-def products_for(n_rows: int, n_components: int) -> Products:
+def products_for(n_rows: int, n_components: int) -> protocol.Products:
     """Return the way to multiply the features of a block of rows.
 
     A process begins with float64 BLAS. Once it has been asked for half a second of work, it measures all ways
@@ -110,7 +107,7 @@ def products_for(n_rows: int, n_components: int) -> Products:
         return _forced(forced)
     operations = _work.add(float(n_rows) * n_components**2)
     if n_components < NARROW or operations < WORTH_MEASURING:
-        return Float64Products()
+        return protocol.Float64Products()
     return measure().best(n_components).products
 
 
@@ -118,8 +115,8 @@ def rate_for(n_components: int, operations: float = math.inf) -> Rate:
     """Return the way that `products_for` gives a process with `operations` to do, and its rate here."""
     forced = os.environ.get(VARIABLE)
     if forced or n_components < NARROW or operations < WORTH_MEASURING:
-        with limit_blas(1):
-            return rate_of(_forced(forced) if forced else Float64Products())
+        with machine.limit_blas(1):
+            return rate_of(_forced(forced) if forced else protocol.Float64Products())
     return measure().best(n_components)
 
 
@@ -133,7 +130,7 @@ def check_environment() -> None:
 
 
 @lru_cache
-def _forced(name: str) -> Products:
+def _forced(name: str) -> protocol.Products:
     check_environment()
     products = WAYS[name]()
     reason = _reason_against(products)
@@ -156,9 +153,9 @@ def measure() -> MeasuredWays:
 
 @lru_cache
 def _measure() -> MeasuredWays:
-    with limit_blas(1):
-        rates, refused = [rate_of(Float64Products())], {}
-        for name in ("bytes", *(["jax"] if on_accelerator() else [])):
+    with machine.limit_blas(1):
+        rates, refused = [rate_of(protocol.Float64Products())], {}
+        for name in ("bytes", *(["jax"] if bytes.on_accelerator() else [])):
             products = WAYS[name]()
             reason = _reason_against(products)
             if reason is None:
@@ -173,7 +170,7 @@ def _measure() -> MeasuredWays:
     return choice
 
 
-def _reason_against(products: Products) -> str | None:
+def _reason_against(products: protocol.Products) -> str | None:
     try:
         wrong = find_wrong_sums(products)
     except Exception as error:  # whatever a library or a driver raises, float64 is always there
@@ -185,7 +182,7 @@ def _reason_against(products: Products) -> str | None:
     return f"wrong sums of {wrong}"
 
 
-def rate_of(products: Products) -> Rate:
+def rate_of(products: protocol.Products) -> Rate:
     """Time the products of one region in one thread, and the layout of its features."""
     region = _REGION
     tile = products.tile(2 * region, _ROWS)
@@ -216,21 +213,21 @@ def _seconds(function: Callable[[], object], clock: Callable[[], float]) -> floa
 # -- does a way give exact sums on this machine? Some processors' byte products saturate ---------------
 
 
-def find_wrong_sums(products: Products) -> str | None:
+def find_wrong_sums(products: protocol.Products) -> str | None:
     """Name the features that a way sums wrongly; None where all sums are those of float64 BLAS."""
-    specification = Float64Products()
+    specification = protocol.Float64Products()
     for label, numbers in _cases():
         if not np.array_equal(_gram(products, numbers), _gram(specification, numbers)):
             return label
     return None
 
 
-def _gram(products: Products, numbers: IntArray) -> FloatArray:
+def _gram(products: protocol.Products, numbers: IntArray) -> FloatArray:
     """Return the products of all features with each other, and a region beside the diagonal once more."""
     tile = products.tile(*numbers.shape)
     n_components, rows = len(numbers), slice(0, numbers.shape[1])
     panel = tile.panel(0, n_components, rows)
-    panel[...] = numbers / ONE
+    panel[...] = numbers / protocol.ONE
     tile.put(0, rows, panel)
     found, region = np.empty((n_components, n_components)), np.empty((256, n_components - 256))
     tile.gram(slice(0, n_components), slice(0, n_components), found)
@@ -244,12 +241,20 @@ def _cases() -> list[tuple[str, IntArray]]:
     random = np.random.Generator(np.random.Philox(0))
     signs = np.where(np.arange(_TEST_ROWS) % 2, -1, 1) * np.ones(shape, np.int64)
     extremes = np.array(
-        [FIXED_POINT_ONE, FIXED_POINT_ONE - 64, -FIXED_POINT_ONE, -FIXED_POINT_ONE + 63]
+        [
+            protocol.FIXED_POINT_ONE,
+            protocol.FIXED_POINT_ONE - 64,
+            -protocol.FIXED_POINT_ONE,
+            -protocol.FIXED_POINT_ONE + 63,
+        ]
     )  # their low bytes l are 0, -64, 0 and 63
     return [
-        ("all features +1", np.full(shape, FIXED_POINT_ONE)),
-        ("all features -1", np.full(shape, -FIXED_POINT_ONE)),
-        ("features of alternating sign", signs * FIXED_POINT_ONE),
+        ("all features +1", np.full(shape, protocol.FIXED_POINT_ONE)),
+        ("all features -1", np.full(shape, -protocol.FIXED_POINT_ONE)),
+        ("features of alternating sign", signs * protocol.FIXED_POINT_ONE),
         ("features with extreme bytes", random.choice(extremes, shape)),
-        ("random features", random.integers(-FIXED_POINT_ONE, FIXED_POINT_ONE, shape, endpoint=True)),
+        (
+            "random features",
+            random.integers(-protocol.FIXED_POINT_ONE, protocol.FIXED_POINT_ONE, shape, endpoint=True),
+        ),
     ]

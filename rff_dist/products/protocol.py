@@ -10,6 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rff_dist.typing import FloatArray
 
 FIXED_POINT_BITS = 14  # features are whole numbers times 2**-14, so that they lie in [-1, 1]
@@ -72,3 +75,87 @@ class Products(ABC):
     @abstractmethod
     def tile(self, n_components: int, n_rows: int) -> Tile:
         """Return memory for the features of `n_rows` rows, at most 2¹⁷."""
+
+
+# -- A 15-bit whole number as two bytes ------------------------------------------------------------
+#
+# Then qq' = 2¹⁴·hh' + 2⁷·(hl' + lh') + ll': four products of bytes, with sums of 32 bits.
+
+
+type Bytes = NDArray[np.uint8]
+type SignedBytes = NDArray[np.int8]
+type Int32Array = NDArray[np.int32]
+
+SIGN = 128  # an unsigned byte is the signed byte that it stands for, plus this
+_PANEL = 64  # lines that are combined at once, so that they stay in the cache
+
+
+def split(features: FloatArray) -> Bytes:
+    """Return the bytes h + 128 and l + 128 of multiples of 2⁻¹⁴, array of shape (2, *features.shape)."""
+    numbers = np.empty(features.shape, np.int16)
+    np.multiply(features, ONE, out=numbers, casting="unsafe")
+    numbers += SIGN * 128 + 64  # q is now 128·(h + 128) + (l + 64), both parts positive
+    planes = np.empty((2, *features.shape), np.uint8)
+    planes[1] = (numbers & 127) + 64
+    planes[0] = np.right_shift(numbers, 7, out=numbers)
+    return planes
+
+
+def signed(unsigned: Bytes) -> SignedBytes:
+    """Turn bytes h + 128 into signed bytes h, in the same memory."""
+    np.bitwise_xor(unsigned, SIGN, out=unsigned)
+    return unsigned.view(np.int8)
+
+
+def combine(high: Int32Array, middle: Int32Array, low: Int32Array, out: FloatArray) -> None:
+    """Write 2⁻²⁸·(2¹⁴·high + 2⁷·middle + low) to a float64 array, in which it is exact."""
+    for i in range(0, len(high), _PANEL):
+        lines = slice(i, i + _PANEL)
+        panel = high[lines] * 128.0
+        panel += middle[lines]
+        panel *= 128.0
+        panel += low[lines]
+        np.multiply(panel, ONE**-2, out=out[lines])
+
+
+# -- products by float64 BLAS, the specification ---------------------------------------------------
+
+
+REGION = 1024  # components: 0.91 of dsyrk at D = 4,096, where 512 reach 0.83 and 2,048 reach 0.93
+
+
+class Float64Tile(Tile):
+    """Features in float64, one component per line, written where products find them.
+
+    Features without a fixed point may be put here too; their sums are then rounded.
+    """
+
+    def __init__(self, n_components: int, n_rows: int) -> None:
+        self.n_components = n_components
+        self._memory = np.empty((n_components, n_rows))
+        self.clear(n_rows)
+
+    def clear(self, n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._features = self._memory[:, :n_rows]
+
+    def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
+        return self._features[start:stop, rows]
+
+    def put(self, start: int, rows: slice, panel: FloatArray) -> None:
+        pass  # `panel` gave the tile's own memory
+
+    def gram(self, left: slice, right: slice, out: FloatArray) -> None:
+        np.matmul(self._features[left], self._features[right].T, out=out)
+
+
+class Float64Products(Products):
+    """Products by NumPy's own BLAS, which the caller limits to one thread."""
+
+    name = "float64"
+
+    def __init__(self, region: int = REGION) -> None:
+        self.region = region
+
+    def tile(self, n_components: int, n_rows: int) -> Float64Tile:
+        return Float64Tile(n_components, n_rows)

@@ -9,28 +9,16 @@ from functools import partial
 from typing import Any
 
 from rff_dist.checks import check_positive
-from rff_dist.data.blocks import Dataset
-from rff_dist.data.folds import Folds, HeldInFolds
+from rff_dist.data import blocks, folding
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import for_dataset, median_heuristic
-from rff_dist.features.draw import shortened
-from rff_dist.features.evidence import EvidenceSearch, check_tunable
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.nystrom import Nystrom
-from rff_dist.features.options import KernelFeatures, find_features
-from rff_dist.kernels.base import Kernel, LengthScale, check_design
-from rff_dist.kernels.find import find_kernel
-from rff_dist.kernels.stationary import (
-    Stationary,
-    as_length_scale,
-    parts_without_length_scale,
-    with_length_scale,
-)
-from rff_dist.kernels.text import kernel_text
-from rff_dist.ridge.options import RidgeOptions
-from rff_dist.ridge.prepare import Prepared
+from rff_dist.features import draw, for_dataset, nystrom
+from rff_dist.features import length_scales as median_heuristic
+from rff_dist.features.maps import FeatureMap
+from rff_dist.fitting import prepare
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.kernels import base, names, stationary
 
-type Width = str | LengthScale | TimesMedian | None
+type Width = str | base.LengthScale | TimesMedian | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +51,23 @@ class Candidate:
     `features`: None takes the kind of the options.
     """
 
-    kernel: Kernel
+    kernel: base.Kernel
     length_scale: Width = TimesMedian(1.0)
-    features: str | Nystrom | None = None
+    features: str | nystrom.Nystrom | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.length_scale, TimesMedian):
-            with_length_scale(self.kernel, 1.0)
+            stationary.with_length_scale(self.kernel, 1.0)
         elif isinstance(self.length_scale, str):
             if self.length_scale != "evidence":
                 raise InvalidParameterError(
                     f"`length_scale` is {self.length_scale!r}; expected 'evidence', a multiple of the "
                     "median, numbers or None"
                 )
-            check_tunable(self.kernel)
+            median_heuristic.check_tunable(self.kernel)
         elif self.length_scale is not None:
-            with_length_scale(self.kernel, self.length_scale)
-            object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
+            stationary.with_length_scale(self.kernel, self.length_scale)
+            object.__setattr__(self, "length_scale", stationary.as_length_scale(self.length_scale))
 
 
 def read_length_scale(value: Any) -> Width:
@@ -101,11 +89,11 @@ def read_length_scale(value: Any) -> Width:
                 f"`length_scales` has {value!r}; expected numbers above 0, multiples of the median distance "
                 "such as '0.5x', 'median' or 'evidence'"
             ) from None
-    return as_length_scale(value)
+    return stationary.as_length_scale(value)
 
 
 def make_candidates(
-    kernels: Sequence[str | Kernel], length_scales: Sequence[Any] | None = None
+    kernels: Sequence[str | base.Kernel], length_scales: Sequence[Any] | None = None
 ) -> list[Candidate]:
     """Combine every kernel with every length scale; a kernel that takes none stays as it is.
 
@@ -118,7 +106,7 @@ def make_candidates(
     Raises InvalidParameterError if there is none, a kernel is unknown, or does not take a length scale.
     """
     widths = DEFAULT_LENGTH_SCALES if length_scales is None else [read_length_scale(w) for w in length_scales]
-    found = [find_kernel(kernel) for kernel in kernels]
+    found = [names.find_kernel(kernel) for kernel in kernels]
     if not found or not widths:
         raise InvalidParameterError(
             f"`kernels` are {list(kernels)} and `length_scales` {list(widths)}; expected at least one of each"
@@ -126,30 +114,32 @@ def make_candidates(
     candidates: list[Candidate] = []
     for kernel in found:
         several: Sequence[Width] = widths
-        if not isinstance(kernel, Stationary):  # the evidence tunes one kernel, not several together
-            own = parts_without_length_scale(kernel)
+        if not isinstance(
+            kernel, stationary.Stationary
+        ):  # the evidence tunes one kernel, not several together
+            own = stationary.parts_without_length_scale(kernel)
             several = [width for width in widths if own and width != "evidence"] or [None]
         candidates += [Candidate(kernel, width) for width in several]
     return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
 
 
-def check_candidates(candidates: Sequence[Candidate], dataset: Dataset, options: RidgeOptions) -> None:
+def check_candidates(candidates: Sequence[Candidate], dataset: blocks.Dataset, options: RidgeOptions) -> None:
     """Check that there are candidates, and that each suits the columns and the design.
 
     Raises InvalidParameterError if there is none, or one does not.
     """
     if not candidates:
         raise InvalidParameterError("there is no candidate to compare; expected at least 1")
-    design, fourier = options.design, find_features(options.kinds[0]) is None
+    design, fourier = options.design, for_dataset.find_features(options.kinds[0]) is None
     if design != "auto" and not fourier:
         raise InvalidParameterError(f"`design` is {design!r}, but Nyström features have none; leave it out")
     for candidate in candidates:
         candidate.kernel.check_columns(dataset.n_features)
         if isinstance(candidate.length_scale, float | tuple):
-            kernel = with_length_scale(candidate.kernel, candidate.length_scale)
+            kernel = stationary.with_length_scale(candidate.kernel, candidate.length_scale)
             kernel.check_columns(dataset.n_features)
         if fourier:
-            check_design(candidate.kernel, design, dataset.n_features)
+            base.check_design(candidate.kernel, design, dataset.n_features)
 
 
 class Draws:
@@ -162,21 +152,21 @@ class Draws:
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: prepare.Prepared,
         options: RidgeOptions,
         *,
-        folds: Folds | None = None,
-        tuning: EvidenceSearch = EvidenceSearch(),
+        folds: folding.Folds | None = None,
+        tuning: median_heuristic.EvidenceSearch = median_heuristic.EvidenceSearch(),
     ) -> None:
         self._prepared, self._options, self._folds, self._tuning = prepared, options, folds, tuning
         self._medians = median_heuristic.MedianDistances(
             prepared.dataset, standardizer=prepared.standardizer, seed=options.seed
         )
-        self._tuned: dict[Kernel, Kernel] = {}
+        self._tuned: dict[base.Kernel, base.Kernel] = {}
 
     def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
         kernel, options = self.kernel(candidate), self._options
-        described = KernelFeatures(
+        described = for_dataset.KernelFeatures(
             kernel,
             length_scale=None,
             n_components=n_components,
@@ -187,24 +177,24 @@ class Draws:
         )
         return self._prepared.draw(described, seed=options.seed)
 
-    def kernel(self, candidate: Candidate) -> Kernel:
+    def kernel(self, candidate: Candidate) -> base.Kernel:
         """Return a candidate's kernel with numbers as length scales."""
         kernel, given = candidate.kernel, candidate.length_scale
         if isinstance(given, TimesMedian):
-            if isinstance(kernel, Stationary):
+            if isinstance(kernel, stationary.Stationary):
                 kernel = kernel.with_length_scale(None)
             return kernel.with_default_length_scales(
                 lambda part, columns: given.factor * self._medians(part, columns)
             )
         if not isinstance(given, str):
-            return kernel if given is None else with_length_scale(kernel, given)
+            return kernel if given is None else stationary.with_length_scale(kernel, given)
         if kernel not in self._tuned:
-            self._prepared.say("tune", f"length scales of the {kernel_text(kernel)} kernel")
+            self._prepared.say("tune", f"length scales of the {names.kernel_text(kernel)} kernel")
             self._tuned[kernel] = for_dataset.tune(
                 self._prepared.inputs(self._options.seed),
                 kernel,
                 self._tuning,
-                folds=self._folds if isinstance(self._folds, HeldInFolds) else None,
+                folds=self._folds if isinstance(self._folds, folding.HeldInFolds) else None,
                 told=partial(self._prepared.count, "tune"),
             ).kernel
         return self._tuned[kernel]
@@ -220,5 +210,5 @@ def draw_candidates(draws: Draws, candidates: Sequence[Candidate], widths: Seque
     for one in maps:
         for width in widths:
             if width < one.n_components:
-                shortened(one, width)  # fails here, before the data are read, if it has no smaller draws
+                draw.shortened(one, width)  # fails here, before the data are read, if it has no smaller draws
     return maps

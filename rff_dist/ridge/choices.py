@@ -10,27 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data.blocks import Block, Dataset
-from rff_dist.data.folds import (
-    MAX_BALANCED_GROUPS,
-    Folds,
-    GroupFolds,
-    HashFolds,
-    HeldInFolds,
-    find_folds,
-    hold_in,
-)
-from rff_dist.data.labelled import LabelledDataset
-from rff_dist.engines.protocol import Engine
+from rff_dist.data import blocks, folding, labelled
+from rff_dist.engines import protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.features.evidence import TUNING_ROWS, EvidenceSearch, check_tunable
-from rff_dist.features.nystrom import Nystrom
-from rff_dist.kernels.base import Kernel
-from rff_dist.kernels.explicit import Linear
-from rff_dist.kernels.find import find_kernel
-from rff_dist.kernels.stationary import Gaussian, Matern, Stationary, parts_without_length_scale
-from rff_dist.ridge.candidates import Candidate, TimesMedian
-from rff_dist.ridge.options import (
+from rff_dist.features import length_scales, nystrom
+from rff_dist.fitting.options import (
     CV_NAMES,
     Penalty,
     RidgeOptions,
@@ -39,8 +23,10 @@ from rff_dist.ridge.options import (
     is_one_alpha,
     read_widths,
 )
-from rff_dist.ridge.plan import Machines, Plan, check_solver_plan
-from rff_dist.statistics.label_counts import count_groups
+from rff_dist.fitting.plan import Machines, Plan, check_solver_plan
+from rff_dist.kernels import base, explicit, names, stationary
+from rff_dist.ridge.candidates import Candidate, TimesMedian
+from rff_dist.statistics import inspection
 
 logger = logging.getLogger(__name__)
 
@@ -87,13 +73,13 @@ class Choices:
     `plan`: of a pass with the folds and the largest number of components.
     """
 
-    dataset: Dataset
+    dataset: blocks.Dataset
     options: RidgeOptions
     candidates: list[Candidate]
     given: bool
     penalty: Penalty
-    folds: Folds | None
-    by: Folds | None
+    folds: folding.Folds | None
+    by: folding.Folds | None
     widths: list[int]
     n_tuned_on: int
     plan: Plan
@@ -113,7 +99,7 @@ class Choices:
         """The most candidates that may be tried."""
         if not self.choosing:
             return len(self.candidates) if self.given else 0
-        curved = sum(not isinstance(one.kernel, Linear) for one in self.candidates)
+        curved = sum(not isinstance(one.kernel, explicit.Linear) for one in self.candidates)
         more = min(curved, TRIED_WITH_NYSTROM) if len(self.options.kinds) > 1 else 0
         return len(self.candidates) + more + self.kernels
 
@@ -139,12 +125,14 @@ class Choices:
         return min(round_components(self.plan.n_samples), self.widths[-1])
 
     @property
-    def tuning(self) -> EvidenceSearch:
+    def tuning(self) -> length_scales.EvidenceSearch:
         """How length scales are tuned: in a first round more quickly than those asked for by name."""
         if not self.choosing:
-            return EvidenceSearch()
+            return length_scales.EvidenceSearch()
         n_components = 128 if self.plan.n_samples <= FEW_ROWS else 256
-        return EvidenceSearch(n_samples=TUNED_ON, n_starts=TUNING_STARTS, n_components=n_components)
+        return length_scales.EvidenceSearch(
+            n_samples=TUNED_ON, n_starts=TUNING_STARTS, n_components=n_components
+        )
 
 
 def round_components(n_samples: int) -> int:
@@ -152,13 +140,13 @@ def round_components(n_samples: int) -> int:
     return min(ROUND_COMPONENTS, max(64, 1 << (n_samples // 4 - 1).bit_length()))
 
 
-def trusted_samples(dataset: Dataset) -> int:
+def trusted_samples(dataset: blocks.Dataset) -> int:
     """Return how many rows there must be for tuned length scales to be preferred in a first round."""
     return max(TRUSTED_SAMPLES, 2 * TRUSTED_PER_COLUMN * dataset.n_features)
 
 
 def choices_of(
-    dataset: Dataset,
+    dataset: blocks.Dataset,
     options: RidgeOptions,
     *,
     machines: Machines,
@@ -182,19 +170,21 @@ def choices_of(
             replace(one, features=kind)
             for one in candidates
             for kind in (
-                [one.features or kinds[0]] if isinstance(one.kernel, Linear) or one.features else kinds
+                [one.features or kinds[0]]
+                if isinstance(one.kernel, explicit.Linear) or one.features
+                else kinds
             )
         ]
     n_tuned_on = 0
     if any(one.length_scale == "evidence" for one in found):  # asked for by name, it takes more rows
         first = candidates is None and (len(found) > 1 or len(kinds) > 1)
-        n_tuned_on = TUNED_ON if first else TUNING_ROWS
+        n_tuned_on = TUNED_ON if first else length_scales.TUNING_ROWS
     penalty, folds, widths, plan = plan_choices(
         dataset, options, features=kinds[-1], n_tuned_on=n_tuned_on, machines=machines
     )
     if candidates is None and options.kernel == "auto":  # a linear kernel takes a component per column
         fit_in = dataset.n_features <= widths[-1]
-        found = [one for one in found if fit_in or not isinstance(one.kernel, Linear)]
+        found = [one for one in found if fit_in or not isinstance(one.kernel, explicit.Linear)]
     options = replace(options, features="auto" if len(kinds) > 1 else kinds[0])
     choices = Choices(
         dataset, options, found, candidates is not None, penalty, folds, folds, widths, n_tuned_on, plan
@@ -207,54 +197,56 @@ def choices_of(
 # -- candidates ------------------------------------------------------------------------------------
 
 
-def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
+def candidates_of(options: RidgeOptions, dataset: blocks.Dataset) -> list[Candidate]:
     """Return the candidates that the first round begins with; just one if there is nothing to choose."""
     first = options.kinds[0]
     if options.kernel == "auto":
-        kernels: list[Kernel] = [Gaussian(), Matern(nu=1.5)]
+        kernels: list[base.Kernel] = [stationary.Gaussian(), stationary.Matern(nu=1.5)]
         linear = not are_several(options.n_components)
     else:
-        kernels, linear = [find_kernel(options.kernel)], False
+        kernels, linear = [names.find_kernel(options.kernel)], False
     found = [
         Candidate(kernel, length_scale, first)
         for kernel in kernels
         for length_scale in _length_scales(options, kernel, dataset)
     ]
-    return [*found, *([Candidate(Linear(), None, "fourier")] if linear else [])]
+    return [*found, *([Candidate(explicit.Linear(), None, "fourier")] if linear else [])]
 
 
-def _length_scales(options: RidgeOptions, kernel: Kernel, dataset: Dataset) -> list[Any]:
+def _length_scales(options: RidgeOptions, kernel: base.Kernel, dataset: blocks.Dataset) -> list[Any]:
     """Return the length scales that a kernel is tried with."""
     given = options.length_scale
     if not isinstance(given, str):
         return [given]
     if given == "evidence":
-        check_tunable(kernel)
+        length_scales.check_tunable(kernel)
         return [given]
     if given not in ("auto", "median"):
         raise InvalidParameterError(
             f"`length_scale` is {given!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
         )
-    if given == "median" and isinstance(kernel, Stationary):
+    if given == "median" and isinstance(kernel, stationary.Stationary):
         return [TimesMedian(1.0)]
-    if given == "median" or not parts_without_length_scale(kernel):
+    if given == "median" or not stationary.parts_without_length_scale(kernel):
         return [None]  # the kernel has its own, needs none, or gets the median where it is drawn
     # few rows of classes can be separated exactly, which the evidence mistakes for good length scales
-    classes = isinstance(dataset, LabelledDataset)
+    classes = isinstance(dataset, labelled.LabelledDataset)
     least = trusted_samples(dataset) if classes else max(MIN_TUNED_SAMPLES, 2 * dataset.n_features)
-    tunable = isinstance(kernel, Stationary) and dataset.n_samples >= least
+    tunable = isinstance(kernel, stationary.Stationary) and dataset.n_samples >= least
     return [*(["evidence"] if tunable else []), *map(TimesMedian, MULTIPLES)]
 
 
 # -- folds, penalty and numbers of components --------------------------------------------------------
 
 
-def default_folds(n_samples: int) -> HashFolds:
+def default_folds(n_samples: int) -> folding.HashFolds:
     """Return 5 folds by hash; 10 for fewer than 200 rows, but no more than rows."""
-    return HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else max(2, min(n_samples, FOLDS_OF_FEW)))
+    return folding.HashFolds(
+        DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else max(2, min(n_samples, FOLDS_OF_FEW))
+    )
 
 
-def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> Folds | None:
+def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> folding.Folds | None:
     """Return the folds that a fit sums separately; None if nothing is chosen by cross-validation.
 
     Several numbers of components, several alphas, "auto", "cv" and "cv-1se", and conformal intervals need
@@ -278,7 +270,7 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> Folds | No
         )
     if not named and not np.all(np.asarray(alpha) > 0):
         raise InvalidParameterError(f"`alpha` is {alpha!r}; cross-validation needs numbers above 0")
-    folds = default_folds(n_samples) if cv is None else find_folds(cv)
+    folds = default_folds(n_samples) if cv is None else folding.find_folds(cv)
     if len(folds.splits) < 2 and (several or (named and alpha == "cv-1se")):
         raise InvalidParameterError(
             f"{folds} give one split, whose error has no standard error; use more folds"
@@ -301,36 +293,36 @@ def with_folds(options: RidgeOptions) -> RidgeOptions:
             "`solver` is 'pcg', which keeps no sums of Z'Z, but candidates are compared by the sums of each "
             "fold; leave it out, or give one kernel and length scale"
         )
-    return replace(options, cv=find_folds(DEFAULT_FOLDS if options.cv is None else options.cv))
+    return replace(options, cv=folding.find_folds(DEFAULT_FOLDS if options.cv is None else options.cv))
 
 
-def prepare_folds(dataset: Dataset, folds: Folds, *, engine: Engine) -> Folds:
+def prepare_folds(dataset: blocks.Dataset, folds: folding.Folds, *, engine: protocol.Engine) -> folding.Folds:
     """Return the folds that passes over a dataset use: folds of groups are balanced by the groups' sizes.
 
     Groups are counted in a pass that reads no X. More than `MAX_BALANCED_GROUPS` are assigned by hash.
 
     Raises DataError if the folds are of groups, and the dataset has none or fewer than folds.
     """
-    if isinstance(folds, HeldInFolds):
+    if isinstance(folds, folding.HeldInFolds):
         return replace(folds, base=prepare_folds(dataset, folds.base, engine=engine))
     check_folds(dataset, folds)
-    if not isinstance(folds, GroupFolds):
+    if not isinstance(folds, folding.GroupFolds):
         return folds
     folds = replace(folds, table=None)
-    counts = count_groups(dataset, at_most=MAX_BALANCED_GROUPS, engine=engine)
+    counts = inspection.count_groups(dataset, at_most=folding.MAX_BALANCED_GROUPS, engine=engine)
     if counts is None:
-        logger.info("more than %d groups: folds are assigned by their hashes", MAX_BALANCED_GROUPS)
+        logger.info("more than %d groups: folds are assigned by their hashes", folding.MAX_BALANCED_GROUPS)
         return folds
     counted = counts.weight.value() > 0
     return folds.balanced(counts.labels[counted], counts.n_samples[counted])
 
 
-def check_folds(dataset: Dataset, folds: Folds) -> None:
+def check_folds(dataset: blocks.Dataset, folds: folding.Folds) -> None:
     """Check, before a pass, that a dataset has what its folds are made of.
 
     Raises DataError if the folds are of groups and there are none.
     """
-    first = Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
+    first = blocks.Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
     folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
 
 
@@ -358,8 +350,13 @@ def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
 
 
 def plan_choices(
-    dataset: Dataset, options: RidgeOptions, *, features: str | Nystrom, n_tuned_on: int, machines: Machines
-) -> tuple[Penalty, Folds | None, list[int], Plan]:
+    dataset: blocks.Dataset,
+    options: RidgeOptions,
+    *,
+    features: str | nystrom.Nystrom,
+    n_tuned_on: int,
+    machines: Machines,
+) -> tuple[Penalty, folding.Folds | None, list[int], Plan]:
     """Return the penalty, folds and numbers of components of a fit that memory allows, and its plan.
 
     If memory does not hold the sums of the default folds, three or two replace them; if it does not hold
@@ -378,10 +375,10 @@ def plan_choices(
     penalty = options.penalty
     automatic = penalty.named == "auto"
 
-    def honest(folds: Folds | None) -> Folds | None:
+    def honest(folds: folding.Folds | None) -> folding.Folds | None:
         return None if folds is None else _held_in(folds, dataset, n_tuned_on)
 
-    def plan(n_components: int, folds: Folds | None) -> Plan:
+    def plan(n_components: int, folds: folding.Folds | None) -> Plan:
         n_folds = 1 if folds is None else folds.n_folds
         return check_solver_plan(dataset, n_components, options, n_folds, machines=machines)
 
@@ -390,9 +387,9 @@ def plan_choices(
         widths = [automatic_components(dataset.n_samples, lambda wanted: plan(wanted, folds))]
     else:
         widths = read_widths(options.n_components, options.map, features)
-        choices: list[Folds | None] = [folds]
+        choices: list[folding.Folds | None] = [folds]
         if folds is not None and options.cv is None and automatic:
-            choices += [honest(HashFolds(3)), honest(HashFolds(2))]
+            choices += [honest(folding.HashFolds(3)), honest(folding.HashFolds(2))]
             choices += [] if options.conformal or are_several(options.n_components) else [None]
         folds = _first_that_fits(choices, lambda choice: plan(widths[-1], choice))
     if automatic:
@@ -400,13 +397,13 @@ def plan_choices(
     return penalty, folds, widths, plan(widths[-1], folds)
 
 
-def _held_in(folds: Folds, dataset: Dataset, n_tuned_on: int) -> Folds:
-    return hold_in(folds, dataset.n_samples, n_tuned_on) if n_tuned_on else folds
+def _held_in(folds: folding.Folds, dataset: blocks.Dataset, n_tuned_on: int) -> folding.Folds:
+    return folding.hold_in(folds, dataset.n_samples, n_tuned_on) if n_tuned_on else folds
 
 
 def _first_that_fits(
-    choices: Sequence[Folds | None], check: Callable[[Folds | None], object]
-) -> Folds | None:
+    choices: Sequence[folding.Folds | None], check: Callable[[folding.Folds | None], object]
+) -> folding.Folds | None:
     for choice, following in itertools.pairwise(choices):
         try:
             check(choice)

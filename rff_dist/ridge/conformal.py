@@ -41,20 +41,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.data.blocks import Rows
-from rff_dist.data.folds import Folds
+from rff_dist.data import blocks, folding
 from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.cholesky import solve_cholesky
-from rff_dist.numerics.exact_sums import ExactSum
-from rff_dist.numerics.runs import expand
-from rff_dist.numerics.threads import share_out
-from rff_dist.ridge.evaluation import evaluated_targets
-from rff_dist.ridge.linear_model import LinearModel, predict_rows
-from rff_dist.statistics.accumulate import add_each
-from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import tile_rows
+from rff_dist.features import maps
+from rff_dist.fitting import evaluation, predicting
+from rff_dist.numerics import cholesky, exact_sums, machine
+from rff_dist.statistics import accumulate, fold_statistics, ridge_statistics, specs
 from rff_dist.typing import FloatArray, IntArray
 
 BINS_PER_OCTAVE = 64  # a width of 2^(1/64) = 1.011
@@ -76,8 +68,8 @@ class FoldModels:
     `repeated`: whether weights are whole numbers that repeat their rows.
     """
 
-    linear: LinearModel
-    folds: Folds
+    linear: predicting.LinearModel
+    folds: folding.Folds
     validated: IntArray
     n_samples: int
     units: FloatArray
@@ -86,7 +78,11 @@ class FoldModels:
 
 
 def fold_models(
-    statistics: FoldStatistics, feature_map: FeatureMap, *, alpha: ArrayLike, fit_intercept: bool = True
+    statistics: fold_statistics.FoldStatistics,
+    feature_map: maps.FeatureMap,
+    *,
+    alpha: ArrayLike,
+    fit_intercept: bool = True,
 ) -> FoldModels:
     """Solve for the coefficients of each split, n_splits Cholesky factorisations one after another.
 
@@ -105,12 +101,12 @@ def fold_models(
         all_others = len(trained_on) == len(statistics.parts) - 1  # one subtraction, which is exact
         training = total - part if all_others else statistics.sum(trained_on)
         equations = training.normal_equations(fit_intercept=fit_intercept)
-        solutions.append(solve_cholesky(equations, alpha, overwrite_gram=True))
+        solutions.append(cholesky.solve_cholesky(equations, alpha, overwrite_gram=True))
         validated.append(held_out)
     if not validated:
         raise StatisticsError(f"no fold of {statistics.folds} that is held out has rows; use fewer folds")
     return FoldModels(
-        linear=LinearModel(
+        linear=predicting.LinearModel(
             feature_map,
             np.hstack([solution.coefficients for solution in solutions]),
             np.concatenate([solution.intercept for solution in solutions]),
@@ -143,8 +139,10 @@ class Deviations:
     intercept: FloatArray
     bounds: FloatArray
 
-    def root_deviations(self, feature_map: FeatureMap) -> RootDeviations:
-        return RootDeviations(LinearModel(feature_map, self.coefficients, self.intercept), self.bounds)
+    def root_deviations(self, feature_map: maps.FeatureMap) -> RootDeviations:
+        return RootDeviations(
+            predicting.LinearModel(feature_map, self.coefficients, self.intercept), self.bounds
+        )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         return {f"deviation_{one.name}": getattr(self, one.name) for one in fields(self)}
@@ -158,15 +156,15 @@ class RootDeviations:
     `bounds`: float64 array of shape (2, n_targets). See `Deviations`.
     """
 
-    linear: LinearModel
+    linear: predicting.LinearModel
     bounds: FloatArray
 
-    def of_rows(self, rows: Rows) -> FloatArray:
+    def of_rows(self, rows: blocks.Rows) -> FloatArray:
         """Return s of each row and column of `linear`.
 
         Raises DataError as `predict_rows`.
         """
-        roots = predict_rows(rows, self.linear)
+        roots = predicting.predict_rows(rows, self.linear)
         return np.square(np.clip(roots, *np.tile(self.bounds, roots.shape[1] // self.bounds.shape[1])))
 
 
@@ -259,7 +257,7 @@ def check_coverage(coverage: float) -> None:
         raise InvalidParameterError(f"`coverage` is {coverage!r}; expected a number in (0, 1), such as 0.9")
 
 
-def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
+def score_rows(rows: blocks.Rows, state: FoldModels) -> HeldOutScores:
     """Count the held-out scores of a block, at the cost of predictions with n_splits · n_targets columns.
 
     A row counts once, or as often as its weight repeats it. Rows of weight 0 do not count, and neither do
@@ -283,7 +281,7 @@ def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
     return HeldOutScores(np.column_stack(counts).astype(np.int64), units)
 
 
-def _residuals(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
+def _residuals(rows: blocks.Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
     """Return |y − f₋| of shape (n_counted, n_targets), each row's split, and which rows count."""
     held_out, split, counted = predict_held_out(rows, state)
     assert rows.y is not None
@@ -291,7 +289,7 @@ def _residuals(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDA
         return np.abs(rows.y[counted] - held_out), split, counted
 
 
-def predict_held_out(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
+def predict_held_out(rows: blocks.Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
     """Predict each row of a block by the model that was trained without its fold.
 
     Returns `predictions`, float64 array of shape (n_counted, n_targets): f₋ of the rows that count, those
@@ -299,7 +297,7 @@ def predict_held_out(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArra
       holds out each row, -1 for none; `counted`, bool array of shape (n_samples,).
     Raises DataError as `score_rows`.
     """
-    _, weights = evaluated_targets(rows)
+    _, weights = evaluation.evaluated_targets(rows)
     assigned = state.folds.assign(
         rows.block.start, rows.block.stop, n_samples=state.n_samples, groups=rows.groups
     )
@@ -315,9 +313,9 @@ def split_of_folds(fold_of_row: IntArray, state: FoldModels) -> IntArray:
     return np.asarray(split_of[fold_of_row])
 
 
-def predict_by_splits(rows: Rows, split: IntArray, state: FoldModels) -> FloatArray:
+def predict_by_splits(rows: blocks.Rows, split: IntArray, state: FoldModels) -> FloatArray:
     """Predict each row by the model of its split: shape (n_samples, n_targets)."""
-    predictions = predict_rows(rows, state.linear).reshape(len(split), -1, len(state.units))
+    predictions = predicting.predict_rows(rows, state.linear).reshape(len(split), -1, len(state.units))
     return np.asarray(predictions[np.arange(len(split)), split])
 
 
@@ -325,8 +323,8 @@ def predict_by_splits(rows: Rows, split: IntArray, state: FoldModels) -> FloatAr
 
 
 def sum_root_residuals(
-    rows: Rows, state: FoldModels, *, exponents: tuple[tuple[int, int], ...]
-) -> tuple[ExactSum, ...]:
+    rows: blocks.Rows, state: FoldModels, *, exponents: tuple[tuple[int, int], ...]
+) -> tuple[exact_sums.ExactSum, ...]:
     """Return a block's sums of the roots of held-out residuals: U'W[g, 1] and [g, 1]'W[g, 1].
 
     g is √(|y − f₋| / unit). Takes O(n_samples · n_components · n_features), as predictions do. The sums are
@@ -348,9 +346,9 @@ def sum_root_residuals(
     weighted = right * weights[:, np.newaxis, np.newaxis]
     feature_map = state.linear.feature_map
     inputs = feature_map.prepare(rows.X)
-    units = np.ldexp(1.0, -expand(exponents).astype(np.int64))[:, np.newaxis] if exponents else 1.0
-    height = tile_rows(feature_map.n_components)
-    sums: dict[int, tuple[ExactSum, ...]] = {}
+    units = np.ldexp(1.0, -exact_sums.expand(exponents).astype(np.int64))[:, np.newaxis] if exponents else 1.0
+    height = specs.tile_rows(feature_map.n_components)
+    sums: dict[int, tuple[exact_sums.ExactSum, ...]] = {}
 
     def add_up(first: int) -> None:
         tile = slice(first, min(first + height, len(inputs)))
@@ -363,24 +361,24 @@ def sum_root_residuals(
         moments *= units
         by_split = moments.reshape(-1, n_splits, width)
         sums[first] = tuple(
-            ExactSum.of(part)
+            exact_sums.ExactSum.of(part)
             for k in range(n_splits)
             for part in (by_split[:, k], right[tile, k].T @ weighted[tile, k])
         )
 
-    share_out(add_up, range(0, len(inputs), height))
-    return functools.reduce(add_each, sums.values())  # exact, so that their order does not matter
+    machine.share_out(add_up, range(0, len(inputs), height))
+    return functools.reduce(accumulate.add_each, sums.values())  # exact, so that their order does not matter
 
 
 def root_residual_statistics(
-    statistics: FoldStatistics, models: FoldModels, sums: tuple[ExactSum, ...]
-) -> FoldStatistics:
+    statistics: fold_statistics.FoldStatistics, models: FoldModels, sums: tuple[exact_sums.ExactSum, ...]
+) -> fold_statistics.FoldStatistics:
     """Return the statistics of each fold with g in place of y; Grams are shared, not copied.
 
     `statistics`: the ones that `models` were solved from.
     `sums`: over all rows; see `sum_root_residuals`.
     """
-    parts: list[RidgeStatistics | None] = [None] * len(statistics.parts)
+    parts: list[ridge_statistics.RidgeStatistics | None] = [None] * len(statistics.parts)
     for fold, cross, targets in zip(models.validated, sums[::2], sums[1::2], strict=True):
         part = statistics.fold(fold)
         # g is summed about 0, unlike y
@@ -389,7 +387,7 @@ def root_residual_statistics(
 
 
 def with_deviations(
-    models: FoldModels, statistics: FoldStatistics, *, alpha: float
+    models: FoldModels, statistics: fold_statistics.FoldStatistics, *, alpha: float
 ) -> tuple[FoldModels, Deviations]:
     """Fit √s by ridge regression, for each split and for all rows: n_splits + 1 Cholesky factorisations.
 
@@ -401,9 +399,9 @@ def with_deviations(
     total = statistics.total()
     scale = np.sqrt(models.units)  # g is the root of a residual over its unit
     bounds = scale * total.target_means() * np.array([[1.0 / REACH], [REACH]])
-    solution = solve_cholesky(total.normal_equations(), alpha, overwrite_gram=True)
+    solution = cholesky.solve_cholesky(total.normal_equations(), alpha, overwrite_gram=True)
     found = Deviations(scale * solution.coefficients, scale * solution.intercept, bounds)
     of_splits = fold_models(statistics, feature_map, alpha=alpha).linear
     scales = np.tile(scale, len(models.validated))
-    roots = LinearModel(feature_map, scales * of_splits.coefficients, scales * of_splits.intercept)
+    roots = predicting.LinearModel(feature_map, scales * of_splits.coefficients, scales * of_splits.intercept)
     return replace(models, root_deviations=RootDeviations(roots, bounds)), found

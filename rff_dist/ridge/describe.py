@@ -8,75 +8,35 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist.data import folding
 from rff_dist.data.blocks import Block, Dataset
-from rff_dist.data.folds import Folds
-from rff_dist.data.labelled import ExtendedDataset
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import kernel_of, kind_of
-from rff_dist.kernels.stationary import own_length_scale
-from rff_dist.kernels.text import kernel_text, shortened_text
-from rff_dist.ridge.options import Penalty
-from rff_dist.ridge.solve import Solved
+from rff_dist.features import kinds, maps
+from rff_dist.fitting import options
+from rff_dist.kernels import names, stationary
+from rff_dist.ridge import solve
 from rff_dist.selection.alphas import RESOLUTION
-from rff_dist.statistics.inspection import blocks_of
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import StatisticsSpec
-from rff_dist.storage.generations import name_of
+from rff_dist.statistics import inspection, ridge_statistics, specs
+from rff_dist.typing import Summary
 
 type Row = dict[str, Any]
 
 
-def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
-    """Return the facts of a dataset that a model's card keeps.
-
-    Raises ConflictError if the rows were changed since it was opened.
-    """
-    dataset.check_unchanged()
-    facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
-    if dataset.version is not None:
-        facts["data_version"] = dataset.version
-        if (name := name_of(attributes_of(dataset))) is not None:
-            facts["data_id"] = name
-    n_samples = dataset.n_samples
-    # versions record digests of those that they only appended to, which need no reading
-    prefix = dataset.recorded_prefix(n_samples) or dataset.prefix_fingerprint(n_samples)
-    if prefix is not None:
-        # an update compares it with the fingerprint of the first rows of data that have grown since
-        facts["prefix_fingerprint"] = prefix
-    attributes = attributes_of(dataset)
-    if (recipe := attributes.get("recipe")) is not None:
-        # It makes inputs of the model from tables. Notes name the files of these rows, which no model needs.
-        facts["recipe"] = {**recipe, "notes": {}}
-        if "target_names" in attributes:
-            facts["target_columns"] = attributes["target_names"]  # in the table, labels included
-    for name, names in {"feature_names": dataset.feature_names, "target_names": dataset.target_names}.items():
-        if names is not None:
-            facts[name] = list(names)
-    return facts
-
-
-def attributes_of(dataset: Dataset) -> Mapping[str, Any]:
-    """Return the attributes stored beside a dataset's arrays; none for a dataset in memory."""
-    while isinstance(dataset, ExtendedDataset):
-        dataset = dataset.source
-    found: Mapping[str, Any] = getattr(dataset, "attributes", {})
-    return found
-
-
 def describe_cut(
-    dataset: Dataset, statistics: RidgeStatistics, folds: Folds | None = None
+    dataset: Dataset, statistics: ridge_statistics.RidgeStatistics, folds: folding.Folds | None = None
 ) -> Mapping[str, Any]:
     """Return the facts about the blocks that were summed; only the last one has fewer rows."""
     blocks = summed_blocks(dataset, statistics.spec, folds)
     return {"rows_per_block": blocks[0].n_samples, "summed_by_folds": folds is not None}
 
 
-def summed_blocks(dataset: Dataset, spec: StatisticsSpec, folds: Folds | None) -> list[Block]:
+def summed_blocks(dataset: Dataset, spec: specs.StatisticsSpec, folds: folding.Folds | None) -> list[Block]:
     """Return the blocks that a dataset's statistics are summed by, for all rows or for folds."""
-    return blocks_of(dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds)
+    return inspection.blocks_of(
+        dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
+    )
 
 
-def describe_choices(penalty: Penalty) -> Mapping[str, Any]:
+def describe_choices(penalty: options.Penalty) -> Mapping[str, Any]:
     """Return the facts that let later fits choose alpha as this one did."""
     alpha, per_target = penalty.alpha, penalty.per_target
     return {
@@ -86,7 +46,7 @@ def describe_choices(penalty: Penalty) -> Mapping[str, Any]:
     }
 
 
-def describe_estimate(solved: Solved) -> dict[str, Any] | None:
+def describe_estimate(solved: solve.Solved) -> dict[str, Any] | None:
     """Return the cross-validated errors; None if nothing was cross-validated.
 
     Returns `estimate`: `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error`
@@ -119,7 +79,7 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
 # -- candidates --------------------------------------------------------------------------------
 
 
-def describe_candidate(feature_map: FeatureMap, solved: Solved) -> Row:
+def describe_candidate(feature_map: maps.FeatureMap, solved: solve.Solved) -> Row:
     """Return JSON-able facts of a cross-validated candidate.
 
     Returns `row`: `kernel`; `length_scale`, one number, a list, or None if the kernel has no single one;
@@ -146,14 +106,14 @@ def describe_candidate(feature_map: FeatureMap, solved: Solved) -> Row:
     }
 
 
-def describe_features(feature_map: FeatureMap) -> Row:
+def describe_features(feature_map: maps.FeatureMap) -> Row:
     """Return the `kernel`, `length_scale` and `features` of a candidate; see `describe_candidate`."""
-    kernel = kernel_of(feature_map)
-    length_scale = own_length_scale(kernel)
+    kernel = kinds.kernel_of(feature_map)
+    length_scale = stationary.own_length_scale(kernel)
     return {
-        "kernel": "given" if kernel is None else kernel_text(kernel),
+        "kernel": "given" if kernel is None else names.kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
-        "features": kind_of(feature_map),
+        "features": kinds.kind_of(feature_map),
     }
 
 
@@ -195,6 +155,43 @@ def candidate_words(row: Row) -> str:
     given = "" if scale is None else ", a length scale per column"
     given = f", length scale {scale:.3g}" if isinstance(scale, float) else given
     return (
-        f"{shortened_text(row['kernel'])}{given}, {row['n_components']:,} {row['features']} features: "
+        f"{names.shortened_text(row['kernel'])}{given}, {row['n_components']:,} {row['features']} features: "
         f"error {row['score']:.4g} of the variance"
     )
+
+
+#: Titles of errors, by their names in records and documents.
+TITLES = {
+    "rmse": "RMSE",
+    "r2": "R²",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "log_loss": "log loss",
+}
+
+
+def estimate_of(card: Mapping[str, Any]) -> Summary | None:
+    """Return the errors on new rows that a model's card estimates; None if it has no estimate.
+
+    For a classifier these are accuracy and log loss; errors of its targets of −1 and +1 say nothing.
+    """
+    found = card.get("estimate")
+    if found is None or "classifier" not in card:
+        return found
+    told = {key: value for key, value in found.items() if key.startswith(("accuracy", "log_loss"))}
+    return {"by": found["by"], **told} if told else None
+
+
+def chosen_candidate(candidates: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the best of the candidates on a model's card; None if there are none."""
+    if not candidates:
+        return None
+    final = [one for one in candidates if one.get("round") != "first"]
+    # Without a final the best candidate comes first; it need not have the least error.
+    return min(final, key=lambda one: float(one["score"])) if final else candidates[0]
+
+
+def n_candidates(candidates: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many candidates were tried; finalists were tried twice."""
+    first = [one for one in candidates if one.get("round") == "first"]
+    return len(first or candidates)

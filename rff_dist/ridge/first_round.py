@@ -9,10 +9,10 @@
    They meet on all rows with all components, see `ridge.fit.fit`.
 
 With few rows, errors come from the rows themselves (`selection.row_folds`), in the final too, and only the
-winner's sums are made. Its alpha is then chosen by leaving out each row in turn (`selection.few_rows`).
+winner's sums are made. Its alpha is then chosen by leaving out each row in turn (`selection.row_folds`).
 
 All errors are cross-validated, with the same folds. Length scales are tuned on rows that no fold
-validates on (`data.folds.hold_in`). Options that are given are kept; if all are, there is no first round.
+validates on (`data.folding.hold_in`). Options that are given are kept; if all are, there is no first round.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rff_dist.data import samples
-from rff_dist.data.folds import Folds, SampledFolds
-from rff_dist.data.labelled import GroupedDataset
-from rff_dist.data.memory import ArrayDataset
+from rff_dist.data import folding, labelled, memory, samples
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, SolveError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.kernels.explicit import Linear
-from rff_dist.kernels.stationary import Stationary
+from rff_dist.features import maps
+from rff_dist.fitting import prepare
+from rff_dist.fitting.options import RidgeOptions, are_several
+from rff_dist.kernels import explicit, stationary
+from rff_dist.ridge import describe
 from rff_dist.ridge.candidates import Candidate, Draws
 from rff_dist.ridge.choices import (
     FEW_ROWS,
@@ -40,13 +39,9 @@ from rff_dist.ridge.choices import (
     round_components,
     trusted_samples,
 )
-from rff_dist.ridge.describe import Row, candidate_words, describe_features
-from rff_dist.ridge.options import RidgeOptions, are_several
-from rff_dist.ridge.prepare import Prepared
-from rff_dist.selection.cross_validation import CrossValidation, cross_validate
-from rff_dist.selection.row_folds import cross_validate_rows
+from rff_dist.selection import cross_validation, row_folds
 from rff_dist.statistics import passes
-from rff_dist.storage.columns import as_column
+from rff_dist.storage import columns
 from rff_dist.typing import FloatArray
 
 # Times the best score of the first round. On six real sets no winner of the final was above 1.25 times it.
@@ -64,12 +59,12 @@ class Chosen:
     """
 
     candidates: list[Candidate]
-    rows: list[Row]
-    losers: list[Row]
-    table: CrossValidation | None = None
+    rows: list[describe.Row]
+    losers: list[describe.Row]
+    table: cross_validation.CrossValidation | None = None
 
 
-def choose(prepared: Prepared, draws: Draws, choices: Choices) -> Chosen:
+def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices) -> Chosen:
     """Choose kernels, length scales and kinds of features, so far as the options leave them open."""
     dataset, widths = prepared.dataset, choices.widths
     candidates, chosen = choices.candidates, Chosen([], [], [])
@@ -114,7 +109,7 @@ def _other_features(one: _Try, best: _Try) -> bool:
 def _other_kernel(one: _Try, best: _Try) -> bool:
     """Return whether a candidate differs in its kernel alone, and not only by an added linear kernel."""
     first = [row["kernel"].partition(" + ")[0] for row in (one.row, best.row)]
-    alike = not _other_features(one, best) and isinstance(one.candidate.kernel, Stationary)
+    alike = not _other_features(one, best) and isinstance(one.candidate.kernel, stationary.Stationary)
     return alike and first[0] != first[1]
 
 
@@ -123,8 +118,8 @@ class _Try:
     """A candidate of the first round, and its errors."""
 
     candidate: Candidate
-    row: Row
-    table: CrossValidation
+    row: describe.Row
+    table: cross_validation.CrossValidation
     split_scores: FloatArray
 
 
@@ -132,10 +127,10 @@ class _Try:
 class _FirstRound:
     """Compares candidates on a sample of rows, with the folds of the dataset."""
 
-    prepared: Prepared
+    prepared: prepare.Prepared
     options: RidgeOptions
     draws: Draws
-    folds: Folds
+    folds: folding.Folds
     n_components: int
 
     def run(self, candidates: Sequence[Candidate]) -> list[_Try]:
@@ -155,12 +150,12 @@ class _FirstRound:
                 self.prepared.say("choose", f"length scales were not tuned: {error}")
         if len(options.kinds) > 1:
             ranked = self._best_first(tries)
-            nonlinear = [one for one in ranked if not isinstance(one.candidate.kernel, Linear)]
+            nonlinear = [one for one in ranked if not isinstance(one.candidate.kernel, explicit.Linear)]
             for one in nonlinear[:TRIED_WITH_NYSTROM]:
                 tries.append(self._try(replace(one.candidate, features=options.kinds[1]), sample))
         best = self._best_first(tries)[0].candidate
         if options.kernel == "auto" and self._may_add_linear(best):
-            kernel = self.draws.kernel(best) + Linear()
+            kernel = self.draws.kernel(best) + explicit.Linear()
             tries.append(self._try(Candidate(kernel, None, best.features), sample))
         return self._best_first(tries)
 
@@ -189,40 +184,48 @@ class _FirstRound:
     def _preference(self, one: _Try) -> int:
         candidate, dataset = one.candidate, self.prepared.dataset
         trusted = dataset.n_samples >= trusted_samples(dataset)
-        if isinstance(candidate.kernel, Linear):
+        if isinstance(candidate.kernel, explicit.Linear):
             return 0
         if candidate.length_scale == "evidence" and trusted:
             return 1
-        return 2 if isinstance(candidate.kernel, Stationary) else 3
+        return 2 if isinstance(candidate.kernel, stationary.Stationary) else 3
 
     def _may_add_linear(self, best: Candidate) -> bool:
         """Return whether linear components leave room for others, and the map will not be shortened."""
         width = min(round_components(self.prepared.dataset.n_samples), self.n_components)
         room = 2 * self.prepared.dataset.n_features <= width
-        return room and not are_several(self.options.n_components) and isinstance(best.kernel, Stationary)
+        return (
+            room
+            and not are_several(self.options.n_components)
+            and isinstance(best.kernel, stationary.Stationary)
+        )
 
     def _try(
         self, candidate: Candidate, sample: samples.FoldSample, *, n_components: int | None = None
     ) -> _Try:
         width = round_components(self.prepared.dataset.n_samples)
-        if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
+        if not isinstance(
+            candidate.kernel, stationary.Stationary
+        ):  # linear terms take a component per column
             width = max(width, 2 * self.prepared.dataset.n_features)
         feature_map = self.draws.feature_map(candidate, n_components or min(width, self.n_components))
         table = self._table(feature_map, sample)
         row = _describe(feature_map, table, len(sample.X), "first" if n_components is None else "final")
         if n_components is None:
-            self.prepared.say("choose", candidate_words(row))
+            self.prepared.say("choose", describe.candidate_words(row))
         at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
         return _Try(candidate, row, table, table.split_scores()[:, 0, at])
 
-    def _table(self, feature_map: FeatureMap, sample: samples.FoldSample) -> CrossValidation:
+    def _table(
+        self, feature_map: maps.FeatureMap, sample: samples.FoldSample
+    ) -> cross_validation.CrossValidation:
         """Cross-validate on a sample: few rows directly, more by the sums of their folds."""
         options, serial = self.options, SerialEngine()
         grid = options.penalty.grid
         grid = grid if grid is None or np.all(grid > 0) else None
-        folds = SampledFolds(self.folds.n_folds, self.folds)
+        folds = folding.SampledFolds(self.folds.n_folds, self.folds)
         if len(sample.X) <= FEW_ROWS:
-            table = cross_validate_rows(
+            table = row_folds.cross_validate_rows(
                 feature_map.transform(sample.X),
                 sample,
                 folds,
@@ -232,12 +235,13 @@ class _FirstRound:
             )
             if table is not None:
                 return table
-        rows = GroupedDataset(
-            ArrayDataset(sample.X, sample.y, sample.weights), as_column(sample.fold_of_row, name="folds")
+        rows = labelled.GroupedDataset(
+            memory.ArrayDataset(sample.X, sample.y, sample.weights),
+            columns.as_column(sample.fold_of_row, name="folds"),
         )
         member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
         (parts,) = passes.accumulate_folds(rows, [member], folds=folds, engine=serial)
-        return cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)
+        return cross_validation.cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)
 
 
 def _within_one_standard_error(one: _Try, best: _Try) -> bool:
@@ -248,12 +252,14 @@ def _within_one_standard_error(one: _Try, best: _Try) -> bool:
     return bool(differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences)))
 
 
-def _describe(feature_map: FeatureMap, table: CrossValidation, n_samples: int, when: str) -> Row:
+def _describe(
+    feature_map: maps.FeatureMap, table: cross_validation.CrossValidation, n_samples: int, when: str
+) -> describe.Row:
     best = table.best
     return {
         "round": when,
         "n_samples": n_samples,
-        **describe_features(feature_map),
+        **describe.describe_features(feature_map),
         "n_components": feature_map.n_components,
         "alpha": best.alpha,
         "score": best.score,

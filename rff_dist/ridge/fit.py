@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from rff_dist.data.blocks import Block, Dataset
-from rff_dist.data.folds import Folds, folds_to_dict
-from rff_dist.data.labelled import LabelledDataset
-from rff_dist.engines.protocol import Broadcast, Engine
-from rff_dist.features.draw import in_high_precision
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import kernel_of, kind_of
-from rff_dist.kernels.stationary import Stationary
-from rff_dist.ridge.alpha_warnings import how_cancelling, rounding_seen, warn_of_alpha, warn_of_rounding
+from rff_dist.data import blocks, folding, labelled
+from rff_dist.engines import protocol
+from rff_dist.features import draw, kinds
+from rff_dist.features.maps import FeatureMap
+from rff_dist.fitting.options import Alpha, Penalty, RidgeOptions
+from rff_dist.fitting.plan import Machines, check_solver_plan, plan_readings
+from rff_dist.fitting.prepare import Prepared, describe_dataset, prepare
+from rff_dist.kernels import stationary
+from rff_dist.ridge import conformal, describe, first_round, models, pcg
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
 from rff_dist.ridge.choices import (
     AUTO_COMPONENTS,
@@ -30,49 +30,39 @@ from rff_dist.ridge.choices import (
     choices_of,
     prepare_folds,
 )
-from rff_dist.ridge.conformal import FoldModels, fold_models
-from rff_dist.ridge.describe import (
-    Row,
-    candidate_words,
-    compare_rows,
-    describe_candidate,
-    describe_choices,
-    describe_cut,
-    describe_dataset,
-    describe_estimate,
-)
-from rff_dist.ridge.first_round import Chosen, choose
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
-from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.options import Alpha, Penalty, RidgeOptions
-from rff_dist.ridge.pcg import solve_pcg, validate_alphas
-from rff_dist.ridge.plan import Machines, check_solver_plan, plan_readings
-from rff_dist.ridge.prepare import Prepared, prepare
-from rff_dist.ridge.solve import Solved, solve, solve_folds, solve_with
+from rff_dist.ridge.solve import (
+    Solved,
+    how_cancelling,
+    rounding_seen,
+    solve,
+    solve_folds,
+    solve_with,
+    warn_of_alpha,
+    warn_of_rounding,
+)
+from rff_dist.selection import cross_validation
 from rff_dist.selection.alphas import PerTarget
-from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.selection.leave_one_out import select_by_press
+from rff_dist.statistics import fold_statistics, inspection, moments, passes, ridge_statistics
 from rff_dist.statistics.accumulate import Accumulation, Accumulations
-from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.inspection import check_same_rows
-from rff_dist.statistics.moments import ColumnMoments
-from rff_dist.statistics.passes import accumulate_folds_shared, accumulate_shared
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import human_bytes, short_repr
 from rff_dist.typing import Do, plainly
 
 logger = logging.getLogger(__name__)
 
-type Sums = RidgeStatistics | FoldStatistics  # Z'Z and Z'y of all rows, or of each fold
+type Sums = (
+    ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
+)  # Z'Z and Z'y of all rows, or of each fold
 
 
 def fit(
-    dataset: Dataset,
+    dataset: blocks.Dataset,
     options: RidgeOptions,
     *,
     candidates: Sequence[Candidate] | None = None,
     choices: Choices | None = None,
-    engine: Engine,
+    engine: protocol.Engine,
     do: Do = plainly,
 ) -> Trained:
     """Train ridge regression on random features; cross-validation chooses what the options leave open.
@@ -96,7 +86,7 @@ def fit(
     prepared, choices = do("measure", measure, dataset, choices, engine=engine)
     # a kernel and its length scales, or the best few: from a sample of rows
     draws = Draws(prepared, choices.options, folds=choices.by, tuning=choices.tuning)
-    chosen = do("choose", choose, prepared, draws, choices)
+    chosen = do("choose", first_round.choose, prepared, draws, choices)
     # W and b, such that Z = √(2/D) · cos(X W + b)
     maps = do("draw", draw_candidates, draws, chosen.candidates, choices.widths)
     readings = share_out(prepared, choices, maps, chosen.table)
@@ -133,12 +123,12 @@ class Trained:
     `n_readings`: how many times the data were read for statistics; 1 if memory holds those of all candidates.
     """
 
-    model: RidgeModel
+    model: models.RidgeModel
     compared: tuple[tuple[FeatureMap, Solved], ...]
     best_index: int = 0
-    parts: FoldStatistics | None = None
+    parts: fold_statistics.FoldStatistics | None = None
     rounding_seen: float | None = None
-    rows: tuple[Row, ...] = ()
+    rows: tuple[describe.Row, ...] = ()
     n_readings: int = 1
 
     __repr__ = short_repr
@@ -149,7 +139,7 @@ class Trained:
         return self.compared[self.best_index][1]
 
     @property
-    def best(self) -> Row:
+    def best(self) -> describe.Row:
         """The result of the best candidate."""
         return self.rows[self.best_index]
 
@@ -157,7 +147,9 @@ class Trained:
 # -- its steps -------------------------------------------------------------------------------------
 
 
-def measure(dataset: Dataset, choices: Choices, *, engine: Engine) -> tuple[Prepared, Choices]:
+def measure(
+    dataset: blocks.Dataset, choices: Choices, *, engine: protocol.Engine
+) -> tuple[Prepared, Choices]:
     """Measure the columns in a cheap pass, and balance folds of groups in another; see `prepare`."""
     if choices.by is not None:
         by = prepare_folds(dataset, choices.by, engine=engine)
@@ -179,11 +171,14 @@ class Reading:
 
     maps: Sequence[FeatureMap]
     n_parts: int = 1
-    table: CrossValidation | None = None
+    table: cross_validation.CrossValidation | None = None
 
 
 def share_out(
-    prepared: Prepared, choices: Choices, maps: Sequence[FeatureMap], table: CrossValidation | None = None
+    prepared: Prepared,
+    choices: Choices,
+    maps: Sequence[FeatureMap],
+    table: cross_validation.CrossValidation | None = None,
 ) -> list[Reading] | None:
     """Return the readings that memory allows; None if conjugate gradients solve without any sums."""
     dataset, engine, options, folds = prepared.dataset, prepared.engine, choices.options, choices.folds
@@ -211,8 +206,8 @@ def share_out(
 
 
 def broadcast(
-    prepared: Prepared, reading: Reading, folds: Folds | None
-) -> Broadcast[Accumulation] | Broadcast[Accumulations]:
+    prepared: Prepared, reading: Reading, folds: folding.Folds | None
+) -> protocol.Broadcast[Accumulation] | protocol.Broadcast[Accumulations]:
     """Give every worker the features of a reading, and check that each has drawn the same.
 
     Features without a bound, such as linear ones, take their grid from a first pass.
@@ -235,15 +230,23 @@ def broadcast(
     return engine.broadcast(Accumulations(tuple(members), folds, prepared.dataset.n_samples))
 
 
-def accumulate(prepared: Prepared, shared: Broadcast[Accumulation] | Broadcast[Accumulations]) -> deque[Sums]:
+def accumulate(
+    prepared: Prepared, shared: protocol.Broadcast[Accumulation] | protocol.Broadcast[Accumulations]
+) -> deque[Sums]:
     """Sum up Z'Z and Z'y of all rows, or of each fold, for each map that was broadcast."""
     dataset, engine, state = prepared.dataset, prepared.engine, shared.state
     if isinstance(state, Accumulation):
-        statistics = accumulate_shared(dataset, cast("Broadcast[Accumulation]", shared), engine=engine)
-        check_same_rows(prepared.moments, statistics.targets, statistics.spec)
+        statistics = passes.accumulate_shared(
+            dataset, cast("protocol.Broadcast[Accumulation]", shared), engine=engine
+        )
+        inspection.check_same_rows(prepared.moments, statistics.targets, statistics.spec)
         return deque([statistics])
-    summed = accumulate_folds_shared(dataset, cast("Broadcast[Accumulations]", shared), engine=engine)
-    check_same_rows(prepared.moments, summed[0].targets(), state.members[0].spec)  # all share the pass
+    summed = passes.accumulate_folds_shared(
+        dataset, cast("protocol.Broadcast[Accumulations]", shared), engine=engine
+    )
+    inspection.check_same_rows(
+        prepared.moments, summed[0].targets(), state.members[0].spec
+    )  # all share the pass
     return deque(summed)
 
 
@@ -258,8 +261,8 @@ class Fitted:
     drawn: FeatureMap
     feature_map: FeatureMap
     solved: Solved
-    statistics: RidgeStatistics
-    parts: FoldStatistics | None = None
+    statistics: ridge_statistics.RidgeStatistics
+    parts: fold_statistics.FoldStatistics | None = None
 
     @property
     def score(self) -> float:
@@ -276,13 +279,13 @@ def solve_sums(
 ) -> Fitted:
     """Choose alpha for a map of a reading, and solve; see `solve`, `solve_folds` and `leave_one_out`."""
     penalty = choices.penalty
-    if isinstance(sums, RidgeStatistics):
+    if isinstance(sums, ridge_statistics.RidgeStatistics):
         prepared.say("solve", f"D = {feature_map.n_components:,}")
         return Fitted(feature_map, feature_map, _solve_whole(prepared, feature_map, sums, penalty), sums)
     prepared.say("solve", _words_of_a_table(feature_map, sums.folds, choices.widths))
     rows = None
     if _chooses_by_rows(choices, prepared.dataset):
-        rows = prepared.dataset.read(Block(0, 0, prepared.dataset.n_samples))
+        rows = prepared.dataset.read(blocks.Block(0, 0, prepared.dataset.n_samples))
     chosen, statistics, solved = solve_folds(
         sums, feature_map, penalty, choices.widths, table=reading.table, rows=rows
     )
@@ -290,7 +293,10 @@ def solve_sums(
 
 
 def _solve_whole(
-    prepared: Prepared, feature_map: FeatureMap, statistics: RidgeStatistics, penalty: Penalty
+    prepared: Prepared,
+    feature_map: FeatureMap,
+    statistics: ridge_statistics.RidgeStatistics,
+    penalty: Penalty,
 ) -> Solved:
     if penalty.named != "press":
         return solve(statistics, penalty)
@@ -306,7 +312,7 @@ def _solve_whole(
     return replace(solve_with(statistics, alpha, fit_intercept=penalty.fit_intercept), leave_one_out=path)
 
 
-def _chooses_by_rows(choices: Choices, dataset: Dataset) -> bool:
+def _chooses_by_rows(choices: Choices, dataset: blocks.Dataset) -> bool:
     """Return whether alpha is chosen by leaving out each row: they are few, and nothing else is asked for."""
     options, n_components = choices.options, choices.widths[-1]
     free = options.penalty.named == "auto" and options.penalty.grid is None and options.cv is None
@@ -332,7 +338,7 @@ class Compared:
         if self._again or not _wants_high_precision(best.rounding_seen(), options):
             return None
         self._again, self._best = True, None  # frees its sums, before those of another pass are made
-        return Reading([in_high_precision(best.drawn)], self._n_parts)
+        return Reading([draw.in_high_precision(best.drawn)], self._n_parts)
 
     def add(self, fitted: Fitted) -> None:
         """Compare a map that was trained with the best so far."""
@@ -348,14 +354,14 @@ class Compared:
         """Return the model of the best map."""
         best = self._best
         assert best is not None  # there are maps
-        facts: Mapping[str, Any] = describe_cut(prepared.dataset, best.statistics, choices.folds)
+        facts: Mapping[str, Any] = describe.describe_cut(prepared.dataset, best.statistics, choices.folds)
         parts, feature_map = best.parts, best.feature_map
         if parts is not None:
-            facts = {"folds": folds_to_dict(parts.folds), **facts}
+            facts = {"folds": folding.folds_to_dict(parts.folds), **facts}
             parts = parts.leading(
                 feature_map.n_components, feature_digest=feature_map.digest(), scales=feature_map.scales
             )
-        model = RidgeModel.from_solution(
+        model = models.RidgeModel.from_solution(
             feature_map,
             best.statistics,
             best.solved.solution,
@@ -389,13 +395,13 @@ def fit_without_sums(prepared: Prepared, feature_map: FeatureMap, choices: Choic
     penalty, folds = choices.penalty, choices.folds
     trained = do("solve", train_without_sums, prepared, feature_map, penalty=penalty, folds=folds)
     if _wants_high_precision(trained.rounding_seen, choices.options):
-        fine = in_high_precision(feature_map)
+        fine = draw.in_high_precision(feature_map)
         trained = do("solve", train_without_sums, prepared, fine, penalty=penalty, folds=folds)
     return trained
 
 
 def train_without_sums(
-    prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty, folds: Folds | None = None
+    prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty, folds: folding.Folds | None = None
 ) -> Trained:
     """Solve by conjugate gradients; the model has no statistics. See `solve_pcg` and `validate_alphas`.
 
@@ -405,19 +411,19 @@ def train_without_sums(
     chosen = choice = None
     alpha: Any = penalty.alpha
     if folds is not None:
-        chosen = validate_alphas(
+        chosen = pcg.validate_alphas(
             prepared, feature_map, folds, alphas=penalty.grid, fit_intercept=fit_intercept
         )
         choice = chosen.table.safest(feature_map.n_components)
         if penalty.per_target is not False:
             choice = chosen.table.with_own_alphas(choice, always=penalty.per_target is True)
         alpha = choice.penalty
-    found = solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
+    found = pcg.solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
     solved = Solved(found.solution, None, None if chosen is None else chosen.table, choice)
     card = {"n_samples": dataset.n_samples, **_card_of(prepared, solved, penalty)}
     if folds is not None:
-        card["folds"] = folds_to_dict(folds)
-    model = RidgeModel.without_sums(
+        card["folds"] = folding.folds_to_dict(folds)
+    model = models.RidgeModel.without_sums(
         feature_map, found.solution, card, one_dimensional=dataset.one_dimensional, solver=found.facts()
     )
     seen = rounding_seen(solved, found.spec, found.target_deviations)
@@ -440,33 +446,35 @@ def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices)
     return replace(trained, model=replace(trained.model, held_out=held_out))
 
 
-def conclude(trained: Trained, prepared: Prepared, choices: Choices, chosen: Chosen) -> Trained:
+def conclude(trained: Trained, prepared: Prepared, choices: Choices, chosen: first_round.Chosen) -> Trained:
     """Warn of what may hardly hold for new rows, and list the candidates that were tried."""
     solved, model, dataset = trained.solved, trained.model, prepared.dataset
     cancelling = 0.0
-    if model.statistics is not None and isinstance(kernel_of(model.feature_map), Stationary):  # bounded
+    if model.statistics is not None and isinstance(
+        kinds.kernel_of(model.feature_map), stationary.Stationary
+    ):  # bounded
         cancelling = how_cancelling(solved, model.statistics)
-    warn_of_alpha(solved, cancelling=cancelling, classes=isinstance(dataset, LabelledDataset))
+    warn_of_alpha(solved, cancelling=cancelling, classes=isinstance(dataset, labelled.LabelledDataset))
     if trained.rounding_seen is not None:
         warn_of_rounding(solved, trained.rounding_seen)
     rows = chosen.rows
     if choices.given:
-        rows = compare_rows([describe_candidate(*one) for one in trained.compared])
+        rows = describe.compare_rows([describe.describe_candidate(*one) for one in trained.compared])
         _say_ends(rows[trained.best_index])
     elif not rows:
         return trained
     elif trained.parts is not None:
         final = [
-            {"round": "final", "n_samples": dataset.n_samples, **describe_candidate(*one)}
+            {"round": "final", "n_samples": dataset.n_samples, **describe.describe_candidate(*one)}
             for one in trained.compared
         ]
-        best = candidate_words(final[trained.best_index])
+        best = describe.candidate_words(final[trained.best_index])
         prepared.say("choose", f"of {len(rows)} candidates: {best}")
         rows = [*final, *chosen.losers, *rows]
     return replace(trained, model=model.with_card(candidates=rows), rows=tuple(rows))
 
 
-def _say_ends(row: Row) -> None:
+def _say_ends(row: describe.Row) -> None:
     for name, end in (("length scale", row["length_scale_at_end"]), ("alpha", row["alpha_at_end"])):
         if end is not None:
             value = row[name.replace(" ", "_")]
@@ -478,43 +486,45 @@ def _say_ends(row: Row) -> None:
             )
 
 
-def fold_models_of(trained: Trained) -> FoldModels:
+def fold_models_of(trained: Trained) -> conformal.FoldModels:
     """Solve the model without each fold, at the alpha of all rows; see `fold_models`."""
     assert trained.parts is not None
     feature_map, solved = trained.compared[trained.best_index]
     fit_intercept = trained.model.card["fit_intercept"]
-    return fold_models(trained.parts, feature_map, alpha=solved.solution.alpha, fit_intercept=fit_intercept)
+    return conformal.fold_models(
+        trained.parts, feature_map, alpha=solved.solution.alpha, fit_intercept=fit_intercept
+    )
 
 
-def _words_of_a_table(feature_map: FeatureMap, folds: Folds, widths: Sequence[int]) -> str:
+def _words_of_a_table(feature_map: FeatureMap, folds: folding.Folds, widths: Sequence[int]) -> str:
     several = ", ".join(f"{width:,}" for width in sorted({*widths, feature_map.n_components}))
-    return f"{kind_of(feature_map)} features, D = {several}, {len(folds.splits)} folds"
+    return f"{kinds.kind_of(feature_map)} features, D = {several}, {len(folds.splits)} folds"
 
 
 def _card_of(prepared: Prepared, solved: Solved, penalty: Penalty) -> dict[str, Any]:
     return {
         **describe_dataset(prepared.dataset),
-        **describe_choices(penalty),
+        **describe.describe_choices(penalty),
         **({} if penalty.alphas is None else {"alphas": [float(one) for one in penalty.alphas]}),
         "standardize": prepared.standardize,
         "chosen_by": solved.chosen_by,
-        "estimate": describe_estimate(solved),
+        "estimate": describe.describe_estimate(solved),
         "sample_weight_kind": prepared.sample_weight_kind,
     }
 
 
-def _columns_of(prepared: Prepared) -> ColumnMoments:
-    return ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
+def _columns_of(prepared: Prepared) -> moments.ColumnMoments:
+    return moments.ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
 
 
 def refit(
-    model: RidgeModel,
-    statistics: RidgeStatistics,
+    model: models.RidgeModel,
+    statistics: ridge_statistics.RidgeStatistics,
     *,
     alpha: Alpha | None,
     alphas: Sequence[float] | None = None,
     fit_intercept: bool = True,
-) -> RidgeModel:
+) -> models.RidgeModel:
     """Solve a model again from changed statistics of the same features; see `solve`.
 
     None keeps the model's own alpha, or alphas. Held-out scores are kept: they come from fits of fewer rows,
@@ -531,11 +541,11 @@ def refit(
         solved = solve(statistics, penalty)
     names = ("feature_names", "target_names", "folds", "standardize", "chosen_by", "sample_weight_kind")
     kept = {name: model.card[name] for name in names if name in model.card}
-    again = RidgeModel.from_solution(
+    again = models.RidgeModel.from_solution(
         model.feature_map,
         statistics,
         solved.solution,
         solved.path() or model.selection,
-        {**kept, **describe_choices(penalty)},
+        {**kept, **describe.describe_choices(penalty)},
     )
     return replace(again, held_out=model.held_out)

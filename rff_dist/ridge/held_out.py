@@ -9,38 +9,27 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rff_dist.data.blocks import Dataset
-from rff_dist.engines.protocol import Engine
+from rff_dist.data import blocks
+from rff_dist.engines import protocol
 from rff_dist.errors import StatisticsError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.ridge.conformal import (
-    HeldOutScores,
-    fold_models,
-    root_residual_statistics,
-    score_rows,
-    sum_root_residuals,
-    with_deviations,
-)
-from rff_dist.ridge.options import check_conformal
-from rff_dist.ridge.plan import check_matrix_pass
-from rff_dist.selection.cross_validation import cross_validate
+from rff_dist.features import maps
+from rff_dist.fitting import options, plan
+from rff_dist.ridge import conformal
+from rff_dist.selection import cross_validation
 from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows
-from rff_dist.statistics.accumulate import add_each
-from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.inspection import sum_rows
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics import accumulate, fold_statistics, inspection, ridge_statistics
 
 MAX_DEFAULT_ALPHAS = 54  # three per decade, over the 16 decades of float64 and two above
 
 
 def leave_one_out(
-    dataset: Dataset,
-    statistics: RidgeStatistics,
-    feature_map: FeatureMap,
+    dataset: blocks.Dataset,
+    statistics: ridge_statistics.RidgeStatistics,
+    feature_map: maps.FeatureMap,
     *,
     alphas: ArrayLike | None = None,
     fit_intercept: bool = True,
-    engine: Engine,
+    engine: protocol.Engine,
 ) -> LeaveOneOut:
     """Measure the leave-one-out errors (PRESS) of every alpha in one more pass over the training rows.
 
@@ -63,7 +52,7 @@ def leave_one_out(
         )
     n_alphas = MAX_DEFAULT_ALPHAS if alphas is None else np.size(alphas)
     # columns: `inverse` and `weights` of the HatMatrix
-    check_matrix_pass(
+    plan.check_matrix_pass(
         dataset,
         feature_map,
         engine=engine,
@@ -72,7 +61,7 @@ def leave_one_out(
         spectral=True,
     )
     state = hat_matrix(statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept)
-    found = sum_rows(dataset, leave_out_rows, state, engine=engine, label="leave one out")
+    found = inspection.sum_rows(dataset, leave_out_rows, state, engine=engine, label="leave one out")
     trained_on, seen = statistics.sum_of_weights, float(found.weight.value())
     if not math.isclose(seen, trained_on, rel_tol=1e-9):  # the same weights, added in another order
         raise StatisticsError(
@@ -83,15 +72,15 @@ def leave_one_out(
 
 
 def hold_out_scores(
-    dataset: Dataset,
-    statistics: FoldStatistics,
-    feature_map: FeatureMap,
+    dataset: blocks.Dataset,
+    statistics: fold_statistics.FoldStatistics,
+    feature_map: maps.FeatureMap,
     *,
     alpha: ArrayLike,
     fit_intercept: bool = True,
     normalized: bool = False,
-    engine: Engine,
-) -> HeldOutScores:
+    engine: protocol.Engine,
+) -> conformal.HeldOutScores:
     """Count in one more pass how far each row is from the model that was trained without its fold.
 
     A pass of predictions, after n_splits Cholesky factorisations; see `rff_dist.ridge.conformal` for the
@@ -109,18 +98,23 @@ def hold_out_scores(
       are of other rows, or all folds that are held out (with `normalized`: any of them) have no rows.
     """
     if normalized:
-        check_conformal("normalized", statistics.folds)
+        options.check_conformal("normalized", statistics.folds)
     if statistics.n_samples != dataset.n_samples:
         raise StatisticsError(
             f"the folds' statistics count {statistics.n_samples:_} rows, the data have "
             f"{dataset.n_samples:_}; expected the rows that were cut into folds. Give the same data"
         )
-    models, deviations = fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept), None
+    models, deviations = (
+        conformal.fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept),
+        None,
+    )
     if normalized:
-        add_up = partial(sum_root_residuals, exponents=statistics.total().spec.exponents)
-        sums = sum_rows(dataset, add_up, models, combine=add_each, engine=engine, label="residuals")
-        roots = root_residual_statistics(statistics, models, sums)
-        chosen = cross_validate(roots).best
-        models, deviations = with_deviations(models, roots, alpha=chosen.alpha)
-    scores = sum_rows(dataset, score_rows, models, engine=engine, label="hold out")
+        add_up = partial(conformal.sum_root_residuals, exponents=statistics.total().spec.exponents)
+        sums = inspection.sum_rows(
+            dataset, add_up, models, combine=accumulate.add_each, engine=engine, label="residuals"
+        )
+        roots = conformal.root_residual_statistics(statistics, models, sums)
+        chosen = cross_validation.cross_validate(roots).best
+        models, deviations = conformal.with_deviations(models, roots, alpha=chosen.alpha)
+    scores = inspection.sum_rows(dataset, conformal.score_rows, models, engine=engine, label="hold out")
     return replace(scores, deviations=deviations)

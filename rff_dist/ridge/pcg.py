@@ -22,29 +22,24 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from rff_dist.data.blocks import ROUNDING
-from rff_dist.data.folds import Folds
-from rff_dist.features.feature_map import FeatureMap
+from rff_dist.data import blocks, folding
+from rff_dist.features import maps
+from rff_dist.fitting import prepare
 from rff_dist.numerics.conjugate_gradients import (
+    SKETCH_COLUMNS,
     Descent,
     Iterated,
+    NystromPreconditioner,
     Stop,
     conjugate_gradients,
     expected_iterations,
-)
-from rff_dist.numerics.nystrom_preconditioner import (
-    SKETCH_COLUMNS,
-    NystromPreconditioner,
     largest_rank,
     nystrom_preconditioner,
 )
 from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, make_solution
-from rff_dist.ridge.prepare import Prepared
+from rff_dist.selection import cross_validation
 from rff_dist.selection.alphas import alpha_grid, check_grid
-from rff_dist.selection.cross_validation import CrossValidation
-from rff_dist.statistics.gram_products import GramOperator, TrainingSplit, gram_operator, pass_operations
-from rff_dist.statistics.inspection import check_same_rows
-from rff_dist.statistics.spec import StatisticsSpec
+from rff_dist.statistics import gram_products, inspection, specs
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -52,7 +47,7 @@ logger = logging.getLogger(__name__)
 TOLERANCE = 1e-7  # estimated distance from the direct predictions, over the targets' deviations
 MAX_PASSES = 500
 FIRST_RANK = 128
-SIGN_STREAM = 2**33  # beyond the streams of frequencies and seeds; see `frequencies.counter`
+SIGN_STREAM = 2**33  # beyond the streams of frequencies and seeds; see `frequencies.uniforms`
 # For the choice of alpha, errors at held-out rows need fewer digits than a solution.
 CHOICE_TOLERANCE = 1e-4
 PATIENCE = 5  # steps without a worthwhile gain, after which an alpha is not iterated further
@@ -76,7 +71,7 @@ class Pcg:
     rank: int
     n_passes: int
     relative_error: float
-    spec: StatisticsSpec
+    spec: specs.StatisticsSpec
     target_deviations: FloatArray
 
     def facts(self) -> Mapping[str, Any]:
@@ -90,8 +85,8 @@ class Pcg:
 
 
 def solve_pcg(
-    prepared: Prepared,
-    feature_map: FeatureMap,
+    prepared: prepare.Prepared,
+    feature_map: maps.FeatureMap,
     *,
     alpha: ArrayLike,
     fit_intercept: bool,
@@ -107,10 +102,10 @@ def solve_pcg(
     `chosen`: how alpha was chosen; its preconditioner and solutions are reused.
     Raises DataError if values are not finite; SolveError if the preconditioner cannot be made.
     """
-    operator = gram_operator(
+    operator = gram_products.gram_operator(
         prepared.dataset, prepared.accumulation(feature_map), centred=fit_intercept, engine=prepared.engine
     )
-    check_same_rows(prepared.moments, operator.sums.targets, operator.accumulation.spec)
+    inspection.check_same_rows(prepared.moments, operator.sums.targets, operator.accumulation.spec)
     moments, total = operator.moments, operator.total_sum_of_squares
     penalties = check_alpha(alpha, moments.shape[1])
     if chosen is None:
@@ -119,7 +114,7 @@ def solve_pcg(
         preconditioner, n_before = chosen.preconditioner, chosen.n_passes
     deviations = np.sqrt(total)
     # of a constant target rounding alone is left, which is not worth a step
-    constant = total <= ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
+    constant = total <= blocks.ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
     prepared.count("iterate", 0, max_passes)
     iterated = conjugate_gradients(
         operator.multiply,
@@ -153,7 +148,7 @@ class Chosen:
     `solutions`: float64 array of shape (n_components, n_alphas, n_targets). Those solutions.
     """
 
-    table: CrossValidation
+    table: cross_validation.CrossValidation
     solutions: FloatArray
     preconditioner: NystromPreconditioner
     n_passes: int
@@ -164,9 +159,9 @@ class Chosen:
 
 
 def validate_alphas(
-    prepared: Prepared,
-    feature_map: FeatureMap,
-    folds: Folds,
+    prepared: prepare.Prepared,
+    feature_map: maps.FeatureMap,
+    folds: folding.Folds,
     *,
     alphas: ArrayLike | None,
     fit_intercept: bool,
@@ -181,12 +176,12 @@ def validate_alphas(
     Raises DataError, SolveError as `solve_pcg`; StatisticsError if no row is held out.
     """
     dataset = prepared.dataset
-    operator = gram_operator(
+    operator = gram_products.gram_operator(
         dataset,
         prepared.accumulation(feature_map),
         centred=fit_intercept,
         engine=prepared.engine,
-        split=TrainingSplit(folds, dataset.n_samples),
+        split=gram_products.TrainingSplit(folds, dataset.n_samples),
     )
     if alphas is None:
         preconditioner, n_passes = _sketch(prepared, operator, None, CHOICE_TOLERANCE)
@@ -215,7 +210,7 @@ def validate_alphas(
         n_passes += 1
     # the product is not needed, so that one column will do
     _, errors = operator.multiply_and_validate(right[:, :1], descent.solution, targets)
-    table = CrossValidation(
+    table = cross_validation.CrossValidation(
         folds,
         np.array([feature_map.n_components]),
         grid,
@@ -229,7 +224,7 @@ def validate_alphas(
 
 
 def _sketch(
-    prepared: Prepared, operator: GramOperator, alpha: float | None, tolerance: float
+    prepared: prepare.Prepared, operator: gram_products.GramOperator, alpha: float | None, tolerance: float
 ) -> tuple[NystromPreconditioner, int]:
     """Return a preconditioner for alphas of at least `alpha`, and how many passes it took.
 
@@ -265,19 +260,23 @@ def random_signs(n_components: int, start: int, stop: int) -> FloatArray:
 
 
 def _worth_doubling(
-    found: NystromPreconditioner, alpha: float, operator: GramOperator, tolerance: float
+    found: NystromPreconditioner, alpha: float, operator: gram_products.GramOperator, tolerance: float
 ) -> bool:
     """Return whether the steps that a doubled rank may save cost more than its columns."""
     least = expected_iterations(1.0, tolerance)
     saved = expected_iterations(float(found.shortfall(np.array([alpha]))[0]), tolerance) - least
-    return saved * pass_operations(operator.accumulation.spec.n_targets) > pass_operations(found.rank)
+    return saved * gram_products.pass_operations(
+        operator.accumulation.spec.n_targets
+    ) > gram_products.pass_operations(found.rank)
 
 
 def _words(found: NystromPreconditioner, alpha: float) -> str:
     return f"eigenvalues from {found.eigenvalues[0]:.3g} to {found.eigenvalues[-1]:.3g}, alpha {alpha:.3g}"
 
 
-def _solution(operator: GramOperator, iterated: Iterated, alpha: FloatArray, floor: float) -> RidgeSolution:
+def _solution(
+    operator: gram_products.GramOperator, iterated: Iterated, alpha: FloatArray, floor: float
+) -> RidgeSolution:
     w, total = iterated.solution, operator.total_sum_of_squares
     # c − 2w'b + w'Aw with Aw = b − r − alpha·w
     along = operator.moments + iterated.residual + alpha * w

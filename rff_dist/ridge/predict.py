@@ -6,52 +6,38 @@ Estimators, the command line and the flows call these, as they call `ridge.fit.f
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import scipy
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from rff_dist.data.blocks import BlockTask, Dataset, Rows
-from rff_dist.data.checks import check_finite
-from rff_dist.data.row_parts import RowParts
-from rff_dist.engines.kept import name_pass
-from rff_dist.engines.progress import Announcer, PassResumed
-from rff_dist.engines.protocol import Engine
+from rff_dist.data import blocks
+from rff_dist.engines import protocol
 from rff_dist.errors import DataError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.ridge.conformal import RootDeviations, check_coverage
-from rff_dist.ridge.evaluation import Errors, evaluate_rows
-from rff_dist.ridge.linear_model import LinearModel, predict_rows
-from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.plan import check_matrix_pass
-from rff_dist.ridge.uncertainty import Calibration, PredictiveModel, calibrate_rows, predict_rows_with_std
-from rff_dist.statistics.inspection import blocks_of, sum_rows
-from rff_dist.storage.columns import ID, ids_of
-from rff_dist.storage.outputs import Layout, Output, create_output
+from rff_dist.fitting import evaluation, plan, predicting
+from rff_dist.ridge import conformal, models, uncertainty
+from rff_dist.statistics import inspection
 from rff_dist.typing import FloatArray
 
-#: Seconds of writing, above which the rows that a stopped job wrote are kept for one that does the same.
-WORTH_KEEPING_S = 5.0
+
+@overload
+def evaluate(
+    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine, std: Literal[False] = False
+) -> evaluation.Errors: ...
 
 
 @overload
 def evaluate(
-    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: Literal[False] = False
-) -> Errors: ...
-
-
-@overload
-def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool) -> Errors | Calibration: ...
+    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine, std: bool
+) -> evaluation.Errors | uncertainty.Calibration: ...
 
 
 def evaluate(
-    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool = False
-) -> Errors | Calibration:
+    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine, std: bool = False
+) -> evaluation.Errors | uncertainty.Calibration:
     """Measure a model's errors on a dataset in one pass, O(n_samples · n_components · n_features).
 
     With `std` its standard deviations are judged too, at the cost of `predict_with_std_in_memory`.
@@ -59,21 +45,23 @@ def evaluate(
     Raises DataError if the dataset does not fit the model, or has no targets; StatisticsError, SolveError,
       PlanError with `std`, as `predict_with_std_in_memory`.
     """
-    check_dataset(dataset, model)
+    predicting.check_dataset(dataset, model)
     if dataset.n_targets != model.n_targets:
         raise DataError(f"y has {dataset.n_targets} targets, but the model predicts {model.n_targets}")
     if not std:
-        return sum_rows(dataset, evaluate_rows, model.linear, engine=engine, label="evaluate")
+        return inspection.sum_rows(
+            dataset, evaluation.evaluate_rows, model.linear, engine=engine, label="evaluate"
+        )
     state = _predictive_state(dataset, model, engine=engine)
-    return sum_rows(dataset, calibrate_rows, state, engine=engine, label="evaluate")
+    return inspection.sum_rows(dataset, uncertainty.calibrate_rows, state, engine=engine, label="evaluate")
 
 
 def predict(
-    dataset: Dataset,
-    model: RidgeModel,
+    dataset: blocks.Dataset,
+    model: models.RidgeModel,
     url: str | os.PathLike[str],
     *,
-    engine: Engine,
+    engine: protocol.Engine,
     std: bool = False,
     coverage: float | None = None,
     column_names: Sequence[str] | None = None,
@@ -93,7 +81,7 @@ def predict(
       `predict_with_std_in_memory`; InvalidParameterError if `coverage` is not in (0, 1).
     """
     state = _predicting(dataset, model, std=std, coverage=coverage, engine=engine)
-    output = write_output(
+    output = predicting.write_output(
         dataset,
         _predict_arrays,
         state,
@@ -109,64 +97,6 @@ def predict(
     return output.n_samples
 
 
-def write_output[S](
-    dataset: Dataset,
-    compute: Callable[[Rows, S], NDArray[Any]],
-    state: S,
-    url: str | os.PathLike[str],
-    *,
-    engine: Engine,
-    label: str,
-    attributes: Mapping[str, Any] | None,
-    overwrite: bool = False,
-    **options: Any,
-) -> Output:
-    """Apply a function to each block's rows, and write the results to a new output.
-
-    If the rows have ids, these are written beside them as `id`. After an error nothing is left of the output,
-    unless the engine has a ledger: the rows that were written are then kept for a job that does the same.
-
-    `attributes`: with these the output is finished and appears at `url`. With None the caller finishes or
-      discards it.
-    `options`: those of `Layout`.
-    """
-    blocks = blocks_of(dataset)
-    layout = Layout(dataset.n_samples, blocks[0].n_samples, **options)  # no two tasks write to one chunk
-    inputs = [] if dataset.url is None else [dataset.url]
-    task, place = BlockTask(dataset, compute), None
-    if engine.ledger is not None and (name := name_pass(task, blocks, (state, layout))) is not None:
-        place = engine.ledger.output(name)
-    output = create_output(url, layout, inputs=inputs, overwrite=overwrite, place=place)
-    begun, n_kept = time.perf_counter(), 0
-    try:
-        missing = [block for block in blocks if not output.holds(block)]
-        if n_kept := dataset.n_samples - sum(block.n_samples for block in missing):
-            Announcer(engine.observers)(PassResumed(label, n_kept, dataset.n_samples))
-        if missing:
-            engine.map_write(task, missing, state, output, label=label)
-        dataset.check_unchanged()
-        if (ids := ids_of(dataset)) is not None:
-            output.add(ID, ids)
-        if attributes is not None:
-            output.finish(attributes)
-    except BaseException:  # interrupts too
-        if place is None or (not n_kept and time.perf_counter() - begun < WORTH_KEEPING_S):
-            output.discard()
-        raise
-    return output
-
-
-def rows_in_memory[S](
-    dataset: Dataset, compute: Callable[[Rows, S], NDArray[Any]], state: S, *, engine: Engine, label: str
-) -> NDArray[Any]:
-    """Apply a function to each block's rows, and return the results as one array; see `write_output`."""
-    return sum_rows(dataset, partial(_part_of, compute=compute), state, engine=engine, label=label).joined()
-
-
-def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[Any]]) -> RowParts:
-    return RowParts.of(rows.block, compute(rows, state))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Predicting:
     """The state of a predicting pass.
@@ -180,23 +110,28 @@ class _Predicting:
     `root_deviations`: predicts √s for normalised scores.
     """
 
-    model: LinearModel | PredictiveModel
+    model: predicting.LinearModel | uncertainty.PredictiveModel
     arrays: list[str]
     one_dimensional: bool
     deviations: float = 0.0
     half_width: FloatArray | None = None
-    root_deviations: RootDeviations | None = None
+    root_deviations: conformal.RootDeviations | None = None
 
 
 def _predicting(
-    dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine
+    dataset: blocks.Dataset,
+    model: models.RidgeModel,
+    *,
+    std: bool = False,
+    coverage: float | None = None,
+    engine: protocol.Engine,
 ) -> _Predicting:
-    check_dataset(dataset, model)
+    predicting.check_dataset(dataset, model)
     intervals = ["lower", "upper"] if coverage is not None else []
     arrays = ["predictions", *(["standard_deviations"] if std else []), *intervals]
     found = _Predicting(model.linear, arrays, model.one_dimensional)
     if coverage is not None:
-        check_coverage(coverage)
+        conformal.check_coverage(coverage)
         model.refuse_classifier("intervals")
         if model.held_out is None:
             found = replace(found, deviations=float(scipy.special.ndtri((1.0 + coverage) / 2.0)))
@@ -208,12 +143,12 @@ def _predicting(
     return found
 
 
-def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
+def _predict_arrays(rows: blocks.Rows, state: _Predicting) -> FloatArray:
     """Return the wanted arrays of a block, stacked along the last axis if there are several."""
-    if isinstance(state.model, PredictiveModel):
-        mean, deviation = predict_rows_with_std(rows, state.model)
+    if isinstance(state.model, uncertainty.PredictiveModel):
+        mean, deviation = uncertainty.predict_rows_with_std(rows, state.model)
     else:
-        mean, deviation = predict_rows(rows, state.model), np.zeros(1)
+        mean, deviation = predicting.predict_rows(rows, state.model), np.zeros(1)
     half_width = deviation * state.deviations if state.half_width is None else state.half_width
     if state.root_deviations is not None:
         half_width = half_width * state.root_deviations.of_rows(rows)
@@ -224,7 +159,7 @@ def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
 
 
 def predict_intervals_in_memory(
-    dataset: Dataset, model: RidgeModel, *, coverage: float, engine: Engine
+    dataset: blocks.Dataset, model: models.RidgeModel, *, coverage: float, engine: protocol.Engine
 ) -> tuple[FloatArray, FloatArray]:
     """Return the lower and upper ends of intervals, in the shape of `predict_in_memory`; see `predict`.
 
@@ -235,18 +170,22 @@ def predict_intervals_in_memory(
     return ends[..., 1], ends[..., 2]
 
 
-def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:
+def predict_in_memory(
+    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine
+) -> FloatArray:
     """Return predictions of shape (n_samples,) or (n_samples, n_targets) as one array."""
     return _arrays_in_memory(dataset, model, engine=engine)
 
 
-def _arrays_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine, **wanted: Any) -> NDArray[Any]:
+def _arrays_in_memory(
+    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine, **wanted: Any
+) -> NDArray[Any]:
     state = _predicting(dataset, model, **wanted, engine=engine)
-    return rows_in_memory(dataset, _predict_arrays, state, engine=engine, label="predict")
+    return predicting.rows_in_memory(dataset, _predict_arrays, state, engine=engine, label="predict")
 
 
 def predict_with_std_in_memory(
-    dataset: Dataset, model: RidgeModel, *, engine: Engine
+    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine
 ) -> tuple[FloatArray, FloatArray]:
     """Return predictions and their standard deviations, in the shape of `predict_in_memory`.
 
@@ -262,8 +201,10 @@ def predict_with_std_in_memory(
     return found[..., 0], found[..., 1]
 
 
-def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> PredictiveModel:
-    check_matrix_pass(
+def _predictive_state(
+    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine
+) -> uncertainty.PredictiveModel:
+    plan.check_matrix_pass(
         dataset,
         model.feature_map,
         engine=engine,
@@ -271,42 +212,3 @@ def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) ->
         n_matrices=len(np.unique(model.alpha)),
     )
     return model.predictive
-
-
-class ModelOfColumns(Protocol):
-    """A model that knows the columns that it was trained on: a regression, a classifier or clusters."""
-
-    @property
-    def feature_map(self) -> FeatureMap: ...
-
-    @property
-    def card(self) -> Mapping[str, Any]: ...
-
-
-def check_dataset(dataset: Dataset, model: ModelOfColumns) -> None:
-    """Check that a dataset has the columns that a model was trained on.
-
-    Raises DataError if it has another number of columns, or other names.
-    """
-    n_features = model.feature_map.n_features
-    if dataset.n_features != n_features:
-        raise DataError(
-            f"X has {dataset.n_features} features, but the model is expecting {n_features} features"
-        )
-    expected = model.card.get("feature_names")
-    names = dataset.feature_names
-    if expected and names and list(names) != list(expected):
-        raise DataError(
-            f"the columns of X are {list(names)}, but the model was trained on {list(expected)}; "
-            "give the same columns in the same order"
-        )
-
-
-def transform_in_memory(dataset: Dataset, feature_map: FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:
-    """Return Z of shape (n_samples, n_components) as one array."""
-    Z = np.empty((dataset.n_samples, feature_map.n_components), dtype)
-    for block in blocks_of(dataset):
-        X = dataset.read(block).X
-        check_finite(Rows(block, X), feature_map.prepare(X))
-        Z[block.start : block.stop] = feature_map.transform(X, dtype=dtype)
-    return Z

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -9,22 +11,20 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.data.blocks import Rows
+from rff_dist.data import blocks
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.draw import shortened
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.cholesky import solve_cholesky
-from rff_dist.numerics.eigen import decompose
+from rff_dist.features import draw
+from rff_dist.features.maps import FeatureMap
+from rff_dist.fitting import options
+from rff_dist.numerics import cholesky, eigen
 from rff_dist.numerics.solution import RidgeSolution
-from rff_dist.ridge.options import Penalty, is_one_alpha
+from rff_dist.products import protocol
+from rff_dist.selection import gcv, row_folds
+from rff_dist.selection.alphas import end_of_grid
 from rff_dist.selection.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
-from rff_dist.selection.few_rows import Doubts, choose_by_rows
-from rff_dist.selection.gcv import Selection, select_alpha
 from rff_dist.selection.leave_one_out import LeaveOneOut
-from rff_dist.selection.row_folds import leave_out_each
-from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.reading import gram_error_of
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics import fold_statistics, ridge_statistics, specs
+from rff_dist.typing import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Solved:
     """
 
     solution: RidgeSolution
-    selection: Selection | None
+    selection: gcv.Selection | None
     cross_validation: CrossValidation | None = None
     choice: Choice | None = None
     leave_one_out: LeaveOneOut | None = None
-    doubts: Doubts | None = None
+    doubts: row_folds.Doubts | None = None
 
     def path(self) -> dict[str, NDArray[Any]]:
         """Return the table of folds, or the path on all rows, that alpha was chosen from, as named arrays."""
@@ -63,14 +63,14 @@ class Solved:
 
 
 def solve_folds(
-    statistics: FoldStatistics,
+    statistics: fold_statistics.FoldStatistics,
     feature_map: FeatureMap,
-    penalty: Penalty,
+    penalty: options.Penalty,
     n_components: Sequence[int] = (),
     *,
     table: CrossValidation | None = None,
-    rows: Rows | None = None,
-) -> tuple[FeatureMap, RidgeStatistics, Solved]:
+    rows: blocks.Rows | None = None,
+) -> tuple[FeatureMap, ridge_statistics.RidgeStatistics, Solved]:
     """Choose alpha and the number of components by k-fold cross-validation, and solve on all rows.
 
     O(n_splits · n_components³) for the table of all folds, alphas, widths and targets; no data are read.
@@ -91,19 +91,19 @@ def solve_folds(
     """
     whole, fit_intercept = feature_map.n_components, penalty.fit_intercept
     widths = sorted({*(n for n in n_components if n < whole), whole})
-    maps = [shortened(feature_map, width) for width in widths]
+    maps = [draw.shortened(feature_map, width) for width in widths]
     if table is None:
         table = cross_validate(
             statistics, alphas=penalty.grid, feature_maps=maps, fit_intercept=fit_intercept
         )
     elif penalty.grid is None:  # rows resolve smaller alphas than sums do
-        table = table.from_alpha(gram_error_of(statistics.total()))
+        table = table.from_alpha(specs.gram_error_of(statistics.total()))
     table = replace(table, folds=statistics.folds)
     one_standard_error = penalty.named == "cv-1se"
     choice = table.fewest_components() if len(widths) > 1 else table.best
     find = table.one_standard_error if one_standard_error else table.safest
     choice = find(choice.n_components)
-    if penalty.per_target is not False and not is_one_alpha(penalty.alpha):
+    if penalty.per_target is not False and not options.is_one_alpha(penalty.alpha):
         choice = table.with_own_alphas(
             choice, always=penalty.per_target is True, standard_errors=1.0 if one_standard_error else AS_GOOD
         )
@@ -120,17 +120,17 @@ def solve_folds(
 
 
 def _leave_out_each(
-    rows: Rows,
+    rows: blocks.Rows,
     feature_map: FeatureMap,
     table: CrossValidation,
     choice: Choice,
-    penalty: Penalty,
+    penalty: options.Penalty,
     *,
     repeated: bool,
-) -> tuple[Choice, Doubts | None]:
+) -> tuple[Choice, row_folds.Doubts | None]:
     """Choose again among a table's alphas, by leaving out each row; keep the choice if that cannot tell."""
     assert rows.y is not None
-    squares = leave_out_each(
+    squares = row_folds.leave_out_each(
         feature_map.transform(rows.X),
         rows.y,
         rows.sample_weight,
@@ -139,7 +139,7 @@ def _leave_out_each(
         repeated=repeated,
     )
     weights = np.ones(rows.block.n_samples) if rows.sample_weight is None else rows.sample_weight
-    found = choose_by_rows(
+    found = row_folds.choose_by_rows(
         squares, weights, table.target_variance, per_target=penalty.per_target, repeated=repeated
     )
     if found is None:
@@ -148,7 +148,7 @@ def _leave_out_each(
     return table.choice_at(choice.n_components, places), doubts
 
 
-def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
+def solve(statistics: ridge_statistics.RidgeStatistics, penalty: options.Penalty) -> Solved:
     """Solve ridge regression from its statistics alone, O(n_components³).
 
     "gcv" and "evidence" search `alpha_grid`; among several given alphas the least GCV decides. See
@@ -161,10 +161,10 @@ def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
             f"`alpha` is {penalty.alpha!r}, which needs more than the sums of all rows: the sums of each "
             "fold (`solve_folds`) or another pass (`leave_one_out`)"
         )
-    if is_one_alpha(penalty.alpha):
+    if options.is_one_alpha(penalty.alpha):
         return solve_with(statistics, cast("float", penalty.alpha), fit_intercept=penalty.fit_intercept)
-    spectrum = decompose(statistics.normal_equations(fit_intercept=penalty.fit_intercept))
-    selection = select_alpha(
+    spectrum = eigen.decompose(statistics.normal_equations(fit_intercept=penalty.fit_intercept))
+    selection = gcv.select_alpha(
         spectrum,
         penalty.grid,
         criterion="evidence" if penalty.named == "evidence" else "gcv",
@@ -173,7 +173,177 @@ def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
     return Solved(spectrum.solve(selection.penalty), selection)
 
 
-def solve_with(statistics: RidgeStatistics, alpha: ArrayLike, *, fit_intercept: bool) -> Solved:
+def solve_with(
+    statistics: ridge_statistics.RidgeStatistics, alpha: ArrayLike, *, fit_intercept: bool
+) -> Solved:
     """Solve for one alpha, or for one of each target."""
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
-    return Solved(solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
+    return Solved(cholesky.solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
+
+
+# -- warnings if alpha was chosen by errors that hardly hold for new rows --------------------------
+
+
+MAX_LEVERAGE = 0.95  # mean over rows; above it rows are as good as interpolated
+SMALL_LEVERAGE = 0.1  # below it rows are too many for features to follow: no penalty is needed
+MAX_UNCERTAINTY = 0.6  # standard error of the folds' error, as a share of that error
+NEGLIGIBLE = 1e-3  # share of the targets' variance: below it there is no noise, and rounding decides
+# Share of the error that another alpha may save, by the errors of rows. Above it are half of the draws that
+# err by more than 1.1 times the best alpha: 18 of 37, among 53 of 349 nasty draws of up to 500 rows; 19 of
+# 39, among 37 of 280 draws of 50 to 400 rows of nine real tables; 17 of 36, among 34 of 240 smooth ones.
+MAX_SAVING = 0.25
+# Share of one row in the error. Of 16 nasty draws above it without another warning, all have outliers.
+MAX_SHARE = 0.9
+MATERIAL_ERROR = 0.05  # share of the targets' variance; without noise a row at the edge errs little
+MAX_CANCELLING = 20.0  # norm of the coefficients per row, in deviations of the targets
+# How far rounding features may move predictions, as a share of the error by folds or GCV, or else of the
+# error at the training rows. Above it errors with 15 bits and with float32 differ by more than half a
+# percent: five real sets, alphas from 1e-9 to 0.01, tests/benchmarks/fifteen_bits_lose_nothing.py. Rows that
+# are not interpolated tolerate more.
+MAX_ROUNDING_OF_TRAINING = 0.02
+MAX_ROUNDING_OF_ERROR = 0.01
+MAX_ROUNDING_OF_MANY_ROWS = 0.1
+INTERPOLATING = 0.5  # mean leverage
+NEGLIGIBLE_ROUNDING = 5e-4  # deviations of the targets
+
+
+def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0, classes: bool = False) -> None:
+    """Warn if alpha was chosen by errors that hardly hold for new rows.
+
+    At the lower end of the range a better alpha may lie below, and near the rounding error of Z'Z the
+    coefficients depend on rounding. With a mean leverage near 1 the rows are interpolated. Coefficients that
+    cancel one another at the rows, see `how_cancelling`, need not do so elsewhere. There is no warning if
+    folds found the smallest alpha best for few features of many rows: those need no penalty.
+
+    `classes`: whether targets of −1 and +1 stand for classes. How far another alpha may lower their squared
+      error shows nothing of classes and probabilities, for which rows are few enough to be interpolated.
+    """
+    if solved.chosen_by == "given":
+        return
+    floor, alpha = solved.solution.floor, _least_alpha(solved)
+    leverage, at_end = _mean_leverage(solved, alpha)
+    uncertain = _uncertainty(solved)
+    at_floor = alpha < 3 * floor
+    by_folds = solved.cross_validation is not None
+    if at_floor and by_folds and leverage < SMALL_LEVERAGE:
+        return
+    reasons = {
+        "it is the smallest that was tried, so that a better one may lie below": at_end == "lower",
+        f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients are chance": at_floor,
+        f"with {leverage:.0%} as many degrees of freedom as rows the model follows each of them": leverage
+        > MAX_LEVERAGE,
+        f"the cross-validated error is known to {uncertain:.0%} only, so much do folds differ": uncertain
+        > MAX_UNCERTAINTY,
+        **_doubts(solved, classes=classes),
+        "large coefficients cancel one another at the rows, so that predictions away from them may be far "
+        "off": by_folds and leverage > SMALL_LEVERAGE and cancelling > MAX_CANCELLING,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        warnings.warn(
+            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise "
+            "in y this is as it should be. Else look at errors on test rows, and give another `alpha` "
+            "or other values to choose from, another length scale or number of components, or more rows",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _doubts(solved: Solved, *, classes: bool) -> dict[str, bool]:
+    """Return possible doubts about an alpha that was chosen by rows left out, and which of them hold."""
+    doubts, table, choice = solved.doubts, solved.cross_validation, solved.choice
+    if doubts is None or table is None or choice is None:
+        return {}
+    return {
+        f"errors of rows that are left out one by one do not tell it from {table.alphas[doubts.other]:.3g}, "
+        f"whose error is {doubts.saved:.0%} ± {doubts.saving - doubts.saved:.0%} lower": not classes
+        and doubts.saved > 0.0
+        and doubts.saving > MAX_SAVING
+        and choice.score > NEGLIGIBLE,
+        f"row {doubts.heaviest_row:,} alone makes {doubts.share:.0%} of the error": doubts.share > MAX_SHARE
+        and choice.score > MATERIAL_ERROR,
+    }
+
+
+def rounding_seen(solved: Solved, spec: specs.StatisticsSpec, deviations: FloatArray) -> float | None:
+    """Return how far rounding features to 15 bits moves predictions, in the targets' standard deviations.
+
+    None if the error of the model hides it. Rounding moves a feature by up to half of 1/16,256, uniformly, so
+    that its standard deviation is the feature's scale times 1/16,256/√12; predictions move by that times the
+    norm of the coefficients.
+
+    `deviations`: of the targets.
+    """
+    if not spec.fixed_point:
+        return None
+    spread = 2.0**-protocol.FIXED_POINT_BITS * spec.factors[:, np.newaxis] * solved.solution.coefficients
+    moved = np.linalg.norm(spread, axis=0) / math.sqrt(12.0)
+    varying = deviations > 0.0
+    shares = moved[varying] / deviations[varying]
+    limits: FloatArray | float = MAX_ROUNDING_OF_TRAINING * np.sqrt(solved.solution.unexplained[varying])
+    if solved.choice is not None or solved.selection is not None:
+        leverage, _ = _mean_leverage(solved, _least_alpha(solved))
+        limits = MAX_ROUNDING_OF_ERROR if leverage > INTERPOLATING else MAX_ROUNDING_OF_MANY_ROWS
+        if solved.choice is not None:
+            limits *= math.sqrt(solved.choice.score)
+        elif solved.selection is not None:
+            limits *= np.sqrt(solved.selection.score[varying]) / deviations[varying]
+    shares = shares[shares > np.maximum(limits, NEGLIGIBLE_ROUNDING)]
+    return float(shares.max()) if len(shares) else None
+
+
+def warn_of_rounding(solved: Solved, moved: float) -> None:
+    """Warn that rounding moves predictions; see `rounding_seen`."""
+    warnings.warn(
+        f"alpha={_least_alpha(solved):.3g} is so small that rounding features to 15 bits moves predictions "
+        f"by about {moved:.2g} standard deviations of y; fit with precision='high', or give a larger alpha",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _uncertainty(solved: Solved) -> float:
+    """Return the standard error of the folds' error as a share of it.
+
+    0 if the error is negligible, or alpha was chosen by leaving out rows one by one.
+    """
+    choice = solved.choice
+    if choice is None or choice.score < NEGLIGIBLE or solved.doubts is not None:
+        return 0.0
+    return float(np.nan_to_num(choice.standard_error)) / choice.score
+
+
+def how_cancelling(solved: Solved, statistics: ridge_statistics.RidgeStatistics) -> float:
+    """Return the norm of the coefficients per row, in standard deviations of the targets.
+
+    Features of a shift-invariant kernel have norm 1, so that no prediction is further from the mean than the
+    norm of the coefficients. If that norm is much more than the deviations times the number of rows, terms of
+    opposite signs cancel in the predictions.
+    """
+    norms = np.linalg.norm(solved.solution.coefficients, axis=0)
+    deviations = statistics.target_deviations()
+    varying = deviations > 0.0
+    return float((norms[varying] / deviations[varying]).max(initial=0.0)) / statistics.n_observations
+
+
+def _least_alpha(solved: Solved) -> float:
+    """Return the least alpha of the targets that vary: for a constant one any alpha is as good."""
+    found, alphas = solved.cross_validation or solved.leave_one_out, solved.solution.alpha
+    varying = alphas if found is None else alphas[found.target_variance > 0.0]
+    return float((varying if len(varying) else alphas).min())
+
+
+def _mean_leverage(solved: Solved, alpha: float) -> tuple[float, str | None]:
+    """Return degrees of freedom over rows, and the end of its range that alpha is at, if any."""
+    table, choice, selection = solved.cross_validation, solved.choice, solved.selection
+    if table is not None and choice is not None:
+        mean = table.mean_leverage(choice.n_components, alpha)
+        return mean, choice.at_end if len(table.alphas) > 1 else None
+    if selection is not None:
+        degrees = selection.degrees_of_freedom[selection.best_index]
+        return float(degrees) / selection.n_samples, selection.at_end
+    path = solved.leave_one_out
+    if path is None:
+        return 0.0, None
+    at = int(np.searchsorted(path.alphas, alpha))
+    return 0.0, end_of_grid(at, len(path.alphas))

@@ -27,24 +27,12 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.data.blocks import Rows
+from rff_dist.data import blocks
 from rff_dist.errors import DataError, SolveError, StatisticsError
-from rff_dist.numerics.cholesky import rounding_floor, smallest_eigenvalue
-from rff_dist.numerics.exact_sums import ExactSum, add_fields
-from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.solution import check_alpha, rss_error_bound
-from rff_dist.numerics.threads import share_out, tile_pool
-from rff_dist.numerics.triangular import (
-    STRIP_COLUMNS,
-    cholesky_in_place,
-    multiply_upper_in_place,
-    solve_factored,
-    solve_transposed,
-)
-from rff_dist.ridge.evaluation import Errors, errors_of, evaluated_targets
-from rff_dist.ridge.linear_model import LinearModel, predict_rows
-from rff_dist.selection.leave_one_out import centred_features
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.fitting import evaluation, predicting
+from rff_dist.numerics import cholesky, exact_sums, machine, solution
+from rff_dist.selection import leave_one_out
+from rff_dist.statistics import ridge_statistics
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
@@ -72,7 +60,7 @@ class PredictiveModel:
       training rows.
     """
 
-    linear: LinearModel
+    linear: predicting.LinearModel
     factors: tuple[FloatArray, ...]
     factor_of_target: NDArray[np.int64]
     feature_means: FloatArray
@@ -85,7 +73,11 @@ class PredictiveModel:
 
 
 def predictive_model(
-    linear: LinearModel, statistics: RidgeStatistics, *, alpha: ArrayLike, fit_intercept: bool
+    linear: predicting.LinearModel,
+    statistics: ridge_statistics.RidgeStatistics,
+    *,
+    alpha: ArrayLike,
+    fit_intercept: bool,
 ) -> PredictiveModel:
     """Factor A + alpha·I, O(n_components³ / 3) and 8 · n_components² bytes for each different alpha.
 
@@ -106,25 +98,25 @@ def predictive_model(
         )
     mean_weight = equations.sum_of_weights / equations.n_samples
     feature_means, whitener = equations.feature_means, linear.feature_map.whitener
-    penalty = check_alpha(alpha, equations.moments.shape[1])
+    penalty = solution.check_alpha(alpha, equations.moments.shape[1])
     different, factor_of_target = np.unique(penalty, return_inverse=True)
     explained, factors = np.empty(len(penalty)), []
-    with tile_pool() as pool:
-        floor = max(rounding_floor(equations.gram), equations.gram_error)
+    with machine.tile_pool() as pool:
+        floor = max(cholesky.rounding_floor(equations.gram), equations.gram_error)
         for i, one in enumerate(different):
             last = i == len(different) - 1  # factored in the Gram's own memory
             factor, targets = equations.gram if last else equations.gram.copy(), factor_of_target == i
             factor.flat[:: len(factor) + 1] += one
-            broken_at = cholesky_in_place(factor, pool)
-            if broken_at is not None or (one < floor and smallest_eigenvalue(factor, pool) < floor):
+            broken_at = cholesky.cholesky_in_place(factor, pool)
+            if broken_at is not None or (one < floor and cholesky.smallest_eigenvalue(factor, pool) < floor):
                 raise SolveError(
                     f"the variance is not determined: alpha={one:.3g} and an eigenvalue of Z'Z are both "
                     f"below {floor:.3g}, the rounding error of the eigenvalues; fit with an alpha above it"
                 )
-            explained[targets] = solve_factored(factor, equations.moments[:, targets], pool)[1]
+            explained[targets] = cholesky.solve_factored(factor, equations.moments[:, targets], pool)[1]
             if whitener is not None:
                 # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: one triangle for workers, which need not make T
-                multiply_upper_in_place(factor, whitener, pool)
+                cholesky.multiply_upper_in_place(factor, whitener, pool)
             factor /= np.sqrt(mean_weight)  # R = U/√ω, so that ‖R⁻ᵀv‖² has the factor ω
             factors.append(factor)
     noise_variance = _noise_variance(equations, linear.coefficients, explained, alpha=penalty, floor=floor)
@@ -141,7 +133,7 @@ def predictive_model(
 
 
 def _noise_variance(
-    equations: NormalEquations,
+    equations: solution.NormalEquations,
     coefficients: FloatArray,
     explained: FloatArray,
     *,
@@ -152,7 +144,7 @@ def _noise_variance(
     squared_norm = np.square(coefficients).sum(axis=0)
     total = equations.total_sum_of_squares
     rss = total - explained - alpha * squared_norm
-    bound = rss_error_bound(squared_norm, total, n_components=len(coefficients), floor=floor)
+    bound = solution.rss_error_bound(squared_norm, total, n_components=len(coefficients), floor=floor)
     for target in np.flatnonzero(rss < bound):
         logger.warning(
             "the residual sum of squares of target %d, %.3g, is below its rounding error: taking %.3g",
@@ -164,7 +156,7 @@ def _noise_variance(
     return np.asarray(quadratic / (equations.n_samples - int(equations.fit_intercept)))
 
 
-def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArray, FloatArray]:
+def predict_rows_with_std(rows: blocks.Rows, model: PredictiveModel) -> tuple[FloatArray, FloatArray]:
     """Return predictions and standard deviations, each of shape (n_samples, n_targets).
 
     O(n_samples · n_components²) for each of the model's factors. Predictions have the bits of `predict_rows`.
@@ -172,24 +164,24 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
 
     Raises DataError as `predict_rows`, and if a variance overflows.
     """
-    predictions = predict_rows(rows, model.linear)
+    predictions = predicting.predict_rows(rows, model.linear)
     feature_map = model.linear.feature_map
     inputs = feature_map.prepare(rows.X)
     spread = np.empty((len(inputs), len(model.factors)))
 
     def measure(first: int) -> None:
-        tile = inputs[first : first + STRIP_COLUMNS]
-        features = centred_features(feature_map, tile, model.feature_means)
+        tile = inputs[first : first + cholesky.STRIP_COLUMNS]
+        features = leave_one_out.centred_features(feature_map, tile, model.feature_means)
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             for i, factor in enumerate(model.factors):
                 solved = features if i == len(model.factors) - 1 else features.copy()
                 if len(tile) == 1:  # `solve_transposed` copies tiles, which takes longer than one column
                     solved[:, 0] = scipy.linalg.blas.dtrsv(factor.T, solved[:, 0], lower=1)
                 else:
-                    solve_transposed(factor, solved)
+                    cholesky.solve_transposed(factor, solved)
                 spread[first : first + len(tile), i] = np.square(solved).sum(axis=0)
 
-    share_out(measure, range(0, len(inputs), STRIP_COLUMNS))
+    machine.share_out(measure, range(0, len(inputs), cholesky.STRIP_COLUMNS))
     if not np.isfinite(spread).all():
         row = rows.block.start + int(np.argmin(np.isfinite(spread).all(axis=1)))
         raise DataError(f"the variance of row {row:_} is not finite: its features overflow; scale X down")
@@ -214,11 +206,11 @@ class Calibration:
       rows.
     """
 
-    errors: Errors
-    log_losses: ExactSum
-    squared_scores: ExactSum
-    covered: ExactSum
-    deviations: ExactSum
+    errors: evaluation.Errors
+    log_losses: exact_sums.ExactSum
+    squared_scores: exact_sums.ExactSum
+    covered: exact_sums.ExactSum
+    deviations: exact_sums.ExactSum
     target_scale: FloatArray
 
     def __add__(self, other: Calibration) -> Calibration:
@@ -227,7 +219,7 @@ class Calibration:
                 f"these are sums of different models, whose targets vary by {self.target_scale} and "
                 f"{other.target_scale}; measure all blocks with one model"
             )
-        return add_fields(self, other, target_scale=self.target_scale)
+        return exact_sums.add_fields(self, other, target_scale=self.target_scale)
 
     @property
     def nlpd(self) -> FloatArray:
@@ -260,7 +252,7 @@ class Calibration:
         """Mean width of the central interval of each of `LEVELS`, shape (n_levels, n_targets)."""
         return np.outer(2.0 * _quantiles(), self.mean_standard_deviation)
 
-    def _of_noisy(self, sums: ExactSum) -> FloatArray:
+    def _of_noisy(self, sums: exact_sums.ExactSum) -> FloatArray:
         means = sums.value() / self.errors.weight.value()
         return np.where(self.deviations.value() > 0, means, np.nan)
 
@@ -270,13 +262,13 @@ def _quantiles() -> FloatArray:
     return np.asarray(scipy.special.ndtri((1.0 + np.array(LEVELS)) / 2.0))
 
 
-def calibrate_rows(rows: Rows, model: PredictiveModel) -> Calibration:
+def calibrate_rows(rows: blocks.Rows, model: PredictiveModel) -> Calibration:
     """Return the errors and the calibration of a model on a block, at the cost of `predict_rows_with_std`.
 
     Raises DataError if the block has no targets, or values that are not finite; as `predict_rows_with_std`.
     Source: Gneiting & Raftery (2007), Strictly Proper Scoring Rules, section 4.1 (the logarithmic score).
     """
-    y, weights = evaluated_targets(rows)
+    y, weights = evaluation.evaluated_targets(rows)
     predictions, deviations = predict_rows_with_std(rows, model)
     residual = np.abs(y - predictions)
     certain = deviations == 0.0
@@ -286,6 +278,6 @@ def calibrate_rows(rows: Rows, model: PredictiveModel) -> Calibration:
         losses = np.where(certain, 0.0, 0.5 * (np.log(2.0 * np.pi) + squared) + np.log(divisor))
         inside = np.stack([weights @ (residual <= width * deviations) for width in _quantiles()])
         sums = (weights @ losses, weights @ squared, inside, weights @ deviations)
-    errors = errors_of(y, weights, predictions, model.linear.intercept)
-    log_losses, squared_scores, covered, spread = map(ExactSum.of, sums)
+    errors = evaluation.errors_of(y, weights, predictions, model.linear.intercept)
+    log_losses, squared_scores, covered, spread = map(exact_sums.ExactSum.of, sums)
     return Calibration(errors, log_losses, squared_scores, covered, spread, model.target_scale)

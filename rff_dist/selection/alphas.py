@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.numerics.eigen import RidgeSpectrum
-from rff_dist.numerics.solution import check_alpha
+from rff_dist.numerics import eigen, solution
 from rff_dist.typing import FloatArray
 
 # Scores this close, as shares of the variance, count as equal: a smaller residual is rounding.
@@ -20,7 +19,7 @@ MATERIAL_GAIN = 0.01  # share of a target's error that an alpha of its own must 
 type PerTarget = bool | Literal["auto"]
 
 
-def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
+def default_alphas(spectrum: eigen.RidgeSpectrum) -> FloatArray:
     """Three alphas per decade, from 100 times the largest eigenvalue down to the floor; see `alpha_grid`.
 
     Returns float64 array of shape (n_alphas,): ascending; 1 alone if the features are all constant, since any
@@ -59,7 +58,7 @@ def check_grid(alphas: ArrayLike) -> FloatArray:
     Raises InvalidParameterError if there is none, or one is not in (0, inf).
     """
     values = np.atleast_1d(np.asarray(alphas))
-    grid = np.unique(check_alpha(values, len(values)))
+    grid = np.unique(solution.check_alpha(values, len(values)))
     if len(grid) == 0 or grid[0] == 0.0:
         raise InvalidParameterError(f"`alphas` is {alphas!r}; expected at least one, all in (0, inf)")
     return grid

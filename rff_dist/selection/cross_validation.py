@@ -23,15 +23,10 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.data.folds import Folds
+from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.cholesky import rounding_floor
-from rff_dist.numerics.machine import available_cores
-from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.runs import expand
-from rff_dist.numerics.threads import tile_pool
-from rff_dist.numerics.tridiagonal import RidgeTridiagonal, tridiagonalize
+from rff_dist.features import maps
+from rff_dist.numerics import cholesky, exact_sums, machine, solution, tridiagonal
 from rff_dist.selection.alphas import (
     MATERIAL_GAIN,
     RESOLUTION,
@@ -42,8 +37,7 @@ from rff_dist.selection.alphas import (
     shares_of_variance,
     worst_end,
 )
-from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics import fold_statistics, ridge_statistics
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
@@ -103,7 +97,7 @@ class CrossValidation:
       gradients.
     """
 
-    folds: Folds
+    folds: folding.Folds
     n_components: NDArray[np.int64]
     alphas: FloatArray
     errors: FloatArray
@@ -253,7 +247,7 @@ class CrossValidation:
         return leverages | {f"cv_{name}": getattr(self, name) for name in _STORED}
 
     @classmethod
-    def from_arrays(cls, folds: Folds, arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def from_arrays(cls, folds: folding.Folds, arrays: Mapping[str, NDArray[Any]]) -> Self:
         stored = {name: np.asarray(arrays[f"cv_{name}"]) for name in _STORED if name not in _DERIVED}
         return cls(folds, **stored, leverages=arrays.get("cv_leverages"))
 
@@ -291,10 +285,10 @@ class CrossValidation:
 
 
 def cross_validate(
-    statistics: FoldStatistics,
+    statistics: fold_statistics.FoldStatistics,
     *,
     alphas: ArrayLike | None = None,
-    feature_maps: Sequence[FeatureMap] | None = None,
+    feature_maps: Sequence[maps.FeatureMap] | None = None,
     fit_intercept: bool = True,
 ) -> CrossValidation:
     """Cross-validate ridge regression for every alpha, size and target, without another look at the data.
@@ -331,8 +325,10 @@ def cross_validate(
             errors[at], leverages[at] = _validate(problem, grid, fit_intercept=fit_intercept)
 
     # with small problems threads wait for one another: 10 folds of D = 64 took 1.3 times as long on two
-    threads = 1 if sizes[-1].n_components <= SMALL else min(available_cores(), len(splits) * len(sizes))
-    with tile_pool(threads) as pool:
+    threads = (
+        1 if sizes[-1].n_components <= SMALL else min(machine.available_cores(), len(splits) * len(sizes))
+    )
+    with machine.tile_pool(threads) as pool:
         list(pool.map(work, range(threads)))
     return CrossValidation(
         folds=statistics.folds,
@@ -378,9 +374,9 @@ class _Size:
     """The leading components that one feature map has; `feature_map` is None for the statistics' own."""
 
     n_components: int
-    feature_map: FeatureMap | None
+    feature_map: maps.FeatureMap | None
 
-    def of(self, statistics: RidgeStatistics) -> RidgeStatistics:
+    def of(self, statistics: ridge_statistics.RidgeStatistics) -> ridge_statistics.RidgeStatistics:
         if self.feature_map is None:
             return statistics
         return statistics.leading(
@@ -394,11 +390,13 @@ class _Problem:
 
     split: int
     size: int
-    training: RidgeStatistics | None
-    validation: RidgeStatistics
+    training: ridge_statistics.RidgeStatistics | None
+    validation: ridge_statistics.RidgeStatistics
 
 
-def _sizes(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) -> list[_Size]:
+def _sizes(
+    total: ridge_statistics.RidgeStatistics, feature_maps: Sequence[maps.FeatureMap] | None
+) -> list[_Size]:
     if feature_maps is None:
         return [_Size(total.n_components, None)]
     sizes = [feature_map.n_components for feature_map in feature_maps]
@@ -415,7 +413,7 @@ def _sizes(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) ->
                 f"the leading {size} of {total.n_components} components are no feature map of their own: "
                 f"their scales are {feature_map.scales} of {own}; give the whole map alone"
             )
-        ratio = expand(feature_map.scales) / expand(own)[:size]
+        ratio = exact_sums.expand(feature_map.scales) / exact_sums.expand(own)[:size]
         if not np.allclose(ratio, ratio[0], rtol=1e-12, atol=0.0):
             raise InvalidParameterError(
                 f"the features of a map of {size} components have scales {feature_map.scales}, those of the "
@@ -426,13 +424,15 @@ def _sizes(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) ->
 
 
 def _problems(
-    statistics: FoldStatistics, total: RidgeStatistics, sizes: Sequence[_Size]
+    statistics: fold_statistics.FoldStatistics,
+    total: ridge_statistics.RidgeStatistics,
+    sizes: Sequence[_Size],
 ) -> Iterator[_Problem]:
     """Yield every split at every size, the largest size first, so that threads end together."""
     every = set(range(len(statistics.parts)))
     for index, size in reversed(list(enumerate(sizes))):
         whole = size.of(total)
-        running: RidgeStatistics | None = None
+        running: ridge_statistics.RidgeStatistics | None = None
         summed: set[int] = set()
         for split, (folds, held_out) in enumerate(statistics.splits):
             validation = size.of(statistics.fold(held_out))
@@ -452,7 +452,7 @@ def _problems(
             yield _Problem(split, index, running, validation)
 
 
-def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
+def _target_variance(total: ridge_statistics.RidgeStatistics, fit_intercept: bool) -> FloatArray:
     # one component is enough for the targets' sums, and saves the Gram of all
     targets = total.leading(1, feature_digest="", scales=((1, 1.0),))
     squares = targets.normal_equations(fit_intercept=fit_intercept).total_sum_of_squares
@@ -461,9 +461,9 @@ def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
     return np.asarray(variance)
 
 
-def _default_alphas(statistics: RidgeStatistics, fit_intercept: bool) -> FloatArray:
+def _default_alphas(statistics: ridge_statistics.RidgeStatistics, fit_intercept: bool) -> FloatArray:
     """Return the `alpha_grid` of a Gram; Lanczos reads it some 20 times for its largest eigenvalue."""
-    with tile_pool():
+    with machine.tile_pool():
         equations = statistics.normal_equations(fit_intercept=fit_intercept)
         largest = largest_eigenvalue(equations.gram)
     floor = max(len(equations.gram) * _EPS * largest, equations.gram_error)
@@ -492,10 +492,10 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
     equations = problem.training.normal_equations(fit_intercept=fit_intercept)
     problem.training = None  # free it before the peak of memory, which follows
     # eigenvectors would take three times as long, and five arrays of the Gram's size instead of three
-    reduced = tridiagonalize(equations)
+    reduced = tridiagonal.tridiagonalize(equations)
     fold = problem.validation.normal_equations(fit_intercept=fit_intercept)
     weight = problem.validation.sum_of_weights
-    fold_error = max(rounding_floor(fold.gram), fold.gram_error)
+    fold_error = max(cholesky.rounding_floor(fold.gram), fold.gram_error)
     n_targets = fold.moments.shape[1]
     pairs = np.arange(len(alphas) * n_targets)
     errors = np.empty(len(pairs))
@@ -513,7 +513,10 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
 
 
 def _coefficients(
-    equations: NormalEquations, reduced: RidgeTridiagonal, alphas: FloatArray, targets: NDArray[np.intp]
+    equations: solution.NormalEquations,
+    reduced: tridiagonal.RidgeTridiagonal,
+    alphas: FloatArray,
+    targets: NDArray[np.intp],
 ) -> FloatArray:
     """Return w of each pair of alpha and target, shape (n_components, n_pairs).
 
@@ -528,7 +531,7 @@ def _coefficients(
 
 
 def _sum_of_squares(
-    fold: NormalEquations, coefficients: FloatArray, targets: NDArray[np.intp], fold_error: float
+    fold: solution.NormalEquations, coefficients: FloatArray, targets: NDArray[np.intp], fold_error: float
 ) -> FloatArray:
     """Compute c − 2w'B + w'Aw, or its rounding error if that is larger.
 

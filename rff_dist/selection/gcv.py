@@ -11,7 +11,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import SolveError
-from rff_dist.numerics.eigen import RidgeSpectrum
+from rff_dist.numerics import eigen
 from rff_dist.selection.alphas import (
     MATERIAL_GAIN,
     RESOLUTION,
@@ -72,7 +72,7 @@ class Selection:
         return {name: np.asarray(getattr(self, name)) for name in names}
 
 
-def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> FloatArray:
+def generalized_cross_validation(spectrum: eigen.RidgeSpectrum, alphas: ArrayLike) -> FloatArray:
     """GCV score of every alpha, in O(n_alphas · n_components · n_targets).
 
     A residual below its rounding error is replaced by that error, so that a score is never negative or better
@@ -94,7 +94,7 @@ def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> 
 
 
 def select_alpha(
-    spectrum: RidgeSpectrum,
+    spectrum: eigen.RidgeSpectrum,
     alphas: ArrayLike | None = None,
     *,
     criterion: Criterion = "gcv",
@@ -154,7 +154,7 @@ def select_alpha(
     return selection
 
 
-def _with_own_alphas(spectrum: RidgeSpectrum, shared: Selection, *, always: bool) -> Selection:
+def _with_own_alphas(spectrum: eigen.RidgeSpectrum, shared: Selection, *, always: bool) -> Selection:
     own = np.full(shared.scores.shape[1], shared.alpha)
     ends = []  # of the targets that vary
     evidence = shared.criterion == "evidence"
@@ -180,11 +180,11 @@ def _with_own_alphas(spectrum: RidgeSpectrum, shared: Selection, *, always: bool
     return replace(shared, own_alphas=own, score=scores, at_end=worst_end(ends))
 
 
-def _shared_score(spectrum: RidgeSpectrum, scores: FloatArray) -> FloatArray:
+def _shared_score(spectrum: eigen.RidgeSpectrum, scores: FloatArray) -> FloatArray:
     return shares_of_variance(scores, spectrum.total_sum_of_squares / spectrum.sum_of_weights)
 
 
-def _shared_evidence(spectrum: RidgeSpectrum, log_evidences: FloatArray) -> FloatArray:
+def _shared_evidence(spectrum: eigen.RidgeSpectrum, log_evidences: FloatArray) -> FloatArray:
     """−2·log evidence per row, mean over the targets that vary, shape (n_alphas,)."""
     varying = spectrum.total_sum_of_squares > 0.0
     if not varying.any():
@@ -194,7 +194,7 @@ def _shared_evidence(spectrum: RidgeSpectrum, log_evidences: FloatArray) -> Floa
 
 
 def _refine(
-    spectrum: RidgeSpectrum, grid: FloatArray, best: int, best_score: float, criterion: Criterion
+    spectrum: eigen.RidgeSpectrum, grid: FloatArray, best: int, best_score: float, criterion: Criterion
 ) -> float:
     """Search between the neighbours of `grid[best]`; the grid's own point wins a tie."""
     lower, upper = np.log(grid[max(best - 1, 0)]), np.log(grid[min(best + 1, len(grid) - 1)])

@@ -22,15 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rff_dist.data.blocks import Rows
-from rff_dist.data.checks import check_finite
+from rff_dist.data import blocks
 from rff_dist.errors import DataError, SolveError, StatisticsError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.eigen import decompose
-from rff_dist.numerics.exact_sums import ExactSum, add_fields
-from rff_dist.numerics.runs import expand
-from rff_dist.numerics.threads import share_out, tile_pool
-from rff_dist.numerics.triangular import STRIP_COLUMNS, solve_upper
+from rff_dist.features import maps
+from rff_dist.numerics import cholesky, eigen, exact_sums, machine
 from rff_dist.selection.alphas import (
     MATERIAL_GAIN,
     RESOLUTION,
@@ -41,7 +36,7 @@ from rff_dist.selection.alphas import (
     last_within,
     shares_of_variance,
 )
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics import ridge_statistics
 from rff_dist.typing import Float32Array, FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
@@ -67,7 +62,7 @@ class HatMatrix:
     `alphas`, `target_variance`: as in `LeaveOneOut`.
     """
 
-    feature_map: FeatureMap
+    feature_map: maps.FeatureMap
     rotation: FloatArray
     feature_means: FloatArray
     inverse: FloatArray
@@ -81,8 +76,8 @@ class HatMatrix:
 
 
 def hat_matrix(
-    statistics: RidgeStatistics,
-    feature_map: FeatureMap,
+    statistics: ridge_statistics.RidgeStatistics,
+    feature_map: maps.FeatureMap,
     *,
     alphas: ArrayLike | None = None,
     fit_intercept: bool = True,
@@ -96,7 +91,7 @@ def hat_matrix(
       SolveError if there are no rows, or the statistics are not finite.
     """
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
-    spectrum = decompose(equations)
+    spectrum = eigen.decompose(equations)
     grid = default_alphas(spectrum) if alphas is None else check_grid(alphas)
     kept = spectrum.eigenvalues[spectrum.n_clipped :]
     basis = spectrum.eigenvectors[:, spectrum.eigenvectors.shape[1] - len(kept) :]
@@ -106,8 +101,8 @@ def hat_matrix(
     rotation, feature_means = np.array(basis, order="C"), equations.feature_means
     if (whitener := feature_map.whitener) is not None:
         # z = T⁻ᵀv, so that Q'z = (T⁻¹Q)'v, and workers need not compute T
-        with tile_pool():
-            solve_upper(whitener, rotation)
+        with machine.tile_pool():
+            cholesky.solve_upper(whitener, rotation)
         feature_means = whitener.T @ feature_means
     # eigenvalues are off by the floor, terms of a leverage by up to floor / (λ + alpha)
     smallest = kept[0] if len(kept) else 0.0
@@ -144,8 +139,8 @@ class LeaveOneOut:
     alphas: FloatArray
     target_variance: FloatArray
     n_samples: int
-    weight: ExactSum
-    squared: ExactSum
+    weight: exact_sums.ExactSum
+    squared: exact_sums.ExactSum
     n_undetermined: IntArray
 
     def __add__(self, other: LeaveOneOut) -> LeaveOneOut:
@@ -154,7 +149,7 @@ class LeaveOneOut:
                 f"these errors are of different penalties, {self.alphas} and {other.alphas}; measure all "
                 "blocks with one `hat_matrix`"
             )
-        return add_fields(self, other, alphas=self.alphas, target_variance=self.target_variance)
+        return exact_sums.add_fields(self, other, alphas=self.alphas, target_variance=self.target_variance)
 
     @property
     def mean_squared_error(self) -> FloatArray:
@@ -169,7 +164,7 @@ class LeaveOneOut:
         return {"press_alphas": self.alphas, "press_errors": self.mean_squared_error}
 
 
-def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
+def leave_out_rows(rows: blocks.Rows, state: HatMatrix) -> LeaveOneOut:
     """Return the leave-one-out errors of a block, 2 · n_samples · n_components² operations and more.
 
     Features are made 256 rows at a time: 4 KiB for each component and thread.
@@ -180,15 +175,15 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
         raise DataError("the data have no y: leave-one-out errors need targets")
     feature_map, y = state.feature_map, rows.y
     inputs = feature_map.prepare(rows.X)
-    check_finite(rows, inputs)
+    blocks.check_finite(rows, inputs)
     weights = np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
     n_alphas, n_targets = len(state.alphas), len(state.target_means)
-    starts = range(0, len(inputs), STRIP_COLUMNS)
+    starts = range(0, len(inputs), cholesky.STRIP_COLUMNS)
     squared = np.empty((len(starts), n_alphas, n_targets))
     undetermined = np.zeros((len(starts), n_alphas), np.int64)
 
     def measure(strip: int) -> None:
-        part = slice(starts[strip], starts[strip] + STRIP_COLUMNS)
+        part = slice(starts[strip], starts[strip] + cholesky.STRIP_COLUMNS)
         tile, weight = inputs[part], weights[part]
         features = centred_features(feature_map, tile, state.feature_means)
         with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
@@ -203,24 +198,24 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
             squared[strip] = np.square(missed) @ weight
         undetermined[strip] = lost.sum(axis=1)
 
-    share_out(measure, range(len(starts)))
+    machine.share_out(measure, range(len(starts)))
     return LeaveOneOut(
         alphas=state.alphas,
         target_variance=state.target_variance,
         n_samples=len(inputs),
-        weight=ExactSum.of(np.asarray(weights.sum())),
-        squared=ExactSum.of(squared.sum(axis=0)),
+        weight=exact_sums.ExactSum.of(np.asarray(weights.sum())),
+        squared=exact_sums.ExactSum.of(squared.sum(axis=0)),
         n_undetermined=undetermined.sum(axis=0),
     )
 
 
-def centred_features(feature_map: FeatureMap, tile: Float32Array, means: FloatArray) -> FloatArray:
+def centred_features(feature_map: maps.FeatureMap, tile: Float32Array, means: FloatArray) -> FloatArray:
     """Return scaled features of prepared rows less means, shape (n_components, n_samples); may overflow."""
     features = np.empty((feature_map.n_components, len(tile)))
     for start, stop in feature_map.stripes:
         feature_map.fill(tile, features[start:stop], start, stop)
     with np.errstate(over="ignore", invalid="ignore"):
-        features *= expand(feature_map.scales)[:, np.newaxis]
+        features *= exact_sums.expand(feature_map.scales)[:, np.newaxis]
         features -= means[:, np.newaxis]
     return features
 

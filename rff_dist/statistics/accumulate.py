@@ -14,23 +14,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data.blocks import Rows
-from rff_dist.data.checks import check_finite
-from rff_dist.data.folds import Folds
+from rff_dist.data import blocks, folding
 from rff_dist.errors import DataError, PlanError, StatisticsError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.exact_sums import ExactSum
-from rff_dist.numerics.runs import expand
-from rff_dist.numerics.threads import executor_of, share_out, threads_in_use
-from rff_dist.products.choice import products_for
-from rff_dist.products.float64 import Float64Products
-from rff_dist.products.protocol import Products, Tile
-from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.ridge_statistics import RidgeStatistics, carried, with_room
-from rff_dist.statistics.spec import OUTPUT_TILE, Part, Region, StatisticsSpec, tile_rows
+from rff_dist.features import maps
+from rff_dist.numerics import exact_sums, machine
+from rff_dist.products import choice, protocol
+from rff_dist.statistics import fold_statistics, ridge_statistics, specs
 from rff_dist.typing import FloatArray, IntArray
 
-type _FilledTile = tuple[int, slice, Tile]  # the tile's piece, rows and features
+type _FilledTile = tuple[int, slice, protocol.Tile]  # the tile's piece, rows and features
 type _Stripe = tuple[int, int]  # first component, end
 
 PANEL_ROWS = 512  # fixed-point features are filled so many rows at a time: 2 MiB a stripe, to fit the cache
@@ -45,12 +37,12 @@ class Accumulation:
     `sums`: "gram" sums Z'Z only and counts no rows; "moments" sums everything but Z'Z.
     """
 
-    feature_map: FeatureMap
-    spec: StatisticsSpec
-    folds: Folds | None = None
+    feature_map: maps.FeatureMap
+    spec: specs.StatisticsSpec
+    folds: folding.Folds | None = None
     sums: Literal["all", "gram", "moments"] = "all"
 
-    def of_part(self, part: Part) -> Accumulation:
+    def of_part(self, part: specs.Part) -> Accumulation:
         """Return the state of a pass that sums up a part of Z'Z."""
         return replace(self, spec=replace(self.spec, part=part))
 
@@ -65,17 +57,17 @@ class Accumulations:
     """
 
     members: tuple[Accumulation, ...]
-    folds: Folds
+    folds: folding.Folds
     n_samples: int
 
-    def of_part(self, part: Part) -> Accumulations:
+    def of_part(self, part: specs.Part) -> Accumulations:
         """Return the state of a pass that sums up a part of Z'Z of each map."""
         return replace(self, members=tuple(member.of_part(part) for member in self.members))
 
 
 def accumulate_fold_rows(
-    rows: Rows, state: Accumulations, totals: tuple[FoldStatistics, ...] | None = None
-) -> tuple[FoldStatistics, ...]:
+    rows: blocks.Rows, state: Accumulations, totals: tuple[fold_statistics.FoldStatistics, ...] | None = None
+) -> tuple[fold_statistics.FoldStatistics, ...]:
     """Return the exact statistics of each fold of a block, for each feature map; adds to `totals` in place.
 
     Takes O(n_samples · n_components²) time, as without folds, but one set of sums in memory for each fold.
@@ -87,15 +79,19 @@ def accumulate_fold_rows(
     present, pieces = _cut_by_folds(rows, folds, state.n_samples)
     found = []
     for i, member in enumerate(state.members):
-        parts: list[RidgeStatistics | None] = [None] * folds.n_folds if totals is None else [*totals[i].parts]
+        parts: list[ridge_statistics.RidgeStatistics | None] = (
+            [None] * folds.n_folds if totals is None else [*totals[i].parts]
+        )
         added = _accumulate(rows, member, pieces, [parts[fold] for fold in present])
         for fold, part in zip(present, added, strict=True):
             parts[fold] = part
-        found.append(FoldStatistics(folds, tuple(parts)))
+        found.append(fold_statistics.FoldStatistics(folds, tuple(parts)))
     return tuple(found)
 
 
-def _cut_by_folds(rows: Rows, folds: Folds, n_samples: int) -> tuple[NDArray[np.intp], _Pieces]:
+def _cut_by_folds(
+    rows: blocks.Rows, folds: folding.Folds, n_samples: int
+) -> tuple[NDArray[np.intp], _Pieces]:
     """Return the folds that occur in a block, and the block's rows sorted by fold."""
     block = rows.block
     fold_of_row = folds.assign(block.start, block.stop, n_samples=n_samples, groups=rows.groups)
@@ -110,7 +106,9 @@ def add_each[T](left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(map(operator.add, left, right))
 
 
-def accumulate_rows(rows: Rows, state: Accumulation, total: RidgeStatistics | None = None) -> RidgeStatistics:
+def accumulate_rows(
+    rows: blocks.Rows, state: Accumulation, total: ridge_statistics.RidgeStatistics | None = None
+) -> ridge_statistics.RidgeStatistics:
     """Return the exact statistics of a block, O(n_samples · n_components²); adds to `total` in place.
 
     y is ignored where the spec has no targets.
@@ -138,8 +136,11 @@ class _Pieces:
 
 
 def _accumulate(
-    rows: Rows, state: Accumulation, pieces: _Pieces, totals: Sequence[RidgeStatistics | None]
-) -> list[RidgeStatistics]:
+    rows: blocks.Rows,
+    state: Accumulation,
+    pieces: _Pieces,
+    totals: Sequence[ridge_statistics.RidgeStatistics | None],
+) -> list[ridge_statistics.RidgeStatistics]:
     """Return the statistics of each piece of a block.
 
     `totals`: for each piece, the statistics to which its rows are added in place; None starts from zero.
@@ -149,7 +150,7 @@ def _accumulate(
         rows = replace(rows, y=None)
     _check_layout(rows, state)
     inputs = feature_map.prepare(rows.X)
-    check_finite(rows, inputs)
+    blocks.check_finite(rows, inputs)
     weights = checked_weights(rows, spec)
     counts = _observations(rows, spec)
     right = np.ones((len(inputs), 1))  # this column sums features and weights: Z'1 and 1'1
@@ -163,25 +164,27 @@ def _accumulate(
     layout, n_components = spec.layout, spec.n_components
     starts = (0, *ends[:-1])
     begun = [
-        with_room(RidgeStatistics.empty(spec) if total is None else total, end - start)
+        ridge_statistics.with_room(
+            ridge_statistics.RidgeStatistics.empty(spec) if total is None else total, end - start
+        )
         for total, start, end in zip(totals, starts, ends, strict=True)
     ]
     sums = [total.low for total in begun]
     cross, targets = [total.cross for total in begun], [total.targets for total in begun]
 
-    n_threads = threads_in_use.get()
-    units = 2.0 ** -expand(spec.exponents) if spec.exponents else None
-    height = min(tile_rows(n_components), max(1, *(np.subtract(ends, starts))))
+    n_threads = machine.threads_in_use.get()
+    units = 2.0 ** -exact_sums.expand(spec.exponents) if spec.exponents else None
+    height = min(specs.tile_rows(n_components), max(1, *(np.subtract(ends, starts))))
     pieces_of_tiles = [
         (piece, slice(i, min(i + height, end)))
         for piece, (start, end) in enumerate(zip(starts, ends, strict=True))
         for i in range(start, end, height)
     ]
-    products: Products
+    products: protocol.Products
     if spec.fixed_point:
-        products, panel_rows = products_for(len(inputs), n_components), PANEL_ROWS
+        products, panel_rows = choice.products_for(len(inputs), n_components), PANEL_ROWS
     else:
-        products, panel_rows = Float64Products(OUTPUT_TILE), height
+        products, panel_rows = protocol.Float64Products(specs.OUTPUT_TILE), height
     with_gram, with_moments = state.sums != "moments", state.sums != "gram"
     regions = layout.regions(products.region)
     # Few regions would leave threads idle at the end of each tile, so several tiles are worked on together:
@@ -214,7 +217,7 @@ def _accumulate(
                     tile.put(start, within, panel)
         return moments
 
-    def multiply(job: tuple[Region, _FilledTile]) -> None:
+    def multiply(job: tuple[specs.Region, _FilledTile]) -> None:
         (left, right_, tiles), (piece, _, tile) = job
         buffer = scratch.pop()
         shape = left.stop - left.start, right_.stop - right_.start
@@ -227,7 +230,7 @@ def _accumulate(
                 _add_rounded(part, total, -spec.grid_exponent)
         scratch.append(buffer)
 
-    with executor_of(n_threads) as pool:
+    with machine.executor_of(n_threads) as pool:
         for group in itertools.batched(pieces_of_tiles, together):
             work = []
             for (piece, rows_of_tile), tile in zip(group, memory, strict=False):
@@ -237,10 +240,10 @@ def _accumulate(
             moments_of_tiles = list(itertools.batched(filled, len(feature_map.stripes)))
             if with_moments:
                 for (piece, rows_of_tile, _), moments in zip(work, moments_of_tiles, strict=True):
-                    cross[piece] += ExactSum.of(np.concatenate(moments))
+                    cross[piece] += exact_sums.ExactSum.of(np.concatenate(moments))
                     with np.errstate(over="ignore", invalid="ignore"):
                         squares = right[rows_of_tile].T @ weighted[rows_of_tile]
-                    targets[piece] += ExactSum.of(squares)
+                    targets[piece] += exact_sums.ExactSum.of(squares)
             if with_gram:
                 list(pool.map(multiply, itertools.product(regions, work)))
     rounded = [] if spec.fixed_point else [piece for piece, _ in pieces_of_tiles]
@@ -248,7 +251,7 @@ def _accumulate(
     if not with_moments:
         counts, ends, starts = np.zeros_like(counts), (0,) * len(ends), (0,) * len(ends)
     return [
-        carried(
+        ridge_statistics.carried(
             replace(
                 total,
                 n_samples=total.n_samples + end - start,
@@ -262,7 +265,7 @@ def _accumulate(
     ]
 
 
-def _check_layout(rows: Rows, state: Accumulation) -> None:
+def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
     """Check that a block and the feature map fit the layout of the sums."""
     block, spec, n_components = rows.block, state.spec, state.feature_map.n_components
     if rows.y is None and spec.n_targets:
@@ -303,7 +306,7 @@ def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:
         )
 
 
-def checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
+def checked_weights(rows: blocks.Rows, spec: specs.StatisticsSpec) -> FloatArray | None:
     """Return a block's weights after checking them against the spec.
 
     Raises DataError if a weight is beyond the grid, if weights repeat rows and one is not a whole number, or
@@ -334,11 +337,11 @@ def checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
     return weights
 
 
-def _own_weight(rows: Rows) -> FloatArray | None:
+def _own_weight(rows: blocks.Rows) -> FloatArray | None:
     return rows.sample_weight if rows.own_weight is None else rows.own_weight
 
 
-def _observations(rows: Rows, spec: StatisticsSpec) -> IntArray:
+def _observations(rows: blocks.Rows, spec: specs.StatisticsSpec) -> IntArray:
     """Return how many observations each row counts as: 0, 1, or its number of repetitions."""
     counts = np.ones(rows.block.n_samples, np.int64)
     repeats = _own_weight(rows)
@@ -347,15 +350,15 @@ def _observations(rows: Rows, spec: StatisticsSpec) -> IntArray:
     return counts if rows.sample_weight is None else np.where(rows.sample_weight > 0, counts, 0)
 
 
-def measure_features(rows: Rows, feature_map: FeatureMap) -> FloatArray:
+def measure_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatArray:
     """Return the largest absolute value of each unnormalised feature in a block, shape (n_components,).
 
     Raises DataError if an input is not finite.
     """
     inputs = feature_map.prepare(rows.X)
-    check_finite(rows, inputs)
+    blocks.check_finite(rows, inputs)
     largest = np.zeros(feature_map.n_components)
-    height = min(tile_rows(feature_map.n_components), max(1, len(inputs)))
+    height = min(specs.tile_rows(feature_map.n_components), max(1, len(inputs)))
 
     def measure(stripe_range: tuple[int, int]) -> None:
         start, stop = stripe_range
@@ -366,5 +369,5 @@ def measure_features(rows: Rows, feature_map: FeatureMap) -> FloatArray:
             feature_map.fill(tile, features, start, stop)
             np.maximum(largest[start:stop], np.abs(features).max(axis=1), out=largest[start:stop])
 
-    share_out(measure, feature_map.stripes)
+    machine.share_out(measure, feature_map.stripes)
     return largest

@@ -15,12 +15,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data.folds import Folds
+from rff_dist.data import folding
 from rff_dist.errors import StatisticsError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.exact_sums import ExactSum
-from rff_dist.numerics.runs import Runs
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.features import maps
+from rff_dist.numerics import exact_sums
+from rff_dist.statistics import ridge_statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,8 @@ class FoldStatistics:
       takes memory for the folds in it only.
     """
 
-    folds: Folds
-    parts: tuple[RidgeStatistics | None, ...]
+    folds: folding.Folds
+    parts: tuple[ridge_statistics.RidgeStatistics | None, ...]
 
     def __add__(self, other: FoldStatistics) -> Self:
         if not isinstance(other, FoldStatistics):
@@ -50,7 +49,7 @@ class FoldStatistics:
     def n_samples(self) -> int:
         return sum(part.n_samples for part in self.parts if part is not None)
 
-    def fold(self, index: int) -> RidgeStatistics:
+    def fold(self, index: int) -> ridge_statistics.RidgeStatistics:
         """Return the statistics of one fold; raises StatisticsError if it has no rows."""
         part = self.parts[index]
         if part is None:
@@ -77,28 +76,28 @@ class FoldStatistics:
             return False
         return self.fold(held_out).n_observations > 0
 
-    def total(self) -> RidgeStatistics:
+    def total(self) -> ridge_statistics.RidgeStatistics:
         """Return the statistics of all rows; raises StatisticsError if none were counted."""
         return self.sum(range(len(self.parts)))
 
-    def sum(self, indices: Sequence[int]) -> RidgeStatistics:
+    def sum(self, indices: Sequence[int]) -> ridge_statistics.RidgeStatistics:
         """Return the statistics of the rows of several folds; raises StatisticsError if they have none."""
         parts = [part for index in indices if (part := self.parts[index]) is not None]
         if not parts:
             return self.fold(indices[0])
         return reduce(operator.add, parts)
 
-    def targets(self) -> ExactSum:
+    def targets(self) -> exact_sums.ExactSum:
         """Return [Y - offset, 1]'W[Y - offset, 1] of all rows; see `RidgeStatistics`."""
         return reduce(operator.add, (part.targets for part in self.parts if part is not None))
 
-    def leading(self, n_components: int, *, feature_digest: str, scales: Runs) -> Self:
+    def leading(self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs) -> Self:
         """Return the statistics of the leading components; see `RidgeStatistics.leading`."""
         return self._with_each(
             lambda part: part.leading(n_components, feature_digest=feature_digest, scales=scales)
         )
 
-    def check_complete(self, n_samples: int, feature_map: FeatureMap) -> None:
+    def check_complete(self, n_samples: int, feature_map: maps.FeatureMap) -> None:
         """Check that every row counted once; raises as `RidgeStatistics.check_complete`."""
         if self.n_samples != n_samples:
             raise StatisticsError(
@@ -113,11 +112,15 @@ class FoldStatistics:
         """Return the same sums, to be read with a feature map's `whitener`."""
         return self._with_each(lambda part: part.with_whitener(whitener))
 
-    def _with_each(self, change: Callable[[RidgeStatistics], RidgeStatistics]) -> Self:
+    def _with_each(
+        self, change: Callable[[ridge_statistics.RidgeStatistics], ridge_statistics.RidgeStatistics]
+    ) -> Self:
         return replace(self, parts=tuple(None if part is None else change(part) for part in self.parts))
 
 
-def _plus(left: RidgeStatistics | None, right: RidgeStatistics | None) -> RidgeStatistics | None:
+def _plus(
+    left: ridge_statistics.RidgeStatistics | None, right: ridge_statistics.RidgeStatistics | None
+) -> ridge_statistics.RidgeStatistics | None:
     if left is None or right is None:
         return right if left is None else left
     return left + right

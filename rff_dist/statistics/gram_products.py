@@ -15,19 +15,12 @@ from functools import reduce
 
 import numpy as np
 
-from rff_dist.data.blocks import BlockTask, Dataset, Rows
-from rff_dist.data.checks import check_finite
-from rff_dist.data.folds import Folds
-from rff_dist.engines.protocol import Engine
+from rff_dist.data import blocks, folding
+from rff_dist.engines import protocol
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.exact_sums import ExactSum, add_fields
-from rff_dist.numerics.runs import expand
-from rff_dist.numerics.threads import SpareMemory, share_out
-from rff_dist.statistics.accumulate import Accumulation, checked_weights
-from rff_dist.statistics.inspection import blocks_of, check_counted, sum_rows
-from rff_dist.statistics.reading import deviations_of, whitened
-from rff_dist.statistics.spec import LIMB_BITS
+from rff_dist.features import maps
+from rff_dist.numerics import exact_sums, machine
+from rff_dist.statistics import accumulate, inspection, specs
 from rff_dist.typing import Float32Array, FloatArray, IntArray
 
 # Size of a tile's features, which are read twice. With few columns it matters that they stay in the cache;
@@ -45,10 +38,10 @@ class TrainingSplit:
     `n_samples`: number of rows of the dataset, by which contiguous folds are cut.
     """
 
-    folds: Folds
+    folds: folding.Folds
     n_samples: int
 
-    def weights(self, rows: Rows, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def weights(self, rows: blocks.Rows, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the training weights and the validation weights of a block's rows; 0 excludes a row."""
         block, (trained, held_out) = rows.block, self.folds.splits[-1]
         fold = self.folds.assign(block.start, block.stop, n_samples=self.n_samples, groups=rows.groups)
@@ -59,7 +52,7 @@ class TrainingSplit:
 class TargetState:
     """The state of a pass that begins a solution. With a `split` it sums the training rows only."""
 
-    accumulation: Accumulation
+    accumulation: accumulate.Accumulation
     split: TrainingSplit | None = None
 
 
@@ -74,14 +67,14 @@ class TargetSums:
     """
 
     n_samples: int
-    cross: ExactSum
-    targets: ExactSum
-    trace: ExactSum
+    cross: exact_sums.ExactSum
+    targets: exact_sums.ExactSum
+    trace: exact_sums.ExactSum
 
-    __add__ = add_fields
+    __add__ = exact_sums.add_fields
 
 
-def sum_targets(rows: Rows, state: TargetState) -> TargetSums:
+def sum_targets(rows: blocks.Rows, state: TargetState) -> TargetSums:
     """Return a block's sums of features times targets, O(n_samples · n_components · n_features).
 
     Raises DataError if values are not finite, targets are missing, or weights do not suit the spec.
@@ -90,8 +83,8 @@ def sum_targets(rows: Rows, state: TargetState) -> TargetSums:
     if rows.y is None:
         raise DataError("the data have no y: training needs targets")
     inputs = feature_map.prepare(rows.X)
-    check_finite(rows, inputs)
-    weights = checked_weights(rows, spec)
+    blocks.check_finite(rows, inputs)
+    weights = accumulate.checked_weights(rows, spec)
     weights = np.ones(len(inputs)) if weights is None else weights
     if state.split is not None:
         weights, _ = state.split.weights(rows, weights)
@@ -109,9 +102,9 @@ def sum_targets(rows: Rows, state: TargetState) -> TargetSums:
         sums.append(
             TargetSums(
                 tile.stop - tile.start,
-                ExactSum.of(moments),
-                ExactSum.of(right[tile].T @ weighted[tile]),
-                ExactSum.of(np.asarray(math.fsum(squares))),
+                exact_sums.ExactSum.of(moments),
+                exact_sums.ExactSum.of(right[tile].T @ weighted[tile]),
+                exact_sums.ExactSum.of(np.asarray(math.fsum(squares))),
             )
         )
 
@@ -144,7 +137,7 @@ class GramFactor:
     `validation`: solutions to validate in the same pass; only training rows of its split are then multiplied.
     """
 
-    feature_map: FeatureMap
+    feature_map: maps.FeatureMap
     columns: FloatArray
     offset: FloatArray
     grid_exponent: int
@@ -162,29 +155,29 @@ class GramProduct:
 
     n_samples: int
     sums: IntArray
-    errors: ExactSum
+    errors: exact_sums.ExactSum
 
-    __add__ = add_fields
+    __add__ = exact_sums.add_fields
 
 
-def multiply_rows(rows: Rows, state: GramFactor, total: GramProduct | None = None) -> GramProduct:
+def multiply_rows(rows: blocks.Rows, state: GramFactor, total: GramProduct | None = None) -> GramProduct:
     """Return a block's share of U'W(UV − 1o'), O(n_samples · n_components · (n_features + n_columns)).
 
     Adds to `total` in place. Raises DataError if values are not finite.
     """
     feature_map, validation = state.feature_map, state.validation
     inputs = feature_map.prepare(rows.X)
-    check_finite(rows, inputs)
+    blocks.check_finite(rows, inputs)
     weights = rows.sample_weight
     columns, n_columns = state.columns, state.columns.shape[1]
-    errors = ExactSum.zeros((1,))
+    errors = exact_sums.ExactSum.zeros((1,))
     if validation is not None:
         assert rows.y is not None
         weights, held_out = validation.split.weights(
             rows, np.ones(len(inputs)) if weights is None else weights
         )
         columns = np.hstack([columns, validation.coefficients])
-        errors = ExactSum.zeros((len(validation.targets) + 1,))
+        errors = exact_sums.ExactSum.zeros((len(validation.targets) + 1,))
         residuals = rows.y[:, validation.targets] - validation.intercept
     sums = np.zeros(state.columns.shape, np.int64) if total is None else total.sums
     one_at_a_time = threading.Lock()
@@ -197,7 +190,7 @@ def multiply_rows(rows: Rows, state: GramFactor, total: GramProduct | None = Non
         if validation is not None:
             squares = held_out[tile] @ np.square(residuals[tile] - scores[:, n_columns:])
             with one_at_a_time:
-                errors += ExactSum.of(np.append(squares, held_out[tile].sum()))
+                errors += exact_sums.ExactSum.of(np.append(squares, held_out[tile].sum()))
         centred = scores[:, :n_columns] - state.offset
         if weights is not None:
             centred *= weights[tile, np.newaxis]
@@ -222,7 +215,7 @@ def _share_tiles(
     Threads take whole tiles: if they shared one, they would wait for each other twice.
     """
     height = tile_height(n_components, n_columns)
-    spare = SpareMemory()
+    spare = machine.SpareMemory()
 
     def work(first: int) -> None:
         tile = slice(first, min(first + height, n_rows))
@@ -230,11 +223,11 @@ def _share_tiles(
         function(tile, memory[: n_components * (tile.stop - first)].reshape(n_components, -1))
         spare.give(memory)
 
-    share_out(work, range(0, n_rows, height))
+    machine.share_out(work, range(0, n_rows, height))
 
 
 def _filled(
-    feature_map: FeatureMap, inputs: Float32Array, features: FloatArray, low: int, high: int
+    feature_map: maps.FeatureMap, inputs: Float32Array, features: FloatArray, low: int, high: int
 ) -> FloatArray:
     """Fill in the components `low:high` of a tile's features, and return them."""
     with np.errstate(over="ignore", invalid="ignore"):  # `sum_targets` refuses features that overflow
@@ -263,15 +256,15 @@ class GramOperator:
     `split`: if given, only its training rows count.
     """
 
-    dataset: Dataset
-    accumulation: Accumulation
+    dataset: blocks.Dataset
+    accumulation: accumulate.Accumulation
     sums: TargetSums
     centred: bool
-    engine: Engine
+    engine: protocol.Engine
     split: TrainingSplit | None = None
 
     @property
-    def feature_map(self) -> FeatureMap:
+    def feature_map(self) -> maps.FeatureMap:
         return self.accumulation.feature_map
 
     @property
@@ -311,7 +304,7 @@ class GramOperator:
     @property
     def target_deviations(self) -> FloatArray:
         """Weighted population standard deviations of the targets, shape (n_targets,)."""
-        return deviations_of(self.sums.targets)
+        return specs.deviations_of(self.sums.targets)
 
     @property
     def _shift(self) -> FloatArray:
@@ -356,21 +349,23 @@ class GramOperator:
             nothing = np.empty((len(raw), 0)), np.empty(0), np.empty(0, np.intp)
             validation = Validation(self.split, *nothing)
         # By Cauchy and Schwarz no partial sum exceeds the trace times a column's norm, which is at most 1.
-        exponent = int(np.frexp(float(self.sums.trace.value()))[1]) + 1 - LIMB_BITS
+        exponent = int(np.frexp(float(self.sums.trace.value()))[1]) + 1 - specs.LIMB_BITS
         factor = GramFactor(self.feature_map, raw, self.raw_means @ raw, exponent, validation)
-        task = BlockTask(self.dataset, multiply_rows, adds=True)
-        found: GramProduct = self.engine.map_reduce(task, blocks_of(self.dataset), factor, label=label)
-        check_counted(found.n_samples, self.dataset.n_samples)
+        task = blocks.BlockTask(self.dataset, multiply_rows, adds=True)
+        found: GramProduct = self.engine.map_reduce(
+            task, inspection.blocks_of(self.dataset), factor, label=label
+        )
+        inspection.check_counted(found.n_samples, self.dataset.n_samples)
         product = np.ldexp(found.sums.astype(np.float64), exponent + norms)
         return sums_of_z(product, self.feature_map), found.errors.value()
 
 
 def gram_operator(
-    dataset: Dataset,
-    accumulation: Accumulation,
+    dataset: blocks.Dataset,
+    accumulation: accumulate.Accumulation,
     *,
     centred: bool,
-    engine: Engine,
+    engine: protocol.Engine,
     split: TrainingSplit | None = None,
 ) -> GramOperator:
     """Return the operator after one pass, which sums targets times features and what centring needs.
@@ -380,11 +375,11 @@ def gram_operator(
     Raises DataError if values are not finite or features overflow; StatisticsError if a row is missing.
     """
     state = TargetState(accumulation, split)
-    sums = sum_rows(dataset, sum_targets, state, engine=engine, label="targets")
-    check_counted(sums.n_samples, dataset.n_samples)
+    sums = inspection.sum_rows(dataset, sum_targets, state, engine=engine, label="targets")
+    inspection.check_counted(sums.n_samples, dataset.n_samples)
     return GramOperator(dataset, accumulation, sums, centred, engine, split)
 
 
-def sums_of_z(sums: FloatArray, feature_map: FeatureMap) -> FloatArray:
+def sums_of_z(sums: FloatArray, feature_map: maps.FeatureMap) -> FloatArray:
     """Turn sums over unnormalised features into sums over Z, shape (n_components, n_columns)."""
-    return whitened(expand(feature_map.scales)[:, np.newaxis] * sums, feature_map.whitener)
+    return specs.whitened(exact_sums.expand(feature_map.scales)[:, np.newaxis] * sums, feature_map.whitener)

@@ -1,4 +1,4 @@
-"""A first look at a dataset: its columns' moments, and how they are standardised."""
+"""A first look at a dataset: moments of its columns, its labels, and quantiles from a sample."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 
 import numpy as np
+import scipy
+from numpy.typing import NDArray
 
-from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows, cut_blocks
-from rff_dist.data.cut import MAX_BLOCK_ROWS, block_rows
-from rff_dist.engines.protocol import Broadcast, Engine
+from rff_dist.data import labelled
+from rff_dist.data.blocks import MAX_BLOCK_ROWS, Block, BlockTask, Dataset, Rows, block_rows, cut_blocks
+from rff_dist.data.columns import Column
+from rff_dist.engines import protocol
 from rff_dist.errors import ConflictError, DataError, InvalidParameterError, StatisticsError
-from rff_dist.features.feature_map import Standardizer
-from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.features import maps
+from rff_dist.numerics import exact_sums
+from rff_dist.statistics import specs
 from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments, name_column
-from rff_dist.statistics.quantiles import rank_map, sample_columns
-from rff_dist.statistics.spec import StatisticsSpec
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
-
 
 # With `standardize="auto"` a column is mapped by ranks if its kurtosis is above the second number. Few rows
 # cannot have a large kurtosis: their limit is an eighth of their number, but at least the first number.
@@ -68,11 +70,11 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int 
 def sum_rows[S, T](
     dataset: Dataset,
     function: Callable[[Rows, S], T],
-    state: S | Broadcast[S],
+    state: S | protocol.Broadcast[S],
     *,
     blocks: Sequence[Block] | None = None,
     combine: Callable[[T, T], T] = operator.add,
-    engine: Engine,
+    engine: protocol.Engine,
     label: str,
 ) -> T:
     """Call a function with the rows of each block, those of `blocks_of` by default, and sum the results."""
@@ -89,7 +91,7 @@ def check_counted(n_samples: int, expected: int) -> None:
         )
 
 
-def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
+def inspect(dataset: Dataset, *, engine: protocol.Engine) -> Moments:
     """Check all values and measure means, standard deviations and weights, in one cheap pass.
 
     Raises DataError, with row and column, if a value is NaN or infinite, a weight is negative, or all weights
@@ -112,7 +114,7 @@ def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
     return moments
 
 
-def check_same_rows(moments: Moments, targets: ExactSum, spec: StatisticsSpec) -> None:
+def check_same_rows(moments: Moments, targets: exact_sums.ExactSum, spec: specs.StatisticsSpec) -> None:
     """Check that a pass read the same weights and targets as the pass that measured `moments`.
 
     `targets`: ExactSum of shape (n_targets + 1, n_targets + 1). [Y - offset, 1]'W[Y - offset, 1] of the pass.
@@ -165,10 +167,10 @@ def warn_of_lost_digits(moments: Moments) -> None:
         )
 
 
-def standardizer_from(moments: Moments) -> Standardizer:
+def standardizer_from(moments: Moments) -> maps.Standardizer:
     """Return what gives input columns mean 0 and standard deviation 1; constant columns are not scaled."""
     deviations = moments.standard_deviations[: moments.n_features]
-    return Standardizer(moments.means[: moments.n_features], np.where(deviations > 0, deviations, 1.0))
+    return maps.Standardizer(moments.means[: moments.n_features], np.where(deviations > 0, deviations, 1.0))
 
 
 def check_standardize(standardize: object) -> bool | str:
@@ -181,14 +183,14 @@ def check_standardize(standardize: object) -> bool | str:
 
 
 def standardizer_for(
-    dataset: Dataset, moments: Moments, standardize: bool | str, *, engine: Engine
-) -> Standardizer | None:
+    dataset: Dataset, moments: Moments, standardize: bool | str, *, engine: protocol.Engine
+) -> maps.Standardizer | None:
     """Return what transforms the input columns before features are made of them; y is not used.
 
     `moments`: from `inspect`.
     `standardize`: True subtracts means and divides by standard deviations; False does nothing. "rank" maps
       each column to a normal distribution by the ranks of its values, with another cheap pass: see
-      `rff_dist.statistics.quantiles`. "auto" does the same for columns with heavy tails only, see
+      `rff_dist.statistics.inspection`. "auto" does the same for columns with heavy tails only, see
       `HEAVY_KURTOSIS`, and treats the others as True does.
     Raises InvalidParameterError if `standardize` is none of these.
     """
@@ -216,7 +218,7 @@ def standardizer_for(
     return standardizer
 
 
-def input_range(moments: Moments, standardizer: Standardizer | None) -> tuple[FloatArray, FloatArray]:
+def input_range(moments: Moments, standardizer: maps.Standardizer | None) -> tuple[FloatArray, FloatArray]:
     """Return the least and the largest value of each (standardised) input column."""
     lower, upper = (one[: moments.n_features] for one in (moments.minimum, moments.maximum))
     return (lower, upper) if standardizer is None else (standardizer(lower), standardizer(upper))
@@ -225,3 +227,172 @@ def input_range(moments: Moments, standardizer: Standardizer | None) -> tuple[Fl
 def target_offset_from(moments: Moments) -> tuple[float, ...]:
     """Return the targets' means, to subtract before summing."""
     return tuple(moments.means[moments.n_features :].tolist())
+
+
+# -- A first pass over labels or groups, without X -------------------------------------------------
+
+
+ROWS_PER_BLOCK = 2**20
+
+
+def count_labels(
+    labels: Column, *, source: Dataset | None = None, engine: protocol.Engine
+) -> labelled.LabelCounts:
+    """Count the rows and the weight of each label, in one pass over labels and weights.
+
+    Labels in memory, or of rows of a Dask collection, are counted in this process. The counts are exact, and
+    do not depend on the blocks.
+
+    `source`: the dataset that has the weights; by default each row has weight 1.
+    `engine`: runs the pass over stored labels.
+    Raises DataError if there are no labels, or not one for each row; a label is missing or not valid; or a
+      weight is negative or not finite.
+    """
+    if not labels.n_samples:
+        raise DataError("the data have 0 rows; a classifier needs labels of at least 2 classes")
+    if source is not None and source.n_samples != labels.n_samples:
+        raise DataError(
+            f"Found input variables with inconsistent numbers of samples: "
+            f"{[source.n_samples, labels.n_samples]} (X, y); give as many rows of each"
+        )
+    count = labelled.LabelReader(labels, source if source is not None and source.weighted else None)
+    counts: labelled.LabelCounts = _count(count, labels, source, operator.add, label="labels", engine=engine)
+    return counts
+
+
+def count_groups(dataset: Dataset, *, at_most: int, engine: protocol.Engine) -> labelled.LabelCounts | None:
+    """Count the rows and the weight of each group of a dataset's rows, as `count_labels` does.
+
+    Returns LabelCounts, whose groups are integers where they were stored as floats, or None if there are more
+      than `at_most` groups.
+    Raises DataError if a weight is negative or not finite.
+    """
+    groups = _groups_of(dataset)
+    count = partial(
+        _count_up_to, at_most, labelled.LabelReader(groups, dataset if dataset.weighted else None)
+    )
+    add = partial(_add_up_to, at_most)
+    found: labelled.LabelCounts | None = _count(count, groups, dataset, add, label="groups", engine=engine)
+    if found is None or found.labels.dtype.kind != "f":
+        return found
+    return replace(found, labels=found.labels.astype(np.int64))
+
+
+def _count_up_to(
+    at_most: int, count: labelled.LabelReader, block: Block, _: None
+) -> labelled.LabelCounts | None:
+    counts = count(block, None)
+    return counts if len(counts.labels) <= at_most else None
+
+
+def _add_up_to(
+    at_most: int, left: labelled.LabelCounts | None, right: labelled.LabelCounts | None
+) -> labelled.LabelCounts | None:
+    if left is None or right is None:
+        return None
+    counts = left + right
+    return counts if len(counts.labels) <= at_most else None
+
+
+def _groups_of(dataset: Dataset) -> Column:
+    while not isinstance(dataset, labelled.GroupedDataset):
+        assert isinstance(dataset, labelled.ExtendedDataset)  # folds were checked to find groups
+        dataset = dataset.source
+    return dataset.groups
+
+
+def _count[T](
+    count: Callable[[Block, None], T],
+    values: Column,
+    source: Dataset | None,
+    add: Callable[[T, T], T],
+    *,
+    label: str,
+    engine: protocol.Engine,
+) -> T:
+    blocks = cut_blocks(values.n_samples, values.chunk_rows, rows_per_block=ROWS_PER_BLOCK)
+    if values.in_memory or (source is not None and source.is_lazy):
+        return reduce(add, (count(block, None) for block in blocks))
+    return engine.map_reduce(count, blocks, None, combine=add, label=label)
+
+
+# -- quantiles -------------------------------------------------------------------------------------
+#
+# Each row has a key: a random number that depends on the row's number only. The sample consists of the rows
+# with the smallest keys. So the samples of two sets of rows can be merged, in any order, into the sample of
+# both. If the data have no more rows than the sample holds, it has all of them and quantiles are exact.
+# Otherwise the standard error of a quantile's rank is at most 1/(2√n_rows), 0.8 % for 4,096 rows.
+#
+# A column is mapped to a normal distribution by its quantiles: each value to the normal score of its rank.
+# Equal values share the middle of their ranks. Values outside the sample's range get the score of its
+# smallest or largest value.
+#
+# References
+# ----------
+# Cohen & Kaplan (2007), Summarizing data using bottom-k sketches, PODC. Conover (1999), Practical
+# nonparametric statistics, section 5.10, on normal scores. Salmon et al. (2011), Random123, on the keys.
+
+
+MAX_ROWS = 4096
+MIN_ROWS = 512
+MAX_VALUES = 2**22  # numbers in a sample, 32 MiB: with more than 1,024 columns it has fewer rows
+# of the scores' range, with two knots each: a cell is 0.06 wide, and interpolation errs by less
+N_CELLS = 128
+_KEY_STREAM = np.array([0x726F7773, 0], np.uint64)  # Philox keys that no draw of features uses
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSample:
+    """The rows with the smallest keys of those seen so far; `+` joins two sets of rows.
+
+    `size`: largest number of rows kept.
+    `keys`: uint64 array of shape (n_rows,). Ascending.
+    `values`: float64 array of shape (n_rows, n_columns).
+    """
+
+    size: int
+    keys: NDArray[np.uint64]
+    values: FloatArray
+
+    def __add__(self, other: RowSample) -> RowSample:
+        keys = np.concatenate([self.keys, other.keys])
+        least = np.argsort(keys, kind="stable")[: self.size]
+        return RowSample(self.size, keys[least], np.concatenate([self.values, other.values])[least])
+
+
+def sample_size(n_columns: int) -> int:
+    """Return how many rows a sample of `n_columns` columns holds."""
+    return max(MIN_ROWS, min(MAX_ROWS, MAX_VALUES // n_columns))
+
+
+def sample_columns(rows: Rows, columns: IntArray) -> RowSample:
+    """Return the sample of a block's rows, without rows of weight 0.
+
+    `columns`: int64 array of shape (n_columns,). The input columns to keep.
+    """
+    size = sample_size(len(columns))
+    keys = _keys(rows.block.start, rows.block.start + len(rows.X))
+    counts = np.arange(len(keys)) if rows.sample_weight is None else np.flatnonzero(rows.sample_weight > 0)
+    least = counts[np.argsort(keys[counts], kind="stable")[:size]]
+    return RowSample(size, keys[least], rows.X[least[:, np.newaxis], columns].astype(np.float64))
+
+
+def _keys(start: int, stop: int) -> NDArray[np.uint64]:
+    """Return the keys of the rows `start:stop`; a key depends on the row's number only."""
+    generator = np.random.Philox(key=_KEY_STREAM)
+    generator.advance(start // 4)  # Philox4x64 makes four words a step
+    return np.asarray(generator.random_raw(stop - start + start % 4)[start % 4 :])
+
+
+def rank_map(column: int, values: FloatArray) -> maps.RankMap:
+    """Return the map of a column to normal scores, with at most 2·N_CELLS + 2 knots.
+
+    `column`: the column's number among the inputs.
+    `values`: float64 array of shape (n_rows,). A sample of the column.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    scores = scipy.special.ndtri((np.cumsum(counts) - 0.5 * counts) / len(values))
+    grid = np.linspace(scores[0], scores[-1], N_CELLS + 1)
+    above = np.searchsorted(scores, grid).clip(max=len(scores) - 1)
+    kept = np.unique(np.concatenate([above, (above - 1).clip(min=0)]))
+    return maps.RankMap(column, distinct[kept], scores[kept])

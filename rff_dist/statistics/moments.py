@@ -9,10 +9,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data.blocks import ROUNDING, Rows
-from rff_dist.data.checks import check_finite
+from rff_dist.data import blocks
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.numerics.exact_sums import ExactSum, add_fields
+from rff_dist.numerics import exact_sums
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
@@ -36,11 +35,11 @@ class Moments:
 
     n_samples: int
     pivot: FloatArray
-    sums: ExactSum
-    squares: ExactSum
-    cubes: ExactSum
-    fourths: ExactSum
-    weight: ExactSum
+    sums: exact_sums.ExactSum
+    squares: exact_sums.ExactSum
+    cubes: exact_sums.ExactSum
+    fourths: exact_sums.ExactSum
+    weight: exact_sums.ExactSum
     largest_weight: float
     smallest_weight: float
     minimum: FloatArray
@@ -53,7 +52,7 @@ class Moments:
                 f"these moments do not belong together: pivots {self.pivot} and {other.pivot}, "
                 f"{self.n_targets} and {other.n_targets} targets; measure all blocks with the same pivot"
             )
-        return add_fields(
+        return exact_sums.add_fields(
             self,
             other,
             pivot=self.pivot,
@@ -81,17 +80,17 @@ class Moments:
         shifted = self.sums.value() / total
         variances = self.squares.value() / total - shifted**2
         # a constant column has a variance of exactly 0, not what rounding leaves
-        return np.sqrt(np.where(variances > ROUNDING * self.squares.value() / total, variances, 0.0))
+        return np.sqrt(np.where(variances > blocks.ROUNDING * self.squares.value() / total, variances, 0.0))
 
 
-def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
+def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
     """Return the moments of a block's columns [X, y].
 
     `pivot`: float64 array of shape (n_features + n_targets,). The same for all blocks of a dataset.
     Raises DataError if a value is not finite, a weight is negative, or a square overflows float64.
     """
     columns = np.ascontiguousarray(rows.X, np.float64)  # NumPy's sums round by the layout in memory
-    check_finite(rows, columns)
+    blocks.check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
     minimum, maximum = columns.min(axis=0, initial=np.inf), columns.max(axis=0, initial=-np.inf)
@@ -111,11 +110,11 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
     return Moments(
         n_samples=len(columns),
         pivot=pivot,
-        sums=ExactSum.of(sums),
-        squares=ExactSum.of(squares),
-        cubes=ExactSum.of(cubes),
-        fourths=ExactSum.of(fourths),
-        weight=ExactSum.of(np.asarray(weights.sum())),
+        sums=exact_sums.ExactSum.of(sums),
+        squares=exact_sums.ExactSum.of(squares),
+        cubes=exact_sums.ExactSum.of(cubes),
+        fourths=exact_sums.ExactSum.of(fourths),
+        weight=exact_sums.ExactSum.of(np.asarray(weights.sum())),
         largest_weight=float(weights.max(initial=0.0)) if weighted else 1.0,
         smallest_weight=float(weights.min(initial=np.inf, where=weights > 0)) if weighted else 1.0,
         minimum=minimum,
@@ -177,7 +176,7 @@ class ColumnMoments:
         sums = (moments.sums, moments.squares, moments.cubes, moments.fourths)
         raw = [one.value()[:n_features] / weight for one in sums]
         second, third, fourth = _about(-raw[0], *raw)
-        second = np.where(second > ROUNDING * raw[1], second, 0.0)
+        second = np.where(second > blocks.ROUNDING * raw[1], second, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
         return cls(
             weight / largest,

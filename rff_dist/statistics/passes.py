@@ -10,15 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rff_dist.data.blocks import BlockTask, Dataset
-from rff_dist.data.folds import Folds
-from rff_dist.engines.progress import Announcer, Rounds, Work
-from rff_dist.engines.protocol import Broadcast, Engine
-from rff_dist.engines.serial import SerialEngine
+from rff_dist.data import blocks, folding
+from rff_dist.engines import progress, protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.nystrom import NystromFeatureMap
-from rff_dist.numerics.runs import as_runs
+from rff_dist.features import maps, nystrom
+from rff_dist.numerics import exact_sums
+from rff_dist.statistics import fold_statistics, inspection, ridge_statistics, specs
 from rff_dist.statistics.accumulate import (
     Accumulation,
     Accumulations,
@@ -27,18 +24,7 @@ from rff_dist.statistics.accumulate import (
     add_each,
     measure_features,
 )
-from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.inspection import blocks_of, inspect, sum_rows
 from rff_dist.statistics.moments import Moments
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import (
-    FINE_FRACTION_BITS,
-    FIXED_FRACTION_BITS,
-    FRACTION_BITS,
-    WHOLE,
-    Part,
-    StatisticsSpec,
-)
 
 MAX_WEIGHT_EXPONENT = 400
 WEIGHT_BITS = 10  # the sums' grid should keep at least so many bits of the smallest weight: three digits
@@ -50,7 +36,7 @@ def fraction_bits_for(n_samples: int) -> int:
 
     If many rows are added on the fine grid later, the sums stay exact and take twice the memory.
     """
-    return FINE_FRACTION_BITS if n_samples <= 2**13 else FRACTION_BITS
+    return specs.FINE_FRACTION_BITS if n_samples <= 2**13 else specs.FRACTION_BITS
 
 
 def check_weight_kind(sample_weight_kind: object) -> None:
@@ -103,15 +89,15 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> Weig
 
 
 def statistics_spec(
-    dataset: Dataset,
-    feature_map: FeatureMap,
+    dataset: blocks.Dataset,
+    feature_map: maps.FeatureMap,
     *,
     target_offset: tuple[float, ...] = (),
     weights: WeightGrid = WeightGrid(),
-    fraction_bits: int = FRACTION_BITS,
+    fraction_bits: int = specs.FRACTION_BITS,
     with_targets: bool = True,
-    engine: Engine | None = None,
-) -> StatisticsSpec:
+    engine: protocol.Engine | None = None,
+) -> specs.StatisticsSpec:
     """Return the spec of statistics of a dataset in a feature map.
 
     Features without a bound, such as linear ones, take their grid from a first pass on `engine` that measures
@@ -124,41 +110,41 @@ def statistics_spec(
     if with_targets and dataset.n_targets < 1:
         raise DataError("the data have no y: training needs targets")
     fixed_point = feature_map.fixed_point and not dataset.weighted
-    return StatisticsSpec(
+    return specs.StatisticsSpec(
         n_components=feature_map.n_components,
         n_targets=dataset.n_targets if with_targets else 0,
         feature_digest=feature_map.digest(),
         scales=feature_map.scales,
-        whitened=isinstance(feature_map, NystromFeatureMap),
+        whitened=isinstance(feature_map, nystrom.NystromFeatureMap),
         exponents=() if feature_map.bounded else _feature_grid(dataset, feature_map, engine=engine),
         weight_exponent=weights.exponent,
         target_offset=target_offset,
         one_dimensional=with_targets and dataset.one_dimensional,
         frequency_weights=weights.repeated,
-        fraction_bits=FIXED_FRACTION_BITS if fixed_point else fraction_bits,
+        fraction_bits=specs.FIXED_FRACTION_BITS if fixed_point else fraction_bits,
         fixed_point=fixed_point,
     )
 
 
 def _feature_grid(
-    dataset: Dataset, feature_map: FeatureMap, *, engine: Engine | None
+    dataset: blocks.Dataset, feature_map: maps.FeatureMap, *, engine: protocol.Engine | None
 ) -> tuple[tuple[int, int], ...]:
-    engine = SerialEngine() if engine is None else engine
-    largest = sum_rows(
+    engine = serial.SerialEngine() if engine is None else engine
+    largest = inspection.sum_rows(
         dataset, measure_features, feature_map, combine=np.maximum, engine=engine, label="measure"
     )
     exponents = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)  # + 1: head-room for rows added later
-    return tuple((count, int(exponent)) for count, exponent in as_runs(exponents))
+    return tuple((count, int(exponent)) for count, exponent in exact_sums.as_runs(exponents))
 
 
 def accumulate(
-    dataset: Dataset,
-    feature_map: FeatureMap,
+    dataset: blocks.Dataset,
+    feature_map: maps.FeatureMap,
     *,
-    engine: Engine | None = None,
-    spec: StatisticsSpec | None = None,
+    engine: protocol.Engine | None = None,
+    spec: specs.StatisticsSpec | None = None,
     n_parts: int = 1,
-) -> RidgeStatistics:
+) -> ridge_statistics.RidgeStatistics:
     """Accumulate the exact statistics of a dataset in one pass, O(n_samples · n_components²).
 
     The result has the same bits on every engine, on one type of machine.
@@ -196,23 +182,23 @@ def accumulate(
     >>> statistics.n_samples, statistics.ZtZ().shape
     (1000, (64, 64))
     """
-    if not isinstance(dataset, Dataset):
+    if not isinstance(dataset, blocks.Dataset):
         raise InvalidParameterError(
             f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset(…)"
         )
-    engine = SerialEngine() if engine is None else engine
+    engine = serial.SerialEngine() if engine is None else engine
     if spec is None:
         spec = statistics_spec(dataset, feature_map, with_targets=dataset.n_targets > 0, engine=engine)
         if dataset.weighted:
-            grid = weight_grid(inspect(dataset, engine=engine))
+            grid = weight_grid(inspection.inspect(dataset, engine=engine))
             spec = replace(spec, weight_exponent=grid.exponent, frequency_weights=grid.repeated)
     shared = engine.broadcast(Accumulation(feature_map, spec).of_part((0, n_parts)))
     return accumulate_shared(dataset, shared, engine=engine)
 
 
 def accumulate_shared(
-    dataset: Dataset, shared: Broadcast[Accumulation], *, engine: Engine
-) -> RidgeStatistics:
+    dataset: blocks.Dataset, shared: protocol.Broadcast[Accumulation], *, engine: protocol.Engine
+) -> ridge_statistics.RidgeStatistics:
     """Accumulate the exact statistics of all rows in features that every worker has; see `accumulate`.
 
     `shared`: the state of the first part of Z'Z; it says how many parts, and passes, there are.
@@ -221,10 +207,10 @@ def accumulate_shared(
     feature_map, spec = first.feature_map, first.spec
     _announce([first], dataset, engine)
 
-    def accumulate_part(part: Part) -> tuple[RidgeStatistics]:
-        found: RidgeStatistics = engine.map_reduce(
-            BlockTask(dataset, accumulate_rows, adds=True),
-            blocks_of(dataset, max_rows=spec.limb_rows),  # a block's sums must fit in one limb
+    def accumulate_part(part: specs.Part) -> tuple[ridge_statistics.RidgeStatistics]:
+        found: ridge_statistics.RidgeStatistics = engine.map_reduce(
+            blocks.BlockTask(dataset, accumulate_rows, adds=True),
+            inspection.blocks_of(dataset, max_rows=spec.limb_rows),  # a block's sums must fit in one limb
             shared if part == spec.part else engine.broadcast(first.of_part(part)),
             label="accumulate",
         )
@@ -237,8 +223,13 @@ def accumulate_shared(
 
 
 def accumulate_folds(
-    dataset: Dataset, members: Sequence[Accumulation], *, folds: Folds, engine: Engine, n_parts: int = 1
-) -> tuple[FoldStatistics, ...]:
+    dataset: blocks.Dataset,
+    members: Sequence[Accumulation],
+    *,
+    folds: folding.Folds,
+    engine: protocol.Engine,
+    n_parts: int = 1,
+) -> tuple[fold_statistics.FoldStatistics, ...]:
     """Accumulate each fold's exact statistics for several feature maps in one pass over a dataset.
 
     Takes O(n_samples · n_components²) for each map, whatever the number of folds, and memory for the
@@ -255,8 +246,8 @@ def accumulate_folds(
 
 
 def accumulate_folds_shared(
-    dataset: Dataset, shared: Broadcast[Accumulations], *, engine: Engine
-) -> tuple[FoldStatistics, ...]:
+    dataset: blocks.Dataset, shared: protocol.Broadcast[Accumulations], *, engine: protocol.Engine
+) -> tuple[fold_statistics.FoldStatistics, ...]:
     """Accumulate each fold's exact statistics in features that every worker has; see `accumulate_folds`.
 
     `shared`: as in `accumulate_shared`.
@@ -266,10 +257,10 @@ def accumulate_folds_shared(
     _announce(members, dataset, engine)
     most = min(member.spec.limb_rows for member in members)
 
-    def accumulate_part(part: Part) -> tuple[RidgeStatistics | None, ...]:
-        found: tuple[FoldStatistics, ...] = engine.map_reduce(
-            BlockTask(dataset, accumulate_fold_rows, adds=True),
-            blocks_of(dataset, max_rows=most, n_folds=folds.n_folds),
+    def accumulate_part(part: specs.Part) -> tuple[ridge_statistics.RidgeStatistics | None, ...]:
+        found: tuple[fold_statistics.FoldStatistics, ...] = engine.map_reduce(
+            blocks.BlockTask(dataset, accumulate_fold_rows, adds=True),
+            inspection.blocks_of(dataset, max_rows=most, n_folds=folds.n_folds),
             shared if part == first_part else engine.broadcast(first.of_part(part)),
             combine=add_each,
             label="accumulate",
@@ -279,18 +270,20 @@ def accumulate_folds_shared(
     summed = sum_in_parts(accumulate_part, first_part[1], engine=engine)
     found = []
     for member, parts in zip(members, itertools.batched(summed, folds.n_folds), strict=True):
-        statistics = FoldStatistics(folds, parts)
+        statistics = fold_statistics.FoldStatistics(folds, parts)
         statistics.check_complete(dataset.n_samples, member.feature_map)
         found.append(statistics.with_whitener(member.feature_map.whitener))
     return tuple(found)
 
 
-def _announce(members: Sequence[Accumulation], dataset: Dataset, engine: Engine) -> None:
+def _announce(members: Sequence[Accumulation], dataset: blocks.Dataset, engine: protocol.Engine) -> None:
     """Tell the engine's observers how much a pass will multiply."""
     for member in members:
         spec = member.spec
         operations = float(dataset.n_samples) * spec.n_components**2
-        Announcer(engine.observers)(Work("accumulate", operations, spec.n_components, spec.fixed_point))
+        progress.Announcer(engine.observers)(
+            progress.Work("accumulate", operations, spec.n_components, spec.fixed_point)
+        )
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -299,17 +292,19 @@ def _announce(members: Sequence[Accumulation], dataset: Dataset, engine: Engine)
 # pass reads all rows and makes their features again, which is a small share of the work where D is large, and
 # multiplies for its own tiles only. The joined parts have the same bits as the sums of one pass.
 
-type FoldSums = tuple[RidgeStatistics | None, ...]  # None for a fold without rows
+type FoldSums = tuple[ridge_statistics.RidgeStatistics | None, ...]  # None for a fold without rows
 
 
-def sum_in_parts(accumulate: Callable[[Part], FoldSums], n_parts: int, *, engine: Engine) -> FoldSums:
+def sum_in_parts(
+    accumulate: Callable[[specs.Part], FoldSums], n_parts: int, *, engine: protocol.Engine
+) -> FoldSums:
     """Return whole statistics from the passes for parts of Z'Z, each of which `accumulate` runs.
 
     Raises StatisticsError if the rows changed between the passes.
     """
     if n_parts == 1:
-        return accumulate(WHOLE)
-    Announcer(engine.observers)(Rounds("accumulate", n_parts))
+        return accumulate(specs.WHOLE)
+    progress.Announcer(engine.observers)(progress.Rounds("accumulate", n_parts))
     wholes: FoldSums = ()
     for index in range(n_parts):
         found = accumulate((index, n_parts))
@@ -317,10 +312,12 @@ def sum_in_parts(accumulate: Callable[[Part], FoldSums], n_parts: int, *, engine
     return wholes
 
 
-def _fill(whole: RidgeStatistics | None, part: RidgeStatistics | None, first: bool) -> RidgeStatistics | None:
+def _fill(
+    whole: ridge_statistics.RidgeStatistics | None, part: ridge_statistics.RidgeStatistics | None, first: bool
+) -> ridge_statistics.RidgeStatistics | None:
     """Copy a part's output tiles to their places in the whole, which is created for the first part."""
     if first and part is not None:
-        spec = replace(part.spec, part=WHOLE)
+        spec = replace(part.spec, part=specs.WHOLE)
         size = spec.layout.size
         high = None if part.high is None else np.zeros(size, np.int64)
         whole = replace(part, spec=spec, low=np.zeros(size, np.int64), high=high)

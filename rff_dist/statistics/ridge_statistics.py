@@ -19,16 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import StatisticsError
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.exact_sums import ExactSum, exact_sum_arrays, exact_sum_from_arrays
-from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.runs import Runs, as_runs, expand
-from rff_dist.statistics.reading import deviations_of, gram_error_of, gram_of, sums_over_z, trace_of
-from rff_dist.statistics.spec import LIMB_BITS, StatisticsSpec, TileLayout
+from rff_dist.features import maps
+from rff_dist.numerics import exact_sums, solution
+from rff_dist.statistics import specs
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray, IntArray
 
-_LIMB_MASK = (1 << LIMB_BITS) - 1
+_LIMB_MASK = (1 << specs.LIMB_BITS) - 1
 _COUNTS = ("n_samples", "n_observations", "n_tiles", "halvings")
 _STRIP = 2**18  # numbers worked on at a time, a few MiB, so that no temporary array is as large as the result
 
@@ -64,13 +61,13 @@ class RidgeStatistics:
         The feature map's upper triangular T of Z = V·T⁻¹. Not part of equality, digest or storage.
     """
 
-    spec: StatisticsSpec
+    spec: specs.StatisticsSpec
     n_samples: int
     n_observations: int
     low: IntArray
     high: IntArray | None
-    cross: ExactSum
-    targets: ExactSum
+    cross: exact_sums.ExactSum
+    targets: exact_sums.ExactSum
     n_tiles: int = 0
     whitener: FloatArray | None = None
     halvings: int = 0
@@ -78,7 +75,7 @@ class RidgeStatistics:
     __repr__ = short_repr
 
     @classmethod
-    def empty(cls, spec: StatisticsSpec) -> Self:
+    def empty(cls, spec: specs.StatisticsSpec) -> Self:
         """Return the statistics of no rows."""
         width = spec.n_targets + 1
         return cls(
@@ -87,8 +84,8 @@ class RidgeStatistics:
             0,
             np.zeros(spec.layout.size, np.int64),
             None,
-            ExactSum.zeros((spec.n_components, width)),
-            ExactSum.zeros((width, width)),
+            exact_sums.ExactSum.zeros((spec.n_components, width)),
+            exact_sums.ExactSum.zeros((width, width)),
         )
 
     # -- arithmetic ---------------------------------------------------------------------------
@@ -130,7 +127,7 @@ class RidgeStatistics:
         """Return the same sums, to be read with a feature map's `whitener`."""
         return replace(self, whitener=whitener)
 
-    def leading(self, n_components: int, *, feature_digest: str, scales: Runs) -> Self:
+    def leading(self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs) -> Self:
         """Return the statistics of the leading components: those of a shorter draw of the same features.
 
         Parameters
@@ -149,7 +146,11 @@ class RidgeStatistics:
             raise StatisticsError(
                 f"the leading {n_components} components were asked for, but there are {self.n_components}"
             )
-        runs = as_runs(expand(self.spec.exponents)[:n_components]) if self.spec.exponents else ()
+        runs = (
+            exact_sums.as_runs(exact_sums.expand(self.spec.exponents)[:n_components])
+            if self.spec.exponents
+            else ()
+        )
         spec = replace(
             self.spec,
             n_components=n_components,
@@ -218,12 +219,12 @@ class RidgeStatistics:
 
     def ZtZ(self) -> FloatArray:  # noqa: N802  the public name is the formula
         """Return Z'Z (Z'WZ with weights), float64 array of shape (n_components, n_components)."""
-        return gram_of(self)
+        return specs.gram_of(self)
 
     def Zty(self) -> FloatArray:  # noqa: N802
         """Return Z'y of shape (n_components,), or Z'Y of shape (n_components, n_targets)."""
         cross = self.cross.value()
-        moments = sums_over_z(self, cross[:, :-1] + np.outer(cross[:, -1], self.spec.offsets))
+        moments = specs.sums_over_z(self, cross[:, :-1] + np.outer(cross[:, -1], self.spec.offsets))
         return moments[:, 0] if self.spec.one_dimensional else moments
 
     def yty(self) -> float | FloatArray:
@@ -235,7 +236,7 @@ class RidgeStatistics:
 
     def Zt1(self) -> FloatArray:  # noqa: N802
         """Return Z'1, the sums of the features, of shape (n_components,)."""
-        return sums_over_z(self, self.cross.value()[:, -1:])[:, 0]
+        return specs.sums_over_z(self, self.cross.value()[:, -1:])[:, 0]
 
     def target_means(self) -> FloatArray:
         """Return the (weighted) means of the targets, of shape (n_targets,)."""
@@ -244,9 +245,9 @@ class RidgeStatistics:
 
     def target_deviations(self) -> FloatArray:
         """Return the (weighted) population standard deviations of the targets, of shape (n_targets,)."""
-        return deviations_of(self.targets)
+        return specs.deviations_of(self.targets)
 
-    def normal_equations(self, *, fit_intercept: bool = True) -> NormalEquations:
+    def normal_equations(self, *, fit_intercept: bool = True) -> solution.NormalEquations:
         """Return the system of equations for the solvers, centred if an intercept is fitted.
 
         Raises
@@ -264,7 +265,7 @@ class RidgeStatistics:
         if fit_intercept:
             center = cross[:, -1] / np.sqrt(total)
             means = sums[:-1, -1] / total  # of targets minus their offset: small, so that little cancels
-            moments = sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], means))
+            moments = specs.sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], means))
             squares = np.diagonal(sums)[:-1] - total * means**2
             feature_means, target_means = self.Zt1() / total, self.spec.offsets + means
         else:
@@ -272,8 +273,8 @@ class RidgeStatistics:
             moments = np.reshape(self.Zty(), (self.n_components, self.spec.n_targets))
             squares = np.diagonal(np.atleast_2d(self.yty())).copy()
             feature_means, target_means = np.zeros(self.n_components), np.zeros(self.spec.n_targets)
-        return NormalEquations(
-            gram=gram_of(self, center),
+        return solution.NormalEquations(
+            gram=specs.gram_of(self, center),
             moments=moments,
             total_sum_of_squares=squares,
             feature_means=feature_means,
@@ -281,12 +282,12 @@ class RidgeStatistics:
             n_samples=self.n_observations,
             sum_of_weights=float(total),
             fit_intercept=fit_intercept,
-            gram_error=gram_error_of(self),
+            gram_error=specs.gram_error_of(self),
         )
 
     # -- checks -------------------------------------------------------------------------------
 
-    def check_complete(self, n_samples: int, feature_map: FeatureMap) -> None:
+    def check_complete(self, n_samples: int, feature_map: maps.FeatureMap) -> None:
         """Check that every row was counted once, before anything is solved.
 
         Parameters
@@ -311,7 +312,7 @@ class RidgeStatistics:
             return
         # each row adds the same to the trace, so dropped, doubled or damaged rows show
         expected = squared_norm * self.sum_of_weights
-        trace = trace_of(self)
+        trace = specs.trace_of(self)
         # unit of the grid before halvings: rows were rounded to it
         rounding = self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
         if abs(trace - expected) > feature_map.squared_norm_error * expected + rounding:
@@ -330,7 +331,9 @@ class RidgeStatistics:
         arrays = {"gram_low": _packed(self.spec.layout, self.low)}
         if self.high is not None:
             arrays["gram_high"] = _packed(self.spec.layout, self.high)
-        arrays |= exact_sum_arrays("cross", self.cross) | exact_sum_arrays("targets", self.targets)
+        arrays |= exact_sums.exact_sum_arrays("cross", self.cross) | exact_sums.exact_sum_arrays(
+            "targets", self.targets
+        )
         counts = {name: getattr(self, name) for name in _COUNTS}
         return {"spec": _spec_to_dict(self.spec), **counts, "digest": self.digest()}, arrays
 
@@ -347,14 +350,14 @@ class RidgeStatistics:
         values["target_offset"] = tuple(values["target_offset"])
         for name in ("scales", "exponents"):
             values[name] = tuple((count, value) for count, value in values[name])
-        spec = StatisticsSpec(**values)
+        spec = specs.StatisticsSpec(**values)
         counts: dict[str, Any] = {name: int(metadata[name]) for name in _COUNTS}
         statistics = cls(
             spec=spec,
             low=_unpacked(spec.layout, arrays["gram_low"]),
             high=_unpacked(spec.layout, arrays["gram_high"]) if "gram_high" in arrays else None,
-            cross=exact_sum_from_arrays("cross", arrays),
-            targets=exact_sum_from_arrays("targets", arrays),
+            cross=exact_sums.exact_sum_from_arrays("cross", arrays),
+            targets=exact_sums.exact_sum_from_arrays("targets", arrays),
             **counts,
         )
         if statistics.digest() != metadata["digest"]:
@@ -362,7 +365,7 @@ class RidgeStatistics:
         return statistics
 
 
-def _spec_to_dict(spec: StatisticsSpec) -> dict[str, Any]:
+def _spec_to_dict(spec: specs.StatisticsSpec) -> dict[str, Any]:
     """Return the spec as JSON values, without `part`: only whole sums are stored or hashed."""
     values = asdict(spec)
     del values["part"]
@@ -404,7 +407,7 @@ def carried[S: RidgeStatistics](statistics: S) -> S:
     if statistics.high is not None:
         for start in range(0, len(statistics.low), _STRIP):
             low, high = statistics.low[start : start + _STRIP], statistics.high[start : start + _STRIP]
-            high += low >> LIMB_BITS
+            high += low >> specs.LIMB_BITS
             low &= _LIMB_MASK
     return statistics
 
@@ -439,7 +442,7 @@ def _combine_limbs(
         left_low, left_high = _split(left, part)
         right_low, right_high = _split(right, part)
         low = left_low + sign * right_low
-        high = left_high + sign * right_high + (low >> LIMB_BITS)
+        high = left_high + sign * right_high + (low >> specs.LIMB_BITS)
         low &= _LIMB_MASK
         return low, high
 
@@ -456,7 +459,7 @@ def _by_strips(
         part = slice(start, start + _STRIP)
         lower, upper = limbs(part)
         if high is None:
-            low[part] = lower + (upper << LIMB_BITS)
+            low[part] = lower + (upper << specs.LIMB_BITS)
         else:
             low[part], high[part] = lower, upper
     return low, high
@@ -465,7 +468,7 @@ def _by_strips(
 def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray]:
     if statistics.high is not None:
         return statistics.low[part], statistics.high[part]
-    return statistics.low[part] & _LIMB_MASK, statistics.low[part] >> LIMB_BITS
+    return statistics.low[part] & _LIMB_MASK, statistics.low[part] >> specs.LIMB_BITS
 
 
 def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> tuple[IntArray, IntArray | None]:
@@ -474,17 +477,17 @@ def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> tupl
     def shift(part: slice) -> tuple[IntArray, IntArray]:
         low, high = _split(statistics, part)
         if bits >= 0:
-            staying = (1 << (LIMB_BITS - bits)) - 1
-            return (low & staying) << bits, (high << bits) + (low >> (LIMB_BITS - bits))
+            staying = (1 << (specs.LIMB_BITS - bits)) - 1
+            return (low & staying) << bits, (high << bits) + (low >> (specs.LIMB_BITS - bits))
         fraction = (1 << -bits) - 1
         if (low & fraction).any():
             raise StatisticsError(f"these sums cannot be divided by 2**{-bits} without rounding")
-        return (low >> -bits) + ((high & fraction) << (LIMB_BITS + bits)), high >> -bits
+        return (low >> -bits) + ((high & fraction) << (specs.LIMB_BITS + bits)), high >> -bits
 
     return _by_strips(shift, len(statistics.low), two_limbs=two_limbs)
 
 
-def _leading_tiles(layout: TileLayout, shorter: TileLayout, buffer: IntArray) -> IntArray:
+def _leading_tiles(layout: specs.TileLayout, shorter: specs.TileLayout, buffer: IntArray) -> IntArray:
     """Copy the leading components' output tiles to a new buffer, laid out for fewer components."""
     leading = np.empty(shorter.size, np.int64)
     offsets = {(row, column): offset for row, column, offset in layout.tiles()}
@@ -494,7 +497,7 @@ def _leading_tiles(layout: TileLayout, shorter: TileLayout, buffer: IntArray) ->
     return leading
 
 
-def _packed(layout: TileLayout, buffer: IntArray) -> IntArray:
+def _packed(layout: specs.TileLayout, buffer: IntArray) -> IntArray:
     parts = []
     for row, column, offset in layout.tiles():
         tile = layout.view(buffer, row, column, offset)
@@ -502,7 +505,7 @@ def _packed(layout: TileLayout, buffer: IntArray) -> IntArray:
     return np.concatenate(parts)
 
 
-def _unpacked(layout: TileLayout, packed: IntArray) -> IntArray:
+def _unpacked(layout: specs.TileLayout, packed: IntArray) -> IntArray:
     buffer = np.empty(layout.size, np.int64)
     expected = layout.n_components * (layout.n_components + 1) // 2
     if packed.shape != (expected,):

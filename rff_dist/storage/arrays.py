@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import json
+import lzma
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import zarr
-from zarr.abc.store import Store
+from zarr.abc.store import ByteRequest, Store
 from zarr.codecs import Crc32cCodec
+from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.errors import ChunkNotFoundError
+from zarr.storage import WrapperStore
 
-from rff_dist.data.columns import TEXT, is_text
-from rff_dist.data.memory import as_bytes
+from rff_dist.data import columns, memory
 from rff_dist.errors import IntegrityError, StorageError
-from rff_dist.storage.bounded import bounded_store
-from rff_dist.storage.locations import explain, is_store_error, read_bytes
+from rff_dist.storage import locations
 
 CHUNK_TARGET_BYTES = 16 * 2**20
 # Limits of what metadata may claim, checked before memory is taken: Zarr opens 10^18 rows without a word.
@@ -94,8 +98,8 @@ def read_header(store: Store, path: str, *, label: str, text: bool = False) -> H
       values than numbers, chunks without rows, more than 2^40 rows, chunks above 4 GiB, codecs that run code.
     """
     prefix = f"{path}/" if path else ""
-    content = read_bytes(store, prefix + "zarr.json", where=label)
-    content = read_bytes(store, prefix + ".zarray", where=label) if content is None else content
+    content = locations.read_bytes(store, prefix + "zarr.json", where=label)
+    content = locations.read_bytes(store, prefix + ".zarray", where=label) if content is None else content
     if content is None:
         return None
     try:
@@ -146,7 +150,7 @@ def open_array(
     except IntegrityError:
         raise
     except Exception as error:
-        raise StorageError(f"{label} cannot be opened: {explain(error)}") from error
+        raise StorageError(f"{label} cannot be opened: {locations.explain(error)}") from error
     return _with_shape(require_chunks(array, missing_chunks), header.shape)
 
 
@@ -219,7 +223,7 @@ def create_array(
     Chunks are not compressed. Random float32 was written at 2.1 GB/s and read at 3.8; with Blosc's lz4 at 0.2
     and 1.5 GB/s, for 6 % fewer bytes.
     """
-    dtype = TEXT if is_text(dtype) else dtype
+    dtype = columns.TEXT if columns.is_text(dtype) else dtype
     return group.create_array(
         name,
         shape=shape,
@@ -240,7 +244,7 @@ def sample_digest(array: zarr.Array[Any], header: Header, *, label: str) -> str:
     starts = np.unique(np.linspace(0, max(0, math.ceil(n_rows / rows) - 1), 8).astype(np.int64)) * rows
     for start in starts.tolist() if n_rows else []:
         values = read_rows(array, start, min(start + rows, n_rows), label=label)
-        digest.update(as_bytes(values))
+        digest.update(memory.as_bytes(values))
     return digest.hexdigest()
 
 
@@ -392,9 +396,118 @@ def _explain(error: Exception, where: str) -> StorageError:
             'write_empty_chunks=False), give missing_chunks="fill"'
         )
     # Both of these are OSErrors, and yet mean damaged bytes.
-    if is_store_error(error) and not isinstance(error, gzip.BadGzipFile | IntegrityError):
-        return StorageError(f"{where} cannot be read: {explain(error)}")
+    if locations.is_store_error(error) and not isinstance(error, gzip.BadGzipFile | IntegrityError):
+        return StorageError(f"{where} cannot be read: {locations.explain(error)}")
     return IntegrityError(
-        f"{where}: the stored bytes are damaged ({explain(error)}). Restore the dataset from a copy or "
+        f"{where}: the stored bytes are damaged ({locations.explain(error)}). Restore the dataset from a "
+        f"copy or "
         "write it again"
     )
+
+
+# -- bounded ---------------------------------------------------------------------------------------
+
+
+_MOST_EXPANSION = 1032  # Deflate makes at most so many bytes of one.
+_SLACK = 2**20  # Filters may change the size of what is compressed a little.
+_PIECE = 2**20
+_METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
+
+
+class CheckedStore(WrapperStore[Store]):
+    """A store that checks all that is read.
+
+    `check`: called with the key, the bytes, and whether these are only a part; raises IntegrityError.
+    """
+
+    # Else Zarr's fused pipeline reads synchronously, past `get` and its check.
+    _supports_sync_io = False
+
+    def __init__(self, store: Store, check: Callable[[str, Buffer, bool], None]) -> None:
+        super().__init__(store)
+        self._check = check
+
+    def _with_store(self, store: Store) -> CheckedStore:
+        return CheckedStore(store, self._check)
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return what is stored, if the check passes."""
+        found = await self._store.get(key, prototype, byte_range)
+        if found is not None:
+            self._check(key, found, byte_range is not None)
+        return found
+
+
+def bounded_store(store: Store, codecs: Sequence[str], n_bytes: int) -> Store:
+    """Return a store that refuses chunks that decode to much more than a chunk of their array.
+
+    Returns `store` itself if no codec can make many bytes of few.
+
+    `codecs`: the array's codecs.
+    `n_bytes`: bytes of a decoded chunk.
+    """
+    names = {codec.removeprefix("numcodecs.") for codec in codecs} & _SIZES.keys()
+    return CheckedStore(store, partial(_check_size, sorted(names), 2 * n_bytes + _SLACK)) if names else store
+
+
+def _check_size(codecs: Sequence[str], limit: int, key: str, found: Buffer, is_part: bool) -> None:
+    if key.rpartition("/")[2] in _METADATA:
+        return
+    if any(_SIZES[codec](found.to_bytes(), limit) > limit for codec in codecs):
+        raise IntegrityError(
+            f"{key} has {len(found):_} bytes and would be decoded to more than {limit:_}, twice the size "
+            "of a chunk of its array"
+        )
+
+
+def _inflated(content: bytes, limit: int) -> int:
+    if len(content) * _MOST_EXPANSION <= limit:
+        return 0
+    # Decoded twice, since Zarr's gzip and zlib codecs decode a chunk whole, whatever its array's chunks hold.
+    return _streamed(lambda: zlib.decompressobj(wbits=47), content, limit)  # 47: gzip or zlib, by its header
+
+
+def _streamed(begin: Callable[[], Any], content: bytes, limit: int) -> int:
+    """Count the bytes that a stream decodes to, piece by piece, until they exceed the limit."""
+    total, left = 0, content
+    while left and total <= limit:
+        decoder = begin()
+        piece = left
+        while not decoder.eof and total <= limit:
+            made = len(decoder.decompress(piece, _PIECE))
+            piece = getattr(decoder, "unconsumed_tail", b"")
+            total += made
+            if not made and not piece:
+                return total  # The stream is cut off; the codec will say so.
+        left = decoder.unused_data
+    return total
+
+
+def _told(content: bytes, at: int) -> int:
+    """Return the size in a header's four bytes at `at`; 0 if the header is cut off."""
+    return int.from_bytes(content[at : at + 4], "little") if len(content) >= at + 4 else 0
+
+
+def _zstd(content: bytes, limit: int) -> int:
+    """Return the size in the frame's header (RFC 8878, Sec. 3.1.1.1); 0 if it has none."""
+    if len(content) < 18:  # the longest header: 4 + 1 + 1 + 4 + 8 bytes
+        return 0
+    descriptor = content[4]
+    single, flag = descriptor >> 5 & 1, descriptor >> 6
+    at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
+    n_bytes = (int(single), 2, 4, 8)[flag]
+    # Sizes of two bytes are stored less 256 (ibid.).
+    return int.from_bytes(content[at : at + n_bytes], "little") + (256 if n_bytes == 2 else 0)
+
+
+_SIZES: dict[str, Callable[[bytes, int], int]] = {
+    "gzip": _inflated,
+    "zlib": _inflated,
+    "bz2": lambda content, limit: _streamed(bz2.BZ2Decompressor, content, limit),
+    "lzma": lambda content, limit: _streamed(lzma.LZMADecompressor, content, limit),
+    "blosc": lambda content, limit: _told(content, 4),
+    "lz4": lambda content, limit: _told(content, 0),
+    "zstd": _zstd,
+}

@@ -10,13 +10,9 @@ from typing import Any
 import numpy as np
 import zarr
 
-from rff_dist.data.blocks import Block
-from rff_dist.data.columns import Column, MemoryColumn, check_values
-from rff_dist.data.memory import check_indices
+from rff_dist.data import blocks, columns, memory
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
-from rff_dist.storage.datasets import ZarrDataset
-from rff_dist.storage.groups import Address, StoredGroup, find_group, header_of, local_root
+from rff_dist.storage import arrays, datasets, groups
 
 ID = "id"  # the array of the rows' ids, which are written beside their predictions
 
@@ -33,7 +29,7 @@ class StoredColumn:
 
     array: zarr.Array[Any]
     url: str | None
-    _header: Header
+    _header: arrays.Header
     _label: str
     _reopen: tuple[Callable[..., StoredColumn], tuple[Any, ...]] | None
 
@@ -52,32 +48,34 @@ class StoredColumn:
         """Rows of one stored object: a shard, else a chunk."""
         return self._header.stored_rows
 
-    def read(self, block: Block) -> np.ndarray:
+    def read(self, block: blocks.Block) -> np.ndarray:
         """Read the values of a block's rows.
 
         Raises StorageError if there are no such rows, a chunk is missing (unless `missing_chunks="fill"`) or
           the store does not answer; IntegrityError if a chunk's bytes are damaged; DataError, with the row's
           number, if a value is NaN or a fraction.
         """
-        values = read_rows(self.array, block.start, block.stop, label=self._label)
-        return check_values(values, self._label, np.arange(block.start, block.stop))
+        values = arrays.read_rows(self.array, block.start, block.stop, label=self._label)
+        return columns.check_values(values, self._label, np.arange(block.start, block.stop))
 
     def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
         """Read single rows, in the order of `indices`; raises as `read`."""
-        rows, places = np.unique(check_indices(indices, self.n_samples), return_inverse=True)
-        return check_values(gather_rows(self.array, rows, label=self._label), self._label, rows)[places]
+        rows, places = np.unique(memory.check_indices(indices, self.n_samples), return_inverse=True)
+        return columns.check_values(
+            arrays.gather_rows(self.array, rows, label=self._label), self._label, rows
+        )[places]
 
     def fingerprint(self) -> str:
         """Return a digest of the metadata and of up to 8 chunks, the first and the last among them."""
-        return sample_digest(self.array, self._header, label=self._label)
+        return arrays.sample_digest(self.array, self._header, label=self._label)
 
     def content_key(self) -> str | None:
         """Return a key of the stored values, for the names of kept sums; None if the values may change.
 
-        See `engines.kept`.
+        See `engines.resuming`.
         """
         address, *options = (None,) if self._reopen is None else self._reopen[1]
-        return address.content_key(*options) if isinstance(address, Address) else None
+        return address.content_key(*options) if isinstance(address, groups.Address) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
@@ -107,10 +105,10 @@ def open_column(
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
-    return _open(find_group(url, version), name, missing_chunks)
+    return _open(groups.find_group(url, version), name, missing_chunks)
 
 
-def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
+def column_of(dataset: datasets.ZarrDataset, name: str) -> StoredColumn:
     """Open another array of a dataset's group as labels or groups, with the dataset's options.
 
     Raises StorageError as `open_column`, and if the dataset was made of open arrays, which have no group.
@@ -132,12 +130,12 @@ def id_column(attributes: Mapping[str, Any]) -> str | None:
 
 def ids_of(dataset: Any) -> StoredColumn | None:
     """Return the ids of a stored dataset's rows; None if it has no ids."""
-    if not isinstance(dataset, ZarrDataset) or id_column(dataset.attributes) is None:
+    if not isinstance(dataset, datasets.ZarrDataset) or id_column(dataset.attributes) is None:
         return None
     return column_of(dataset, ID)
 
 
-def as_column(values: Any, *, name: str = "y") -> Column:
+def as_column(values: Any, *, name: str = "y") -> columns.Column:
     """Return labels or groups as a column. A Zarr array is not read yet, a Dask collection is computed.
 
     `values`: array-like, series, Zarr or Dask array, or Column, of shape (n_samples,). Integers, booleans,
@@ -145,7 +143,7 @@ def as_column(values: Any, *, name: str = "y") -> Column:
     Raises DataError if it has more than one axis, or, with the row's number, if a value is missing, NaN, a
       fraction, a time or another object.
     """
-    if isinstance(values, MemoryColumn | StoredColumn):
+    if isinstance(values, columns.MemoryColumn | StoredColumn):
         return values
     if isinstance(values, zarr.Array):
         return _of_array(values, name)
@@ -156,10 +154,10 @@ def as_column(values: Any, *, name: str = "y") -> Column:
         array = np.array(values, object)  # np.asarray(["a", 1]) would turn the 1 into text.
     if array.ndim != 1:
         raise DataError(f"{name} has shape {array.shape}; expected one value a row, shape (n_samples,)")
-    return MemoryColumn(check_values(array, name, np.arange(len(array))))
+    return columns.MemoryColumn(columns.check_values(array, name, np.arange(len(array))))
 
 
-def _open(stored: StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
+def _open(stored: groups.StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
     group = stored.open()
     label, header = group.label(name), group.require_header(name)
     _check_shape(header, label)
@@ -169,17 +167,17 @@ def _open(stored: StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
 
 
 def _of_array(array: zarr.Array[Any], name: str) -> StoredColumn:
-    header, label = header_of(array, name, text=True)
+    header, label = groups.header_of(array, name, text=True)
     _check_shape(header, label)
-    movable = local_root(array.store, "") is not None
+    movable = groups.local_root(array.store, "") is not None
     reopen = (_of_array, (array, array.path)) if movable else None
-    return StoredColumn(require_chunks(array), None, header, label, reopen)
+    return StoredColumn(arrays.require_chunks(array), None, header, label, reopen)
 
 
-def _check_shape(header: Header, label: str) -> None:
+def _check_shape(header: arrays.Header, label: str) -> None:
     if len(header.shape) != 1:
         raise StorageError(f"{label} has shape {header.shape}; expected one value a row, shape (n_samples,)")
 
 
-def _reopen_stored(address: Address, name: str, missing_chunks: str) -> StoredColumn:
+def _reopen_stored(address: groups.Address, name: str, missing_chunks: str) -> StoredColumn:
     return _open(address.reopen(), name, missing_chunks)

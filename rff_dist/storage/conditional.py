@@ -1,4 +1,4 @@
-"""Conditional writes in every kind of store: bytes are written only if nobody else wrote meanwhile.
+"""Conditional writes in every kind of store, which hold only if nobody else wrote, and locks on files.
 
 Object stores compare by themselves: `If-None-Match` creates, `If-Match` with the ETag that was read replaces.
 Folders use a lock of the operating system, which ends with its process, and stores in memory a lock of this
@@ -7,21 +7,23 @@ process.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import platform
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
-from rff_dist.errors import ConflictError
-from rff_dist.storage.locations import Location, reaching, read_bytes, write_bytes
-from rff_dist.storage.locks import lock_file
+from rff_dist.errors import ConflictError, OutputBusyError
+from rff_dist.storage import locations
 
 logger = logging.getLogger(__name__)
 
@@ -44,17 +46,17 @@ class Tagged:
         return cls(content, {name: value for name in ("e_tag", "version") if (value := meta[name])})
 
 
-def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | None:
+def read_tagged(store: Store, key: str, *, where: locations.Location | str) -> Tagged | None:
     """Return what is stored under `key`, for a later `replace_bytes`; None if there is nothing.
 
     Raises StorageError if the store cannot be read; the error calls the store `where`.
     """
     if not isinstance(store, ObjectStore):
-        content = read_bytes(store, key, where=where)
+        content = locations.read_bytes(store, key, where=where)
         return None if content is None else Tagged(content, {})
     import obstore
 
-    with reaching(f"{where} cannot be read", key):
+    with locations.reaching(f"{where} cannot be read", key):
         try:
             found = obstore.get(store.store, key)
         except FileNotFoundError:
@@ -62,7 +64,7 @@ def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | No
         return Tagged.of(bytes(found.bytes()), dict(found.meta))
 
 
-def overtaken(location: Location) -> ConflictError:
+def overtaken(location: locations.Location) -> ConflictError:
     """Return the error of a run whose output another one has published meanwhile."""
     return ConflictError(
         f"another run has written {location} meanwhile, and it stays as that run left it. Look at what is "
@@ -70,7 +72,7 @@ def overtaken(location: Location) -> ConflictError:
     )
 
 
-def create_bytes(store: Store, key: str, content: bytes, *, where: Location | str) -> bool:
+def create_bytes(store: Store, key: str, content: bytes, *, where: locations.Location | str) -> bool:
     """Store bytes under `key` if nothing is there, and return whether nothing was.
 
     Among any number of callers, in any process, exactly one gets True. `content` must differ from every other
@@ -98,7 +100,7 @@ def create_bytes(store: Store, key: str, content: bytes, *, where: Location | st
 
 
 def replace_bytes(
-    store: Store, key: str, content: bytes, *, expected: Tagged | None, where: Location | str
+    store: Store, key: str, content: bytes, *, expected: Tagged | None, where: locations.Location | str
 ) -> bool:
     """Store bytes under `key` if nobody has changed what is there since it was read; return whether so.
 
@@ -111,10 +113,10 @@ def replace_bytes(
     if isinstance(store, ObjectStore):
         return _put(store, key, content, expected, where)
     with _locked(store, key):
-        found = read_bytes(store, key, where=where)
+        found = locations.read_bytes(store, key, where=where)
         if found != (None if expected is None else expected.content):
             return False
-        write_bytes(store, key, content)
+        locations.write_bytes(store, key, content)
     return True
 
 
@@ -148,7 +150,7 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
     def put() -> None:
         obstore.put(store.store, key, content, mode=mode, use_multipart=False)
 
-    with reaching(f"{where} cannot be written", key):
+    with locations.reaching(f"{where} cannot be written", key):
         try:
             try:
                 put()
@@ -162,7 +164,7 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
             return False
         except (AlreadyExistsError, PreconditionError):
             # If only the answer to the first request was lost, the second one fails on our own bytes.
-            return read_bytes(store, key, where=where) == content
+            return locations.read_bytes(store, key, where=where) == content
         except (NotSupportedError, NotImplementedError):  # Which one is raised depends on the kind of store.
             return _put_unguarded(store, key, content, expected, where)
     return True
@@ -181,7 +183,76 @@ def _put_unguarded(
     )
     if _state(read_tagged(store, key, where=where)) != _state(expected):
         return False
-    with reaching(f"{where} cannot be written", key):
-        write_bytes(store, key, content)
+    with locations.reaching(f"{where} cannot be written", key):
+        locations.write_bytes(store, key, content)
     # Another writer may have written after the comparison; the last one wins, and the others must know.
-    return read_bytes(store, key, where=where) == content
+    return locations.read_bytes(store, key, where=where) == content
+
+
+# -- locks of the operating system on files. A lock ends with the process that holds it ------------
+
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE_S = 60.0  # Who is waited for writes one small file.
+_STEP_S = 0.02
+
+
+@contextmanager
+def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> Iterator[TextIO]:
+    """Hold a lock on a file, which is created if it is missing.
+
+    `holder`: who holds the lock, written to the file for others.
+    `busy`: the error's beginning if the lock is taken, such as "another run is changing data.zarr"; None
+      waits for the lock, for a minute.
+    Raises OutputBusyError if another process, or another part of this one, holds it; OSError if the file
+      cannot be opened.
+    """
+    deadline = time.monotonic() + (_PATIENCE_S if busy is None else 0)
+    while True:
+        with open(path, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() < deadline:
+                    time.sleep(_STEP_S)
+                    continue
+                what = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
+                raise OutputBusyError(
+                    f"{what}: {_holder_of(file)}; expected nobody. Wait until it is done"
+                ) from error
+            except OSError as error:  # Some network file systems are mounted without locks.
+                _log.warning(
+                    "%s has no locks (%s): two writers at the same moment could overwrite one another",
+                    path.parent,
+                    error.strerror or error,
+                )
+            if not is_at(file, path):
+                continue  # The last holder removed the file, so others would lock a new one.
+            if busy is not None:
+                with suppress(OSError):  # On a full disk the lock holds all the same.
+                    os.ftruncate(file.fileno(), 0)
+                    os.write(file.fileno(), f"{holder}, process {os.getpid()} on {platform.node()}".encode())
+            yield file
+            return
+
+
+def is_at(file: TextIO, path: Path) -> bool:
+    """Return whether an open file is the one that a path names."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _holder_of(file: TextIO) -> str:
+    file.seek(0)
+    age = time.time() - os.fstat(file.fileno()).st_mtime
+    return f"{file.read(200) or 'a process'}, for {duration(age)}"

@@ -11,20 +11,20 @@ import numpy as np
 import zarr
 from numpy.typing import ArrayLike
 
-from rff_dist.data.blocks import cut_blocks
-from rff_dist.data.memory import check_indices
+from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage import (
+    appending,
+    columns,
+    generations,
+    loads,
+    locations,
+    output_places,
+    repositories,
+    writing,
+)
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
-from rff_dist.storage.columns import ID, id_column
-from rff_dist.storage.editing import ROLES, Editing, digest_rows, editing, read_headers, refuse_others
-from rff_dist.storage.generations import MANIFEST
 from rff_dist.storage.groups import OpenGroup, find_group
-from rff_dist.storage.loads import without_deleted
-from rff_dist.storage.locations import parse_location, store_errors
-from rff_dist.storage.output_places import check_output
-from rff_dist.storage.repositories import is_versioned
-from rff_dist.storage.sources import RowBatch, column_names, read_source
-from rff_dist.storage.writing import Progress, Writing, write_batches
 from rff_dist.typing import IntArray
 
 
@@ -76,14 +76,14 @@ def replace_rows(
     OutputBusyError, ConflictError, StorageError
         As `append_dataset`.
     """
-    batches, _ = read_source(X, y, sample_weight, groups, ids)
-    with editing(parse_location(url)) as dataset:
-        dataset.check_names(column_names(X), column_names(y))
+    batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
+    with appending.editing(locations.parse_location(url)) as dataset:
+        dataset.check_names(writing.column_names(X), writing.column_names(y))
         return replace_batches(dataset, rows, batches, message=message)
 
 
 def replace_batches(
-    dataset: Editing, rows: ArrayLike, batches: Iterator[RowBatch], *, message: str | None
+    dataset: appending.Editing, rows: ArrayLike, batches: Iterator[writing.RowBatch], *, message: str | None
 ) -> Corrected:
     """Replace the rows numbered `rows` by the batches' rows, in this order, and commit."""
     numbers = _distinct(rows, dataset.n_before)
@@ -96,13 +96,13 @@ def replace_batches(
     if not n_given:
         return Corrected(0, n_before, n_before, None)
     order = np.argsort(numbers)
-    with store_errors(f"rows of {dataset.location} could not be replaced", "; they are as before"):
+    with locations.store_errors(f"rows of {dataset.location} could not be replaced", "; they are as before"):
         for name, values in parts.items():
             dataset.array(name).oindex[numbers[order]] = values[order]
         version = dataset.commit(
             "replace",
             n_before,
-            digest=digest_rows(numbers[order], *(values[order] for values in parts.values())),
+            digest=appending.digest_rows(numbers[order], *(values[order] for values in parts.values())),
             message=message or f"replace {n_given:,} row{'s' * (n_given != 1)}",
             facts={"n_rows": n_given},
         )
@@ -140,12 +140,12 @@ def delete_rows(
     OutputBusyError, ConflictError, StorageError
         As `append_dataset`.
     """
-    with editing(parse_location(url)) as dataset:
+    with appending.editing(locations.parse_location(url)) as dataset:
         return delete_from(dataset, rows, keep_order=keep_order, message=message)
 
 
 def delete_from(
-    dataset: Editing,
+    dataset: appending.Editing,
     rows: ArrayLike,
     *,
     keep_order: bool,
@@ -158,13 +158,13 @@ def delete_from(
     `what`: the kind of change, for its version.
     `attributes`: attributes of the group that change.
     """
-    gone = np.unique(check_indices(np.asarray(rows, np.int64), dataset.n_before))
+    gone = np.unique(memory.check_indices(np.asarray(rows, np.int64), dataset.n_before))
     n_before, n_after = dataset.n_before, dataset.n_before - len(gone)
     if not len(gone):
         return Corrected(0, n_before, n_before, None)
     if not n_after:
         raise DataError(f"all {n_before:_} rows of {dataset.location} would be deleted; expected one to stay")
-    with store_errors(f"rows of {dataset.location} could not be deleted", "; they are as before"):
+    with locations.store_errors(f"rows of {dataset.location} could not be deleted", "; they are as before"):
         for name in dataset.headers:
             array, label = dataset.array(name), dataset.label(name)
             if keep_order:
@@ -183,16 +183,16 @@ def delete_from(
         version = dataset.commit(
             what,
             n_after,
-            digest=digest_rows(gone, np.array([keep_order])),
+            digest=appending.digest_rows(gone, np.array([keep_order])),
             message=message or f"{what} {len(gone):,} row{'s' * (len(gone) != 1)}",
             facts={"n_rows": len(gone), "order_kept": keep_order},
             attributes=attributes,
-            loads=without_deleted(dataset.loads(), gone, keep_order=keep_order),
+            loads=loads.without_deleted(dataset.loads(), gone, keep_order=keep_order),
         )
     return Corrected(len(gone), n_before, n_after, version)
 
 
-def find_rows(dataset: Editing, column: str, values: Sequence[Any]) -> list[IntArray]:
+def find_rows(dataset: appending.Editing, column: str, values: Sequence[Any]) -> list[IntArray]:
     """Return, for each value, the numbers of the rows that have it in a column; all of the column is read.
 
     `column`: the name of a column of X or y, or "groups" or "id", or the name that these had in their table.
@@ -202,7 +202,7 @@ def find_rows(dataset: Editing, column: str, values: Sequence[Any]) -> list[IntA
     array, label = dataset.array(name), dataset.label(name)
     key: Callable[[Any], Any] = str if array.dtype.kind == "T" else float
     known: dict[Any, list[int]] = {key(value): [] for value in values}
-    for block in cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
+    for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
         found = read_rows(array, block.start, block.stop, label=label)
         found = found if place is None else found[:, place]
         for row in np.flatnonzero(np.isin(found, np.array(list(known), found.dtype))).tolist():
@@ -214,7 +214,7 @@ def convert_dataset(
     url: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
     *,
-    observer: Progress | None = None,
+    observer: writing.Progress | None = None,
 ) -> str:
     """Convert plain Zarr, of format 2 or 3 and by any writer, to a versioned dataset.
 
@@ -240,33 +240,33 @@ def convert_dataset(
     OutputExistsError
         If there is something at `output`.
     """
-    location = parse_location(url)
-    place = location if output is None else parse_location(output)
-    if is_versioned(location):
+    location = locations.parse_location(url)
+    place = location if output is None else locations.parse_location(output)
+    if repositories.is_versioned(location):
         raise StorageError(f"{location} keeps versions already; there is nothing to convert")
     if output is not None:
-        check_output(place, overwrite=False, inputs=[location])
+        output_places.check_output(place, overwrite=False, inputs=[location])
     group = find_group(url).open()
     arrays = _plain_arrays(group)
     n_samples, chunk_rows = arrays["X"].shape[0], stored_rows(arrays["X"])
-    attributes = {key: value for key, value in group.attributes.items() if key != MANIFEST}
+    attributes = {key: value for key, value in group.attributes.items() if key != generations.MANIFEST}
     names = attributes.pop("feature_names", None), attributes.pop("target_names", None)
 
-    def batches() -> Iterator[RowBatch]:
-        for block in cut_blocks(n_samples, chunk_rows, rows_per_block=chunk_rows):
+    def batches() -> Iterator[writing.RowBatch]:
+        for block in blocks.cut_blocks(n_samples, chunk_rows, rows_per_block=chunk_rows):
             yield tuple(
                 read_rows(arrays[name], block.start, block.stop, label=name) if name in arrays else None
-                for name in ROLES
+                for name in appending.ROLES
             )
 
-    how = Writing(
+    how = writing.Writing(
         chunk_rows,
         overwrite=output is None,
         observer=observer,
         versioned=True,
         message=f"convert {n_samples:,} rows of plain Zarr",
     )
-    written = write_batches(
+    written = writing.write_batches(
         place, batches(), n_samples=n_samples, names=names, attributes=attributes, how=how
     )
     assert written.version is not None
@@ -274,15 +274,15 @@ def convert_dataset(
 
 
 def _plain_arrays(group: OpenGroup) -> dict[str, zarr.Array[Any]]:
-    headers = read_headers(group)
+    headers = appending.read_headers(group)
     if "X" not in headers:
         raise StorageError(f"{group.place} has no array 'X'; expected a dataset")
-    refuse_others(group)
+    appending.refuse_others(group)
     return {name: group.open_array(name, header) for name, header in headers.items()}
 
 
 def _distinct(rows: ArrayLike, n_samples: int) -> IntArray:
-    numbers = check_indices(np.asarray(rows, np.int64), n_samples)
+    numbers = memory.check_indices(np.asarray(rows, np.int64), n_samples)
     values, counts = np.unique(numbers, return_counts=True)
     if (counts > 1).any():
         raise InvalidParameterError(
@@ -307,7 +307,7 @@ def _move_up(array: zarr.Array[Any], gone: IntArray, label: str) -> None:
         array[target : target + len(waiting)] = waiting
 
 
-def _column_of(dataset: Editing, column: str) -> tuple[str, int | None]:
+def _column_of(dataset: appending.Editing, column: str) -> tuple[str, int | None]:
     """Return a column's array and its position in it; the position is None if the array has one axis."""
     for name, key in (("X", "feature_names"), ("y", "target_names")):
         names = dataset.names(key) or ()
@@ -315,11 +315,11 @@ def _column_of(dataset: Editing, column: str) -> tuple[str, int | None]:
             return name, names.index(column) if len(dataset.headers[name].shape) == 2 else None
     for name, of in (
         ("groups", dataset.attributes.get("groups_column")),
-        (ID, id_column(dataset.attributes)),
+        (columns.ID, columns.id_column(dataset.attributes)),
     ):
         if column in (name, of) and name in dataset.headers:
             return name, None
     known = [*(dataset.names("feature_names") or ()), *(dataset.names("target_names") or ())]
-    known += [name for name in ("groups", ID) if name in dataset.headers]
+    known += [name for name in ("groups", columns.ID) if name in dataset.headers]
     shown = ", ".join(map(repr, known[:20])) or "no names"
     raise InvalidParameterError(f"{dataset.location} has no column {column!r}; it has {shown}")

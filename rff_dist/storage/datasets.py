@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,23 +20,10 @@ from typing import Any
 import numpy as np
 import zarr
 
-from rff_dist.data.blocks import Block, Rows
-from rff_dist.data.memory import (
-    ArraysDataset,
-    Sample,
-    as_targets,
-    check_indices,
-    digest_array,
-    require_columns,
-    require_numbers,
-)
+from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
-from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest
-from rff_dist.storage.binding import WrongChunkError
-from rff_dist.storage.generations import LINE, manifest_of
-from rff_dist.storage.groups import Address, StoredGroup, find_group, header_of, is_array, local_root
-from rff_dist.storage.locations import parse_location
-from rff_dist.storage.repositories import changed_chunks, find_snapshot, open_together
+from rff_dist.storage import generations, groups, locations, repositories
+from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest, walk_codecs
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
 _log = logging.getLogger(__name__)
@@ -46,7 +33,7 @@ type ArrayNames = tuple[str, str | None, str | None]
 
 
 @dataclass(frozen=True, eq=False)
-class ZarrDataset(ArraysDataset):
+class ZarrDataset(memory.ArraysDataset):
     """Rows in Zarr, made by `open_dataset` or `dataset_from_arrays`, which check shapes and dtypes.
 
     It pickles as its URL and options, and unpickling opens it again. So a task carries no store and no
@@ -72,7 +59,7 @@ class ZarrDataset(ArraysDataset):
     version: str | None = None
     _headers: Mapping[str, Header] = field(default_factory=dict)
     _labels: Mapping[str, str] = field(default_factory=dict)
-    _address: Address | None = None  # None for arrays that were handed over open
+    _address: groups.Address | None = None  # None for arrays that were handed over open
     _array_names: ArrayNames = _ROLES
 
     @property
@@ -83,7 +70,7 @@ class ZarrDataset(ArraysDataset):
     def chunk_rows(self) -> int:
         return self._headers["X"].stored_rows
 
-    def read(self, block: Block) -> Rows:
+    def read(self, block: blocks.Block) -> blocks.Rows:
         """Read the rows of one block.
 
         X is in its stored dtype, y float64 of shape (rows, n_targets).
@@ -91,9 +78,9 @@ class ZarrDataset(ArraysDataset):
         Raises StorageError if there are no such rows, a chunk is missing (unless `missing_chunks="fill"`) or
           the store does not answer; IntegrityError if a chunk's bytes are damaged.
         """
-        return Rows(block, *self._select(slice(block.start, block.stop)), chunk_rows=self.chunk_rows)
+        return blocks.Rows(block, *self._select(slice(block.start, block.stop)), chunk_rows=self.chunk_rows)
 
-    def read_weight(self, block: Block) -> np.ndarray | None:
+    def read_weight(self, block: blocks.Block) -> np.ndarray | None:
         weight = self._part("sample_weight", slice(block.start, block.stop))
         return None if weight is None else weight.astype(np.float64)
 
@@ -101,16 +88,18 @@ class ZarrDataset(ArraysDataset):
         x, _, weight = self._array_names
         return replace(self, y=None, target_names=None, _array_names=(x, None, weight))
 
-    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
+    def take(self, indices: np.ndarray | Sequence[int]) -> memory.Sample:
         """Read single rows, in the order of `indices`; each stored chunk is read at most once.
 
         `indices`: int array of shape (n_indices,). Row numbers, repeats allowed.
         Raises InvalidParameterError if a row number lies outside the dataset.
         """
-        wanted = check_indices(indices, self.n_samples)
+        wanted = memory.check_indices(indices, self.n_samples)
         rows, places = np.unique(wanted, return_inverse=True)
         X, y, weight = self._select(rows)
-        return Sample(X[places], None if y is None else y[places], None if weight is None else weight[places])
+        return memory.Sample(
+            X[places], None if y is None else y[places], None if weight is None else weight[places]
+        )
 
     def fingerprint(self) -> str:
         """Return a digest of the data, which is the same for a copy elsewhere.
@@ -120,7 +109,7 @@ class ZarrDataset(ArraysDataset):
         first and the last among them. So it notices other data, appended rows and a rewritten dataset. It
         does not notice that another program changed a chunk of plain Zarr in place, outside the sample.
         """
-        digest, manifest = hashlib.sha256(), manifest_of(self.attributes)
+        digest, manifest = hashlib.sha256(), generations.manifest_of(self.attributes)
         # A snapshot never changes, so its manifest is enough, and no chunk is read.
         if self.version is not None and "sha256" in manifest:
             told = [self._identity(), {name: header.text for name, header in self._headers.items()}]
@@ -129,7 +118,7 @@ class ZarrDataset(ArraysDataset):
             array = getattr(self, name)
             digest.update(f"{name}:".encode())
             if isinstance(array, np.ndarray):
-                digest.update(digest_array(array).encode())
+                digest.update(memory.digest_array(array).encode())
             elif array is not None:
                 digest.update(sample_digest(array, self._headers[name], label=self._labels[name]).encode())
         if manifest:
@@ -144,12 +133,16 @@ class ZarrDataset(ArraysDataset):
     def content_key(self) -> str | None:
         """Return a key of the stored rows, for the names of kept sums; None if the rows may change.
 
-        See `engines.kept`.
+        See `engines.resuming`.
         """
         return self._content_key
 
     def recorded_prefix(self, n_samples: int) -> str | None:
-        line = manifest_of(self.attributes).get(LINE, ()) if self.version is not None else ()
+        line = (
+            generations.manifest_of(self.attributes).get(generations.LINE, ())
+            if self.version is not None
+            else ()
+        )
         found = next((digest for n, digest in line if n == n_samples), None)
         told = json.dumps([n_samples, found, self._identity()])
         return None if found is None else hashlib.sha256(told.encode()).hexdigest()
@@ -167,7 +160,9 @@ class ZarrDataset(ArraysDataset):
         if self._address is not None:
             return self._address.process is None
         arrays = (self.X, self.y, self.sample_weight)
-        return all(local_root(one.store, "") is not None for one in arrays if isinstance(one, zarr.Array))
+        return all(
+            groups.local_root(one.store, "") is not None for one in arrays if isinstance(one, zarr.Array)
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._address is not None:
@@ -191,7 +186,7 @@ class ZarrDataset(ArraysDataset):
         X, y, weight = (self._part(name, rows) for name in _ROLES)
         return (
             X,
-            None if y is None else as_targets(y),
+            None if y is None else memory.as_targets(y),
             None if weight is None else weight.astype(np.float64),
         )
 
@@ -207,7 +202,7 @@ class ZarrDataset(ArraysDataset):
         except StorageError as error:
             # Damaged bytes are reported as such. Any other failure may come from a change meanwhile, and so
             # may a whole chunk that is not the one expected: `check_unchanged` then raises ConflictError.
-            if not isinstance(error, IntegrityError) or isinstance(error.__cause__, WrongChunkError):
+            if not isinstance(error, IntegrityError) or isinstance(error.__cause__, groups.WrongChunkError):
                 self.check_unchanged()
             raise
 
@@ -255,11 +250,11 @@ def open_dataset(
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
-    stored = find_group(url, version)
+    stored = groups.find_group(url, version)
     dataset = _open(stored, (x, y, sample_weight), missing_chunks)
     if dataset.n_targets and sample_weight is None:
         folder, slash, _ = dataset.X.path.rpartition("/")
-        if is_array(stored.store, f"{folder}{slash}sample_weight"):
+        if groups.is_array(stored.store, f"{folder}{slash}sample_weight"):
             _log.warning(
                 '%s holds sample weights, which are not used; give sample_weight="sample_weight" to use them',
                 stored.place,
@@ -289,10 +284,10 @@ def dataset_from_arrays(
     headers, labels = {}, {}
     for name, array in arrays.items():
         if isinstance(array, zarr.Array):
-            headers[name], labels[name] = header_of(array, name)
+            headers[name], labels[name] = groups.header_of(array, name)
             arrays[name] = require_chunks(array, missing_chunks)
         elif array is not None:
-            require_numbers(name, np.asarray(array))
+            memory.require_numbers(name, np.asarray(array))
             arrays[name], labels[name] = np.asarray(array), f"array {name!r} in memory"
     shapes = {name: array.shape for name, array in arrays.items() if array is not None}
     lengths = [shape[0] if shape else 0 for shape in shapes.values()]
@@ -305,7 +300,7 @@ def dataset_from_arrays(
     return ZarrDataset(**arrays, missing_chunks=missing_chunks, _headers=headers, _labels=labels)
 
 
-def _open(stored: StoredGroup, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
+def _open(stored: groups.StoredGroup, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
     group, place = stored.open(), stored.place
     given = {role: name for role, name in zip(_ROLES, names, strict=True) if name is not None}
     headers: dict[str, Header] = {}
@@ -358,14 +353,14 @@ def changed_rows(
     address, names = dataset._address, dataset._array_names
     if address is None or dataset.version is None:
         raise NoSuchVersionError(f"{dataset!r} keeps no versions")
-    location = parse_location(address.url)
-    before = find_snapshot(location, version)
-    stores = open_together(location, before, dataset.version)
+    location = locations.parse_location(address.url)
+    before = repositories.find_snapshot(location, version)
+    stores = repositories.open_together(location, before, dataset.version)
     other, same = (
         _open(replace(replace(address, version=name).reopen(), store=store), names, dataset.missing_chunks)
         for name, store in zip((before, dataset.version), stores, strict=True)
     )
-    found = changed_chunks(location, before, dataset.version)
+    found = repositories.changed_chunks(location, before, dataset.version)
     chunks = [found.get(name, set()) for name in names if name is not None]
     numbers = {place[0] for one in chunks if one is not None for place in one}
     if None in chunks or other.chunk_rows != dataset.chunk_rows:
@@ -383,7 +378,7 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, st
             "Reshape it: one feature is (n_samples, 1)" if len(X) == 1 else "Flatten each sample to one row"
         )
         raise StorageError(f"{labels['X']} has shape {X}; expected 2 axes (n_samples, n_features). {advice}")
-    require_columns(X, labels["X"])
+    memory.require_columns(X, labels["X"])
     y, weight = shapes.get("y"), shapes.get("sample_weight")
     if y is not None and (len(y) not in (1, 2) or y[1:] == (0,)):
         raise StorageError(f"{labels['y']} has shape {y}; expected (n_samples,) or (n_samples, n_targets)")
@@ -406,5 +401,84 @@ def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> t
     return tuple(names)
 
 
-def _reopen_stored(address: Address, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
+def _reopen_stored(address: groups.Address, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
     return _open(address.reopen(), names, missing_chunks)
+
+
+# -- list the arrays at a location, and whether damage to their bytes would be noticed -------------
+
+
+# Codecs that check a checksum of every chunk when it is read.
+_CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gzip", "zlib", "bz2", "lzma")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """One array of a group, as its metadata describe it.
+
+    `checksum`: the codec that notices damaged bytes; None: damage would be read as wrong numbers.
+    """
+
+    name: str
+    header: Header
+    checksum: str | None
+
+
+def list_arrays(
+    url: str | os.PathLike[str], version: str | None = None
+) -> tuple[dict[str, Any], list[StoredArray]]:
+    """Return the attributes of the group at `url` and its arrays, sorted by name; no rows are read.
+
+    `version`: a version of a versioned dataset; None: the current one.
+    Raises StorageError if there is no Zarr group, or an array's metadata cannot be read.
+    """
+    location = locations.parse_location(url)
+    if not locations.exists(location):
+        raise StorageError(f"nothing is at {location}; expected a Zarr group")
+    group = groups.find_group(url, version).open(unfinished=True)
+    # Arrays that the manifest binds may be missing from the listing; reading their headers then raises.
+    headers = {name: group.read_header(name, text=True) for name in groups.bound_names(group.attributes)}
+    try:
+        names = set(group.group.array_keys())
+    except Exception as error:
+        raise StorageError(
+            f"{location} cannot be read as a Zarr group: {locations.explain(error)}"
+        ) from error
+    headers |= {name: group.read_header(name, text=True) for name in names - headers.keys()}
+    return group.attributes, [
+        StoredArray(name, header, _find_checksum(header))
+        for name, header in sorted(headers.items())
+        if header
+    ]
+
+
+def read_arrays(
+    url: str | os.PathLike[str], names: Sequence[str], *, n_rows: int, version: str | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the rows of arrays of the group at `url`, `n_rows` at a time.
+
+    `version`: a version of a versioned dataset; None: the current one.
+    Raises StorageError if there is no complete group, or a chunk cannot be read.
+    """
+    group = groups.find_group(url, version).open()
+    arrays = {name: group.open_array(name, group.require_header(name)) for name in names}
+    n_samples = min(array.shape[0] for array in arrays.values())
+    for start in range(0, n_samples, n_rows):
+        stop = min(start + n_rows, n_samples)
+        yield {name: read_rows(array, start, stop, label=f"array {name!r}") for name, array in arrays.items()}
+
+
+def _find_checksum(header: Header) -> str | None:
+    """Return the codec that notices damage to an array's chunks, or None."""
+    stored = json.loads(header.text)
+    if header.zarr_format == 2:
+        found = [*(stored.get("filters") or []), stored.get("compressor")]
+        codecs = [(one["id"], one) for one in found if one]
+    else:
+        # A shard's index always has a checksum, but that does not cover the chunks.
+        codecs = [*walk_codecs(stored["codecs"], of_index=False)]
+    for name, settings in codecs:
+        codec: str = name.removeprefix("numcodecs.")
+        if codec in _CHECKSUMS or (codec == "zstd" and settings.get("checksum")):
+            return codec
+    return None

@@ -29,12 +29,7 @@ from typing import Any
 import zarr
 
 from rff_dist.errors import OutputExistsError, StorageError
-from rff_dist.storage import output_places
-from rff_dist.storage.arrays import load_json
-from rff_dist.storage.conditional import Tagged, create_bytes, overtaken, read_tagged, replace_bytes
-from rff_dist.storage.leases import check_lease
-from rff_dist.storage.locations import Location, exists, list_names, open_store, read_file, store_errors
-from rff_dist.storage.output_places import discard, stage
+from rff_dist.storage import arrays, conditional, locations, output_places
 
 MANIFEST = "rff_dist"
 # Members of the manifest:
@@ -67,9 +62,9 @@ class Staged:
     `before`: in an object store, the `zarr.json` that it is to replace.
     """
 
-    location: Location
-    place: Location
-    before: Tagged | None = None
+    location: locations.Location
+    place: locations.Location
+    before: conditional.Tagged | None = None
 
     @property
     def is_first(self) -> bool:
@@ -81,7 +76,7 @@ class Staged:
         if self.is_first:
             _remove(self.location, "")
         else:
-            discard(self.place)
+            output_places.discard(self.place)
 
 
 def manifest_of(attributes: object) -> Mapping[str, Any]:
@@ -102,7 +97,7 @@ def name_of(attributes: Mapping[str, Any]) -> str | None:
 
 
 def begin(
-    location: Location, attributes: Mapping[str, Any], *, place: Location | None = None
+    location: locations.Location, attributes: Mapping[str, Any], *, place: locations.Location | None = None
 ) -> tuple[Staged, zarr.Group]:
     """Create the group of a dataset that is to appear at `location`, after `check_output` allowed it.
 
@@ -112,12 +107,14 @@ def begin(
     """
     before = None
     if place is None:
-        place = stage(location)
-        if location.is_remote and exists(location):
+        place = output_places.stage(location)
+        if location.is_remote and locations.exists(location):
             place = location.child(f"generation-{uuid.uuid4().hex}")
-            before = read_tagged(open_store(location, read_only=True), _FILE, where=location)
+            before = conditional.read_tagged(
+                locations.open_store(location, read_only=True), _FILE, where=location
+            )
     staged = Staged(location, place, before)
-    with store_errors(f"{location} cannot be written", ""):
+    with locations.store_errors(f"{location} cannot be written", ""):
         try:
             return staged, _create_group(place, location, attributes)
         except StorageError:
@@ -127,16 +124,18 @@ def begin(
             raise
 
 
-def _create_group(place: Location, location: Location, attributes: Mapping[str, Any]) -> zarr.Group:
+def _create_group(
+    place: locations.Location, location: locations.Location, attributes: Mapping[str, Any]
+) -> zarr.Group:
     if place.is_local:
         Path(place.path).parent.mkdir(parents=True, exist_ok=True)
-    store = open_store(place, read_only=False)
+    store = locations.open_store(place, read_only=False)
     if not place.is_remote:
         return zarr.create_group(store, attributes=dict(attributes))
     # The token makes these bytes unlike every other writer's, as `create_bytes` needs.
     manifest = {**attributes.get(MANIFEST, {}), "writer": uuid.uuid4().hex}
     claim = _document({**attributes, MANIFEST: manifest})
-    if not create_bytes(store, _FILE, claim, where=location):
+    if not conditional.create_bytes(store, _FILE, claim, where=location):
         raise OutputExistsError(
             f"{location} is being written by another run, or was left unfinished by one; wait for it, or "
             "give overwrite=True (--overwrite at the command line) to replace it"
@@ -154,33 +153,33 @@ def put_in_place(staged: Staged, *, overwrite: bool) -> None:
     location = staged.location
     if staged.is_first:
         return  # `complete` has published it.
-    check_lease(location)
+    output_places.check_lease(location)
     if not location.is_remote:
         output_places.put_in_place(staged.place, location, overwrite=overwrite)
         return
-    store = open_store(location, read_only=False)
+    store = locations.open_store(location, read_only=False)
     name = staged.place.path.removeprefix(f"{location.path}/")
     # There is no zarr.json if the old dataset is of Zarr format 2.
     before = _Names() if staged.before is None else _names(staged.before.content)
     manifest: dict[str, Any] = {"state": "complete", "generation": name, "previous": before.current}
     if before.n_samples is not None:
         manifest["n_samples"] = before.n_samples
-    if not replace_bytes(
+    if not conditional.replace_bytes(
         store, _FILE, _document({MANIFEST: manifest}), expected=staged.before, where=location
     ):
-        raise overtaken(location)
+        raise conditional.overtaken(location)
     if before.previous is not None:
         _remove(location, before.previous)
 
 
-def resolve(location: Location) -> Location:
+def resolve(location: locations.Location) -> locations.Location:
     """Return the folder that holds the arrays of the dataset at `location`: its current generation.
 
     Raises StorageError if the store does not answer.
     """
     if not location.is_remote:
         return location
-    content = read_file(location, _FILE)
+    content = locations.read_file(location, _FILE)
     current = "" if content is None else _names(content).current
     return location.child(current) if current else location
 
@@ -188,7 +187,7 @@ def resolve(location: Location) -> Location:
 def _names(content: bytes) -> _Names:
     """Return the generations that `zarr.json` names; errors in it are left to whoever opens the group."""
     try:
-        manifest = manifest_of(load_json(content).get("attributes"))
+        manifest = manifest_of(arrays.load_json(content).get("attributes"))
     except StorageError:
         manifest = {}
     current, previous, n_samples = (manifest.get(key) for key in ("generation", "previous", "n_samples"))
@@ -198,14 +197,14 @@ def _names(content: bytes) -> _Names:
     return _Names(current, previous if known else None)
 
 
-def _remove(location: Location, name: str) -> None:
+def _remove(location: locations.Location, name: str) -> None:
     """Remove a generation; "" is the dataset that was written in its place."""
     if name:
-        discard(location.child(name))
+        output_places.discard(location.child(name))
         return
-    for found in list_names(location):
+    for found in locations.list_names(location):
         if found != _FILE and not _GENERATION.fullmatch(found):
-            discard(location.child(found))
+            output_places.discard(location.child(found))
 
 
 def _document(attributes: Mapping[str, Any]) -> bytes:

@@ -33,20 +33,8 @@ import google_crc32c
 import numpy as np
 
 from rff_dist.errors import IntegrityError, RFFDistError
+from rff_dist.storage import documents, locations, output_places
 from rff_dist.storage.arrays import MAX_METADATA_BYTES
-from rff_dist.storage.documents import parse_document, sign_document
-from rff_dist.storage.locations import (
-    Location,
-    delete_bytes,
-    explain,
-    list_names,
-    open_store,
-    read_file,
-    store_errors,
-    write_bytes,
-    write_parts,
-)
-from rff_dist.storage.output_places import discard
 
 logger = logging.getLogger(__name__)
 
@@ -70,19 +58,19 @@ class FileLedger:
     `token`: names the job that is at work.
     """
 
-    location: Location
+    location: locations.Location
     token: str
     _rate: float = _SECONDS_OF_BYTE
     _told: set[str] = field(default_factory=set)
 
-    # -- what passes use, see `rff_dist.engines.kept.Ledger` ----------------------------------------------
+    # -- what passes use, see `rff_dist.engines.resuming.Ledger` -----------------------------------
 
     def spans(self, name: str) -> list[range]:
         """Return the ranges of blocks, by position, of which sums of a pass are kept."""
         try:
             return [span for found, span in self._entries() if found == name]
         except RFFDistError as error:
-            self._tell_once(f"kept sums are not used: {explain(error)}")
+            self._tell_once(f"kept sums are not used: {locations.explain(error)}")
             return []
 
     def find(self, name: str, span: range) -> tuple[Any] | None:
@@ -92,12 +80,12 @@ class FileLedger:
             if self.location.is_local:
                 with open(Path(self.location.path, key), "rb") as file:
                     return (_read(file, os.fstat(file.fileno()).st_size, key),)
-            content = read_file(self.location, key)
+            content = locations.read_file(self.location, key)
             return None if content is None else (_read(io.BytesIO(content), len(content), key),)
         except FileNotFoundError:
             return None
         except (OSError, RFFDistError) as error:
-            logger.warning("%s; these rows are summed up again", explain(error))
+            logger.warning("%s; these rows are summed up again", locations.explain(error))
             return None
 
     def put(self, name: str, span: range, total: Any) -> None:
@@ -114,13 +102,17 @@ class FileLedger:
             if not self._has_room(n_bytes):
                 return
             # No wait for the disk: damage by a power cut is noticed, and the rows are summed again.
-            write_parts(open_store(self.location, read_only=False), key, parts, durable=False)
+            locations.write_parts(
+                locations.open_store(self.location, read_only=False), key, parts, durable=False
+            )
             # The parts go after the whole is there, so that a kill in between loses nothing.
             for found, other in self._entries():
                 if found == name and other != span and span.start <= other.start and other.stop <= span.stop:
-                    delete_bytes(open_store(self.location, read_only=False), _key(name, other))
+                    locations.delete_bytes(
+                        locations.open_store(self.location, read_only=False), _key(name, other)
+                    )
         except (OSError, RFFDistError) as error:
-            self._tell_once(f"sums could not be kept in {self.location}: {explain(error)}")
+            self._tell_once(f"sums could not be kept in {self.location}: {locations.explain(error)}")
             return
         taken = time.perf_counter() - began
         self._rate = max(0.0, (self._rate + (taken - _SECONDS_OF_FILE) / n_bytes) / 2)
@@ -146,15 +138,17 @@ class FileLedger:
 
     def is_empty(self) -> bool:
         """Return whether nothing is kept."""
-        return not any(_NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in list_names(self.location))
+        return not any(
+            _NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in locations.list_names(self.location)
+        )
 
-    def output(self, name: str) -> Location | None:
+    def output(self, name: str) -> locations.Location | None:
         """Return where to write an output until it is finished; None in an object store."""
         return self.location.child(f"output-{name}") if self.location.is_local else None
 
     def drop(self) -> None:
         """Remove all that is kept."""
-        discard(self.location)
+        output_places.discard(self.location)
 
     def leave(self) -> None:
         """End this job's use of the ledger; kept sums stay for the next job."""
@@ -162,12 +156,14 @@ class FileLedger:
             self.drop()
         else:
             with suppress(OSError, RFFDistError):
-                delete_bytes(open_store(self.location, read_only=False), _holder(self.token))
+                locations.delete_bytes(
+                    locations.open_store(self.location, read_only=False), _holder(self.token)
+                )
 
     # -------------------------------------------------------------------------------------------------
 
     def _entries(self) -> list[tuple[str, range]]:
-        matches = (_NAME.fullmatch(name) for name in list_names(self.location))
+        matches = (_NAME.fullmatch(name) for name in locations.list_names(self.location))
         return [(m["name"], range(int(m["start"]), int(m["stop"]))) for m in matches if m is not None]
 
     def _is_in_reach(self) -> bool:
@@ -191,12 +187,12 @@ class FileLedger:
             logger.warning("%s; if this job is stopped, more of it must be repeated", text)
 
 
-def ledger_place(output: Location) -> Location | None:
+def ledger_place(output: locations.Location) -> locations.Location | None:
     """Return the place of an output's ledger, beside it; None if nothing can be kept."""
     return None if output.scheme == "memory" else output.hidden("ledger")  # Memory ends with its process.
 
 
-def open_ledger(location: Location) -> FileLedger:
+def open_ledger(location: locations.Location) -> FileLedger:
     """Begin to use the ledger at `location`; its folder is created if it is missing.
 
     Raises StorageError if it cannot be written.
@@ -204,8 +200,8 @@ def open_ledger(location: Location) -> FileLedger:
     rate = _SECONDS_OF_BYTE if location.is_local else _SECONDS_OF_FAR_BYTE
     ledger = FileLedger(location, uuid.uuid4().hex, rate)
     if location.is_local:
-        with store_errors(f"{location} cannot be written"):
-            write_bytes(open_store(location, read_only=False), _holder(ledger.token), b"")
+        with locations.store_errors(f"{location} cannot be written"):
+            locations.write_bytes(locations.open_store(location, read_only=False), _holder(ledger.token), b"")
     return ledger
 
 
@@ -223,7 +219,7 @@ def _key(name: str, span: range) -> str:
 def _to_parts(key: str, tree: Any, arrays: Sequence[np.ndarray]) -> list[bytes | memoryview]:
     entries = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
     document = {"key": key, "value": tree, "arrays": entries, "crc32c": _checksum(arrays)}
-    header = sign_document(document, kind=_KIND, version=FORMAT_VERSION)
+    header = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
     return [len(header).to_bytes(_LENGTH, "little"), header, *(memoryview(_bytes(one)) for one in arrays)]
 
 
@@ -242,7 +238,7 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
     length = int.from_bytes(file.read(_LENGTH), "little")
     if length > min(size, MAX_METADATA_BYTES):
         raise IntegrityError(f"{where} is damaged: its document has {length:_} bytes of {size:_}")
-    document = parse_document(file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where)
+    document = documents.parse_document(file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where)
     if document["key"] != key:
         raise IntegrityError(f"{where} holds the sums of {document['key']}")
     try:
@@ -261,7 +257,7 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
             raise IntegrityError(f"{where} is damaged: its arrays are not as they were written")
         return _unpack(document["value"], arrays)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise IntegrityError(f"{where} cannot be read: {explain(error)}") from error
+        raise IntegrityError(f"{where} cannot be read: {locations.explain(error)}") from error
 
 
 # -- values as JSON and arrays ---------------------------------------------------------------------

@@ -12,14 +12,10 @@ from typing import Any
 import numpy as np
 import zarr
 
-from rff_dist.data.blocks import Block, cut_blocks
-from rff_dist.data.columns import TEXT, Column
+from rff_dist.data import blocks, columns
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage import generations, groups, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, create_array, name_axes, read_rows
-from rff_dist.storage.binding import complete
-from rff_dist.storage.generations import MANIFEST, Staged, begin, put_in_place
-from rff_dist.storage.locations import Location, explain, open_store, parse_location, read_file, store_errors
-from rff_dist.storage.output_places import check_output, discard, drain
 
 logger = logging.getLogger(__name__)
 
@@ -98,13 +94,13 @@ class Output:
     `is_begun`: whether a stopped job may have written some of the rows.
     """
 
-    staged: Staged
+    staged: generations.Staged
     layout: Layout
     overwrite: bool
     is_begun: bool = False
 
     @property
-    def location(self) -> Location:
+    def location(self) -> locations.Location:
         return self.staged.location
 
     @property
@@ -115,7 +111,7 @@ class Output:
     def n_samples(self) -> int:
         return self.layout.n_samples
 
-    def write(self, block: Block, values: np.ndarray, /) -> None:
+    def write(self, block: blocks.Block, values: np.ndarray, /) -> None:
         """Write the rows of one block; values of several arrays lie along the last axis, or are fields.
 
         Raises StorageError if the block is not whole chunks (two writers of one chunk could lose each other's
@@ -130,16 +126,16 @@ class Output:
                 "cut_blocks(n_samples, chunk_rows, rows_per_block=…)"
             )
         parts = self._parts(block, values)
-        with store_errors(f"rows {block.start}:{block.stop} of {self.location} cannot be written"):
+        with locations.store_errors(f"rows {block.start}:{block.stop} of {self.location} cannot be written"):
             try:
                 for name, part in zip(self.layout.parts, parts, strict=True):
                     self._open(name)[block.start : block.stop] = part
                 self._open(name)  # fails if the output was discarded meanwhile
             except BaseException:
-                drain()
+                output_places.drain()
                 with suppress(StorageError):
                     # If another process discarded the output meanwhile, this write has left a part of it.
-                    if read_file(self.staged.place, "zarr.json") is None:
+                    if locations.read_file(self.staged.place, "zarr.json") is None:
                         self.discard()
                 raise
 
@@ -148,11 +144,11 @@ class Output:
         try:
             shapes = [self._open(name).shape for name in self.layout.parts]
         except Exception as error:
-            logger.debug("%s is started again: %s", self.staged.place, explain(error))
+            logger.debug("%s is started again: %s", self.staged.place, locations.explain(error))
             return False
         return shapes == [(self.n_samples, *more) for _, more in self.layout.parts.values()]
 
-    def holds(self, block: Block) -> bool:
+    def holds(self, block: blocks.Block) -> bool:
         """Return whether the rows of a block were written, and all their checksums are right."""
         if not self.is_begun:
             return False
@@ -163,7 +159,7 @@ class Output:
             return False
         return True
 
-    def _parts(self, block: Block, values: np.ndarray) -> Sequence[np.ndarray]:
+    def _parts(self, block: blocks.Block, values: np.ndarray) -> Sequence[np.ndarray]:
         """Return the values of each array."""
         arrays, kind = list(self.layout.parts), self.layout.kind
         expected = (block.n_samples, *self.layout.tail)
@@ -179,20 +175,20 @@ class Output:
             raise DataError(f"values of dtype {values.dtype}; expected the fields {kind}")
         return [_as_stored(values[name]) for name in arrays]
 
-    def add(self, name: str, column: Column) -> None:
+    def add(self, name: str, column: columns.Column) -> None:
         """Write a column as a further array of the output.
 
         Raises StorageError if it cannot be written.
         """
         rows = self.layout.chunk_rows
-        with store_errors(f"array {name!r} of {self.location} cannot be written"):
-            group = zarr.open_group(open_store(self.staged.place, read_only=False), mode="r+")
+        with locations.store_errors(f"array {name!r} of {self.location} cannot be written"):
+            group = zarr.open_group(locations.open_store(self.staged.place, read_only=False), mode="r+")
             if name in group:  # written by a job that was stopped later
                 del group[name]
             array = create_array(
                 group, name, shape=(self.n_samples,), dtype=column.dtype, chunk_rows=rows, marked=True
             )
-            for block in cut_blocks(self.n_samples, rows, rows_per_block=rows):
+            for block in blocks.cut_blocks(self.n_samples, rows, rows_per_block=rows):
                 array[block.start : block.stop] = _as_stored(column.read(block))
 
     def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
@@ -206,17 +202,19 @@ class Output:
         n_samples, chunk_rows = self.n_samples, self.layout.chunk_rows
         n_chunks = -(-n_samples // chunk_rows)
         manifest = {"n_samples": n_samples, "chunk_rows": chunk_rows}
-        with store_errors(f"{self.location} cannot be put in place"):
+        with locations.store_errors(f"{self.location} cannot be put in place"):
             n_written = min(self._open(name).nchunks_initialized for name in self.layout.parts)
             if n_written != n_chunks:
                 raise StorageError(
                     f"{self.location} is not complete: {n_written} of {n_chunks} chunks of {chunk_rows} "
                     "rows were written. Write the missing blocks, or discard the output"
                 )
-            store = open_store(self.staged.place, read_only=False)
+            store = locations.open_store(self.staged.place, read_only=False)
             names = sorted(zarr.open_group(store, mode="r").array_keys())
-            complete(store, names, {**(attributes or {}), MANIFEST: manifest}, place=self.location)
-            put_in_place(self.staged, overwrite=self.overwrite)
+            groups.complete(
+                store, names, {**(attributes or {}), generations.MANIFEST: manifest}, place=self.location
+            )
+            generations.put_in_place(self.staged, overwrite=self.overwrite)
 
     def discard(self) -> None:
         """Remove what was written; an older output at `url` stays."""
@@ -226,7 +224,7 @@ class Output:
         try:
             # Opening to write would create anew a store in memory that is gone, opening to read fails.
             place = self.staged.place
-            store = open_store(place, read_only=place.scheme == "memory").with_read_only(False)
+            store = locations.open_store(place, read_only=place.scheme == "memory").with_read_only(False)
             return zarr.open_array(store, path=name, mode="r+", config=EVERY_CHUNK)
         except FileNotFoundError as error:
             raise StorageError(
@@ -240,7 +238,7 @@ def create_output(
     *,
     inputs: Sequence[str | os.PathLike[str]] = (),
     overwrite: bool = False,
-    place: Location | None = None,
+    place: locations.Location | None = None,
 ) -> Output:
     """Begin an output of known size that workers fill block by block.
 
@@ -251,22 +249,24 @@ def create_output(
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if the
       place cannot be written or lies inside another dataset.
     """
-    location = parse_location(url)
-    check_output(location, overwrite=overwrite, inputs=[parse_location(source) for source in inputs])
-    attributes: dict[str, Any] = {MANIFEST: {"state": "writing"}}
+    location = locations.parse_location(url)
+    output_places.check_output(
+        location, overwrite=overwrite, inputs=[locations.parse_location(source) for source in inputs]
+    )
+    attributes: dict[str, Any] = {generations.MANIFEST: {"state": "writing"}}
     if layout.column_names is not None:
         attributes["feature_names"] = list(layout.column_names)
     if place is not None and location.is_local:
-        begun = Output(Staged(location, place), layout, overwrite, is_begun=True)
+        begun = Output(generations.Staged(location, place), layout, overwrite, is_begun=True)
         if begun.has_arrays():
             return begun
-        discard(place)
+        output_places.discard(place)
     else:
         place = None
-    staged, group = begin(location, attributes, place=place)
+    staged, group = generations.begin(location, attributes, place=place)
     rows = layout.chunk_rows
     try:
-        with store_errors(f"{location} cannot be written"):
+        with locations.store_errors(f"{location} cannot be written"):
             for name, (base, more) in layout.parts.items():
                 shape, axes = (layout.n_samples, *more), name_axes(name, 1 + len(more))
                 create_array(group, name, shape=shape, dtype=base, chunk_rows=rows, axes=axes, marked=True)
@@ -278,4 +278,4 @@ def create_output(
 
 def _as_stored(values: np.ndarray) -> np.ndarray:
     """Return text with variable width, and other values as they are."""
-    return values.astype(TEXT) if values.dtype.kind == "U" else values
+    return values.astype(columns.TEXT) if values.dtype.kind == "U" else values

@@ -33,6 +33,7 @@ from rff_dist.errors import (
     StorageError,
     UnsafeModelError,
 )
+from rff_dist.storage import conditional, documents, locations, output_places
 from rff_dist.storage.arrays import (
     CHUNK_TARGET_BYTES,
     MAX_METADATA_BYTES,
@@ -42,24 +43,6 @@ from rff_dist.storage.arrays import (
     read_header,
     read_rows,
 )
-from rff_dist.storage.conditional import Tagged, overtaken, read_tagged, replace_bytes
-from rff_dist.storage.current_version import read_pointer, version_place
-from rff_dist.storage.documents import parse_document, sign_document
-from rff_dist.storage.leases import check_lease
-from rff_dist.storage.locations import (
-    RECORD_FILE,
-    Location,
-    exists,
-    explain,
-    list_names,
-    open_store,
-    parse_location,
-    read_file,
-    store_errors,
-    stored_bytes,
-    sync_to_disk,
-)
-from rff_dist.storage.output_places import check_output, discard, holds, parts_of_model
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
@@ -107,21 +90,25 @@ def write_record(
     """
     values = {name: _checked_array(name, array) for name, array in arrays.items()}
     body = _checked_metadata(metadata)
-    location = parse_location(url)
-    check_output(location, overwrite=overwrite, marker=(RECORD_FILE,))
-    left = parts_of_model(location) or []  # by a writer that died
-    was_there = exists(location)
+    location = locations.parse_location(url)
+    output_places.check_output(location, overwrite=overwrite, marker=(locations.RECORD_FILE,))
+    left = output_places.parts_of_model(location) or []  # by a writer that died
+    was_there = locations.exists(location)
     generation = f"arrays-{uuid.uuid4().hex}.zarr"
     try:
-        with store_errors(f"{location} could not be written", "; what was there before is unchanged"):
+        with locations.store_errors(
+            f"{location} could not be written", "; what was there before is unchanged"
+        ):
             if location.is_local:
                 Path(location.path).mkdir(parents=True, exist_ok=True)
-            store = open_store(location, read_only=False)
+            store = locations.open_store(location, read_only=False)
             # Before the work, so that whoever publishes meanwhile is noticed at its end.
-            found = read_tagged(store, RECORD_FILE, where=location) if overwrite else None
+            found = (
+                conditional.read_tagged(store, locations.RECORD_FILE, where=location) if overwrite else None
+            )
             before = _generations(found)
-            _write_arrays(open_store(location.child(generation), read_only=False), values)
-            sync_to_disk(location.child(generation))
+            _write_arrays(locations.open_store(location.child(generation), read_only=False), values)
+            locations.sync_to_disk(location.child(generation))
             document = {
                 "rff_dist_version": own_version(),
                 "kind": kind,
@@ -133,19 +120,25 @@ def write_record(
                     for n, v in values.items()
                 },
             }
-            content = sign_document(document, kind=_KIND, version=FORMAT_VERSION)
-            check_lease(location)
-            if not replace_bytes(store, RECORD_FILE, content, expected=found, where=location):
-                raise overtaken(location)
+            content = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
+            output_places.check_lease(location)
+            if not conditional.replace_bytes(
+                store, locations.RECORD_FILE, content, expected=found, where=location
+            ):
+                raise conditional.overtaken(location)
     except BaseException:
         # In an object store only our arrays are removed, since the prefix may hold what others wrote.
-        whole = not location.is_remote and not was_there and not holds(location, RECORD_FILE)
-        discard(location if whole else location.child(generation))
+        whole = (
+            not location.is_remote
+            and not was_there
+            and not output_places.holds(location, locations.RECORD_FILE)
+        )
+        output_places.discard(location if whole else location.child(generation))
         raise
     # The generation before stays, for readers that have it open; the one before that goes.
     for name in (*left, *before[1:]):
         if name:
-            discard(location.child(name))
+            output_places.discard(location.child(name))
 
 
 def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Record:
@@ -156,7 +149,7 @@ def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Reco
       release wrote it; IntegrityError, with the array's name, if bytes are damaged; StorageError if there is
       no record, or one of another kind.
     """
-    location = parse_location(url)
+    location = locations.parse_location(url)
     while True:
         place = find_record(location)
         try:
@@ -167,27 +160,29 @@ def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Reco
                 raise
 
 
-def find_record(location: Location) -> Location:
+def find_record(location: locations.Location) -> locations.Location:
     """Return the place of the record at `location`; for a registered model, of its current version."""
     _refuse_pickles(location)
-    if read_file(location, RECORD_FILE) is not None:
+    if locations.read_file(location, locations.RECORD_FILE) is not None:
         return location
-    pointer, _ = read_pointer(location)
+    pointer, _ = documents.read_pointer(location)
     if pointer is not None:
-        return version_place(location, pointer.number)
-    if not exists(location):
-        raise StorageError(f"no model at {location}: nothing is there; expected a folder with {RECORD_FILE}")
+        return documents.version_place(location, pointer.number)
+    if not locations.exists(location):
+        raise StorageError(
+            f"no model at {location}: nothing is there; expected a folder with {locations.RECORD_FILE}"
+        )
     return location
 
 
 def peek_record(url: str | os.PathLike[str]) -> Record:
     """Read a record's kind and metadata, without its arrays; raises as `read_record`."""
-    location = find_record(parse_location(url))
+    location = find_record(locations.parse_location(url))
     document = _parse_document(_read_document(location), location)
     return _record_of(document, {})
 
 
-def _read_at(location: Location, kind: str | None) -> Record:
+def _read_at(location: locations.Location, kind: str | None) -> Record:
     """Read the record at `location`, and check every byte of it."""
     _refuse_pickles(location)
     content = _read_document(location)
@@ -196,7 +191,7 @@ def _read_at(location: Location, kind: str | None) -> Record:
         if kind is not None and document["kind"] != kind:
             raise StorageError(f"{location} holds a {document['kind']!r}; expected a {kind!r}")
         try:
-            below = open_store(location.child(document["generation"]), read_only=True)
+            below = locations.open_store(location.child(document["generation"]), read_only=True)
             arrays = {
                 name: _read_array(below, name, entry, f"array {name!r} of {location}")
                 for name, entry in document["arrays"].items()
@@ -235,7 +230,8 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         copy: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidParameterError(
-            f"the metadata are not JSON: {explain(error)}; expected numbers, text, lists or dictionaries"
+            f"the metadata are not JSON: {locations.explain(error)}; expected numbers, text, lists or "
+            f"dictionaries"
         ) from error
     if len(text) > MAX_METADATA_BYTES // 2:
         raise InvalidParameterError(f"{len(text):_} bytes of metadata; put large data into arrays")
@@ -253,7 +249,7 @@ def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
             array[start : start + chunk] = rows[start : start + chunk]
 
 
-def _generations(found: Tagged | None) -> tuple[str | None, str | None]:
+def _generations(found: conditional.Tagged | None) -> tuple[str | None, str | None]:
     """Return the names of the stored record's current generation and of the one before."""
     try:
         document = load_json(b"{}" if found is None else found.content)
@@ -264,7 +260,7 @@ def _generations(found: Tagged | None) -> tuple[str | None, str | None]:
     return current, previous
 
 
-def _refuse_pickles(location: Location) -> None:
+def _refuse_pickles(location: locations.Location) -> None:
     if not location.is_local:
         return
     path = Path(location.path)
@@ -276,30 +272,32 @@ def _refuse_pickles(location: Location) -> None:
         if pickled or path.suffix.lower() in _PICKLE_SUFFIXES:
             raise UnsafeModelError(
                 f"{path} is a pickle, which runs code when it is loaded; expected a model folder with "
-                f"{RECORD_FILE}. Fit the model again and save it with save_model"
+                f"{locations.RECORD_FILE}. Fit the model again and save it with save_model"
             )
-        raise StorageError(f"{path} is a file; expected a model folder with {RECORD_FILE}")
-    pickles = [name for name in list_names(location) if name.lower().endswith(_PICKLE_SUFFIXES)]
+        raise StorageError(f"{path} is a file; expected a model folder with {locations.RECORD_FILE}")
+    pickles = [name for name in locations.list_names(location) if name.lower().endswith(_PICKLE_SUFFIXES)]
     if pickles:
         raise UnsafeModelError(
             f"{path} holds {', '.join(pickles[:5])}: pickles run code when they are loaded, and no model of "
-            f"rff_dist has one; expected {RECORD_FILE} and its arrays. Remove them if you know what they are"
+            f"rff_dist has one; expected {locations.RECORD_FILE} and its arrays. Remove them if you know "
+            f"what they are"
         )
 
 
-def _read_document(location: Location) -> bytes:
-    content = read_file(location, RECORD_FILE)
+def _read_document(location: locations.Location) -> bytes:
+    content = locations.read_file(location, locations.RECORD_FILE)
     if content is None:
         raise StorageError(
-            f"{location} is not a model: it has no {RECORD_FILE}. Expected a folder that save_model wrote, "
+            f"{location} is not a model: it has no {locations.RECORD_FILE}. Expected a folder that "
+            f"save_model wrote, "
             "or a registered model of which a version is current"
         )
     return content
 
 
-def _parse_document(content: bytes, location: Location) -> dict[str, Any]:
-    where = f"{RECORD_FILE} of {location}"
-    document = parse_document(content, kind=_KIND, version=FORMAT_VERSION, where=where)
+def _parse_document(content: bytes, location: locations.Location) -> dict[str, Any]:
+    where = f"{locations.RECORD_FILE} of {location}"
+    document = documents.parse_document(content, kind=_KIND, version=FORMAT_VERSION, where=where)
     if not _is_record(document):
         raise StorageError(f"{where} does not have the fields of a record; restore it from a copy")
     generation = document.get("generation")
@@ -336,7 +334,8 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
     shape = tuple(entry["shape"])
     if (header.shape or (1,)) != (shape or (1,)) or header.dtype.name != entry["dtype"]:
         raise IntegrityError(
-            f"{label} is {header.dtype} of shape {header.shape}; {RECORD_FILE} says {entry['dtype']} of "
+            f"{label} is {header.dtype} of shape {header.shape}; {locations.RECORD_FILE} says "
+            f"{entry['dtype']} of "
             f"shape {shape}"
         )
     # As floats, since the product of claimed lengths may overflow NumPy's integers.
@@ -347,7 +346,7 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
         )
     array = open_array(store, path, header, label=label)
     # Arrays are not compressed, so fewer stored bytes than claimed are damage, found before memory is taken.
-    if n_bytes > (stored := stored_bytes(store, path, label)):
+    if n_bytes > (stored := locations.stored_bytes(store, path, label)):
         raise IntegrityError(f"{label} claims {n_bytes:_} bytes, and its files have {stored:_}; restore them")
     values = read_rows(array, 0, header.shape[0], label=label) if n_bytes else np.empty(shape, header.dtype)
     values = np.ascontiguousarray(values).reshape(shape)  # Scalars are stored with shape (1,).

@@ -36,18 +36,7 @@ from rff_dist.errors import (
     RFFDistError,
     StorageError,
 )
-from rff_dist.storage.locations import (
-    REPOSITORY_FILE,
-    RETRIED_S,
-    Location,
-    explain,
-    fsync_path,
-    open_store,
-    read_file,
-    wait_at_exit,
-    writing_advice,
-)
-from rff_dist.storage.locks import lock_file
+from rff_dist.storage import conditional, locations
 
 if TYPE_CHECKING:
     import icechunk
@@ -114,7 +103,7 @@ class Change:
     `before`: the snapshot with which the change began.
     """
 
-    location: Location
+    location: locations.Location
     store: Store
     before: str
     _session: icechunk.Session
@@ -148,17 +137,17 @@ class Change:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def is_versioned(location: Location) -> bool:
+def is_versioned(location: locations.Location) -> bool:
     """Return whether a versioned dataset is at `location`."""
     if location.is_local:
         path = Path(location.path)
-        return (path / REPOSITORY_FILE).is_file() and (path / "snapshots").is_dir()
+        return (path / locations.REPOSITORY_FILE).is_file() and (path / "snapshots").is_dir()
     if not location.is_remote:
         return False
-    return read_file(location, REPOSITORY_FILE) is not None
+    return locations.read_file(location, locations.REPOSITORY_FILE) is not None
 
 
-def is_empty(location: Location) -> bool:
+def is_empty(location: locations.Location) -> bool:
     """Return whether a repository was created, but nothing was ever committed to it."""
     with _errors(f"{location} cannot be read"):
         repository = _open_repository(location)
@@ -167,7 +156,7 @@ def is_empty(location: Location) -> bool:
         return next(iter(repository.ancestry(branch=MAIN))).parent_id is None
 
 
-def open_snapshot(location: Location, version: str | None = None) -> tuple[Store, str, str | None]:
+def open_snapshot(location: locations.Location, version: str | None = None) -> tuple[Store, str, str | None]:
     """Return a snapshot's store for reading, its name, and the digest that its manifest must have, if known.
 
     `version`: a tag, a snapshot's name or its first characters; None: the current snapshot.
@@ -180,13 +169,13 @@ def open_snapshot(location: Location, version: str | None = None) -> tuple[Store
 
 
 @lru_cache(maxsize=8)  # Each task opens its dataset again, and a snapshot never changes.
-def open_pinned(location: Location, snapshot: str) -> Store:
+def open_pinned(location: locations.Location, snapshot: str) -> Store:
     """Return the store of a snapshot, given its full name."""
     with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
         return _open_repository(location).readonly_session(snapshot_id=snapshot).store
 
 
-def open_together(location: Location, *snapshots: str) -> list[Store]:
+def open_together(location: locations.Location, *snapshots: str) -> list[Store]:
     """Return the stores of several snapshots with a common cache, so that a shared chunk is read once.
 
     The cache holds up to 128 MiB. It does not travel to other processes.
@@ -197,7 +186,7 @@ def open_together(location: Location, *snapshots: str) -> list[Store]:
         return [repository.readonly_session(snapshot_id=name).store for name in snapshots]
 
 
-def find_snapshot(location: Location, version: str | None = None) -> str:
+def find_snapshot(location: locations.Location, version: str | None = None) -> str:
     """Return the full name of a snapshot.
 
     `version`: as in `open_snapshot`.
@@ -221,7 +210,7 @@ def find_snapshot(location: Location, version: str | None = None) -> str:
     )
 
 
-def read_history(location: Location, version: str | None = None) -> list[Snapshot]:
+def read_history(location: locations.Location, version: str | None = None) -> list[Snapshot]:
     """Return a snapshot (None: the current one) and its ancestors, the newest first."""
     head = find_snapshot(location, version)
     with _errors(f"the history of {location} cannot be read"):
@@ -240,7 +229,7 @@ def read_history(location: Location, version: str | None = None) -> list[Snapsho
         return found
 
 
-def other_snapshots(location: Location) -> list[Snapshot]:
+def other_snapshots(location: locations.Location) -> list[Snapshot]:
     """Return all snapshots that can still be read, also from tags, except the current one."""
     current = find_snapshot(location)
     with _errors(f"the history of {location} cannot be read"):
@@ -249,7 +238,7 @@ def other_snapshots(location: Location) -> list[Snapshot]:
     return [one for name, one in found.items() if name != current]
 
 
-def changed_chunks(location: Location, before: str, after: str) -> Chunks:
+def changed_chunks(location: locations.Location, before: str, after: str) -> Chunks:
     """Return the chunks that differ between two snapshots, anywhere in the history.
 
     Raises NoSuchVersionError if one of them has expired, or belongs to another dataset.
@@ -279,7 +268,7 @@ def changed_chunks(location: Location, before: str, after: str) -> Chunks:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def create_repository(location: Location) -> Change:
+def create_repository(location: locations.Location) -> Change:
     """Create a versioned dataset where nothing is, and return its first change."""
     with _errors(f"{location} cannot be written"):
         if location.is_local:
@@ -290,7 +279,7 @@ def create_repository(location: Location) -> Change:
 
 
 @contextmanager
-def changing(location: Location) -> Iterator[Change]:
+def changing(location: locations.Location) -> Iterator[Change]:
     """Begin a change of a versioned dataset; in a folder, a lock keeps other processes out meanwhile.
 
     Raises OutputBusyError if another process is changing it; StorageError if it cannot be opened.
@@ -303,7 +292,7 @@ def changing(location: Location) -> Iterator[Change]:
         yield change
 
 
-def tag_snapshot(location: Location, tag: str, version: str | None = None) -> str:
+def tag_snapshot(location: locations.Location, tag: str, version: str | None = None) -> str:
     """Tag a snapshot for good, and return the snapshot's name.
 
     Raises InvalidParameterError if the tag is not valid, or was used before.
@@ -326,7 +315,7 @@ def tag_snapshot(location: Location, tag: str, version: str | None = None) -> st
     return snapshot
 
 
-def roll_back(location: Location, version: str) -> tuple[str, str]:
+def roll_back(location: locations.Location, version: str) -> tuple[str, str]:
     """Make a snapshot the current one again; return the names of the current one until now and of this one.
 
     The snapshot that was current can still be read by its name, until it expires.
@@ -340,7 +329,7 @@ def roll_back(location: Location, version: str) -> tuple[str, str]:
     return before, after
 
 
-def expire(location: Location, older_than: datetime, *, tags: bool = False) -> Expired:
+def expire(location: locations.Location, older_than: datetime, *, tags: bool = False) -> Expired:
     """Remove all snapshots older than a time, their messages, and the bytes that only they hold.
 
     The current snapshot always stays. In an object store, bytes younger than a day stay too, since a writer
@@ -356,13 +345,13 @@ def expire(location: Location, older_than: datetime, *, tags: bool = False) -> E
         summary = repository.garbage_collect(garbage)
         # Icechunk keeps each earlier list of the snapshots, with their messages, for its log of operations
         # alone, which nothing here reads. It removes none of them.
-        sync(open_store(location, read_only=False).delete_dir(_LISTS_BEFORE))
+        sync(locations.open_store(location, read_only=False).delete_dir(_LISTS_BEFORE))
         _sync_branch(location)
     open_pinned.cache_clear()
     return Expired(tuple(sorted(gone)), int(summary.bytes_deleted))
 
 
-def _checked(snapshot: Any, location: Location) -> dict[str, Any]:
+def _checked(snapshot: Any, location: locations.Location) -> dict[str, Any]:
     """Return a snapshot's facts without their digest; raises IntegrityError if that does not match."""
     facts = dict(snapshot.metadata)
     stored = facts.pop(_DIGEST, None)
@@ -371,7 +360,9 @@ def _checked(snapshot: Any, location: Location) -> dict[str, Any]:
     return facts
 
 
-def _check_line(repository: icechunk.Repository, parent: Any, before: str | None, location: Location) -> None:
+def _check_line(
+    repository: icechunk.Repository, parent: Any, before: str | None, location: locations.Location
+) -> None:
     """Check that a snapshot's parent is the snapshot that it was made of, unless that has expired.
 
     `before`: the snapshot that it was made of; None if another program wrote it.
@@ -386,7 +377,7 @@ def _check_line(repository: icechunk.Repository, parent: Any, before: str | None
     raise _damaged(location, "its versions")
 
 
-def _damaged(location: Location, what: str) -> IntegrityError:
+def _damaged(location: locations.Location, what: str) -> IntegrityError:
     return IntegrityError(
         f"what {location} records of {what} is not as it was written; restore it from a copy"
     )
@@ -404,11 +395,11 @@ def _icechunk() -> Any:
 
     # Icechunk warns that folders have no locks, but this module locks them. Failures are in our errors.
     icechunk.set_logs_filter("off")
-    wait_at_exit()
+    locations.wait_at_exit()
     return icechunk
 
 
-def _open_repository(location: Location, **options: Any) -> icechunk.Repository:
+def _open_repository(location: locations.Location, **options: Any) -> icechunk.Repository:
     config = _config(**options)
     repository: icechunk.Repository = _icechunk().Repository.open(_storage(location), config=config)
     return repository
@@ -418,12 +409,12 @@ def _config(**options: Any) -> Any:
     """Return Icechunk's configuration, by which a store that does not answer fails in bounded time."""
     icechunk = _icechunk()
     # By default AWS's client waits for ever for an answer; these are the bounds of obstore, see `open_store`.
-    one, all_tries = 1000 * _REQUEST_S, 1000 * RETRIED_S
+    one, all_tries = 1000 * _REQUEST_S, 1000 * locations.RETRIED_S
     timeouts = icechunk.StorageTimeoutSettings(one, one, all_tries, one)
     return icechunk.RepositoryConfig(storage=icechunk.StorageSettings(timeouts=timeouts), **options)
 
 
-def _storage(location: Location) -> Any:
+def _storage(location: locations.Location) -> Any:
     """Return Icechunk's storage for a location; credentials and endpoints come from the environment."""
     icechunk = _icechunk()
     bucket, _, prefix = location.path.partition("/")
@@ -488,43 +479,43 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
     except (icechunk.IcechunkError, OSError) as error:
         if version is not None and isinstance(error, icechunk.InvalidInputError | icechunk.NotFoundError):
             raise NoSuchVersionError(f"{what}: it has expired, or belongs to another dataset") from error
-        advice = f". {writing_advice(error)}" if isinstance(error, OSError) else ""
-        raise StorageError(f"{what}: {explain(error)}{then}{advice}") from error
+        advice = f". {locations.writing_advice(error)}" if isinstance(error, OSError) else ""
+        raise StorageError(f"{what}: {locations.explain(error)}{then}{advice}") from error
     except BaseException as error:
         # Icechunk panics on some damaged files; a PanicException is not an Exception.
         if type(error).__name__ != "PanicException":
             raise
         raise IntegrityError(
-            f"{what}: its files are damaged ({explain(error)}). Restore them from a copy"
+            f"{what}: its files are damaged ({locations.explain(error)}). Restore them from a copy"
         ) from error
 
 
 @contextmanager
-def _writer(location: Location) -> Iterator[icechunk.Repository]:
+def _writer(location: locations.Location) -> Iterator[icechunk.Repository]:
     """Open a repository to change it, while no other process of this machine does."""
     with _errors(f"{location} could not be changed"), _locked(location):
         yield _open_repository(location)
 
 
-def _locked(location: Location) -> AbstractContextManager[object]:
+def _locked(location: locations.Location) -> AbstractContextManager[object]:
     """Return the lock that keeps other processes of this machine from writing to a folder."""
     if not location.is_local:
         return nullcontext()
-    return lock_file(Path(location.path, _LOCK), busy=f"another run is changing {location}")
+    return conditional.lock_file(Path(location.path, _LOCK), busy=f"another run is changing {location}")
 
 
-def _sync_since(location: Location, begun: float) -> None:
+def _sync_since(location: locations.Location, begun: float) -> None:
     """Wait until all that was written to a repository since `begun` is on the disk."""
     for folder in (Path(location.path, name) for name in _FOLDERS):
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.stat().st_mtime > begun - 2:  # File systems round times, some to two seconds.
-                fsync_path(path)
+                locations.fsync_path(path)
         if folder.is_dir():
-            fsync_path(folder)
+            locations.fsync_path(folder)
 
 
-def _sync_branch(location: Location) -> None:
+def _sync_branch(location: locations.Location) -> None:
     """Wait until a folder's branches and tags are on the disk."""
     if location.is_local:
-        fsync_path(Path(location.path, REPOSITORY_FILE))
-        fsync_path(location.path)
+        locations.fsync_path(Path(location.path, locations.REPOSITORY_FILE))
+        locations.fsync_path(location.path)

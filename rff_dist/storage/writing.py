@@ -15,21 +15,15 @@ import numpy as np
 import zarr
 from zarr.core.sync import sync
 
-from rff_dist.data.columns import TEXT, check_values, is_text
-from rff_dist.data.memory import canonical_bytes, require_columns, require_numbers
+from rff_dist.data import memory
+from rff_dist.data.blocks import Block, cut_blocks
+from rff_dist.data.columns import TEXT, Column, check_values, is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage import conditional, datasets, generations, locations, output_places, repositories
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, native, read_rows
-from rff_dist.storage.binding import complete
-from rff_dist.storage.columns import ID
-from rff_dist.storage.conditional import overtaken
-from rff_dist.storage.datasets import ZarrDataset, open_dataset
-from rff_dist.storage.generations import LINE, LOADS, MANIFEST, NAME, Staged, begin, put_in_place
-from rff_dist.storage.leases import hold
+from rff_dist.storage.columns import ID, as_column
+from rff_dist.storage.groups import complete
 from rff_dist.storage.loads import describe_loads, with_load
-from rff_dist.storage.locations import DATASET_FILES, Location, exists, parse_location, store_errors
-from rff_dist.storage.output_places import check_output, stage
-from rff_dist.storage.repositories import Change, changing, create_repository, is_empty, is_versioned
-from rff_dist.storage.sources import RowBatch, column_names, read_source
 
 MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
@@ -74,7 +68,7 @@ def write_dataset(
     attributes: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     versioned: bool = False,
-) -> ZarrDataset:
+) -> datasets.ZarrDataset:
     """Write a dataset from arrays, frames or batches.
 
     Zarr arrays, Dask collections and batches are written piece by piece: memory holds at most a chunk or a
@@ -130,7 +124,7 @@ def write_dataset(
     feature_names = column_names(X) if feature_names is None else feature_names
     target_names = column_names(y) if target_names is None else target_names
     return write_batches(
-        parse_location(url),
+        locations.parse_location(url),
         batches,
         n_samples=n_samples,
         names=(feature_names, target_names),
@@ -158,27 +152,29 @@ def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
 
 
 def write_batches(
-    location: Location,
+    location: locations.Location,
     batches: Iterable[RowBatch],
     *,
     n_samples: int | None,
     names: tuple[Sequence[str] | None, Sequence[str] | None],
     attributes: Mapping[str, Any],
     how: Writing,
-    inputs: Sequence[Location] = (),
-) -> ZarrDataset:
+    inputs: Sequence[locations.Location] = (),
+) -> datasets.ZarrDataset:
     """Write batches as one dataset; the part of `write_dataset` that `ingest` and `generate_dataset` share.
 
     `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read after the
     last batch, so that a source can fill them in while it runs.
     """
     unchanged = "; what was there before is unchanged"
-    with ExitStack() as stack, store_errors(f"{location} could not be written", unchanged):
+    with ExitStack() as stack, locations.store_errors(f"{location} could not be written", unchanged):
         if location.is_remote:
             # The lease comes first here, so that nobody publishes between the look and the start.
-            stack.enter_context(hold(location, holder="a writer"))
-        check_output(location, overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
-        with hold(location, holder="a writer"), _new_group(location, how) as (group, change):
+            stack.enter_context(output_places.hold(location, holder="a writer"))
+        output_places.check_output(
+            location, overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES
+        )
+        with output_places.hold(location, holder="a writer"), _new_group(location, how) as (group, change):
             written, digest = _write(
                 location, group, batches, n_samples, names, attributes, how, versioned=change is not None
             )
@@ -187,7 +183,7 @@ def write_batches(
                 facts = {"change": "write", "n_before": 0, "n_after": n_after, "sha256": digest}
                 change.commit(how.message or f"write {n_after:,} rows", facts)
     dtypes = {name: array.dtype for name, array in written.arrays.items()}
-    return open_dataset(
+    return datasets.open_dataset(
         location.url,
         y=None if "y" in dtypes and is_text(dtypes["y"]) else "y",
         sample_weight="sample_weight" if "sample_weight" in dtypes else None,
@@ -195,34 +191,36 @@ def write_batches(
 
 
 @contextmanager
-def _new_group(location: Location, how: Writing) -> Iterator[tuple[zarr.Group, Change | None]]:
+def _new_group(
+    location: locations.Location, how: Writing
+) -> Iterator[tuple[zarr.Group, repositories.Change | None]]:
     """Create a group to be filled; at the end put it in its place, or discard it after an error.
 
     Yields the group, and the change to commit if versions are kept.
     """
-    if is_versioned(location):
-        with changing(location) as change:  # Readers keep the snapshot that they opened.
+    if repositories.is_versioned(location):
+        with repositories.changing(location) as change:  # Readers keep the snapshot that they opened.
             if not how.overwrite:
                 _refuse_commits(location)
             yield zarr.create_group(change.store, overwrite=True), change
         return
-    if how.versioned and location.is_remote and exists(location):
+    if how.versioned and location.is_remote and locations.exists(location):
         raise StorageError(
             f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset in one "
             "step; expected an unused name. Write there, and remove the old one"
         )
-    created: Change | None = None
+    created: repositories.Change | None = None
     if how.versioned:
-        staged = Staged(location, stage(location))
+        staged = generations.Staged(location, output_places.stage(location))
     else:
-        staged, group = begin(location, {MANIFEST: {"state": "writing"}})
+        staged, group = generations.begin(location, {generations.MANIFEST: {"state": "writing"}})
     try:
         if how.versioned:
-            created = create_repository(staged.place)
+            created = repositories.create_repository(staged.place)
             _refuse_commits(staged.place)
             group = zarr.create_group(created.store, overwrite=True)
         yield group, created
-        put_in_place(staged, overwrite=how.overwrite)
+        generations.put_in_place(staged, overwrite=how.overwrite)
     except BaseException:
         # An empty repository stays in an object store: the next writer may have begun in it by now.
         if not (how.versioned and staged.is_first):
@@ -230,14 +228,14 @@ def _new_group(location: Location, how: Writing) -> Iterator[tuple[zarr.Group, C
         raise
 
 
-def _refuse_commits(location: Location) -> None:
+def _refuse_commits(location: locations.Location) -> None:
     """Raise ConflictError if another writer, perhaps one that was taken for dead, has committed."""
-    if not is_empty(location):
-        raise overtaken(location)
+    if not repositories.is_empty(location):
+        raise conditional.overtaken(location)
 
 
 def _write(
-    location: Location,
+    location: locations.Location,
     group: zarr.Group,
     batches: Iterable[RowBatch],
     n_samples: int | None,
@@ -273,12 +271,12 @@ def _write(
         "n_samples": buffer.n_samples,
         "chunk_rows": buffer.chunk_rows,
         "sha256": digest,
-        LINE: [[buffer.n_samples, digest]],
+        generations.LINE: [[buffer.n_samples, digest]],
     }
     if versioned:
         loads = describe_loads(with_load([], buffer.n_samples))
-        manifest |= {NAME: uuid.uuid4().hex, LOADS: loads}
-    complete(group.store, buffer.arrays, {**found, MANIFEST: manifest}, place=location)
+        manifest |= {generations.NAME: uuid.uuid4().hex, generations.LOADS: loads}
+    complete(group.store, buffer.arrays, {**found, generations.MANIFEST: manifest}, place=location)
     return buffer, digest
 
 
@@ -354,7 +352,7 @@ class RowBuffer:
                     "which would lose digits; convert all batches to one dtype"
                 )
             value = value.astype(array.dtype, copy=False)
-            self.hashes[name].update(canonical_bytes(value))
+            self.hashes[name].update(memory.canonical_bytes(value))
             self.pending[name].append(value)
         self.n_samples += n_rows
         if self.n_samples - self.n_written >= self.chunk_rows:
@@ -406,24 +404,24 @@ def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
 
 
 def _as_inputs(values: np.ndarray, _: int) -> np.ndarray:
-    require_numbers("X", values)
+    memory.require_numbers("X", values)
     if values.ndim != 2:
         raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
-    require_columns(values.shape, "X")
+    memory.require_columns(values.shape, "X")
     return native(values)
 
 
 def _as_targets(values: np.ndarray, first_row: int) -> np.ndarray:
     if values.ndim == 1 and values.dtype.kind in "biuUTO":
         return _as_labels(values, "y", first_row)
-    require_numbers("y", values)
+    memory.require_numbers("y", values)
     if values.ndim not in (1, 2):
         raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
     return values.astype(np.float64, copy=False)
 
 
 def _as_weights(values: np.ndarray, _: int) -> np.ndarray:
-    require_numbers("sample_weight", values)
+    memory.require_numbers("sample_weight", values)
     if values.ndim != 1:
         raise DataError(f"sample_weight has shape {values.shape}; expected weights of 1 axis")
     return values.astype(np.float64)
@@ -450,3 +448,115 @@ _PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "groups": _as_groups,
     ID: lambda values, first_row: _as_labels(values, "the ids", first_row),
 }
+
+# -- turn what `write_dataset` is given into batches -----------------------------------------------
+
+
+type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
+
+
+def read_source(
+    X: Any, y: Any, sample_weight: Any, groups: Any, ids: Any = None
+) -> tuple[Iterator[RowBatch], int | None]:
+    """Return batches (X, y, sample_weight, groups, ids), missing parts None, and the number of rows if known.
+
+    Raises DataError if shapes or dtypes do not fit together; InvalidParameterError if X is an iterator and
+      another part is given.
+    """
+    if isinstance(X, Iterator):
+        if any(part is not None for part in (y, sample_weight, groups, ids)):
+            raise InvalidParameterError(
+                "X is an iterator, and y, sample_weight, groups or ids are given; yield (X, y) instead"
+            )
+        return X, None
+    for name, part in (("sample_weight", sample_weight), ("groups", groups)):
+        if y is None and part is not None:
+            raise DataError(f"{name} is given without y; only training rows have it. Give y too")
+    if _is_lazy(X):
+        return _lazy_batches([X, y, sample_weight, groups, ids]), None
+    given = {"y": y if _holds_labels(y) else None, "groups": groups, "ids": ids}
+    columns = {name: as_column(part, name=name) for name, part in given.items() if part is not None}
+    y = None if "y" in columns else y
+    dataset: datasets.ZarrDataset | memory.ArrayDataset
+    if isinstance(X, zarr.Array):
+        y, sample_weight = (
+            part if part is None or isinstance(part, zarr.Array) else np.asarray(part)
+            for part in (y, sample_weight)
+        )
+        dataset = datasets.dataset_from_arrays(X, y, sample_weight)
+    else:
+        dataset = memory.ArrayDataset(X, y, sample_weight)
+    for name, column in columns.items():
+        if column.n_samples != dataset.n_samples:
+            raise DataError(
+                f"{name} has {column.n_samples:_} rows and X {dataset.n_samples:_}; expected a row of {name} "
+                "for each row of X"
+            )
+    return _stored_batches(dataset, columns), dataset.n_samples
+
+
+def _holds_labels(y: Any) -> bool:
+    """Return whether y is a vector of text, integers or booleans: labels, which keep their type."""
+    values = y if isinstance(y, zarr.Array) else np.asarray(y)
+    return values.ndim == 1 and values.dtype.kind in "biuUTO"
+
+
+def column_names(values: Any) -> list[str] | None:
+    """Return the column names of a frame or a series; None for other values, or if a name is not text."""
+    # A Dask array has a `name` too, but it names the array's graph.
+    if not hasattr(values, "columns") and not (hasattr(values, "name") and hasattr(values, "to_frame")):
+        return None
+    names = list(values.columns) if hasattr(values, "columns") else [values.name]
+    return [str(name) for name in names] if all(isinstance(name, str) for name in names) else None
+
+
+def _stored_batches(
+    dataset: datasets.ZarrDataset | memory.ArrayDataset, columns: Mapping[str, Column]
+) -> Iterator[RowBatch]:
+    rows = dataset.chunk_rows if isinstance(dataset, datasets.ZarrDataset) else max(1, dataset.n_samples)
+    for block in cut_blocks(dataset.n_samples, rows, rows_per_block=rows) or [Block(0, 0, 0)]:
+        read = dataset.read(block)
+        y = read.y if read.y is None or not dataset.one_dimensional else read.y[:, 0]
+        found = {name: column.read(block) for name, column in columns.items()}
+        yield read.X, found.get("y", y), read.sample_weight, found.get("groups"), found.get("ids")
+
+
+def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
+    """Compute a Dask collection one block of rows at a time, with the matching rows of the other parts."""
+    n_blocks = _row_blocks(parts[0])
+    for name, part in zip(("y", "sample_weight", "groups", "ids"), parts[1:], strict=True):
+        if _is_lazy(part) and _row_blocks(part) != n_blocks:
+            raise DataError(
+                f"X has {n_blocks} blocks of rows and {name} {_row_blocks(part)}; "
+                "expected as many. Rechunk them alike"
+            )
+    start = 0
+    given = [part if part is None or _is_lazy(part) else np.asarray(part) for part in parts]
+    for i in range(n_blocks):
+        X = np.asarray(_block(given[0], i))
+        rows = slice(start, start + len(X))
+        yield X, *(None if part is None else _rows(part, i, rows) for part in given[1:])
+        start = rows.stop
+    lengths = [start if _is_lazy(part) else len(part) for part in given if part is not None]
+    if len(set(lengths)) > 1:
+        raise DataError(
+            f"Found input variables with inconsistent numbers of samples: {lengths}; "
+            "give as many rows of each"
+        )
+
+
+def _is_lazy(part: Any) -> bool:
+    return hasattr(part, "__dask_graph__")
+
+
+def _rows(part: Any, i: int, rows: slice) -> np.ndarray:
+    return np.asarray(_block(part, i)) if _is_lazy(part) else part[rows]
+
+
+def _row_blocks(collection: Any) -> int:
+    return int(collection.numblocks[0] if hasattr(collection, "numblocks") else collection.npartitions)
+
+
+def _block(collection: Any, i: int) -> Any:
+    blocks = collection.blocks if hasattr(collection, "blocks") else collection.partitions
+    return blocks[i].compute()

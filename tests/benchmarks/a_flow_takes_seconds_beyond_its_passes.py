@@ -19,7 +19,7 @@ start = time.time()
 from tests.plain import fit_ridge
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.ridge.model import write_model
+from rff_dist.ridge.models import write_model
 from rff_dist.storage.datasets import open_dataset
 imported = time.time()
 data, output, n_components = open_dataset(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from rff_dist import DaskEngine
 from rff_dist.data.blocks import Block, cut_blocks
-from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, plan_fit
+from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, plan_fit
 from tests import stub_workers
 from tests.benchmarks.simulation import Job, ScalingPoint, save_scaling, scale, simulate
 

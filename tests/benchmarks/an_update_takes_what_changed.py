@@ -17,18 +17,18 @@ from rich.table import Table
 
 from rff_dist.engines.progress import Event, PassFinished, PassStarted
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.ingest.generate import RandomRows, generate_dataset
-from rff_dist.jobs.fields import build
-from rff_dist.jobs.refresh import update_from
-from rff_dist.jobs.specs import Train, Update
-from rff_dist.jobs.steps import Runner, in_this_process
-from rff_dist.jobs.train import train
-from rff_dist.ridge.model import read_model
+from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import changed_rows, open_dataset
 from rff_dist.storage.writing import Writing
+from rff_dist.workbench.jobs.fields import build
+from rff_dist.workbench.jobs.refresh import update_from
+from rff_dist.workbench.jobs.specs import Train, Update
+from rff_dist.workbench.jobs.steps import Runner, in_this_process
+from rff_dist.workbench.jobs.train import train
+from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
 N_SAMPLES, N_FEATURES, CHUNK_ROWS = 1_000_000, 32, 2**14
 N_COMPONENTS = (512, 2048)

@@ -11,7 +11,7 @@ from scipy.linalg import cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
 from rff_dist.numerics.cholesky import solve_cholesky
-from rff_dist.numerics.normal_equations import NormalEquations
+from rff_dist.numerics.solution import NormalEquations
 from tests.benchmarks.measure import seconds
 
 ROUNDS = 3

@@ -34,7 +34,7 @@ def run(console: Console, folder: Path) -> None:
     for arguments in commands_of(text):
         if arguments[0] == "ingest":
             write_sales(folder, *next(nights))
-        command = [sys.executable, "-m", "rff_dist.cli", *arguments]
+        command = [sys.executable, "-m", "rff_dist.workbench.cli", *arguments]
         environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         work = partial(subprocess.run, command, cwd=folder, env=environment, check=True, capture_output=True)
         before = cpu_seconds()

@@ -21,9 +21,9 @@ from rich.table import Table
 from scipy.linalg import LinAlgWarning
 
 from rff_dist import Matern, RFFRidge
+from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, measure_gflops, plan_fit
 from rff_dist.numerics.machine import available_cores
 from rff_dist.products.choice import rate_for
-from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, measure_gflops, plan_fit
 from tests.benchmarks.measure import seconds
 
 N_SAMPLES, N_FEATURES = 36_000, 8

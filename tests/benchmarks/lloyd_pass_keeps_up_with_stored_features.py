@@ -36,7 +36,7 @@ _OURS = (
     + """
 import operator
 from rff_dist import SerialEngine
-from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.kmeans.lloyd_pass import Centres, ClusterGrid, fraction_bits_for
 from rff_dist.kmeans.lloyd_pass import sum_clusters
 engine, blocks = SerialEngine(), blocks_of(dataset)
 grid = ClusterGrid(fraction_bits_for(dataset.n_samples))
@@ -87,7 +87,7 @@ _FITS = (
     + """
 from rff_dist import SerialEngine
 from rff_dist.kmeans import fit as kmeans
-from rff_dist.kmeans.options import LloydOptions
+from rff_dist.kmeans.starts import LloydOptions
 def fit(n_init):
     start = time.perf_counter()
     lloyd = LloydOptions(n_clusters, n_init=n_init, max_iter=int(sys.argv[5]), tol=0.0)
@@ -144,7 +144,7 @@ _STARTS = (
     + """
 from rff_dist import SerialEngine
 from rff_dist.kmeans import fit as kmeans
-from rff_dist.kmeans.options import LloydOptions
+from rff_dist.kmeans.starts import LloydOptions
 from sklearn.cluster import kmeans_plusplus
 from sklearn.metrics import pairwise_distances_argmin_min
 seed = int(sys.argv[5])

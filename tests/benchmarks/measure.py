@@ -15,9 +15,9 @@ from scipy.linalg import blas
 from threadpoolctl import threadpool_limits
 
 from rff_dist.engines.progress import BlockDone, Event, PassFinished
-from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.writing import Writing
+from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
 VECTOR_INSTRUCTIONS = (
     "avx2",

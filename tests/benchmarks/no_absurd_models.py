@@ -20,8 +20,8 @@ from scipy.linalg import LinAlgWarning
 
 from rff_dist import RFFRidge
 from rff_dist.data.blocks import Block, Rows
+from rff_dist.fitting.predicting import LinearModel, predict_rows
 from rff_dist.numerics.eigen import RidgeSpectrum, decompose
-from rff_dist.ridge.linear_model import LinearModel, predict_rows
 
 WANTED = 1.1  # times the error of the best alpha of the grid
 CHANCE = 2.0  # standard errors by which chance may exceed that

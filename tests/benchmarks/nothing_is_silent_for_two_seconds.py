@@ -91,4 +91,4 @@ def told_in_quiet(command: str, folder: Path) -> str:
 
 def words_of(command: str) -> list[str]:
     """Return what the system is to run."""
-    return [sys.executable, "-m", "rff_dist.cli", *shlex.split(command)]
+    return [sys.executable, "-m", "rff_dist.workbench.cli", *shlex.split(command)]

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from rff_dist import Matern, Nystrom, SerialEngine
 from rff_dist.features import for_dataset
-from rff_dist.features.options import KernelFeatures
+from rff_dist.features.for_dataset import KernelFeatures
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.machine import available_cores
 from rff_dist.statistics import passes

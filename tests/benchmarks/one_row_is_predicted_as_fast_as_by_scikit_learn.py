@@ -68,7 +68,7 @@ def run(console: Console, folder: Path) -> None:
         words = [
             sys.executable,
             "-m",
-            "rff_dist.cli",
+            "rff_dist.workbench.cli",
             "predict",
             name,
             "row",

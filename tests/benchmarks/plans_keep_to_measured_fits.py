@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from rff_dist import DaskEngine, Gaussian, open_dataset, write_dataset
-from rff_dist.costs.rates import measure_rates
-from rff_dist.costs.times import predict
 from rff_dist.data.blocks import Dataset
+from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sums, measure_gflops, plan_fit
 from rff_dist.numerics.machine import available_cores
-from rff_dist.ridge.plan import Machines, Plan, PlannedFit, Sums, measure_gflops, plan_fit
+from rff_dist.workbench.jobs.costs import measure_rates, predict
 from tests.kill_schedules import worker_processes
 from tests.plain import fit_ridge
 

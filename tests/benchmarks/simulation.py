@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.costs.rates import Rates
-from rff_dist.report import MUTED, figure_of, plain_axes
-from rff_dist.ridge.plan import Plan
+from rff_dist.fitting.plan import Plan
+from rff_dist.workbench.jobs.costs import Rates
+from rff_dist.workbench.page.pictures import MUTED, figure_of, plain_axes
 
 # Longest time in seconds that a message is on its way. Without such delays workers that began together would
 # stay in step for ever.

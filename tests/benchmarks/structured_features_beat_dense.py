@@ -9,7 +9,7 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from rff_dist import draw_feature_map
-from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.maps import FeatureMap
 from tests.benchmarks.measure import seconds
 
 ROWS = 4096

@@ -9,20 +9,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from rff_dist.data import cut
+from rff_dist.data import blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs.fields import build
-from rff_dist.jobs.forget import forget
-from rff_dist.jobs.publishing import publish
-from rff_dist.jobs.refresh import find_lacking, update_from
-from rff_dist.jobs.specs import Forget, Update
-from rff_dist.jobs.steps import in_this_process
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge import update
-from rff_dist.ridge.merge import merge, refit_on
-from rff_dist.ridge.model import read_model
+from rff_dist.living import update
+from rff_dist.living.merge import merge, refit_on
+from rff_dist.models.versions import RegisteredModel
+from rff_dist.ridge.models import read_model
 from rff_dist.statistics import accumulate, passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
@@ -30,6 +24,11 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import other_snapshots, roll_back
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.fields import build
+from rff_dist.workbench.jobs.forget import forget
+from rff_dist.workbench.jobs.refresh import find_lacking, update_from
+from rff_dist.workbench.jobs.specs import Forget, Update
+from rff_dist.workbench.jobs.steps import in_this_process, publish
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)
@@ -43,7 +42,7 @@ class LivingData(RuleBasedStateMachine):
     def begin(self):
         self.patched = pytest.MonkeyPatch()
         # Many blocks and tiles of few rows, so that most of them stay.
-        self.patched.setattr(cut, "MIN_BLOCK_ROWS", BLOCK)
+        self.patched.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK)
         for module in (accumulate, update):
             self.patched.setattr(module, "tile_rows", lambda _: TILE)
         self.folder = tempfile.TemporaryDirectory()

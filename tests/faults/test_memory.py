@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.storage.writing import Writing
+from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 from tests.processes import environment_of_all_cores
 
 pytestmark = pytest.mark.faults("F14")
@@ -26,7 +26,7 @@ SCRIPT = """
 import json, sys
 from rff_dist import RFFRidge, SerialEngine, open_dataset
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.plan import Sums, check_plan
+from rff_dist.fitting.plan import Sums, check_plan
 
 url, output = sys.argv[1:3]
 n_components, alpha, length_scale, cv = (json.loads(argument) for argument in sys.argv[3:])
@@ -119,7 +119,7 @@ LLOYD = """
 import json, sys
 from rff_dist import Gaussian, SerialEngine, draw_feature_map, open_dataset
 from rff_dist.kmeans import fit as kmeans, starts as kmeans_starts
-from rff_dist.kmeans.options import LloydOptions
+from rff_dist.kmeans.starts import LloydOptions
 
 def peak():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))

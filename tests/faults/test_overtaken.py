@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 
 from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError
-from rff_dist.jobs.cluster import cluster
-from rff_dist.jobs.options import ClusterFeatures, Lloyd, Source, WeightedSource
-from rff_dist.jobs.score import predict
-from rff_dist.jobs.specs import Clustering, Predict
-from rff_dist.jobs.steps import in_this_process
-from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge.model import write_model
-from rff_dist.storage import leases, output_places
-from rff_dist.storage.files import find_object
-from rff_dist.storage.leases import hold
+from rff_dist.models.versions import RegisteredModel
+from rff_dist.ridge.models import write_model
+from rff_dist.storage import output_places
+from rff_dist.storage import output_places as leases
+from rff_dist.storage.documents import find_object
 from rff_dist.storage.locations import parse_location
+from rff_dist.storage.output_places import hold
 from rff_dist.storage.records import peek_record, read_record
+from rff_dist.workbench.jobs.cluster import cluster
+from rff_dist.workbench.jobs.options import ClusterFeatures, Lloyd, Source, WeightedSource
+from rff_dist.workbench.jobs.predict import predict
+from rff_dist.workbench.jobs.specs import Clustering, Predict
+from rff_dist.workbench.jobs.steps import in_this_process
 from tests.faults.works import (
     ENGINE,
     fit,

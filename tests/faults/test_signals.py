@@ -26,7 +26,15 @@ def folder(tmp_path, monkeypatch):
 
 def start_long_fit(folder, *, until):
     """Start a fit that would take minutes, wait for a line of its progress, and find its processes."""
-    command = [sys.executable, "-m", "rff_dist.cli", "fit", folder / "data.zarr", folder / "stopped", *PLAIN]
+    command = [
+        sys.executable,
+        "-m",
+        "rff_dist.workbench.cli",
+        "fit",
+        folder / "data.zarr",
+        folder / "stopped",
+        *PLAIN,
+    ]
     command += ["--components", "8192", "--alpha", "1", "--workers", "1", "--threads", "1"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

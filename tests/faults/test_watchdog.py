@@ -17,7 +17,7 @@ from rff_dist import write_dataset
 from rff_dist.engines import dask_pass
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, PassMerging
-from rff_dist.ridge.model import read_model
+from rff_dist.ridge.models import read_model
 from tests.command_line import run
 from tests.dask_processes import run_dask
 from tests.faults.test_waiting import Wire, in_a_hurry  # noqa: F401  # a fixture

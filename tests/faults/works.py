@@ -20,26 +20,25 @@ from typing import Any
 import numpy as np
 
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs import refresh
-from rff_dist.jobs.fields import build
-from rff_dist.jobs.options import Source
-from rff_dist.jobs.publishing import publish as publish_model
-from rff_dist.jobs.score import predict
-from rff_dist.jobs.specs import Predict, Update
-from rff_dist.jobs.steps import in_this_process
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge.model import RidgeModel, read_model, write_model
+from rff_dist.models.versions import RegisteredModel
+from rff_dist.ridge.models import RidgeModel, read_model, write_model
 from rff_dist.storage import appending
 from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.contents import read_arrays
 from rff_dist.storage.corrections import convert_dataset, replace_rows
-from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.datasets import open_dataset, read_arrays
 from rff_dist.storage.locations import exists, parse_location
 from rff_dist.storage.output_places import is_unfinished
 from rff_dist.storage.records import read_record, write_record
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs import refresh
+from rff_dist.workbench.jobs.fields import build
+from rff_dist.workbench.jobs.options import Source
+from rff_dist.workbench.jobs.predict import predict
+from rff_dist.workbench.jobs.specs import Predict, Update
+from rff_dist.workbench.jobs.steps import in_this_process
+from rff_dist.workbench.jobs.steps import publish as publish_model
 from tests.plain import fit_ridge
 from tests.versions import publish, whole
 

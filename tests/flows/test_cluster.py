@@ -18,18 +18,18 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, PlanError, StorageError
 from rff_dist.flows.cluster import ClusterParameters, cluster
 from rff_dist.flows.running import lend_engine
-from rff_dist.jobs import publishing
-from rff_dist.kmeans import choosing_k
+from rff_dist.kmeans import fit
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
-from rff_dist.kmeans.model import read_any
-from rff_dist.kmeans.options import ClusterSpace, LloydOptions
-from rff_dist.registry.versions import RegisteredModel
+from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
+from rff_dist.models.kinds import read_any
+from rff_dist.models.versions import RegisteredModel
 from rff_dist.statistics import inspection
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs import steps
 from tests.flows.test_train import task_runs
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
@@ -143,7 +143,7 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
         kmeans.fit(dataset, space, LloydOptions(number, seed=3), engine=SerialEngine(1))
         for number in (2, 4, 6)
     ]
-    expected = choosing_k.compare(dataset, alone, seed=3)
+    expected = fit.compare(dataset, alone, seed=3)
     assert result["candidates"] == expected.rows
     assert result["digest"] == expected.best.digest() == read_any(places["model"]).digest()
     assert read_any(places["model"]).card["candidates"] == expected.rows
@@ -184,7 +184,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(
-        *((publishing, breaks) if breaks == "write" else (kmeans_labels.StagedLabels, breaks)), fail
+        *((steps, breaks) if breaks == "write" else (kmeans_labels.StagedLabels, breaks)), fail
     )
     with lend_engine(SerialEngine(1)), pytest.raises(StorageError, match="the disk is full") as failure:
         cluster(**parameters.model_copy(update=places).model_dump())

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge.model import read_model
+from rff_dist.models.versions import RegisteredModel
+from rff_dist.ridge.models import read_model
 from rff_dist.storage.datasets import open_dataset
 from tests.pages import read_blocks
 from tests.system import Process, System, answers, free_port, wait_for

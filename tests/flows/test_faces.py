@@ -13,8 +13,6 @@ from prefect.logging import disable_run_logger
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from rff_dist.cli.options import SpecOptions, flags_of
-from rff_dist.cli.program import app
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, OutputExistsError, StorageError
 from rff_dist.flows import cluster as cluster_flow
@@ -24,20 +22,22 @@ from rff_dist.flows import refresh as refresh_flow
 from rff_dist.flows import train as train_flow
 from rff_dist.flows import tune as tune_flow
 from rff_dist.flows.running import Form, lend_engine
-from rff_dist.jobs import publishing
-from rff_dist.jobs.cluster import cluster
-from rff_dist.jobs.fields import build, options_of
-from rff_dist.jobs.ingest import append
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.refresh import update
-from rff_dist.jobs.score import predict
-from rff_dist.jobs.specs import Clustering, Ingest, Predict, Train, Tune, Update
-from rff_dist.jobs.steps import in_this_process
-from rff_dist.jobs.train import train
-from rff_dist.ridge.model import read_model
+from rff_dist.ridge.models import read_model
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.cli.options import SpecOptions, flags_of
+from rff_dist.workbench.cli.program import app
+from rff_dist.workbench.jobs import steps
+from rff_dist.workbench.jobs.cluster import cluster
+from rff_dist.workbench.jobs.fields import build, options_of
+from rff_dist.workbench.jobs.ingest import append
+from rff_dist.workbench.jobs.options import Where
+from rff_dist.workbench.jobs.predict import predict
+from rff_dist.workbench.jobs.refresh import update
+from rff_dist.workbench.jobs.specs import Clustering, Ingest, Predict, Train, Tune, Update
+from rff_dist.workbench.jobs.steps import in_this_process
+from rff_dist.workbench.jobs.train import train
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
@@ -374,14 +374,14 @@ def test_an_error_is_the_same_by_every_face(folder, tmp_path):
 
 
 def test_a_command_keeps_what_it_trained_where_it_cannot_be_published(folder, tmp_path, monkeypatch):
-    write = publishing.write
+    write = steps.write
 
     def fail(model, url, **options):
         if str(url).endswith("/model"):
             raise StorageError("the disk is full")
         write(model, url, **options)
 
-    monkeypatch.setattr(publishing, "write", fail)
+    monkeypatch.setattr(steps, "write", fail)
     told = by_command(JOBS[Train], [folder / "data.zarr", tmp_path / "model"], SMALL_FLAGS)["error"]
     [kept] = tmp_path.glob(".model.run-*/trained-model")
     assert f"the trained model is kept at {kept}" in told["message"]

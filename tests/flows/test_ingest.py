@@ -20,9 +20,9 @@ from rff_dist.flows.ingest import IngestParameters, ingest
 from rff_dist.flows.predict import PredictParameters, predict
 from rff_dist.flows.running import lend_engine
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.registry.versions import RegisteredModel
+from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.model import read_model, write_model
+from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset

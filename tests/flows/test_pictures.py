@@ -10,8 +10,8 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.flows.common import show_choice
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.report import save_choice
-from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.models import RidgeModel
+from rff_dist.workbench.page.pictures import save_choice
 from tests.plain import fit_ridge
 
 pytestmark = pytest.mark.flows

@@ -17,16 +17,16 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import FingerprintMismatchError, InvalidParameterError, OutputBusyError
 from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import lend_engine
-from rff_dist.jobs import refresh as steps
-from rff_dist.jobs.publishing import publish
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge.model import read_model
+from rff_dist.models.versions import RegisteredModel
+from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.leases import hold
+from rff_dist.storage.output_places import hold
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs import refresh as steps
+from rff_dist.workbench.jobs.steps import publish
 from tests.plain import fit_ridge
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
@@ -160,7 +160,7 @@ def test_a_window_moves_with_the_nights(parameters):
 
 
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.opening.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
     others = parameters.model_copy(update={"data": str(tmp_path / "other.zarr")})
     with disable_run_logger(), pytest.raises(FingerprintMismatchError, match="begins with others"):

@@ -47,9 +47,9 @@ from rff_dist.flows.running import (
 )
 from rff_dist.flows.train import TrainParameters, train
 from rff_dist.flows.tune import tune
-from rff_dist.jobs.options import Where
-from rff_dist.storage.leases import hold
+from rff_dist.storage.output_places import hold
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.options import Where
 from tests.flows.test_train import flow_run, task_runs
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
@@ -305,7 +305,7 @@ def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp
 
 
 def test_a_second_run_is_refused_before_a_cluster_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.opening.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     parameters = write_problem(tmp_path)
     refused: list[Exception] = []
 

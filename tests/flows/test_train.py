@@ -26,30 +26,30 @@ from pydantic import ValidationError
 
 from rff_dist import flows
 from rff_dist.classify import fit as classification
-from rff_dist.data import cut
-from rff_dist.data.folds import GroupFolds
+from rff_dist.data import blocks
+from rff_dist.data.folding import GroupFolds
 from rff_dist.data.labelled import GroupedDataset
-from rff_dist.engines import kept
+from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterLostError, DataError, InvalidParameterError, OutputExistsError
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.fitting.options import RidgeOptions
 from rff_dist.flows import running
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.train import TrainParameters, train
-from rff_dist.jobs.fits import Fit
-from rff_dist.jobs.specs import Train
 from rff_dist.kernels.explicit import Linear
-from rff_dist.kernels.find import KERNELS, find_kernel
+from rff_dist.kernels.names import KERNELS, find_kernel
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import fit as ridge
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.model import RidgeModel, read_model
-from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.models import RidgeModel, read_model
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.ledger import FileLedger
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.fits import Fit
+from rff_dist.workbench.jobs.specs import Train
 from tests.plain import fit_labels
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 from tests.stopped_jobs import Eager
@@ -339,8 +339,8 @@ def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(t
 
 def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "RETRY_DELAYS_S", (0.0, 0.0))
-    monkeypatch.setattr(cut, "MIN_BLOCK_ROWS", 500)
-    monkeypatch.setattr(kept, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(blocks, "MIN_BLOCK_ROWS", 500)
+    monkeypatch.setattr(resuming, "LEAST_SHARE", 0.0)
     monkeypatch.setattr(FileLedger, "seconds", Eager.seconds)
     n_done, resumed, original = 0, [], ZarrDataset.read
 
@@ -389,7 +389,7 @@ def test_lent_engine_is_not_combined_with_parameters_of_another(run):
 
 
 def test_model_that_exists_is_refused_before_a_cluster_starts(run, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.opening.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
         train.fn(**run.parameters.model_dump())
 

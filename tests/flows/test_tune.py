@@ -17,13 +17,13 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.tune import TuneParameters, tune
-from rff_dist.jobs import publishing
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.candidates import make_candidates
-from rff_dist.ridge.model import read_model
+from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs import steps
 from tests.flows.test_train import task_runs
 from tests.plain import search_plain
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
@@ -105,14 +105,14 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
 
 
 def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monkeypatch):
-    write_model = publishing.write
+    write_model = steps.write
 
     def fail_at_the_output(model, url, **options):
         if str(url).endswith("/elsewhere"):
             raise StorageError("the disk is full")
         write_model(model, url, **options)
 
-    monkeypatch.setattr(publishing, "write", fail_at_the_output)
+    monkeypatch.setattr(steps, "write", fail_at_the_output)
     update = {"model": str(tmp_path / "elsewhere"), "test": None, "kernels": ["gaussian"]}
     with lend_engine(SerialEngine(1)):
         state = tune(**problem.model_copy(update=update).model_dump(), return_state=True)

@@ -15,12 +15,11 @@ import pytest
 from pyarrow import parquet
 
 from rff_dist import load_model
-from rff_dist.data.folds import folds_from_dict
+from rff_dist.data.folding import folds_from_dict
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs.refresh import read_refusals
-from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge.model import read_model
-from rff_dist.ridge.options import Penalty
+from rff_dist.fitting.options import Penalty
+from rff_dist.models.versions import RegisteredModel
+from rff_dist.ridge.models import read_model
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation
@@ -29,6 +28,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.refresh import read_refusals
 from tests.s3_server import SECRET_KEY
 from tests.system import RUN_S, System, deploy, missing_programs, run_system
 
@@ -283,7 +283,9 @@ def test_bad_batch_is_kept_out_by_the_gate_with_the_reason(gated, place, system)
 
 @pytest.fixture(scope="module")
 def rolled_back(system: System, gated: dict[str, Any], place: Place) -> str:
-    return system.run("rff_dist.cli", "models", "rollback", place.model, "--reason", "the mean has moved")
+    return system.run(
+        "rff_dist.workbench.cli", "models", "rollback", place.model, "--reason", "the mean has moved"
+    )
 
 
 def test_rollback_gives_readers_the_version_before(rolled_back, place):

@@ -18,9 +18,9 @@ from rff_dist import (
     open_dataset,
     write_dataset,
 )
-from rff_dist.data import cut
+from rff_dist.data import blocks as cut
 from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
-from rff_dist.data.folds import HashFolds
+from rff_dist.data.folding import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out

@@ -10,7 +10,7 @@ import pytest
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document
 
-RFF_DIST = [sys.executable, "-m", "rff_dist.cli"]
+RFF_DIST = [sys.executable, "-m", "rff_dist.workbench.cli"]
 pytestmark = pytest.mark.distributed
 
 

@@ -18,8 +18,8 @@ import pytest
 from rff_dist.data.blocks import Block
 from rff_dist.engines import dask_cluster
 from rff_dist.engines.cluster import TLS_VARIABLES, Cluster, TLSFiles
+from rff_dist.engines.connecting import open_engine
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.opening import open_engine
 from rff_dist.errors import ClusterError, ClusterUnavailableError
 from tests.engine_contract import unit_blocks
 

@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
-from rff_dist.data.row_parts import RowParts
+from rff_dist.data.blocks import Block, BlockTask, RowParts, Rows, cut_blocks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.engines.serial import SerialEngine

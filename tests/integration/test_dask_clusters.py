@@ -75,14 +75,14 @@ def command(pid: int) -> list[str]:
 
 def assert_one_block_at_a_time(engine: DaskEngine) -> None:
     def running_together(block: Block, _: object) -> tuple[int, int]:
-        from rff_dist.numerics import threads
+        from rff_dist.numerics import machine
 
         worker = distributed.get_worker()
         worker.running = getattr(worker, "running", 0) + 1
         time.sleep(0.02)
         seen = worker.running
         worker.running -= 1
-        return seen, threads.threads_in_use.get()
+        return seen, machine.threads_in_use.get()
 
     assert engine.map_reduce(running_together, unit_blocks(10), None, combine=max) == (1, 2)
 

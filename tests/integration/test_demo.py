@@ -12,10 +12,10 @@ from matplotlib.image import imread
 from rich.console import Console
 from sklearn.datasets import load_sample_image
 
-from rff_dist.demo import LENGTH_SCALES, run_demo
 from rff_dist.errors import InvalidParameterError
-from rff_dist.ridge.model import read_model
+from rff_dist.ridge.models import read_model
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.workbench.demo import LENGTH_SCALES, run_demo
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [

@@ -13,7 +13,7 @@ SCRIPT = """
 import json, time
 import numpy as np
 from rff_dist import Gaussian, RFFRidge, SerialEngine
-from rff_dist.ridge.plan import Sums, check_plan
+from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.data.memory import ArrayDataset
 
 n, n_components, alpha = 6_000, 16_384, 1e-2
@@ -79,7 +79,7 @@ WORKERS = """
 import json, sys
 import numpy as np
 from rff_dist import DaskEngine, Gaussian, accumulate, draw_feature_map, write_dataset
-from rff_dist.ridge.plan import Sums, check_plan
+from rff_dist.fitting.plan import Sums, check_plan
 
 def peak():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))

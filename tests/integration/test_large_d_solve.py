@@ -15,7 +15,7 @@ import json, os, time
 os.sched_getaffinity = lambda _: {0, 1}
 import numpy as np
 from rff_dist.numerics.cholesky import solve_cholesky
-from rff_dist.numerics.normal_equations import NormalEquations
+from rff_dist.numerics.solution import NormalEquations
 
 n, rank, alpha = 16_384, 32, 3.0
 rng = np.random.default_rng(0)

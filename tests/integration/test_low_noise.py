@@ -11,8 +11,8 @@ from scipy.linalg import LinAlgWarning
 from threadpoolctl import threadpool_limits
 
 from rff_dist import Gaussian, draw_feature_map
-from rff_dist.products import float64
-from rff_dist.ridge.options import Penalty
+from rff_dist.fitting.options import Penalty
+from rff_dist.products import protocol
 from rff_dist.ridge.solve import solve
 from tests.plain import plain_ridge
 
@@ -115,7 +115,7 @@ def test_float32_products_would_fail_here(problem, fitted, monkeypatch):
     # The problem tells the mistake from the method. Measured with 1,024 components and length scale 6:
     # float64 0.0638 (QR 0.0636), float32 0.0718, GCV 0.0549 and 0.0708, and a Gram with the eigenvalue
     # -4e-5, which the solver reports and cuts off; at 2,048 components and without that 0.48.
-    monkeypatch.setattr(float64, "np", Float32Products())
+    monkeypatch.setattr(protocol, "np", Float32Products())
     with (
         pytest.warns(UserWarning, match="the rounding error of Z'Z"),
         pytest.warns(LinAlgWarning, match="negative eigenvalue .*was it summed in float32"),

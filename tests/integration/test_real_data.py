@@ -15,9 +15,9 @@ import pytest
 from rff_dist import Matern, SerialEngine
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.fitting.predicting import LinearModel, predict_rows
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.uncertainty import LEVELS
 from tests.plain import plain_ridge
 

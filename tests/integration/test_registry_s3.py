@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rff_dist.errors import NoSuchVersionError, OutputExistsError, StorageError
-from rff_dist.registry.versions import RegisteredModel, Registry
+from rff_dist.models.versions import RegisteredModel, Registry
 from rff_dist.storage.records import read_record, write_record
 from tests.s3_server import serve_s3
 from tests.versions import publish, whole

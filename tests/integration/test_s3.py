@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rff_dist.data.blocks import Block
-from rff_dist.engines import kept
+from rff_dist.engines import resuming
 from rff_dist.engines.progress import BlockDone, PassResumed
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError, StorageError
@@ -17,11 +17,10 @@ from rff_dist.statistics.passes import accumulate
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.conditional import create_bytes
-from rff_dist.storage.contents import list_arrays
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.leases import hold
+from rff_dist.storage.datasets import list_arrays, open_dataset
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.storage.locations import list_names, open_store, parse_location, read_bytes
+from rff_dist.storage.output_places import hold
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import read_record, write_record
 from rff_dist.storage.writing import write_dataset
@@ -443,7 +442,7 @@ def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(fitted, ser
 
 
 def test_a_stopped_pass_goes_on_where_its_objects_are_as_they_were(server, monkeypatch):
-    monkeypatch.setattr(kept, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(resuming, "LEAST_SHARE", 0.0)
     url, rng = server.url("stopped"), np.random.default_rng(0)
     rows = rng.standard_normal((3 * 16_384, 2))
     write_dataset(f"{url}/data.zarr", rows, rows[:, 0], chunk_rows=16_384)

@@ -18,22 +18,20 @@ from sklearn.inspection import partial_dependence as sklearn_dependence
 from sklearn.inspection import permutation_importance as sklearn_importance
 from sklearn.linear_model import Ridge
 
-from rff_dist.costs import clock
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines import clock
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs.fits import JobData
-from rff_dist.jobs.judging import compare_left_out
-from rff_dist.page import columns
-from rff_dist.page.columns import partial_dependence, permutation_importance
-from rff_dist.page.content import Page
-from rff_dist.page.markdown import to_markdown
-from rff_dist.page.sample import sample_data
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.fitting.predicting import predict_rows
 from rff_dist.ridge import fit as ridge
-from rff_dist.ridge.linear_model import predict_rows
-from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.text import number
+from rff_dist.workbench.jobs.fits import JobData
+from rff_dist.workbench.jobs.judging import compare_left_out
+from rff_dist.workbench.page import columns
+from rff_dist.workbench.page.columns import partial_dependence, permutation_importance, sample_data
+from rff_dist.workbench.page.content import Page, to_markdown
 from tests.command_line import PLAIN, document, run
 from tests.tables import ingest
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rff_dist import report
-from rff_dist.data.folds import HashFolds, TimeFolds
+from rff_dist.data.folding import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
-from rff_dist.report import (
+from rff_dist.selection.cross_validation import CrossValidation
+from rff_dist.workbench.page import pictures
+from rff_dist.workbench.page.pictures import (
     AlphaPath,
     ErrorSeries,
     Panel,
@@ -18,7 +19,6 @@ from rff_dist.report import (
     save_cross_validation,
     save_error_curve,
 )
-from rff_dist.selection.cross_validation import CrossValidation
 
 
 def plain(red, green, blue):
@@ -62,7 +62,7 @@ def test_place_that_cannot_be_written_is_a_storage_error(tmp_path):
 
 
 def test_no_figure_is_kept_in_a_global_state():
-    code = "import sys, rff_dist.report; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, rff_dist.workbench.page.pictures; sys.exit('matplotlib.pyplot' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -152,7 +152,7 @@ def test_each_path_of_alpha_is_a_panel_and_gaps_do_no_harm(tmp_path):
 
 
 def test_clusters_differ_in_colour_or_shape_and_neighbours_in_colour():
-    looks = [report._look(i) for i in range(42)]
+    looks = [pictures._look(i) for i in range(42)]
     assert len(set(looks)) == 42
     assert all(one[0] != other[0] for one, other in itertools.pairwise(looks))
 
@@ -169,8 +169,8 @@ def test_all_candidates_are_drawn_the_best_on_top():
         }
         for i, error in enumerate(errors)
     ]
-    axes = report.figure_of(4, 4).subplots()
-    report._draw_candidates(axes, sorted(rows, key=lambda one: one["score"]), 4)
+    axes = pictures.figure_of(4, 4).subplots()
+    pictures._draw_candidates(axes, sorted(rows, key=lambda one: one["score"]), 4)
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == [f"gaussian, width {i}, D = 64" for i in (1, 2, 3, 0)]
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # downwards

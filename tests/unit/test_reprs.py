@@ -7,8 +7,8 @@ import pytest
 
 import rff_dist
 from rff_dist import RFFPCA, Gaussian, KernelKMeans, RFFKMeans, RFFSampler, SerialEngine, draw_feature_map
-from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kinds import _KINDS
+from rff_dist.features.maps import FeatureMap
 from tests.plain import plain_classifier, plain_ridge
 
 KERNELS = ["gaussian", "linear", "min:lower=0,upper=1", "polynomial", "gaussian + 0.5 * linear"]

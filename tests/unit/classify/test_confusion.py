@@ -4,11 +4,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import metrics
 
 from rff_dist import Gaussian, draw_feature_map
-from rff_dist.classify.confusion import count_classes
-from rff_dist.classify.predict import judge_rows
+from rff_dist.classify.predict import count_classes, judge_rows
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError
-from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.fitting.predicting import LinearModel
 
 
 def rows(weighted, n_samples=200, n_classes=3):

@@ -17,10 +17,10 @@ from rff_dist.classify.losses import LOSSES, LossState, sum_loss
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
+from rff_dist.fitting.predicting import LinearModel
+from rff_dist.numerics.machine import using_threads
 from rff_dist.numerics.minimize import PenalizedLoss, minimize_loss
-from rff_dist.numerics.normal_equations import NormalEquations
-from rff_dist.numerics.threads import using_threads
-from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.numerics.solution import NormalEquations
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(n_threads=1)

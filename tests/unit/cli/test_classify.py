@@ -9,7 +9,7 @@ from sklearn import metrics
 
 from rff_dist import load_model
 from rff_dist.data.blocks import Block
-from rff_dist.ridge.model import read_model, write_model
+from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset

@@ -10,9 +10,9 @@ from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans.model import read_any
-from rff_dist.kmeans.options import ClusterSpace, LloydOptions
-from rff_dist.ridge.model import read_model
+from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
+from rff_dist.models.kinds import read_any
+from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.records import read_record, write_record
 from tests.command_line import document, run

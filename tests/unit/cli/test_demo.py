@@ -6,7 +6,7 @@ from tests.command_line import document, run
 
 
 def test_demo_hands_its_options_on_and_shows_its_result(tmp_path, monkeypatch):
-    demo = pytest.importorskip("rff_dist.demo")
+    demo = pytest.importorskip("rff_dist.workbench.demo")
     calls = []
 
     def run_demo(output, **options):

@@ -13,9 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rff_dist.cli import doctor
 from rff_dist.products import choice
 from rff_dist.products.choice import MeasuredWays
+from rff_dist.workbench.cli import doctor
 from tests.command_line import document, run
 
 

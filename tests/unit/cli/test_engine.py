@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rff_dist.engines.dask_cluster import spare_children_ctrl_c
-from rff_dist.jobs.options import Where
+from rff_dist.workbench.jobs.options import Where
 from tests.command_line import refusal
 
 

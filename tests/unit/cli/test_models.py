@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rff_dist.cli import models
-from rff_dist.jobs.publishing import lineage_of
-from rff_dist.kmeans.model import read_any
-from rff_dist.ridge.model import read_model
+from rff_dist.models.kinds import read_any
+from rff_dist.ridge.models import read_model
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.cli import models
+from rff_dist.workbench.jobs.steps import lineage_of
 from tests.command_line import PLAIN, document, refusal, run
 from tests.versions import publish
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rff_dist.cli.options import read_bytes
-from rff_dist.ridge.options import RidgeOptions
-from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.workbench.cli.options import read_bytes
 from tests.command_line import PLAIN, document, refusal, run
 
 

@@ -20,13 +20,13 @@ import zarr
 from rich.console import Console
 
 from rff_dist import errors
-from rff_dist.cli import display, messages, shell
-from rff_dist.cli import help as texts
-from rff_dist.cli.options import read_count
-from rff_dist.cli.program import Group, app
-from rff_dist.ridge import plan as plan_module
-from rff_dist.storage.leases import hold
+from rff_dist.fitting import plan as plan_module
+from rff_dist.storage.output_places import hold
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.cli import display, messages, shell
+from rff_dist.workbench.cli import help as texts
+from rff_dist.workbench.cli.options import read_count
+from rff_dist.workbench.cli.program import Group, app
 from tests.command_line import PLAIN, document, refusal, run
 
 COMMANDS = [name for panel in texts.COMMANDS.values() for name in panel]
@@ -86,7 +86,7 @@ def test_quiet_leaves_standard_error_empty_and_no_next_step(folder, tmp_path):
 
 
 def test_help_imports_nothing_that_takes_long():
-    code = "import rff_dist.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    code = "import rff_dist.workbench.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     heavy = {"dask", "distributed", "matplotlib", "pandas", "prefect", "pyarrow", "scipy", "sklearn", "zarr"}
     assert heavy & set(loaded.split()) == set()
@@ -213,7 +213,7 @@ def test_an_output_that_cannot_be_written_exits_73(tmp_path):
 
 @pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
 def test_a_place_that_takes_no_output_exits_73_before_any_work(folder, name, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.opening.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     arguments = {
         "ingest": [folder / "table.csv", "/proc/x/m"],
         "generate": ["/proc/x/m", "--rows", "1e12"],
@@ -295,7 +295,7 @@ def fail(*_, **__):
 
 
 def test_an_unexpected_error_is_one_line_and_debug_adds_the_traceback(folder, monkeypatch):
-    monkeypatch.setattr("rff_dist.ridge.plan.choose_solver", fail)
+    monkeypatch.setattr("rff_dist.fitting.plan.choose_solver", fail)
     message = refusal(1, "plan", folder / "data.zarr")
     assert "ZeroDivisionError: a fault" in message
     assert "--debug" in message
@@ -310,7 +310,7 @@ def test_a_lost_cluster_is_told_with_the_command_that_goes_on(folder, monkeypatc
         lost.add_note("what it has done is kept in .model.ledger (3 B): the same job goes on from there")
         raise lost
 
-    monkeypatch.setattr("rff_dist.jobs.fits.Fit.train", fail)
+    monkeypatch.setattr("rff_dist.workbench.jobs.fits.Fit.train", fail)
     monkeypatch.setattr("sys.argv", ["rff-dist", "fit", "a file", "model"])
     result = run("fit", folder / "data.zarr", folder / "lost", "--serial")
     assert result.exit_code == 75
@@ -335,7 +335,7 @@ def test_what_a_library_prints_does_not_reach_the_json(folder, monkeypatch):
         sys.stdout.write("hello\n")
         return measure()
 
-    monkeypatch.setattr("rff_dist.ridge.plan.measure_gflops", chatty)
+    monkeypatch.setattr("rff_dist.fitting.plan.measure_gflops", chatty)
     assert document("plan", folder / "data.zarr")["n_samples"] == 300
 
 

@@ -7,14 +7,14 @@ import pytest
 from matplotlib.image import imread
 
 from rff_dist import GroupFolds, Matern, RationalQuadratic, TimeFolds, open_dataset, write_dataset
-from rff_dist.cli.options import SpecOptions
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs.options import TuneFeatures
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
-from rff_dist.ridge.model import read_model
+from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import column_of
+from rff_dist.workbench.cli.options import SpecOptions
+from rff_dist.workbench.jobs.options import TuneFeatures
 from tests.command_line import document, refusal, run
 from tests.plain import search_plain
 

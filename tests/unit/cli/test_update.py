@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rff_dist import Gaussian, SerialEngine, delete_rows, open_dataset, write_dataset
-from rff_dist.cli.program import app
-from rff_dist.jobs.publishing import publish
-from rff_dist.ridge.model import read_model, write_model
+from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.appending import append_dataset
+from rff_dist.workbench.cli.program import app
+from rff_dist.workbench.jobs.steps import publish
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)

@@ -7,19 +7,19 @@ import time
 import numpy as np
 import pytest
 
-from rff_dist.cli import main
-from rff_dist.cli.display import Passes
-from rff_dist.costs import clock as clocks
-from rff_dist.costs.clock import Clock, products_words
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines import clock as clocks
+from rff_dist.engines.clock import Clock, products_words
 from rff_dist.engines.progress import PassFinished, PassResumed, PassStarted, Remark, Work
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.features.draw import draw_feature_map
-from rff_dist.jobs.fields import build
-from rff_dist.jobs.options import Where
 from rff_dist.products.choice import Rate
-from rff_dist.products.float64 import Float64Products
+from rff_dist.products.protocol import Float64Products
 from rff_dist.statistics.passes import accumulate
+from rff_dist.workbench.cli import main
+from rff_dist.workbench.cli.display import Passes
+from rff_dist.workbench.jobs.fields import build
+from rff_dist.workbench.jobs.options import Where
 
 IMPORTED = time.perf_counter()
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rff_dist import SerialEngine
-from rff_dist.costs import rates as measuring
-from rff_dist.costs.rates import Rates, measure_rates
-from rff_dist.costs.times import predict, workers_worth_having
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.ridge.plan import Machines, Plan, PlannedFit, Sizes, plan_fit
+from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sizes, plan_fit
+from rff_dist.workbench.jobs import costs as measuring
+from rff_dist.workbench.jobs.costs import Rates, measure_rates, predict, workers_worth_having
 from tests.benchmarks.simulation import Job, job_of, scale, simulate
 
 RATES = Rates(

@@ -13,7 +13,7 @@ from sklearn.model_selection import GroupKFold
 
 from rff_dist import Gaussian, Laplacian, Linear, SerialEngine, draw_feature_map
 from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
-from rff_dist.data.folds import (
+from rff_dist.data.folding import (
     Folds,
     GroupFolds,
     HashFolds,
@@ -28,7 +28,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.draw import shortened
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
-from rff_dist.numerics.runs import as_runs, expand
+from rff_dist.numerics.exact_sums import as_runs, expand
 from rff_dist.statistics.accumulate import (
     Accumulation,
     Accumulations,
@@ -37,7 +37,7 @@ from rff_dist.statistics.accumulate import (
     add_each,
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.spec import FINE_FRACTION_BITS, StatisticsSpec
+from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec
 
 
 def spec_of(feature_map, *, n_targets=2, **facts):

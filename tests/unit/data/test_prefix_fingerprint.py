@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rff_dist.data.labelled import GroupedDataset, LabelledDataset
 from rff_dist.data.memory import ArrayDataset, SparseDataset
 from rff_dist.errors import InvalidParameterError
-from rff_dist.ridge.describe import describe_dataset
+from rff_dist.fitting.prepare import describe_dataset
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rff_dist.data.cut import MIN_BLOCK_ROWS
-from rff_dist.engines import opening
+from rff_dist.data.blocks import MIN_BLOCK_ROWS
+from rff_dist.engines import connecting
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE, TLS_VARIABLES, Cluster, TLSFiles
+from rff_dist.engines.connecting import open_engine, read_scheduler_file, worker_hints
 from rff_dist.engines.dask_cluster import WorkerFacts
-from rff_dist.engines.opening import open_engine, read_scheduler_file, worker_hints
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
 
@@ -155,7 +155,7 @@ def test_the_address_in_a_scheduler_file_is_checked_like_any_other(tmp_path):
 
 
 def test_a_scheduler_file_that_is_not_there_says_how_to_start_a_scheduler(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "FILE_S", 0.2)
+    monkeypatch.setattr(connecting, "FILE_S", 0.2)
     with pytest.raises(
         ClusterUnavailableError, match=r"no scheduler file .*none\.json.*dask scheduler --scheduler-file"
     ):
@@ -164,7 +164,7 @@ def test_a_scheduler_file_that_is_not_there_says_how_to_start_a_scheduler(tmp_pa
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"address": 5}', "[" * 100_000])
 def test_what_is_no_scheduler_file_is_refused(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(opening, "FILE_S", 0.0)
+    monkeypatch.setattr(connecting, "FILE_S", 0.0)
     file = tmp_path / "scheduler.json"
     file.write_text(text)
     with pytest.raises(ClusterError, match=r"is no scheduler file|is 5"):

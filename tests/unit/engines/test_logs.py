@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rff_dist.cli.program import app
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines import logs
 from rff_dist.engines.cluster import Cluster
-from rff_dist.engines.opening import open_engine
+from rff_dist.engines.connecting import open_engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.cli.program import app
 from tests.command_line import PLAIN
 
 BLOCKS = cut_blocks(100, 10, rows_per_block=30)

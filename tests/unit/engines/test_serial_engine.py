@@ -13,7 +13,7 @@ import threadpoolctl
 from rff_dist.data.blocks import Block, BlockFunction, BlockTask, Rows
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import BlockError, InvalidParameterError
-from rff_dist.numerics import threads as threads_module
+from rff_dist.numerics import machine as threads_module
 from tests.engine_contract import Counting, EngineContract, unit_blocks
 
 

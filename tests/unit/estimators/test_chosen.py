@@ -26,8 +26,7 @@ from rff_dist import (
     tune_kernels,
 )
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.base import MANUAL_VARIABLE
-from rff_dist.estimators.chosen import kernel_facts
+from rff_dist.estimators.base import MANUAL_VARIABLE, kernel_facts
 from tests.plain import plain_classifier, plain_ridge
 
 ALL = [

@@ -17,11 +17,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, save_model
-from rff_dist.data.folds import GroupFolds, TimeFolds
+from rff_dist.data.folding import GroupFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
-from rff_dist.kernels.find import KERNELS
-from rff_dist.ridge.options import Penalty
+from rff_dist.fitting.options import Penalty
+from rff_dist.kernels.names import KERNELS
 from rff_dist.ridge.solve import solve
 from tests.plain import fit_ridge, plain_ridge
 

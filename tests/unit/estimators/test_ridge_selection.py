@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, KFold
 
 from rff_dist import RFFRidge, SerialEngine, load_model, save_model, write_dataset
-from rff_dist.data.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import PassStarted

@@ -6,7 +6,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import for_dataset
-from rff_dist.features.evidence import EvidenceSearch, maximize_evidence
+from rff_dist.features.length_scales import EvidenceSearch, maximize_evidence
 from tests.plain import fit_ridge, plain_ridge
 
 QUICK = {"n_components": 64, "n_starts": 2}

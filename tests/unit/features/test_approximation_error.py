@@ -13,8 +13,8 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.approximation import error_curve
 from rff_dist.features.bounds import feature_variance
-from rff_dist.features.feature_map import Standardizer
 from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.features.maps import Standardizer
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern

@@ -12,10 +12,10 @@ from scipy import stats
 
 from rff_dist import draw_feature_map
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.concatenated import ConcatenatedFeatureMap
+from rff_dist.features.composed import ConcatenatedFeatureMap
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.kinds import read_map
-from rff_dist.frequencies.counter import derived_seed
+from rff_dist.frequencies.uniforms import derived_seed
 from rff_dist.kernels.base import Constant
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.spectral import SpectralKernel

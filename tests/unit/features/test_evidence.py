@@ -6,8 +6,13 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features import evidence
-from rff_dist.features.evidence import EvidenceSearch, Objective, likelihood_weights, maximize_evidence
+from rff_dist.features import length_scales as evidence
+from rff_dist.features.length_scales import (
+    EvidenceSearch,
+    Objective,
+    likelihood_weights,
+    maximize_evidence,
+)
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
 from rff_dist.features import fourier
 from rff_dist.features.draw import draw_feature_map
-from rff_dist.features.feature_map import STRIPE, FeatureMap, Standardizer
 from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.features.maps import STRIPE, FeatureMap, Standardizer
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
 

@@ -11,15 +11,14 @@ from rff_dist import Gaussian, Laplacian, Matern, RFFSampler, SerialEngine, accu
 from rff_dist.data import samples
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.features.centres import RULES
-from rff_dist.features.feature_map import Standardizer
 from rff_dist.features.kinds import read_map
-from rff_dist.features.nystrom import Nystrom, NystromFeatureMap, draw_nystrom, largest_value
+from rff_dist.features.maps import Standardizer
+from rff_dist.features.nystrom import RULES, Nystrom, NystromFeatureMap, draw_nystrom, largest_value
+from rff_dist.fitting.options import Penalty
+from rff_dist.fitting.predicting import LinearModel
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.find import kernel_from_dict
-from rff_dist.ridge.linear_model import LinearModel
-from rff_dist.ridge.options import Penalty
+from rff_dist.kernels.names import kernel_from_dict
 from rff_dist.ridge.solve import solve as solve_ridge
 from rff_dist.statistics import passes
 from tests.plain import plain_ridge
@@ -86,7 +85,7 @@ class TestAgainstDenseFormulas:
         solution = solve_ridge(statistics, Penalty(alpha=0.3, fit_intercept=False)).solution
         model = LinearModel(feature_map, solution.coefficients, solution.intercept)
         from rff_dist.data.blocks import Block, Rows
-        from rff_dist.ridge.linear_model import predict_rows
+        from rff_dist.fitting.predicting import predict_rows
 
         got = predict_rows(Rows(Block(0, 0, len(new)), new), model)[:, 0]
         # minimise ‖y − K_nm β‖² + alpha·β'(K_mm + jitter·I)β

@@ -9,13 +9,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.kernel_of import kernel_of
-from rff_dist.features.options import FeatureOptions
-from rff_dist.features.principal import PrincipalFeatureMap
+from rff_dist.features.composed import PrincipalFeatureMap
+from rff_dist.features.for_dataset import FeatureOptions
+from rff_dist.features.kinds import kernel_of
+from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import project_rows
-from rff_dist.ridge.model import read_features, record_features
-from rff_dist.ridge.predict import rows_in_memory
+from rff_dist.ridge.models import read_features, record_features
 
 X = np.random.default_rng(0).normal([5.0, 0.0, -2.0], size=(1_000, 3))
 ENGINE = SerialEngine(1)

@@ -17,17 +17,15 @@ from threadpoolctl import threadpool_limits
 
 from rff_dist import load_model, save_model
 from rff_dist.errors import BroadcastError, InvalidParameterError
-from rff_dist.features import structured as structured_maps
-from rff_dist.features.concatenated import ConcatenatedFeatureMap
+from rff_dist.features import fourier as structured_maps
+from rff_dist.features.composed import ConcatenatedFeatureMap
 from rff_dist.features.draw import draw_feature_map
-from rff_dist.features.feature_map import FeatureMap, Standardizer
-from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.features.fourier import FourierFeatureMap, StructuredFeatureMap
 from rff_dist.features.kinds import read_map
-from rff_dist.features.structured import StructuredFeatureMap
-from rff_dist.frequencies.designs import Orthogonal, QuasiMonteCarlo, Structured
+from rff_dist.features.maps import FeatureMap, Standardizer
+from rff_dist.frequencies.designs import GaussianMixture, Orthogonal, QuasiMonteCarlo, Structured
 from rff_dist.frequencies.hadamard import HadamardBlocks
-from rff_dist.frequencies.measures import GaussianMixture
-from rff_dist.frequencies.sobol import scrambled_sobol
+from rff_dist.frequencies.uniforms import scrambled_sobol
 from rff_dist.kernels.base import Kernel, check_design
 from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern, RationalQuadratic
 from tests.plain import plain_ridge

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.counter import counter_uniforms, draw_phases, seed_of
 from rff_dist.frequencies.designs import DESIGNS, IID, Orthogonal
+from rff_dist.frequencies.uniforms import counter_uniforms, draw_phases, seed_of
 from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
 
 DIMENSIONS = (1, 2, 3, 8)

@@ -13,8 +13,8 @@ from numcodecs import Zstd
 
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge.model import read_model, write_model
+from rff_dist.models.versions import RegisteredModel
+from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import replace_rows

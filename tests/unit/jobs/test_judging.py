@@ -10,16 +10,16 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from rff_dist.cli.baselines import fit_trees
 from rff_dist.data.columns import MemoryColumn
-from rff_dist.data.folds import GroupFolds, HashFolds, TimeFolds
+from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs import judging
-from rff_dist.jobs.fits import Fit, JobData
-from rff_dist.jobs.verdict import LINEAR, OURS, TREES
-from rff_dist.ridge.options import RidgeOptions
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.workbench.cli.auto import fit_trees
+from rff_dist.workbench.jobs import judging
+from rff_dist.workbench.jobs.fits import Fit, JobData
+from rff_dist.workbench.jobs.verdict import LINEAR, OURS, TREES
 
 ENGINE = SerialEngine()
 OPTIONS = {"kernel": "gaussian", "length_scale": 2.0, "features": "fourier", "n_components": 64}

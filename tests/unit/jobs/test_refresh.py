@@ -11,19 +11,18 @@ import pytest
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError, OutputBusyError, PlanError, StatisticsError, StorageError
-from rff_dist.jobs import refresh
-from rff_dist.jobs.fields import build
-from rff_dist.jobs.publishing import publish
-from rff_dist.jobs.specs import Update
-from rff_dist.jobs.steps import in_this_process
+from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge.model import read_model, write_model
-from rff_dist.ridge.plan import Sums, check_plan
+from rff_dist.models.versions import RegisteredModel
+from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
-from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import parse_location
+from rff_dist.storage.output_places import hold
 from rff_dist.storage.records import write_record
+from rff_dist.workbench.jobs import refresh
+from rff_dist.workbench.jobs.fields import build
+from rff_dist.workbench.jobs.specs import Update
+from rff_dist.workbench.jobs.steps import in_this_process, publish
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)
@@ -286,6 +285,6 @@ def test_an_update_that_does_not_fit_into_memory_is_refused_with_both_numbers(pl
     """An update holds two more sets of sums than a fit."""
     data.append(1)
     enough_for_a_fit = check_plan(data.now, 32, Sums(alpha=0.1), engine=ENGINE).client_bytes
-    monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: enough_for_a_fit)
+    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: enough_for_a_fit)
     with pytest.raises(PlanError, match=r"needs \d+\.\d MiB .* has \d+\.\d MiB"):
         run(place, data.now)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from zarr.core.sync import sync
 
 from rff_dist import SerialEngine
-from rff_dist.jobs.steps import resumable
 from rff_dist.storage.locations import parse_location
+from rff_dist.workbench.jobs.steps import resumable
 
 
 def test_steps_that_are_dropped_in_the_loop_of_storage_raise_nothing(tmp_path):

@@ -10,15 +10,15 @@ from rff_dist import load_model
 from rff_dist.classify.fit import LossOptions
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
-from rff_dist.jobs.options import Source
-from rff_dist.jobs.score import predict
-from rff_dist.jobs.specs import Predict
-from rff_dist.jobs.steps import in_this_process
+from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge.fit import fit
-from rff_dist.ridge.model import write_model
-from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.models import write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.workbench.jobs.options import Source
+from rff_dist.workbench.jobs.predict import predict
+from rff_dist.workbench.jobs.specs import Predict
+from rff_dist.workbench.jobs.steps import in_this_process
 from tests.plain import fit_labels
 from tests.tables import ingest
 

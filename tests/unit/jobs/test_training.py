@@ -14,30 +14,30 @@ from sklearn.metrics import accuracy_score
 
 from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
-from rff_dist.data.folds import HashFolds, TimeFolds
+from rff_dist.data.folding import HashFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import Remark
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, OutputExistsError, StorageError
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.jobs import fits
-from rff_dist.jobs import train as training
-from rff_dist.jobs.fits import Fit, JobData
-from rff_dist.jobs.options import Destination
-from rff_dist.jobs.steps import Runner, in_this_process
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.fitting.plan import Machines
+from rff_dist.kernels.names import kernel_text
 from rff_dist.kernels.stationary import Cauchy, Matern
-from rff_dist.kernels.text import kernel_text
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.candidates import make_candidates
 from rff_dist.ridge.choices import choices_of
+from rff_dist.ridge.describe import chosen_candidate, n_candidates
 from rff_dist.ridge.fit import fit as fit_ridge
-from rff_dist.ridge.model import read_model
-from rff_dist.ridge.options import RidgeOptions
-from rff_dist.ridge.plan import Machines
+from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hidden_beside
 from rff_dist.storage.records import write_record
+from rff_dist.workbench.jobs import train as training
+from rff_dist.workbench.jobs.fits import Fit, JobData
+from rff_dist.workbench.jobs.options import Destination
+from rff_dist.workbench.jobs.steps import Runner, in_this_process
 from tests.plain import fit_labels, search_plain
 
 PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
@@ -150,8 +150,8 @@ def test_given_candidates_are_those_of_a_search(problem, in_memory):
     assert trained.plan["n_candidates"] == 4
     found = search_plain(problem, candidates, engine=SerialEngine(1), n_components=[16, 32], cv=3)
     assert_same(read_model(in_memory), found.model)
-    assert fits.chosen_candidate(found.rows) == found.best
-    assert fits.n_candidates(found.rows) == 4
+    assert chosen_candidate(found.rows) == found.best
+    assert n_candidates(found.rows) == 4
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
@@ -227,7 +227,7 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
     assert choices.folds.base == HashFolds(3)
     if n_samples == 600:
         rows = fit_ridge(dataset, options, engine=engine).model.card
-        assert fits.n_candidates(rows["candidates"]) <= choices.n_tried
+        assert n_candidates(rows["candidates"]) <= choices.n_tried
     options = RidgeOptions(**PLAIN)
     given = choices_of(dataset, options, machines=Machines.of(engine))
     assert (given.choosing, given.n_tried, given.n_finalists) == (False, 0, 1)

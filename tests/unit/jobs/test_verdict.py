@@ -6,7 +6,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist.jobs.verdict import (
+from rff_dist.workbench.jobs.verdict import (
     LINEAR,
     MEAN,
     OURS,

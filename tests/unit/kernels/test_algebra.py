@@ -15,7 +15,7 @@ from rff_dist import draw_feature_map
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels.base import Constant, Kernel, OnColumns, Product, Scaled, ShiftInvariant, Sum
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.find import kernel_from_dict
+from rff_dist.kernels.names import kernel_from_dict
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc, with_length_scale
 from tests.plain import plain_ridge
 from tests.strategies import composite_kernels

@@ -16,7 +16,7 @@ from rff_dist import load_model, save_model
 from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels import characteristic
 from rff_dist.kernels.characteristic import Law
-from rff_dist.kernels.find import find_kernel, kernel_from_dict
+from rff_dist.kernels.names import find_kernel, kernel_from_dict
 from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc
 from tests.plain import plain_ridge

@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.designs import IID, Orthogonal, find_design
-from rff_dist.kernels.find import KERNELS, find_kernel, kernel_from_dict
+from rff_dist.kernels.names import KERNELS, find_kernel, kernel_from_dict
 from rff_dist.kernels.stationary import (
     Cauchy,
     Gaussian,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels.base import Constant
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.find import KERNELS, find_kernel
+from rff_dist.kernels.names import KERNELS, find_kernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern, RationalQuadratic
 from tests.plain import plain_ridge
 

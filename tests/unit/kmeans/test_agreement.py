@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from rff_dist.errors import DataError
-from rff_dist.kmeans.agreement import Contingency, count_agreement
+from rff_dist.kmeans.labels import Contingency, count_agreement
 
 LABELINGS = st.integers(2, 60).flatmap(
     lambda n: st.tuples(

@@ -23,7 +23,7 @@ from rff_dist.kmeans.candidates import (
     weigh_points,
     weighted_inertia,
 )
-from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid
+from rff_dist.kmeans.lloyd_pass import Centres, ClusterGrid
 from tests.clustered_rows import MAPS, N_ROWS, X, centres_of, nearest, rows_of, squared_distances
 
 

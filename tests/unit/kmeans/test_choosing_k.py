@@ -14,18 +14,18 @@ from sklearn.metrics import silhouette_score
 from rff_dist import Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.jobs.cluster import cluster
-from rff_dist.jobs.fields import build
-from rff_dist.jobs.specs import Clustering
-from rff_dist.jobs.steps import in_this_process
-from rff_dist.kmeans import choosing_k
+from rff_dist.kmeans import fit
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
-from rff_dist.kmeans.choosing_k import Comparison, JudgedNumber, mean_silhouettes
-from rff_dist.kmeans.options import ClusterSpace, LloydOptions
+from rff_dist.kmeans.fit import Comparison, JudgedNumber, mean_silhouettes
+from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.cluster import cluster
+from rff_dist.workbench.jobs.fields import build
+from rff_dist.workbench.jobs.specs import Clustering
+from rff_dist.workbench.jobs.steps import in_this_process
 
 ENGINE = SerialEngine(n_threads=1)
 X, LABELS = make_blobs(600, 3, centers=[[0, 0, 0], [6, 0, 0], [0, 6, 0], [0, 0, 6]], random_state=0)
@@ -47,7 +47,7 @@ def test_silhouettes_are_those_of_scikit_learn(seed, n_clusters, n_features):
 
 def test_panels_do_not_change_silhouettes(monkeypatch):
     whole = mean_silhouettes(X, [LABELS])
-    monkeypatch.setattr(choosing_k, "_PANEL_ROWS", 7)
+    monkeypatch.setattr(fit, "_PANEL_ROWS", 7)
     np.testing.assert_allclose(mean_silhouettes(X, [LABELS]), whole, rtol=1e-13)
 
 
@@ -155,7 +155,7 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch
     with pytest.raises(PlanError, match=r"a worker needs .* n_components=30_000\) but has 512.0 MiB"):
         kmeans.fit(unread, ClusterSpace(Gaussian(), n_components=30_000), LloydOptions(500), engine=ENGINE)
     monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**34)
-    monkeypatch.setattr(choosing_k, "available_memory", lambda: 2**28)
+    monkeypatch.setattr(fit, "available_memory", lambda: 2**28)
     with pytest.raises(PlanError, match="the samples on which numbers of clusters are judged need"):
         compare(unread, n_clusters=[2, 3], n_components=8_192)
 

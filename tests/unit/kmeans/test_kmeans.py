@@ -28,12 +28,12 @@ from rff_dist import (
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, PlanError
 from rff_dist.features.nystrom import draw_nystrom
+from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.lloyd_pass import centre_distances
-from rff_dist.kmeans.options import LloydOptions
-from rff_dist.ridge.predict import rows_in_memory
+from rff_dist.kmeans.starts import LloydOptions
 from rff_dist.statistics.inspection import blocks_of
 
 ENGINE = SerialEngine(n_threads=1)

@@ -14,16 +14,18 @@ from scipy.stats import kstest
 from rff_dist import Gaussian
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.frequencies.counter import row_uniforms
-from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.frequencies.uniforms import row_uniforms
 from rff_dist.kmeans.lloyd_pass import (
+    Centres,
+    ClusterGrid,
     Tally,
     WholeScorer,
     centre_distances,
+    fraction_bits_for,
     label_rows,
     sum_clusters,
 )
-from rff_dist.numerics.threads import using_threads
+from rff_dist.numerics.machine import using_threads
 from tests.clustered_rows import (
     MAPS,
     N_CLUSTERS,

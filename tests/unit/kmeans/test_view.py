@@ -11,9 +11,8 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans.options import ClusterSpace, LloydOptions
-from rff_dist.kmeans.view import ClusterView, view_clusters
-from rff_dist.report import save_clusters
+from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
+from rff_dist.workbench.page.pictures import ClusterView, save_clusters, view_clusters
 
 ENGINE = SerialEngine(n_threads=1)
 

@@ -12,7 +12,7 @@ from rff_dist.products import bytes as byte_products
 from rff_dist.products import choice
 from rff_dist.products.bytes import ByteProducts
 from rff_dist.products.choice import MeasuredWays, Rate, find_wrong_sums, products_for
-from rff_dist.products.float64 import Float64Products
+from rff_dist.products.protocol import Float64Products
 
 pytestmark = pytest.mark.usefixtures("exact_bytes")
 

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from rff_dist.products.bytes import ByteProducts
+from rff_dist.products.bytes import ByteProducts, JaxProducts, on_accelerator
 from rff_dist.products.choice import find_wrong_sums
-from rff_dist.products.float64 import Float64Products
-from rff_dist.products.jax import JaxProducts, on_accelerator
-from rff_dist.products.protocol import FIXED_POINT_ONE, MOST_ROWS, ONE
+from rff_dist.products.protocol import FIXED_POINT_ONE, MOST_ROWS, ONE, Float64Products
 
 pytestmark = pytest.mark.usefixtures("exact_bytes")
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs the extra `jax`")

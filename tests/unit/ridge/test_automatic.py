@@ -14,22 +14,22 @@ from sklearn.linear_model import Ridge, RidgeCV
 from rff_dist import HashFolds, RFFClassifier, RFFRidge, SerialEngine, TimeFolds
 from rff_dist.data import samples
 from rff_dist.data.blocks import Block
-from rff_dist.data.folds import GroupFolds, HeldInFolds, hold_in
+from rff_dist.data.folding import GroupFolds, HeldInFolds, hold_in
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import for_dataset
-from rff_dist.features.evidence import EvidenceSearch
-from rff_dist.features.kernel_of import kernel_of, length_scale_of
-from rff_dist.features.options import KernelFeatures
+from rff_dist.features.for_dataset import KernelFeatures
+from rff_dist.features.kinds import kernel_of, length_scale_of
+from rff_dist.features.length_scales import EvidenceSearch
+from rff_dist.fitting.options import Penalty, RidgeOptions
+from rff_dist.fitting.plan import Plan, Sums, check_plan
+from rff_dist.fitting.prepare import prepare
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian, Matern
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import automatic_components, default_folds
 from rff_dist.ridge.fit import fit
-from rff_dist.ridge.options import Penalty, RidgeOptions
-from rff_dist.ridge.plan import Plan, Sums, check_plan
-from rff_dist.ridge.prepare import prepare
 from rff_dist.ridge.solve import solve, solve_folds
 from rff_dist.statistics import passes
 from rff_dist.storage.columns import as_column
@@ -360,7 +360,7 @@ def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
     dataset = ArrayDataset(*additive(600, 3))
     size = {n: plan_for(dataset, n) for n in (1, 2, 3, 5)}
     fits = max((one for n, one in size.items() if n <= limit), key=lambda one: one.peak_bytes)
-    monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: fits.peak_bytes)
+    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: fits.peak_bytes)
     with caplog.at_level(logging.WARNING, "rff_dist"):
         model = fit(dataset, RidgeOptions(**FIXED), engine=ENGINE).model
     assert (model.card["folds"]["n_folds"] if n_folds else None) == n_folds

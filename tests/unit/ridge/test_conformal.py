@@ -14,10 +14,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 
 from rff_dist import Gaussian, SerialEngine, draw_feature_map, load_model, save_model
-from rff_dist.data.folds import GroupFolds, HashFolds, TimeFolds
+from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
+from rff_dist.fitting.options import Penalty
+from rff_dist.fitting.predicting import LinearModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.conformal import (
     REACH,
@@ -30,9 +32,7 @@ from rff_dist.ridge.conformal import (
     with_deviations,
 )
 from rff_dist.ridge.held_out import hold_out_scores
-from rff_dist.ridge.linear_model import LinearModel
-from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.models import RidgeModel
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation

@@ -14,9 +14,9 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.worker import state_digests
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.draw import draw_feature_map
+from rff_dist.fitting.predicting import LinearModel
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.numerics.cholesky import solve_cholesky
-from rff_dist.ridge.drift import (
+from rff_dist.living.drift import (
     Batch,
     BatchState,
     Observed,
@@ -28,7 +28,7 @@ from rff_dist.ridge.drift import (
     measure_batch,
     measure_errors,
 )
-from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import ColumnMoments, measure_moments

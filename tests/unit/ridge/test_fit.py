@@ -32,14 +32,14 @@ from rff_dist.errors import (
     SolveError,
     StatisticsError,
 )
-from rff_dist.features import for_dataset, median_heuristic
+from rff_dist.features import for_dataset, length_scales
+from rff_dist.features.for_dataset import KernelFeatures
 from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.features.kernel_of import kernel_of, length_scale_of
-from rff_dist.features.options import KernelFeatures
+from rff_dist.features.kinds import kernel_of, length_scale_of
+from rff_dist.fitting.options import Penalty
+from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.fit import refit
-from rff_dist.ridge.options import Penalty
-from rff_dist.ridge.plan import Sums, check_plan
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -144,7 +144,7 @@ def test_a_bad_value_is_named_by_its_row_in_the_data(change, message):
 
 @pytest.mark.parametrize(("kernel", "metric"), [(Gaussian(), "euclidean"), (Laplacian(), "cityblock")])
 def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(dataset, kernel, metric):
-    found = median_heuristic.MedianDistances(dataset, standardizer=None, seed=0)(kernel)
+    found = length_scales.MedianDistances(dataset, standardizer=None, seed=0)(kernel)
     assert found == pytest.approx(np.median(pdist(dataset.X, metric)), rel=1e-12)
 
 
@@ -189,8 +189,7 @@ def test_the_median_heuristic_samples_many_rows_by_the_seed():
     dataset = draw_dataset(5_000)
     exact = np.median(pdist(dataset.X[:3000]))
     first, again, other = (
-        median_heuristic.MedianDistances(dataset, standardizer=None, seed=seed)(Gaussian())
-        for seed in (0, 0, 1)
+        length_scales.MedianDistances(dataset, standardizer=None, seed=seed)(Gaussian()) for seed in (0, 0, 1)
     )
     assert first == again != other
     assert first == pytest.approx(exact, rel=0.1)
@@ -199,7 +198,7 @@ def test_the_median_heuristic_samples_many_rows_by_the_seed():
 def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
     def found(X, weights=None):
         data = ArrayDataset(X, np.ones(len(X)), weights)
-        return median_heuristic.MedianDistances(data, standardizer=None, seed=0)(Gaussian())
+        return length_scales.MedianDistances(data, standardizer=None, seed=0)(Gaussian())
 
     expected = found(dataset.X)
     assert found(np.repeat(dataset.X, 3, axis=0)) == expected
@@ -210,7 +209,7 @@ def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
 def test_equal_rows_give_a_length_scale_of_1_and_say_so(caplog):
     data = ArrayDataset(np.full((20, 2), 3.0), np.ones(20))
     with caplog.at_level(logging.WARNING, logger="rff_dist"):
-        assert median_heuristic.MedianDistances(data, standardizer=None, seed=0)(Gaussian()) == 1.0
+        assert length_scales.MedianDistances(data, standardizer=None, seed=0)(Gaussian()) == 1.0
     assert "all sampled rows are equal" in caplog.text
 
 
@@ -388,7 +387,7 @@ def test_a_fit_that_memory_does_not_hold_is_refused_before_data_are_read(monkeyp
         def read(self, block):
             pytest.fail("data were read")
 
-    monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: 600 * 2**20)
+    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: 600 * 2**20)
     dataset = Unread(np.zeros((1000, 2)), np.zeros(1000))
     with pytest.raises(PlanError, match=r"needs .* GiB \(n_components=16_384.* but has 600\.0 MiB"):
         fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=16_384)

@@ -7,14 +7,14 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from rff_dist import RFFRidge, load_model, merge_models, save_model
-from rff_dist.data import cut
+from rff_dist.data import blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.ridge.merge import merge, refit_on
-from rff_dist.ridge.model import read_model
+from rff_dist.living.merge import merge, refit_on
+from rff_dist.ridge.models import read_model
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
@@ -29,7 +29,7 @@ BLOCK = 256
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(cut, "MIN_BLOCK_ROWS", BLOCK)
+    monkeypatch.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK)
 
 
 def draw(n, seed):

@@ -23,12 +23,12 @@ from rff_dist.errors import (
     UnsafeModelError,
     VersionError,
 )
-from rff_dist.features.feature_map import Standardizer
 from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.features.maps import Standardizer
+from rff_dist.fitting.options import Penalty
 from rff_dist.frequencies.designs import Orthogonal
 from rff_dist.ridge.describe import describe_choices
-from rff_dist.ridge.model import RidgeModel, read_model, write_model
-from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.models import RidgeModel, read_model, write_model
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics.passes import accumulate
 from rff_dist.storage.records import read_record, write_record

@@ -18,19 +18,19 @@ from rff_dist import (
     write_dataset,
 )
 from rff_dist.data.columns import MemoryColumn
-from rff_dist.data.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
-from rff_dist.features.options import KernelFeatures
+from rff_dist.features.for_dataset import KernelFeatures
+from rff_dist.fitting import plan
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
+from rff_dist.fitting.prepare import prepare
+from rff_dist.living.new_rows import check_updatable
 from rff_dist.numerics.conjugate_gradients import Stop
 from rff_dist.numerics.solution import SolveStatus
-from rff_dist.ridge import plan
-from rff_dist.ridge.new_rows import check_updatable
-from rff_dist.ridge.options import RidgeOptions
 from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
-from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
-from rff_dist.ridge.prepare import prepare
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)

@@ -9,16 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist import SerialEngine
-from rff_dist.data.blocks import cut_blocks
-from rff_dist.data.cut import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, block_rows
+from rff_dist.data.blocks import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, block_rows, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, PlanError
+from rff_dist.fitting import plan as planning
+from rff_dist.fitting.plan import (
+    PROCESS_BYTES,
+    Machines,
+    PlannedFit,
+    Sizes,
+    Sums,
+    measure_gflops,
+)
 from rff_dist.numerics.machine import available_memory
-from rff_dist.ridge import plan as planning
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import leave_one_out
-from rff_dist.ridge.plan import PROCESS_BYTES, Machines, PlannedFit, Sizes, Sums, measure_gflops
-from rff_dist.statistics.spec import OUTPUT_TILE, TileLayout
+from rff_dist.statistics.specs import OUTPUT_TILE, TileLayout
 from rff_dist.text import human_bytes
 from tests.plain import plain_ridge
 
@@ -348,7 +354,7 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     X, y = rng.standard_normal((50, 2)), rng.standard_normal(50)
     model = plain_ridge(n_components=8, alpha=1.0, engine=SerialEngine(n_threads=1)).fit(X, y)
     data, engine = ArrayDataset(X, y), SerialEngine(n_threads=1)
-    monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: 2**20)
+    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: 2**20)
     prediction.evaluate(data, model.model_, engine=engine)
     for run in (
         lambda: prediction.evaluate(data, model.model_, engine=engine, std=True),

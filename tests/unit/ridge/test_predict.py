@@ -10,6 +10,7 @@ from rff_dist import Gaussian, SerialEngine, draw_feature_map, write_dataset
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.fitting.predicting import check_dataset, transform_in_memory
 from rff_dist.ridge import predict as prediction
 from rff_dist.statistics import inspection
 from tests.plain import fit_ridge
@@ -93,18 +94,18 @@ def test_a_dataset_with_other_column_names_is_refused(dataset):
         for name in ("abc", "abd")
     )
     trained, _ = fit_ridge(named, Gaussian(), engine=ENGINE, n_components=8, alpha=0.1)
-    prediction.check_dataset(named, trained)
+    check_dataset(named, trained)
     with pytest.raises(
         DataError, match=r"columns of X are \['a', 'b', 'd'\], .* trained on \['a', 'b', 'c'\]"
     ):
-        prediction.check_dataset(other, trained)
+        check_dataset(other, trained)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
     data = draw_dataset(20_000)
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
-    Z = prediction.transform_in_memory(data, feature_map, dtype=dtype)
+    Z = transform_in_memory(data, feature_map, dtype=dtype)
     assert Z.dtype == dtype
     assert_array_equal(Z, feature_map.transform(data.X, dtype=dtype))
     assert len(inspection.blocks_of(data)) == 2

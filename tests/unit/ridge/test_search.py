@@ -11,14 +11,16 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import PassStarted
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.features.kernel_of import kernel_of
-from rff_dist.features.median_heuristic import MedianDistances
+from rff_dist.features.kinds import kernel_of
+from rff_dist.features.length_scales import MedianDistances
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.fitting import plan as plan_module
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.fitting.plan import Plan
+from rff_dist.fitting.prepare import prepare
 from rff_dist.kernels.explicit import Linear
-from rff_dist.kernels.find import find_kernel
+from rff_dist.kernels.names import find_kernel, kernel_text
 from rff_dist.kernels.stationary import Gaussian, Sinc
-from rff_dist.kernels.text import kernel_text
-from rff_dist.ridge import plan as plan_module
 from rff_dist.ridge.candidates import (
     DEFAULT_KERNELS,
     Candidate,
@@ -29,10 +31,7 @@ from rff_dist.ridge.candidates import (
     read_length_scale,
 )
 from rff_dist.ridge.describe import compare_rows
-from rff_dist.ridge.model import read_model, write_model
-from rff_dist.ridge.options import RidgeOptions
-from rff_dist.ridge.plan import Plan
-from rff_dist.ridge.prepare import prepare
+from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import inspection
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge, plain_ridge, search_plain
@@ -141,7 +140,7 @@ def test_little_memory_takes_more_readings_and_gives_the_same(
 
 
 def test_memory_for_no_candidate_is_refused_before_the_data_are_read(dataset, monkeypatch):
-    monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: 2**20)
+    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: 2**20)
     engine, passes = counting()
     with pytest.raises(PlanError, match=r"needs .* but has 1\.0 MiB"):
         search_plain(dataset, make_candidates(KERNELS), engine=engine)

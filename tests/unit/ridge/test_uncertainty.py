@@ -15,8 +15,8 @@ from scipy.stats import norm
 from rff_dist import Gaussian, SerialEngine, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
-from rff_dist.numerics.threads import tile_pool
-from rff_dist.numerics.triangular import multiply_upper_in_place
+from rff_dist.numerics.cholesky import multiply_upper_in_place
+from rff_dist.numerics.machine import tile_pool
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.uncertainty import LEVELS, calibrate_rows
 from rff_dist.statistics import inspection
@@ -333,7 +333,7 @@ def test_the_triangle_is_made_once_stays_with_the_model_and_is_not_pickled(monke
     expected = model.predict(X[:3], return_std=True)
     assert len(pickle.dumps(model)) == small
     again = pickle.loads(pickle.dumps(model))
-    monkeypatch.setattr("rff_dist.ridge.model.predictive_model", pytest.fail)
+    monkeypatch.setattr("rff_dist.ridge.models.predictive_model", pytest.fail)
     assert_array_equal(model.predict(X[:3], return_std=True), expected)
     monkeypatch.undo()
     assert_array_equal(again.predict(X[:3], return_std=True), expected)

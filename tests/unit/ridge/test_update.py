@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rff_dist.classify import fit as classification
-from rff_dist.data import cut
+from rff_dist.data import blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.columns import MemoryColumn
-from rff_dist.data.folds import HashFolds, TimeFolds, folds_from_dict, hold_in
+from rff_dist.data.folding import HashFolds, TimeFolds, folds_from_dict, hold_in
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
+from rff_dist.fitting.options import Penalty, RidgeOptions
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.numerics.threads import using_threads
+from rff_dist.living import update
+from rff_dist.living.gate import check_tolerance, hold_out, judge
+from rff_dist.living.new_rows import NewRows, Refusal, find_new_rows, refuse
+from rff_dist.living.update import update_model
+from rff_dist.numerics.machine import using_threads
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge import update
 from rff_dist.ridge.fit import refit
-from rff_dist.ridge.gate import check_tolerance, hold_out, judge
-from rff_dist.ridge.new_rows import NewRows, Refusal, find_new_rows, refuse
-from rff_dist.ridge.options import Penalty, RidgeOptions
 from rff_dist.ridge.solve import solve
-from rff_dist.ridge.update import update_model
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.storage.appending import append_dataset
@@ -98,7 +98,7 @@ def test_updates_one_after_another_have_the_bits_of_one_pass(
     """Blocks keep their edges when rows are appended."""
     with pytest.MonkeyPatch.context() as patched:
         if small_blocks:
-            patched.setattr(cut, "MIN_BLOCK_ROWS", 512)
+            patched.setattr(blocks, "MIN_BLOCK_ROWS", 512)
         n_samples = first
         model = begun = fit(first_rows(first, chunk_rows=chunk_rows, weights=weights))
         for n_new in appended:
@@ -240,7 +240,7 @@ def test_updates_of_what_was_summed_by_hash_folds_have_the_bits_of_one_pass_by_f
 ):
     with pytest.MonkeyPatch.context() as patched:
         if small_blocks:
-            patched.setattr(cut, "MIN_BLOCK_ROWS", 512)
+            patched.setattr(blocks, "MIN_BLOCK_ROWS", 512)
         n_samples, folds = first, HashFolds(3, seed=1)
         model = begun = fit(
             first_rows(first, chunk_rows=chunk_rows, weights=weights),

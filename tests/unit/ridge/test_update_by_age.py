@@ -9,21 +9,21 @@ import pytest
 
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.jobs.refresh import find_lacking
-from rff_dist.ridge import fading, update
+from rff_dist.living import new_rows, update
+from rff_dist.living.differences import merge_ranges
+from rff_dist.living.gate import hold_out, judge
+from rff_dist.living.merge import merge, refit_on
+from rff_dist.living.new_rows import find_new_rows
+from rff_dist.living.update import update_model
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.gate import hold_out, judge
-from rff_dist.ridge.merge import merge, refit_on
-from rff_dist.ridge.model import read_model, write_model
-from rff_dist.ridge.new_rows import find_new_rows
-from rff_dist.ridge.row_ranges import merge_ranges
-from rff_dist.ridge.update import update_model
+from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage import loads
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.refresh import find_lacking
 from tests.living_data import (
     BLOCK,
     CHUNK,
@@ -210,7 +210,7 @@ class TestAHalfLife:
             assert_fades(model, begun, open_dataset(url), ages[-1] - ages)
 
     def test_lets_rows_leave_that_were_halved_too_often(self, url, tmp_path, monkeypatch):
-        monkeypatch.setattr(fading, "MOST_HALVINGS", 2)
+        monkeypatch.setattr(new_rows, "MOST_HALVINGS", 2)
         begun = fit(open_dataset(url))
         write_model(begun, tmp_path / "model")
         for night in range(4):

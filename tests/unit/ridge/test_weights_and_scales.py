@@ -7,7 +7,7 @@ from rff_dist import Gaussian, RFFRidge, SerialEngine, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features.median_heuristic import MedianDistances
+from rff_dist.features.length_scales import MedianDistances
 from rff_dist.ridge.uncertainty import predict_rows_with_std, predictive_model
 from rff_dist.statistics import inspection, passes
 from tests.plain import fit_ridge, plain_ridge

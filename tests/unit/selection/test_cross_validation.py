@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_score
 
 from rff_dist.data.blocks import Block, Rows
-from rff_dist.data.folds import Folds, GroupFolds, HashFolds, TimeFolds
+from rff_dist.data.folding import Folds, GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.samples import FoldSample
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.draw import draw_feature_map, shortened
@@ -28,7 +28,7 @@ from rff_dist.selection.cross_validation import (
 )
 from rff_dist.selection.row_folds import cross_validate_rows
 from rff_dist.statistics.accumulate import Accumulation, Accumulations, accumulate_fold_rows
-from rff_dist.statistics.spec import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
+from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
 
 ALPHAS = np.geomspace(1e-4, 1e3, 5)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from rff_dist.selection.few_rows import choose_by_rows
+from rff_dist.selection.row_folds import choose_by_rows
 
 ROWS = 40
 

@@ -12,8 +12,8 @@ from rff_dist import Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
+from rff_dist.fitting.options import Penalty
 from rff_dist.ridge import held_out
-from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import solve
 from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, select_by_press
 from rff_dist.selection.row_folds import leave_out_each

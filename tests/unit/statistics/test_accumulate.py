@@ -14,22 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
-from rff_dist.data.checks import check_finite
+from rff_dist.data.blocks import Block, BlockTask, Rows, check_finite, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.worker import state_digests
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.features.draw import draw_feature_map
-from rff_dist.numerics import threads
-from rff_dist.numerics.threads import falling_tiles, share_out, using_threads
+from rff_dist.fitting.evaluation import evaluate_rows
+from rff_dist.fitting.predicting import LinearModel, predict_rows
+from rff_dist.numerics import machine
+from rff_dist.numerics.machine import falling_tiles, share_out, using_threads
 from rff_dist.products.bytes import ByteProducts
-from rff_dist.products.float64 import Float64Products
-from rff_dist.ridge.evaluation import evaluate_rows
-from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.products.protocol import Float64Products
 from rff_dist.statistics import accumulate as accumulation_module
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import measure_moments
-from rff_dist.statistics.spec import FIXED_FRACTION_BITS, StatisticsSpec
+from rff_dist.statistics.specs import FIXED_FRACTION_BITS, StatisticsSpec
 
 N_FEATURES = 3
 TILE = 64  # rows of a tile, where a test needs many tiles
@@ -221,15 +220,15 @@ class TestSameBits:
         assert measure_moments(rows, np.zeros(5)).n_samples == 0
 
     def test_the_number_of_threads_is_restored(self):
-        before = threads.threads_in_use.get()
+        before = machine.threads_in_use.get()
 
         def fail_with(n_threads):
-            assert threads.threads_in_use.get() == n_threads
+            assert machine.threads_in_use.get() == n_threads
             raise KeyError
 
         with pytest.raises(KeyError), using_threads(7):
             fail_with(7)
-        assert threads.threads_in_use.get() == before
+        assert machine.threads_in_use.get() == before
 
 
 def accumulate(rows):

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rff_dist import Gaussian, SerialEngine, accumulate, draw_feature_map
-from rff_dist.data.folds import HashFolds
+from rff_dist.data.folding import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
-from rff_dist.ridge.plan import Machines, PlannedFit, Sizes, Sums, plan_fit
+from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, plan_fit
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.passes import accumulate_folds, statistics_spec
-from rff_dist.statistics.spec import TileLayout
+from rff_dist.statistics.specs import TileLayout
 from tests.plain import fit_ridge
 
 RNG = np.random.default_rng(5)

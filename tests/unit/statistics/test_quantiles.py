@@ -19,10 +19,10 @@ from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features.feature_map import Standardizer
 from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.features.maps import Standardizer
 from rff_dist.statistics import inspection
-from rff_dist.statistics.quantiles import N_CELLS, RowSample, rank_map, sample_columns
+from rff_dist.statistics.inspection import N_CELLS, RowSample, rank_map, sample_columns
 from tests.plain import plain_classifier, plain_ridge
 
 ENGINE = SerialEngine(1)

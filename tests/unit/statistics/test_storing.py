@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rff_dist.errors import StatisticsError
 from rff_dist.statistics.accumulate import accumulate_rows
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import TileLayout
+from rff_dist.statistics.specs import TileLayout
 from tests.small_statistics import LIMB_ROWS, accumulation, by_hand, feature_map, random_rows
 
 

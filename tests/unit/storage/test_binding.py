@@ -13,9 +13,8 @@ from rff_dist.data.blocks import Block
 from rff_dist.errors import IntegrityError
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.contents import list_arrays
 from rff_dist.storage.corrections import delete_rows, replace_rows
-from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.datasets import list_arrays, open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests import flips
 

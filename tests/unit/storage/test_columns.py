@@ -17,8 +17,7 @@ from rff_dist.data.blocks import Block
 from rff_dist.data.columns import TEXT
 from rff_dist.errors import DataError, IntegrityError, StorageError
 from rff_dist.storage.columns import as_column, column_of, open_column
-from rff_dist.storage.contents import list_arrays
-from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
+from rff_dist.storage.datasets import dataset_from_arrays, list_arrays, open_dataset
 from rff_dist.storage.writing import write_dataset
 
 WORDS = ["setosa", "é", "", "a longer word", "setosa", "日本", "b"]

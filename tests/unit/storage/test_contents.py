@@ -5,7 +5,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from rff_dist.errors import StorageError
-from rff_dist.storage.contents import list_arrays
+from rff_dist.storage.datasets import list_arrays
 from rff_dist.storage.writing import write_dataset
 
 

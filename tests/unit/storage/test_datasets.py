@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 from zarr.storage import LocalStore, MemoryStore
 
-from rff_dist.data.blocks import Block, cut_blocks
-from rff_dist.data.checks import check_finite
+from rff_dist.data.blocks import Block, check_finite, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import (
     DataError,

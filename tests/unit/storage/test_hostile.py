@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rff_dist.errors import IntegrityError, RFFDistError, StorageError
 from rff_dist.storage import repositories
-from rff_dist.storage.bounded import _SIZES
+from rff_dist.storage.arrays import _SIZES
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import read_record, write_record
 from tests import flips
@@ -126,9 +126,9 @@ import sys
 found = []
 sys.addaudithook(lambda event, _: found.append(event) if event.startswith("pickle.") else None)
 from pathlib import Path
-from rff_dist.storage.contents import read_arrays
-from rff_dist.ridge.model import read_model
-from rff_dist.registry.versions import RegisteredModel
+from rff_dist.storage.datasets import read_arrays
+from rff_dist.ridge.models import read_model
+from rff_dist.models.versions import RegisteredModel
 from tests import flips
 folder = Path(sys.argv[1])
 for name in ("plain", "versioned"):

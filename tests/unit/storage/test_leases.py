@@ -19,9 +19,9 @@ import pytest
 from zarr.storage import ObjectStore
 
 from rff_dist.errors import OutputBusyError, StorageError
-from rff_dist.storage import leases
-from rff_dist.storage.leases import check_lease, hold
+from rff_dist.storage import output_places
 from rff_dist.storage.locations import parse_location
+from rff_dist.storage.output_places import check_lease, hold
 from rff_dist.storage.writing import write_dataset
 
 
@@ -36,7 +36,7 @@ def make_place(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
     def open_in_memory(location: Any, *, read_only: bool) -> ObjectStore[Any]:
         return ObjectStore(folders.setdefault(location.url, new()), read_only=read_only)
 
-    monkeypatch.setattr(leases, "open_store", open_in_memory)
+    monkeypatch.setattr(output_places, "open_store", open_in_memory)
     return "s3://bucket/model"
 
 
@@ -88,21 +88,23 @@ def lock_of(place: str | Path) -> Path:
 
 
 def store_of(place: str) -> Any:
-    return leases.open_store(leases._folder(parse_location(place)), read_only=False)
+    return output_places.open_store(output_places._folder(parse_location(place)), read_only=False)
 
 
 def claim_at(place: str) -> bytes | None:
-    found = leases.read_tagged(store_of(place), leases._KEY, where=place)
+    found = output_places.read_tagged(store_of(place), output_places._KEY, where=place)
     return None if found is None else found.content
 
 
 def put(place: str, content: bytes) -> None:
-    found = leases.read_tagged(store_of(place), leases._KEY, where=place)
-    assert leases.replace_bytes(store_of(place), leases._KEY, content, expected=found, where=place)
+    found = output_places.read_tagged(store_of(place), output_places._KEY, where=place)
+    assert output_places.replace_bytes(
+        store_of(place), output_places._KEY, content, expected=found, where=place
+    )
 
 
-def put_claim(place: str, **changes: Any) -> leases._Claim:
-    claim = replace(leases._Claim.of_this_process("an earlier run"), **changes)
+def put_claim(place: str, **changes: Any) -> output_places._Claim:
+    claim = replace(output_places._Claim.of_this_process("an earlier run"), **changes)
     put(place, claim.to_bytes())
     return claim
 
@@ -163,8 +165,8 @@ def test_other_locations_are_free(place):
 
 
 def test_a_whole_bucket_has_its_lease_inside():
-    assert leases._folder(parse_location("s3://bucket")).url == "s3://bucket/.lease"
-    assert leases._folder(parse_location("s3://bucket/a/model")).url == "s3://bucket/a/.model.lease"
+    assert output_places._folder(parse_location("s3://bucket")).url == "s3://bucket/.lease"
+    assert output_places._folder(parse_location("s3://bucket/a/model")).url == "s3://bucket/a/.model.lease"
 
 
 def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
@@ -177,7 +179,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
 
 
 HOLDER = """
-import sys, time; from rff_dist.storage.leases import hold
+import sys, time; from rff_dist.storage.output_places import hold
 with hold(sys.argv[1], holder='to be killed'):
     print('held', flush=True); time.sleep(600)
 """
@@ -209,19 +211,19 @@ def test_a_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(stored,
 
 
 def test_a_claim_that_this_process_could_not_give_back_does_not_keep_it_out(stored, monkeypatch, caplog):
-    delete = leases.delete_bytes
+    delete = output_places.delete_bytes
     with hold(stored, holder="one"):
         assert isinstance(try_to_hold(stored), OutputBusyError)
-        monkeypatch.setattr(leases, "delete_bytes", lambda *_: 1 / 0)
+        monkeypatch.setattr(output_places, "delete_bytes", lambda *_: 1 / 0)
     assert "was not given back" in caplog.text
-    monkeypatch.setattr(leases, "delete_bytes", delete)
+    monkeypatch.setattr(output_places, "delete_bytes", delete)
     assert not is_free(stored)
     assert try_to_hold(stored) == "held"
 
 
 def test_a_living_process_of_this_machine_keeps_its_lease_however_late_its_signs_of_life_are(stored):
     with hold(stored, holder="one"):
-        claim = leases._Claim.from_bytes(claim_at(stored))
+        claim = output_places._Claim.from_bytes(claim_at(stored))
         put(stored, replace(claim, beat=0.0).to_bytes())
         assert isinstance(try_to_hold(stored), OutputBusyError)
 
@@ -239,11 +241,11 @@ def watch_without_waiting(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], 
         while happens:
             happens.pop()()
 
-    monkeypatch.setattr(leases, "time", SimpleNamespace(time=time.time, sleep=sleep))
+    monkeypatch.setattr(output_places, "time", SimpleNamespace(time=time.time, sleep=sleep))
     return happens
 
 
-@pytest.mark.parametrize("clock", [-leases.EXPIRES_S - 5, 10**6], ids=["behind", "ahead"])
+@pytest.mark.parametrize("clock", [-output_places.EXPIRES_S - 5, 10**6], ids=["behind", "ahead"])
 @pytest.mark.parametrize("beats_on", [False, True], ids=["silent", "alive"])
 def test_the_claim_of_another_machine_is_taken_over_only_where_it_stays_silent(
     stored, monkeypatch, beats_on, clock
@@ -267,7 +269,7 @@ def test_what_is_no_claim_is_taken_over_after_a_while(stored, monkeypatch):
 
 
 def test_a_holder_gives_signs_of_life(stored, monkeypatch):
-    monkeypatch.setattr(leases, "BEAT_S", 0.05)
+    monkeypatch.setattr(output_places, "BEAT_S", 0.05)
     with hold(stored, holder="one"):
         first = claim_at(stored)
         deadline = time.monotonic() + 30
@@ -353,7 +355,7 @@ def race(place: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, i
     def run() -> None:
         nonlocal now, most, in_total
         try:
-            with leases._in_store(place, "one"):
+            with output_places._in_store(place, "one"):
                 now, in_total = now + 1, in_total + 1
                 most = max(most, now)
                 for _ in range(3):
@@ -366,7 +368,7 @@ def race(place: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, i
 
     with monkeypatch.context() as patch:
         for name in ("read_tagged", "replace_bytes", "delete_bytes"):
-            patch.setattr(leases, name, step(getattr(leases, name)))
+            patch.setattr(output_places, name, step(getattr(output_places, name)))
         threads = [threading.Thread(target=run) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -394,7 +396,7 @@ def test_of_many_that_take_and_release_a_lock_one_holds_it_at_a_time(tmp_path):
         nonlocal now, most, in_total
         for _ in range(200):
             try:
-                with leases._in_folder(parse_location(tmp_path / "model"), "one"):
+                with output_places._in_folder(parse_location(tmp_path / "model"), "one"):
                     now, in_total = now + 1, in_total + 1
                     most = max(most, now)
                     time.sleep(0)

@@ -14,11 +14,11 @@ from zarr.storage import MemoryStore
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import write_record
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 from tests.tables import ingest
 
 X = np.random.default_rng(0).standard_normal((50, 3))
@@ -189,7 +189,7 @@ def test_the_trial_leaves_nothing(tmp_path):
 
 def test_a_table_is_not_read_for_an_output_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("a\n1\n")
-    monkeypatch.setattr(importlib.import_module("rff_dist.ingest.ingest"), "open_table", None)
+    monkeypatch.setattr(importlib.import_module("rff_dist.workbench.tables.ingest"), "open_table", None)
     with pytest.raises(StorageError, match="cannot be written"):
         ingest(tmp_path / "a.csv", "/proc/new/a")
 

@@ -1,1 +1,0 @@
-"""What a fit costs on given workers: measured rates, and times predicted from them."""

@@ -1,0 +1,383 @@
+"""Transformers of scikit-learn: random features, and kernel principal components through them."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from rff_dist.engines import progress
+from rff_dist.engines.clock import Clock
+from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators import base, inputs
+from rff_dist.features import draw, for_dataset, kinds, nystrom
+from rff_dist.fitting import predicting
+from rff_dist.frequencies import designs
+from rff_dist.kernels.base import Kernel
+from rff_dist.pca import components
+from rff_dist.pca import fit as pca
+from rff_dist.statistics import inspection
+
+
+@dataclass(repr=False, eq=False)
+class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEstimator):
+    """Kernel PCA through random Fourier or Nyström features, by exact streamed statistics.
+
+    The components are eigenvectors of the centred Z'Z, which one pass accumulates; the scores of new rows are
+    one product. Memory does not grow with the rows, since no Gram matrix of rows is made. The scores approach
+    those of scikit-learn's `KernelPCA`, up to signs, as `n_random_features` grows.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Principal components to keep, as in scikit-learn's PCA and KernelPCA; not D.
+    kernel : str or Kernel, default="gaussian"
+        The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or a Kernel object.
+        Length scales that are given here are kept.
+    length_scale : "auto", float or array of shape (n_features,), default="auto"
+        The length scale, in units of the (standardised) inputs; "auto" is the median distance between
+        rows of a seeded sample.
+    n_random_features : int, default=2048
+        D, the number of components of Z (`n_components` of `RFFRidge` and `RFFSampler`). The error of the
+        kernel falls as 1/√D, and the cost grows as D². With Nyström features it is the number of centres;
+        data with fewer distinct rows use all of them, and the kernel is then exact.
+    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+        Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
+        and any kernel has them.
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
+        How the frequencies of Fourier features are arranged; see `RFFSampler`.
+    precision : {"standard", "high"}, default="standard"
+        How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
+        "high" to float32.
+    standardize : {"auto", "rank"} or bool, default=False
+        How the inputs are prepared. False leaves them as they are, as scikit-learn does: if units differ,
+        columns of large values then decide most. True, "rank" and "auto" are as in `RFFRidge`.
+    normalize : {None, "degree"}, default=None
+        "degree" divides each row's features by its degree, the sum of its similarities to all rows. The
+        scores are then those of spectral clustering, nearly constant on clusters, and the variances are the
+        eigenvalues of D^(−1/2) K D^(−1/2) below the trivial one. This needs a kernel that is never negative,
+        and one more cheap pass. Degrees below a hundredth of their mean are raised to it,
+        see `n_floored_`. Use Nyström features for a narrow kernel: Fourier features blur degrees by about
+        n/√D, which is more than the degrees themselves.
+    whiten : bool, default=False
+        Whether scores are divided by their standard deviations, to have variance 1.
+    random_state : int, RandomState, Generator or None, default=None
+        The seed of frequencies and samples.
+    engine : Engine or None, default=None
+        What runs the passes. None is this process, or, for data out of memory, the current Dask client if
+        there is one.
+    verbose : int, default=0
+        1 shows the progress of the fit as a bar on standard error; as lines in notebooks and pipes.
+
+    Attributes
+    ----------
+    components_ : float64 array of shape (n_components_, D)
+        Directions in the space of Z; the largest coefficient of each, in absolute value, is positive.
+    eigenvalues_ : float64 array of shape (n_components_,)
+        The eigenvalues of the centred Z'Z, the greatest first.
+    explained_variance_ : float64 array of shape (n_components_,)
+        The variance of each score, with divisor n − 1 as in scikit-learn's PCA of Z. With `normalize` it is
+        the eigenvalue, that is the variance of the score if rows count by their degree.
+    explained_variance_ratio_ : float64 array of shape (n_components_,)
+        Shares of the total variance in all D directions.
+    mean_ : float64 array of shape (D,)
+        The mean of the (normalised) features, which is subtracted from them.
+    n_components_ : int
+        The number of components kept. If the rows have fewer directions than asked for, a warning says so.
+    noise_floor_ : float
+        Variances up to this value are rounding.
+    n_floored_ : int
+        The number of rows whose degree was below the floor; 0 without `normalize`.
+    statistics_ : RidgeStatistics
+        The exact sums, without targets, from which all else was computed.
+    kernel_ : Kernel or None
+        The kernel in use, with its length scales; None if the features were made of given frequencies.
+    features_ : str
+        The kind of features in use, "fourier" or "nystrom".
+    feature_map_ : FeatureMap
+        The features, with the standardizer of the inputs.
+    length_scale_ : float, tuple of float or None
+        The length scale in use.
+    projection_ : Projection
+        Computes the scores; `rff_dist.pca.fit.project` writes those of a large dataset to Zarr with it.
+    n_features_in_ : int
+        Columns of the inputs.
+
+    References
+    ----------
+    Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel eigenvalue problem;
+    Lopez-Paz et al. (2014), Randomized nonlinear component analysis, Sec. 3; von Luxburg (2007), A tutorial
+    on spectral clustering, for `normalize`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import RFFPCA
+    >>> angle = np.linspace(0, 2 * np.pi, 200, endpoint=False)
+    >>> ring = np.column_stack([np.cos(angle), np.sin(angle)])
+    >>> X = np.concatenate([ring, 3 * ring])  # two rings, which no straight line parts
+    >>> pca = RFFPCA(1, length_scale=0.4, features="nystrom", n_random_features=100, normalize="degree")
+    >>> scores = pca.set_params(random_state=0).fit_transform(X)[:, 0]
+    >>> bool(np.ptp(scores[:200]) < 0.01 and np.ptp(scores[200:]) < 0.01 and np.ptp(scores) > 2)
+    True
+    """
+
+    n_components: int = 2
+    _: KW_ONLY
+    n_random_features: int = 2048
+    normalize: str | None = None
+    whiten: bool = False
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Compute the components.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+        y : ignored
+            For scikit-learn's pipelines.
+        sample_weight : array-like of shape (n_samples,), optional
+            How precise each row is, not negative. Left out for a dataset, which has its own.
+
+        Raises
+        ------
+        InvalidParameterError
+            If a parameter is out of range.
+        DataError
+            If values are not finite, or all rows have the same features.
+        StatisticsError
+            If there is one row.
+        PlanError
+            If the job needs more memory than there is.
+        """
+        clock = Clock()
+        inputs.check_flag(self.whiten, "whiten")
+        for_dataset.check_without_targets(self.length_scale)
+        features = for_dataset.FeatureOptions(**self._features(self.n_random_features))
+        dataset = inputs.as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
+        with self._passes(dataset, clock) as engine:
+            found = pca.fit_components(
+                dataset, features, n_components=self.n_components, normalize=self.normalize, engine=engine
+            )
+        self._keep(found)
+        return self
+
+    def _keep(self, found: pca.KernelComponents) -> None:
+        principal = found.principal
+        self._fitted = found
+        self.statistics_ = found.statistics
+        self.components_ = principal.components
+        self.eigenvalues_ = principal.eigenvalues
+        self.explained_variance_ = principal.explained_variance
+        self.explained_variance_ratio_ = principal.explained_variance_ratio
+        self.mean_ = principal.means
+        self.noise_floor_ = principal.noise_floor
+        self.n_floored_ = found.n_floored
+        self.projection_ = found.projection(whiten=bool(self.whiten))
+
+    def _chosen(self) -> dict[str, str]:
+        return {
+            **base.features_facts(self.feature_map_, self._names),
+            "components": f"{self.n_components_:,}",
+            "explained variance": f"{self.explained_variance_ratio_.sum():.1%}",
+        }
+
+    def transform(self, X: Any) -> Any:
+        """Return the scores of rows, old or new, O(n_samples · D · n_features).
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+
+        Returns
+        -------
+        scores : float64 array of shape (n_samples, n_components_)
+            A lazy Dask array for a Dask collection, else a NumPy array in memory. To write the
+            scores of a large dataset to Zarr, use `rff_dist.pca.fit.project`.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        """
+        check_is_fitted(self)
+        width = self.n_components_
+        return self._map(
+            X, components.project_rows, self.projection_, label="project", width=width, dtype=np.float64
+        )
+
+    @property
+    def n_components_(self) -> int:
+        """Components kept."""
+        return len(self.components_)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+
+# -- random Fourier features as a scikit-learn transformer -----------------------------------------
+
+
+@dataclass(repr=False, eq=False)
+class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEstimator):
+    """Approximate a kernel's feature map by random Fourier or Nyström features.
+
+    Inner products of the transformed rows approximate the kernel: Z @ Z.T ≈ k(X, X), with an error
+    that falls as 1/√n_components. For training on many rows use `RFFRidge`, which never holds Z.
+
+    Parameters
+    ----------
+    kernel : str or Kernel, default="gaussian"
+        The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or a Kernel object.
+        Length scales that are given here are kept.
+    length_scale : "auto", float or array of shape (n_features,), default="auto"
+        The length scale, in the inputs' units; "auto" is the median distance between rows of a
+        seeded sample.
+    n_components : int, default=2048
+        Columns of Z. An even number makes pairs of cosines and sines, an odd one cosines with random phases,
+        which have more variance. With Nyström features it is the number of centres; data with fewer distinct
+        rows use all of them, and the kernel is then exact.
+    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+        Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
+        and any kernel has them.
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
+        How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
+        structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo
+        works for any kernel, also the Laplacian, and is best for few columns. "auto" is orthogonal if the
+        kernel allows it, else "iid".
+    precision : {"standard", "high"}, default="standard"
+        How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
+        "high" to float32, for ridge penalties so small that rounding shows.
+    random_state : int, RandomState, Generator or None, default=None
+        The seed.
+    verbose : int, default=0
+        1 shows what the fit is doing, on standard error.
+
+    Attributes
+    ----------
+    kernel_ : Kernel
+        The kernel in use, with its length scales.
+    features_ : str
+        The kind of features in use, "fourier" or "nystrom".
+    feature_map_ : FeatureMap
+        What `transform` applies.
+    length_scale_ : float or tuple of float
+        The length scale in use.
+    n_features_in_ : int
+        Columns of the inputs.
+
+    References
+    ----------
+    Rahimi & Recht (2007), Random features for large-scale kernel machines, Alg. 1.
+
+    Examples
+    --------
+    >>> from rff_dist import Gaussian, RFFSampler
+    >>> X = [[0.0, 0.0], [1.0, 1.0]]
+    >>> Z = RFFSampler(Gaussian(1.0), n_components=4096, random_state=0).fit_transform(X)
+    >>> Z.shape, abs((Z @ Z.T)[0, 1] - Gaussian(1.0)(X)[0, 1]) < 0.05
+    ((2, 4096), np.True_)
+    """
+
+    kernel: str | Kernel = "gaussian"
+    _: KW_ONLY
+    length_scale: Any = "auto"
+    n_components: int = 2048
+    features: str | nystrom.Nystrom = "fourier"
+    design: str | designs.Design = "auto"
+    precision: str = "standard"
+    random_state: Any = None
+    verbose: int = 0
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw the features. X gives the number of columns, and the rows for the median heuristic.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+        y : ignored
+            For scikit-learn's pipelines.
+
+        Raises
+        ------
+        InvalidParameterError
+            If a parameter is out of range.
+        """
+        clock = Clock()
+        if isinstance(self.length_scale, str) and self.length_scale == "evidence":
+            raise InvalidParameterError(
+                "`length_scale` is 'evidence', which needs targets, and RFFSampler takes none; give it the "
+                "kernel that rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
+            )
+        kernel, length_scale = inputs.choose_kernel(self.kernel, self.length_scale)
+        draw.check_n_components(self.n_components, "phases")
+        dataset = inputs.as_dataset(self, X, reset=True, supervised=False)
+        described = for_dataset.KernelFeatures(
+            kernel,
+            length_scale=length_scale,
+            n_components=self.n_components,
+            features=self.features,
+            design=self.design,
+            map=inputs.map_for(self.n_components),
+            precision=self.precision,
+        )
+        seed = draw.seed_from_random_state(self.random_state)
+        with self._passes(None, clock) as engine:
+            ranges = None
+            if not kernel.is_bound:
+                ranges = inspection.input_range(inspection.inspect(dataset, engine=engine), None)
+            progress.Announcer(engine.observers)(progress.Remark("draw", f"{self.n_components:,} features"))
+            self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), described)
+        self.kernel_, self.features_ = kinds.kernel_of(self.feature_map_), kinds.kind_of(self.feature_map_)
+        self.length_scale_ = kinds.length_scale_of(self.feature_map_)
+        self._n_features_out = self.feature_map_.n_components
+        return self
+
+    def _chosen(self) -> dict[str, str]:
+        return base.features_facts(self.feature_map_, self._names)
+
+    def transform(self, X: Any) -> Any:
+        """Return Z, O(n_samples · n_components · n_features).
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+
+        Returns
+        -------
+        Z : array of shape (n_samples, n_components)
+            A lazy Dask array for a Dask collection, else a NumPy array in memory; float32 for float32
+            inputs, else float64.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        """
+        check_is_fitted(self)
+        dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
+        dtype = np.float32 if dataset.dtype == np.float32 else np.float64
+        if inputs.is_dask(X):
+            transform = partial(self.feature_map_.transform, dtype=dtype)
+            return inputs.map_rows(X, transform, width=self.feature_map_.n_components, dtype=dtype)
+        return predicting.transform_in_memory(dataset, self.feature_map_, dtype=dtype)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

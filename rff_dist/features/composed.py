@@ -1,0 +1,185 @@
+"""Feature maps made of other maps: side by side for a sum of kernels, or their principal components."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from rff_dist.features import maps
+from rff_dist.numerics import exact_sums, machine
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ConcatenatedFeatureMap(maps.FeatureMap):
+    """√w₁·z₁, √w₂·z₂, …: the features of Σ wᵢ·kᵢ.
+
+    `parts`: feature maps without standardizers of their own.
+    """
+
+    kind = "concatenated"
+
+    parts: tuple[maps.FeatureMap, ...]
+    weights: tuple[float, ...]
+    standardizer: maps.Standardizer | None = None
+    spec: maps.FeatureSpec | None = None
+
+    @property
+    def n_features(self) -> int:
+        return self.parts[0].n_features
+
+    @property
+    def n_components(self) -> int:
+        return sum(part.n_components for part in self.parts)
+
+    @property
+    def scales(self) -> exact_sums.Runs:
+        return tuple(
+            (count, math.sqrt(weight) * scale)
+            for part, weight in zip(self.parts, self.weights, strict=True)
+            for count, scale in part.scales
+        )
+
+    @property
+    def squared_norm(self) -> float | None:
+        norms = [part.squared_norm for part in self.parts]
+        return None if None in norms else math.fsum(norm for norm in norms if norm is not None)
+
+    @property
+    def bounded(self) -> bool:
+        return all(part.bounded for part in self.parts)
+
+    @property
+    def fixed_point(self) -> bool:
+        return all(part.fixed_point for part in self.parts)
+
+    @property
+    def stripes(self) -> list[tuple[int, int]]:
+        return [
+            (first + start, first + stop)
+            for first, part in zip(self._firsts, self.parts, strict=True)
+            for start, stop in part.stripes
+        ]
+
+    @property
+    def _firsts(self) -> list[int]:
+        ends = np.cumsum([part.n_components for part in self.parts])
+        return [0, *ends[:-1].tolist()]
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        for first, part in zip(self._firsts, self.parts, strict=True):
+            a, b = max(start, first), min(stop, first + part.n_components)
+            if a < b:
+                part.fill(inputs, out[a - start : b - start], a - first, b - first)
+
+    def digest(self) -> str:
+        label = " ".join([self.kind, *(part.digest() for part in self.parts), repr(self.weights)])
+        return maps.arrays_digest(label, [], self.standardizer)
+
+    def record(self) -> maps.Record:
+        facts: list[dict[str, Any]] = []
+        arrays: dict[str, NDArray[Any]] = {}
+        for i, part in enumerate(self.parts):
+            part_facts, part_arrays = part.record()
+            facts.append({"kind": part.kind, **part_facts})
+            arrays |= {f"part{i}_{name}": array for name, array in part_arrays.items()}
+        return {"parts": facts, "weights": list(self.weights)}, arrays
+
+    @classmethod
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
+        return cls(tuple(facts["parts"]), tuple(facts["weights"]), standardizer)
+
+
+# -- scores on principal components of another map's features, as features of their own ------------
+
+
+_STORED = ("coefficients", "intercept", "offset")
+_PANEL_ROWS = 64  # rows of one product, always of the same shape, which decides how it rounds
+_WORK_BYTES = 2**22  # of the other map's features, filled at once
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PrincipalFeatureMap(maps.FeatureMap):
+    """Z·A + a for another map's Z: its leading principal components, computed anew for each tile.
+
+    A row costs O(D · (n_features + n_kept)), where D is the other map's number of components. Of its Z only
+    a tile's exists at a time.
+
+    `base`: the other map, without a standardizer of its own.
+    `coefficients`: float64 array of shape (D, n_kept) or (D, n_kept + 1). Coefficients of the other map's
+      unnormalised features. If there is a `floor`, the last column gives the row's degree.
+    `intercept`: float64 array with as many entries as `coefficients` has columns. Added to the products.
+    `offset`: float64 array of shape (n_kept,). Subtracted after the scores are divided by the degree.
+    `floor`: the least degree; None if scores are not divided by degrees.
+    """
+
+    kind = "principal"
+
+    base: maps.FeatureMap
+    coefficients: FloatArray
+    intercept: FloatArray
+    offset: FloatArray
+    floor: float | None = None
+    standardizer: maps.Standardizer | None = None
+    spec: maps.FeatureSpec | None = None
+
+    @property
+    def n_features(self) -> int:
+        return self.base.n_features
+
+    @property
+    def n_components(self) -> int:
+        return len(self.offset)
+
+    @property
+    def bounded(self) -> bool:
+        return False
+
+    @property
+    def stripes(self) -> list[tuple[int, int]]:
+        return [(0, self.n_components)]
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        D, panel = self.base.n_components, np.zeros((self.base.n_components, _PANEL_ROWS))
+        rows = max(1, _WORK_BYTES // (8 * D * _PANEL_ROWS)) * _PANEL_ROWS
+        features = np.empty((D, min(rows, len(inputs))))
+        for first in range(0, len(inputs), rows):
+            tile = features[:, : len(inputs[first : first + rows])]
+            for a, b in self.base.stripes:
+                self.base.fill(inputs[first : first + rows], tile[a:b], a, b)
+            for i in range(0, tile.shape[1], _PANEL_ROWS):
+                part = tile[:, i : i + _PANEL_ROWS]
+                panel[:, : part.shape[1]] = part  # a short part is padded with what the panel held before
+                scores = self._scores(panel)[start:stop, : part.shape[1]]
+                out[:, first + i : first + i + part.shape[1]] = scores
+
+    def _scores(self, features: FloatArray) -> FloatArray:
+        found: FloatArray = self.coefficients.T @ features + self.intercept[:, np.newaxis]
+        if self.floor is None:
+            return found
+        scores: FloatArray = found[:-1] / np.maximum(found[-1], self.floor)
+        return scores - self.offset[:, np.newaxis]
+
+    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        with machine.tile_pool():  # one BLAS thread, as in a pass: the same bits
+            return super().transform(X, dtype=dtype)
+
+    def digest(self) -> str:
+        label = f"{self.kind} {self.base.digest()} {self.coefficients.shape} {self.floor!r}"
+        return maps.arrays_digest(label, [getattr(self, name) for name in _STORED], self.standardizer)
+
+    def record(self) -> maps.Record:
+        facts, arrays = self.base.record()
+        stored = {name: getattr(self, name) for name in _STORED}
+        stored |= {f"base_{name}": array for name, array in arrays.items()}
+        base = {"kind": self.base.kind, **facts, **maps.spec_record(self.base)}
+        return {"base": base, "floor": self.floor}, stored
+
+    @classmethod
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
+        coefficients, intercept, offset = (np.asarray(arrays[name], np.float64) for name in _STORED)
+        return cls(facts["base"], coefficients, intercept, offset, facts["floor"], standardizer)

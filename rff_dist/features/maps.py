@@ -1,0 +1,321 @@
+"""What a feature map is: all that tiles, statistics and solvers know about it."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from rff_dist.errors import DataError
+from rff_dist.frequencies import designs
+from rff_dist.kernels import base
+from rff_dist.numerics import cholesky, exact_sums, machine
+from rff_dist.text import short_repr
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
+
+type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+
+STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
+
+
+@dataclass(frozen=True, slots=True)
+class RankMap:
+    """A column's map to normal scores: piecewise linear between knots, constant beyond them.
+
+    `column`: which input column.
+    `inputs`, `scores`: float64 arrays of shape (n_knots,), strictly ascending. The knots: values of the
+      column, and their normal scores.
+    """
+
+    column: int
+    inputs: FloatArray
+    scores: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Standardizer:
+    """Map of the input columns, applied in float64 before anything is rounded to float32.
+
+    `mean`, `scale`: float64 arrays of shape (n_features,). Inputs become (x - mean) / scale.
+    `ranks`: the columns that become normal scores instead.
+    """
+
+    mean: FloatArray
+    scale: FloatArray
+    ranks: tuple[RankMap, ...] = ()
+
+    __repr__ = short_repr
+
+    def __call__(self, X: NDArray[Any]) -> FloatArray:
+        """Return the standardised rows in float64; values that are not finite stay so."""
+        inputs = np.asarray(X, np.float64)  # at 1.7e9, a timestamp of today, float32 has steps of two minutes
+        standardized = (inputs - self.mean) / self.scale
+        for rank in self.ranks:
+            values = inputs[..., rank.column]
+            scores = np.interp(values, rank.inputs, rank.scores)
+            standardized[..., rank.column] = np.where(np.isfinite(values), scores, values)
+        return np.asarray(standardized)
+
+    @property
+    def ranked_columns(self) -> tuple[int, ...]:
+        return tuple(rank.column for rank in self.ranks)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all of it as arrays by name, for `from_arrays`."""
+        arrays: dict[str, NDArray[Any]] = {"input_mean": self.mean, "input_scale": self.scale}
+        if self.ranks:
+            arrays["input_rank_columns"] = np.array(self.ranked_columns, np.int64)
+            arrays["input_rank_knots"] = np.array([len(rank.inputs) for rank in self.ranks], np.int64)
+            arrays["input_rank_inputs"] = np.concatenate([rank.inputs for rank in self.ranks])
+            arrays["input_rank_scores"] = np.concatenate([rank.scores for rank in self.ranks])
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Self | None:
+        """Build it from arrays that include those of `to_arrays`; None if they do not."""
+        if "input_mean" not in arrays:
+            return None
+        ranks: tuple[RankMap, ...] = ()
+        if "input_rank_columns" in arrays:
+            cuts = np.cumsum(arrays["input_rank_knots"])[:-1]
+            inputs, scores = (np.split(arrays[f"input_rank_{name}"], cuts) for name in ("inputs", "scores"))
+            columns = arrays["input_rank_columns"].tolist()
+            ranks = tuple(RankMap(*parts) for parts in zip(columns, inputs, scores, strict=True))
+        return cls(arrays["input_mean"], arrays["input_scale"], ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """The few hundred bytes from which a whole feature map is drawn."""
+
+    kernel: base.Kernel
+    design: designs.Design
+    n_features: int
+    n_components: int
+    map: str
+    seed: int
+    precision: str = "high"
+
+
+class FeatureMap(ABC):
+    """Maps rows to features; other rooms know no more about it than this.
+
+    `fill` writes features unnormalised and transposed, one component per line. Multiplied by `scales`, and
+    then by the inverse of the `whitener` if there is one, they are Z.
+
+    Attributes
+    ----------
+    standardizer : Standardizer, or None
+        Applied to the inputs first.
+    spec : FeatureSpec, or None
+        What the map was drawn from; None if its arrays were given.
+    """
+
+    kind: ClassVar[str]
+    transform_rows: ClassVar[int] = 4096  # rows that `transform` fills at once
+    standardizer: Standardizer | None
+    spec: FeatureSpec | None
+
+    __repr__ = short_repr
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """Columns of the inputs."""
+
+    @property
+    @abstractmethod
+    def n_components(self) -> int:
+        """D, the number of components of Z."""
+
+    @abstractmethod
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        """Write unnormalised components `start:stop`, one of `stripes` or a part of it, to `out`.
+
+        Parameters
+        ----------
+        inputs : float32 array of shape (n_samples, n_features)
+            From `prepare`.
+        out : float64 array of shape (stop - start, n_samples)
+            Overwritten.
+        """
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Return a hexadecimal digest of everything that the features depend on."""
+
+    def content_key(self) -> str:
+        """Return the digest by which passes with this map are told apart, see `engines.resuming`."""
+        return self.digest()
+
+    @abstractmethod
+    def record(self) -> Record:
+        """Return what is stored of the map: JSON-able facts, and arrays by name."""
+
+    @classmethod
+    @abstractmethod
+    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
+        """Rebuild the map from what `record` returned; maps that it is made of are rebuilt already."""
+
+    # -- what most maps share -----------------------------------------------------------------------
+
+    @property
+    def scales(self) -> exact_sums.Runs:
+        """The factors from unnormalised features to Z, as runs of (number of components, factor)."""
+        return ((self.n_components, 1.0),)
+
+    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
+        """Return the same features, of inputs that this standardizer maps first."""
+        return cast("Self", replace(cast("Any", self), standardizer=standardizer))
+
+    @property
+    def squared_norm(self) -> float | None:
+        """The sum of squares of a row's unnormalised features, if it is the same for all rows, else None."""
+        return None
+
+    @property
+    def squared_norm_error(self) -> float:
+        """The relative error that rounding may leave in a row's `squared_norm`."""
+        # Fixed point: cosine and sine are off by up to 1/32,512 each, their squares' sum by up to 8.7e-5.
+        # In float32 cos² + sin² is 1 within 1e-7.
+        return 1e-4 if self.fixed_point else 1e-6
+
+    @property
+    def bounded(self) -> bool:
+        """Whether all unnormalised features lie in [-1, 1]: the sums' grid is then known before a pass."""
+        return True
+
+    @property
+    def fixed_point(self) -> bool:
+        """Whether `fill` writes m · 2**-14 for whole numbers m up to `FIXED_POINT_ONE`."""
+        return False
+
+    @property
+    def whitener(self) -> FloatArray | None:
+        """The triangular T of Z = V·T⁻¹, where V are the scaled features; None if Z is V."""
+        return None
+
+    @property
+    def stripes(self) -> list[tuple[int, int]]:
+        """Ranges of components that `fill` makes efficiently: in order, with each component once."""
+        D = self.n_components
+        return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
+
+    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], scales: FloatArray | None = None) -> None:
+        """Write all components, rows first.
+
+        Parameters
+        ----------
+        inputs : float32 array of shape (n_samples, n_features)
+            From `prepare`.
+        out : float array of shape (n_samples, n_components)
+            Overwritten.
+        scales : float64 array of shape (n_components,), or None
+            Factors of the components; None leaves them unnormalised.
+        """
+        stripes = self.stripes
+        work = np.empty((max(stop - start for start, stop in stripes), len(inputs)))
+        for start, stop in stripes:
+            stripe = work[: stop - start]
+            self.fill(inputs, stripe, start, stop)
+            if scales is not None:
+                stripe *= scales[start:stop, np.newaxis]
+            for i in range(0, len(inputs), 64):  # a transpose that stays in the cache: half the time
+                out[i : i + 64, start:stop] = stripe[:, i : i + 64].T
+
+    def prepare(self, X: NDArray[Any]) -> Float32Array:
+        """Return standardised float32 inputs of shape (n_samples, n_features).
+
+        Raises
+        ------
+        DataError
+            If X is not of that shape.
+        """
+        if X.ndim != 2 or X.shape[1] != self.n_features:
+            raise DataError(f"X has shape {X.shape}; this feature map expects {self.n_features} columns")
+        if X.dtype.kind not in "biuf":
+            raise DataError(f"X holds {X.dtype}; expected real numbers")
+        standardized = X if self.standardizer is None else self.standardizer(X)
+        with np.errstate(over="ignore"):  # overflows become infinite, which callers report with the row
+            return np.ascontiguousarray(standardized, np.float32)
+
+    def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
+        """Return coefficients of the unnormalised features from those of Z, shape (D, n_targets)."""
+        return np.asarray(exact_sums.expand(self.scales)[:, np.newaxis] * coefficients)
+
+    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """Return Z, O(n_samples * n_components * n_features).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        dtype : dtype
+            float64 holds exactly the numbers that statistics are made of; float32 rounds them once more.
+
+        Returns
+        -------
+        Z : array of shape (n_samples, n_components)
+            Z @ Z.T approximates the kernel's Gram matrix.
+
+        Raises
+        ------
+        DataError
+            If X has another number of columns, or values that are not finite.
+        """
+        inputs = self.prepare(np.asarray(X))
+        check_inputs(inputs)
+        whitener = self.whitener
+        # whitened in float64, and rounded once
+        Z = np.empty((len(inputs), self.n_components), np.float64 if whitener is not None else dtype)
+        scales = exact_sums.expand(self.scales)
+        for row in range(0, len(inputs), self.transform_rows):
+            tile = slice(row, row + self.transform_rows)
+            self.fill_lines(inputs[tile], Z[tile], scales)
+        if whitener is not None:
+            with machine.tile_pool() as pool:
+                cholesky.whiten_rows(Z, whitener, pool)
+        return Z.astype(dtype, copy=False)
+
+
+def check_inputs(inputs: Float32Array) -> None:
+    """Check that prepared inputs are finite.
+
+    Raises DataError, with the first row and column where one is not.
+    """
+    if not np.isfinite(inputs).all():
+        row, column = np.argwhere(~np.isfinite(inputs))[0]
+        raise DataError(
+            f"Input X contains NaN, infinity or a value beyond float32: row {row:_}, column {column}"
+        )
+
+
+def overflow() -> DataError:
+    """Return the error for finite inputs whose features are not finite."""
+    return DataError("features of some rows are not finite: their inputs overflow; standardise them")
+
+
+def arrays_digest(label: str, arrays: list[NDArray[Any] | None], standardizer: Standardizer | None) -> str:
+    """Return the SHA-256 of a label, arrays and a standardizer."""
+    hasher = hashlib.sha256(label.encode())
+    if standardizer is not None:
+        arrays = [*arrays, *standardizer.to_arrays().values()]
+    for array in arrays:
+        if array is not None:
+            # one digest for all machines
+            little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+            hasher.update(little.tobytes())
+    return hasher.hexdigest()
+
+
+def spec_record(feature_map: FeatureMap) -> dict[str, Any]:
+    """Return an entry `spec` for a map's record; empty if nothing stored could draw the map again."""
+    spec = feature_map.spec
+    if spec is None or designs.DESIGNS.get(spec.design.name) != spec.design:
+        return {}
+    # a map of exact features may have fewer components than were asked for
+    plain = {name: getattr(spec, name) for name in ("n_components", "map", "seed", "precision")}
+    return {"spec": {"kernel": spec.kernel.to_dict(), "design": spec.design.name, **plain}}

@@ -1,0 +1,192 @@
+"""Predicting passes: f(x) = z(x)'·coefficients + intercept of each row, in memory or to Zarr."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from rff_dist.data.blocks import BlockTask, Dataset, RowParts, Rows, check_finite
+from rff_dist.engines import progress, protocol, resuming
+from rff_dist.errors import DataError
+from rff_dist.features import maps
+from rff_dist.numerics import machine
+from rff_dist.statistics import inspection, specs
+from rff_dist.storage import columns, outputs
+from rff_dist.text import short_repr
+from rff_dist.typing import FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearModel:
+    """The state of a predicting pass: f(x) = z(x)'·coefficients + intercept.
+
+    `feature_map`: z.
+    `coefficients`: float64 array of shape (n_components, n_targets). Weights of Z's columns.
+    `intercept`: float64 array of shape (n_targets,). Added to all rows.
+    `raw_coefficients`: float64 array of shape (n_components, n_targets). The same weights for unnormalised
+      features.
+    """
+
+    feature_map: maps.FeatureMap
+    coefficients: FloatArray
+    intercept: FloatArray
+    raw_coefficients: FloatArray = field(init=False)
+
+    __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        # once, and sent to workers: a whitened map takes D³ operations, which each of them would repeat
+        object.__setattr__(self, "raw_coefficients", self.feature_map.raw_coefficients(self.coefficients))
+
+
+def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
+    """Return predictions of shape (n_samples, n_targets), O(n_samples · n_components · n_features).
+
+    Z is never held: each stripe of features is used and overwritten.
+
+    Raises DataError if X has another number of columns, holds NaN or infinity, or is so large that features
+      overflow.
+    """
+    feature_map = model.feature_map
+    inputs = feature_map.prepare(rows.X)
+    check_finite(replace(rows, y=None, sample_weight=None), inputs)
+    weights = model.raw_coefficients.T
+    stripes = feature_map.stripes
+    predictions = np.empty((len(inputs), weights.shape[0]))
+    height = min(specs.tile_rows(feature_map.n_components), max(1, len(inputs)))
+
+    def predict(start: int) -> None:
+        tile = inputs[start : start + height]
+        stripe = np.empty((max(stop - first for first, stop in stripes), len(tile)))
+        total = np.zeros((weights.shape[0], len(tile)))
+        for first, stop in stripes:
+            with np.errstate(over="ignore", invalid="ignore"):  # reported below
+                feature_map.fill(tile, stripe[: stop - first], first, stop)
+                total += weights[:, first:stop] @ stripe[: stop - first]
+        predictions[start : start + height] = total.T + model.intercept
+
+    machine.share_out(predict, range(0, len(inputs), height))
+    if not np.isfinite(predictions).all():
+        row = rows.block.start + int(np.argwhere(~np.isfinite(predictions))[0, 0])
+        raise DataError(
+            f"the prediction of row {row:_} is not finite: its inputs times the frequencies, or the model's "
+            "coefficients, overflow; standardise the inputs"
+        )
+    return predictions
+
+
+#: Seconds of writing, above which the rows that a stopped job wrote are kept for one that does the same.
+WORTH_KEEPING_S = 5.0
+
+
+def write_output[S](
+    dataset: Dataset,
+    compute: Callable[[Rows, S], NDArray[Any]],
+    state: S,
+    url: str | os.PathLike[str],
+    *,
+    engine: protocol.Engine,
+    label: str,
+    attributes: Mapping[str, Any] | None,
+    overwrite: bool = False,
+    **options: Any,
+) -> outputs.Output:
+    """Apply a function to each block's rows, and write the results to a new output.
+
+    If the rows have ids, these are written beside them as `id`. After an error nothing is left of the output,
+    unless the engine has a ledger: the rows that were written are then kept for a job that does the same.
+
+    `attributes`: with these the output is finished and appears at `url`. With None the caller finishes or
+      discards it.
+    `options`: those of `Layout`.
+    """
+    blocks = inspection.blocks_of(dataset)
+    layout = outputs.Layout(
+        dataset.n_samples, blocks[0].n_samples, **options
+    )  # no two tasks write to one chunk
+    inputs = [] if dataset.url is None else [dataset.url]
+    task, place = BlockTask(dataset, compute), None
+    if engine.ledger is not None and (name := resuming.name_pass(task, blocks, (state, layout))) is not None:
+        place = engine.ledger.output(name)
+    output = outputs.create_output(url, layout, inputs=inputs, overwrite=overwrite, place=place)
+    begun, n_kept = time.perf_counter(), 0
+    try:
+        missing = [block for block in blocks if not output.holds(block)]
+        if n_kept := dataset.n_samples - sum(block.n_samples for block in missing):
+            progress.Announcer(engine.observers)(progress.PassResumed(label, n_kept, dataset.n_samples))
+        if missing:
+            engine.map_write(task, missing, state, output, label=label)
+        dataset.check_unchanged()
+        if (ids := columns.ids_of(dataset)) is not None:
+            output.add(columns.ID, ids)
+        if attributes is not None:
+            output.finish(attributes)
+    except BaseException:  # interrupts too
+        if place is None or (not n_kept and time.perf_counter() - begun < WORTH_KEEPING_S):
+            output.discard()
+        raise
+    return output
+
+
+def rows_in_memory[S](
+    dataset: Dataset,
+    compute: Callable[[Rows, S], NDArray[Any]],
+    state: S,
+    *,
+    engine: protocol.Engine,
+    label: str,
+) -> NDArray[Any]:
+    """Apply a function to each block's rows, and return the results as one array; see `write_output`."""
+    return inspection.sum_rows(
+        dataset, partial(_part_of, compute=compute), state, engine=engine, label=label
+    ).joined()
+
+
+def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[Any]]) -> RowParts:
+    return RowParts.of(rows.block, compute(rows, state))
+
+
+class ModelOfColumns(Protocol):
+    """A model that knows the columns that it was trained on: a regression, a classifier or clusters."""
+
+    @property
+    def feature_map(self) -> maps.FeatureMap: ...
+
+    @property
+    def card(self) -> Mapping[str, Any]: ...
+
+
+def check_dataset(dataset: Dataset, model: ModelOfColumns) -> None:
+    """Check that a dataset has the columns that a model was trained on.
+
+    Raises DataError if it has another number of columns, or other names.
+    """
+    n_features = model.feature_map.n_features
+    if dataset.n_features != n_features:
+        raise DataError(
+            f"X has {dataset.n_features} features, but the model is expecting {n_features} features"
+        )
+    expected = model.card.get("feature_names")
+    names = dataset.feature_names
+    if expected and names and list(names) != list(expected):
+        raise DataError(
+            f"the columns of X are {list(names)}, but the model was trained on {list(expected)}; "
+            "give the same columns in the same order"
+        )
+
+
+def transform_in_memory(dataset: Dataset, feature_map: maps.FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:
+    """Return Z of shape (n_samples, n_components) as one array."""
+    Z = np.empty((dataset.n_samples, feature_map.n_components), dtype)
+    for block in inspection.blocks_of(dataset):
+        X = dataset.read(block).X
+        check_finite(Rows(block, X), feature_map.prepare(X))
+        Z[block.start : block.stop] = feature_map.transform(X, dtype=dtype)
+    return Z

@@ -1,0 +1,123 @@
+"""The first steps of every fit: measure the columns, standardise the inputs, draw features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rff_dist.data import blocks, labelled
+from rff_dist.engines import progress, protocol
+from rff_dist.features import for_dataset, maps
+from rff_dist.statistics import accumulate, inspection, passes
+from rff_dist.statistics.moments import Moments
+from rff_dist.storage import generations
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A dataset whose columns were measured: the start of every fit.
+
+    `moments`: moments of the columns.
+    `standardizer`: transforms the inputs before features are made.
+    `engine`: runs the passes.
+    `standardize`: the option that the standardizer was made by.
+    `sample_weight_kind`: what weights mean; see `RidgeOptions`.
+    """
+
+    dataset: blocks.Dataset
+    moments: Moments
+    standardizer: maps.Standardizer | None
+    engine: protocol.Engine
+    standardize: bool | str = True
+    sample_weight_kind: str = "precision"
+
+    @property
+    def frequency_weights(self) -> bool:
+        return self.sample_weight_kind == "frequency"
+
+    def inputs(self, seed: int) -> for_dataset.Inputs:
+        ranges = inspection.input_range(self.moments, self.standardizer)
+        return for_dataset.Inputs(self.dataset, self.standardizer, seed, ranges, self.frequency_weights)
+
+    def draw(self, described: for_dataset.KernelFeatures, *, seed: int) -> maps.FeatureMap:
+        return for_dataset.draw(self.inputs(seed), described)
+
+    def say(self, label: str, text: str) -> None:
+        """Tell the engine's observers what happens between passes."""
+        progress.Announcer(self.engine.observers)(progress.Remark(label, text))
+
+    def count(self, label: str, done: int, limit: int) -> None:
+        """Tell observers how many of at most `limit` steps are done, where one pass does not show it."""
+        progress.Announcer(self.engine.observers)(progress.Rounds(label, limit, done))
+
+    def accumulation(self, feature_map: maps.FeatureMap) -> accumulate.Accumulation:
+        """Return what a pass over the dataset sums up for a feature map."""
+        spec = passes.statistics_spec(
+            self.dataset,
+            feature_map,
+            target_offset=inspection.target_offset_from(self.moments),
+            fraction_bits=passes.fraction_bits_for(self.dataset.n_samples),
+            engine=self.engine,
+            weights=passes.weight_grid(self.moments, self.sample_weight_kind),
+        )
+        return accumulate.Accumulation(feature_map, spec)
+
+
+def prepare(
+    dataset: blocks.Dataset,
+    *,
+    standardize: bool | str,
+    sample_weight_kind: str = "precision",
+    moments: Moments | None = None,
+    engine: protocol.Engine,
+) -> Prepared:
+    """Check all values of a dataset, and measure its columns.
+
+    Takes one cheap pass unless `moments` are given, and another if columns are mapped by their ranks; see
+    `inspect` and `standardizer_for`.
+    """
+    standardize = inspection.check_standardize(standardize)
+    passes.check_weight_kind(sample_weight_kind)
+    moments = inspection.inspect(dataset, engine=engine) if moments is None else moments
+    if standardize is False:
+        inspection.warn_of_lost_digits(moments)
+    standardizer = inspection.standardizer_for(dataset, moments, standardize, engine=engine)
+    return Prepared(dataset, moments, standardizer, engine, standardize, sample_weight_kind)
+
+
+def describe_dataset(dataset: blocks.Dataset) -> Mapping[str, Any]:
+    """Return the facts of a dataset that a model's card keeps.
+
+    Raises ConflictError if the rows were changed since it was opened.
+    """
+    dataset.check_unchanged()
+    facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
+    if dataset.version is not None:
+        facts["data_version"] = dataset.version
+        if (name := generations.name_of(attributes_of(dataset))) is not None:
+            facts["data_id"] = name
+    n_samples = dataset.n_samples
+    # versions record digests of those that they only appended to, which need no reading
+    prefix = dataset.recorded_prefix(n_samples) or dataset.prefix_fingerprint(n_samples)
+    if prefix is not None:
+        # an update compares it with the fingerprint of the first rows of data that have grown since
+        facts["prefix_fingerprint"] = prefix
+    attributes = attributes_of(dataset)
+    if (recipe := attributes.get("recipe")) is not None:
+        # It makes inputs of the model from tables. Notes name the files of these rows, which no model needs.
+        facts["recipe"] = {**recipe, "notes": {}}
+        if "target_names" in attributes:
+            facts["target_columns"] = attributes["target_names"]  # in the table, labels included
+    for name, names in {"feature_names": dataset.feature_names, "target_names": dataset.target_names}.items():
+        if names is not None:
+            facts[name] = list(names)
+    return facts
+
+
+def attributes_of(dataset: blocks.Dataset) -> Mapping[str, Any]:
+    """Return the attributes stored beside a dataset's arrays; none for a dataset in memory."""
+    while isinstance(dataset, labelled.ExtendedDataset):
+        dataset = dataset.source
+    found: Mapping[str, Any] = getattr(dataset, "attributes", {})
+    return found

@@ -1,1 +1,0 @@
-"""Jobs: each a frozen spec and the named steps that the command line, the flows and Python run alike."""

@@ -1,0 +1,168 @@
+"""Kernels by their names: found from text or stored facts, and written as text."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import reduce
+from inspect import signature
+from typing import Any
+
+from rff_dist.checks import find_by_name
+from rff_dist.errors import InvalidParameterError
+from rff_dist.kernels import base, explicit, spectral, stationary
+
+
+def kernel_text(kernel: base.Kernel) -> str:
+    """Return the text that `find_kernel` reads, without length scales; the repr of kernels without a text.
+
+    >>> from rff_dist.kernels.explicit import Linear
+    >>> from rff_dist.kernels.stationary import Matern
+    >>> kernel_text(Matern(2.0, nu=1.5) + 0.1 * Linear())
+    'matern:nu=1.5 + 0.1 * linear'
+    """
+    if isinstance(kernel, base.Sum):
+        return " + ".join(map(kernel_text, kernel.kernels))
+    if isinstance(kernel, base.Scaled) and not isinstance(kernel.kernel, base.Sum):
+        return f"{kernel.weight:g} * {kernel_text(kernel.kernel)}"
+    if not isinstance(kernel, stationary.Stationary | explicit.Linear):
+        return str(kernel)
+    own = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.name != "length_scale"}
+    if not all(isinstance(value, int | float) for value in own.values()):
+        return str(kernel)
+    parameters = ",".join(f"{name}={value:g}" for name, value in own.items())
+    return f"{kernel.name}:{parameters}" if parameters else kernel.name
+
+
+def shortened_text(text: str) -> str:
+    """Round the numbers in a kernel's text to three digits, for people.
+
+    >>> shortened_text("Gaussian(length_scale=1.9087707404331382) + Linear()")
+    'Gaussian(length_scale=1.91) + Linear()'
+    """
+    return re.sub(r"\d+\.\d{3,}(e-?\d+)?", lambda number: f"{float(number[0]):.3g}", text)
+
+
+# -- kernels found by their text, or rebuilt from what was stored ----------------------------------
+
+
+KERNELS: dict[str, type[base.Kernel]] = {
+    kernel.name: kernel
+    for kernel in (
+        stationary.Gaussian, stationary.Laplacian, stationary.Cauchy, stationary.Sinc, stationary.Matern,
+        stationary.RationalQuadratic, explicit.Linear, explicit.Polynomial, explicit.Min
+    )
+}  # fmt: skip
+_WITH_PARTS: dict[str, type[base.Kernel]] = {
+    kernel.name: kernel
+    for kernel in (
+        base.Constant,
+        base.Scaled,
+        base.Sum,
+        base.Product,
+        base.OnColumns,
+        spectral.SpectralKernel,
+    )
+}
+
+_PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")  # neither the sign of a number nor of its exponent
+_FORM = "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 * linear'"
+
+
+def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
+    """Return the kernel that a text describes, or the object itself.
+
+    Parts that the text gives no length scale take theirs from the data.
+
+    `kernel`: a sum, with `+`, of products, with `*`, of factors. A factor is a number or the name of a
+      kernel, with `:` before its parameters and `,` between: "rational_quadratic:shape=2,length_scale=1".
+    Raises InvalidParameterError if a name or a parameter is unknown (the message gives the nearest name), a
+      parameter is not a number, or a single kernel has a length scale, which belongs in `length_scale`.
+
+    >>> find_kernel("0.5 + 2 * matern:nu=2.5")
+    0.5 + 2.0 * Matern(nu=2.5)
+    """
+    return kernel if isinstance(kernel, base.Kernel) else _parsed(kernel)
+
+
+def _parsed(text: object) -> base.Kernel:
+    if not isinstance(text, str):
+        return find_by_name(KERNELS, text, "kernel")()  # raises, with the names that are known
+    total = reduce(operator.add, [_product(part, text) for part in _PLUS.split(text)])
+    if isinstance(total, stationary.Stationary) and "length_scale" in text:
+        raise InvalidParameterError(
+            f"`kernel` is {text!r}, which is one kernel with a length scale; give that as `length_scale`"
+        )
+    return total
+
+
+def _product(part: str, text: str) -> base.Kernel:
+    weight, found = 1.0, None
+    for piece in part.split("*"):
+        factor = piece.strip()
+        if not factor:
+            raise InvalidParameterError(f"`kernel` is {text!r}, with nothing beside an operator; {_FORM}")
+        number = _number(factor)
+        if number is not None:
+            weight *= number
+        else:
+            one = _factor(factor, text)
+            found = one if found is None else found * one
+    if found is None:
+        return base.Constant(weight)
+    return found if weight == 1 else weight * found
+
+
+def _factor(factor: str, text: str) -> base.Kernel:
+    name, colon, rest = factor.partition(":")
+    kernel = find_by_name(KERNELS, name.strip(), "kernel")
+    return kernel(**_parameters(kernel, rest, text)) if colon else kernel()
+
+
+def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> dict[str, float]:
+    known = list(signature(kernel).parameters)
+    parameters: dict[str, float] = {}
+    for pair in rest.split(","):
+        name, _, value = (part.strip() for part in pair.partition("="))
+        number = _number(value)
+        if name not in known or number is None or name in parameters:
+            raise InvalidParameterError(
+                f"`kernel` is {text!r}, but the {kernel.name} kernel does not take {pair.strip()!r}; it has "
+                + (f"{', '.join(known)}, each a number and given once" if known else "no parameters")
+            )
+        parameters[name] = number
+    return parameters
+
+
+def _number(text: str) -> int | float | None:
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
+def kernel_from_dict(values: Mapping[str, Any]) -> base.Kernel:
+    """Build a kernel from what `Kernel.to_dict` returned.
+
+    Raises InvalidParameterError if the name or a parameter is unknown.
+    """
+    if not isinstance(values, Mapping):
+        raise InvalidParameterError(f"the description of a kernel is {values!r}; expected a dictionary")
+    parameters = dict(values)
+    kernel = find_by_name({**KERNELS, **_WITH_PARTS}, parameters.pop("name", None), "kernel")
+    try:
+        if "kernel" in parameters:
+            parameters["kernel"] = kernel_from_dict(parameters["kernel"])
+        if "kernels" in parameters:
+            parameters["kernels"] = [kernel_from_dict(part) for part in parameters["kernels"]]
+        return kernel.from_parameters(parameters)
+    except (TypeError, KeyError) as error:
+        raise InvalidParameterError(
+            f"the kernel {kernel.name!r} cannot be made of {sorted(parameters)}: {error}"
+        ) from error

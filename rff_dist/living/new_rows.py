@@ -1,0 +1,425 @@
+"""Which rows came and went since a model was trained, and how their weights fade with age.
+
+Sums are divided by two without rounding. So when a new span begins the total is halved, and only rows that
+came, went or changed are read. A row whose weight was halved more than `MOST_HALVINGS` times weighs less than
+a millionth, and is left out.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import numpy as np
+
+from rff_dist.data import blocks, memory
+from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
+from rff_dist.fitting import predicting, prepare
+from rff_dist.living.differences import (
+    Differences,
+    Range,
+    are_in,
+    count_rows,
+    find_differences,
+    has_rows_of,
+    merge_ranges,
+    without_rows,
+)
+from rff_dist.ridge import models
+from rff_dist.storage import generations, locations, repositories
+from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, HalfLife, Load, Window, read_loads
+from rff_dist.text import redact
+from rff_dist.typing import IntArray
+
+MOST_HALVINGS = 20  # sums count multiples of 2^-20 of their grid, so that these do not round
+
+
+@dataclass(frozen=True, slots=True)
+class Fading:
+    """How often the weights of a dataset's rows are halved.
+
+    `half_life`: text for `HalfLife.parse`; "none" if all rows weigh the same.
+    `spans`: the end (its last row + 1) and the number of each span of loads, ascending.
+    """
+
+    half_life: str = NO_HALF_LIFE
+    spans: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, half_life: str, loads: Sequence[Load]) -> Self:
+        """Return how the rows of these loads fade.
+
+        Raises InvalidParameterError if there is no such half-life, or loads that would count are no longer
+          known.
+        """
+        numbers = HalfLife.parse(half_life).spans(loads, MOST_HALVINGS)
+        if not numbers:
+            return cls()
+        last = {number: load.stop for number, load in zip(numbers, loads, strict=True)}
+        return cls(half_life, tuple((stop, number) for number, stop in last.items()))
+
+    @classmethod
+    def from_card(cls, card: Mapping[str, Any]) -> Self:
+        found = card.get("fading")
+        return cls() if found is None else cls(found["half_life"], tuple(map(tuple, found["spans"])))
+
+    def to_card(self) -> dict[str, Any]:
+        """Return the entry of a model's card that `from_card` reads."""
+        return {} if not self.spans else {"fading": {"half_life": self.half_life, "spans": self.spans}}
+
+    @property
+    def halvings(self) -> int:
+        """The most times that a weight may be halved."""
+        return MOST_HALVINGS if self.spans else 0
+
+    def age(self, row: int) -> int:
+        if not self.spans:
+            return 0
+        place = bisect.bisect_right(self.spans, row, key=lambda span: span[0])
+        return self.spans[-1][1] - self.spans[place][1]
+
+    def halved_since(self, before: Fading) -> int:
+        """Return how often weights were halved since `before`, of rows whose spans are the same."""
+        if self.half_life != before.half_life or not self.spans:
+            return 0
+        return self.spans[-1][1] - before.spans[-1][1]
+
+    @property
+    def first_row(self) -> int:
+        return max((stop for stop, _ in self.spans[:-1] if self.age(stop - 1) > MOST_HALVINGS), default=0)
+
+    def by_age(self, ranges: Iterable[Range]) -> dict[int, set[Range]]:
+        """Cut ranges at the ends of spans, and group them by how often their weights are halved."""
+        found: dict[int, set[Range]] = {}
+        edges = [stop for stop, _ in self.spans[:-1]]
+        for start, stop in ranges:
+            inside = edges[bisect.bisect_right(edges, start) : bisect.bisect_left(edges, stop)]
+            for piece in itertools.pairwise([start, *inside, stop]):
+                found.setdefault(self.age(piece[0]), set()).add(piece)
+        return found
+
+
+NO_FADING = Fading()
+
+# -- which rows came and went since a model was trained --------------------------------------------
+#
+# Versioned data say which of their chunks differ. Other data must begin with the same rows, by their
+# fingerprint; the rows behind these are new.
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Rows that were kept out of a model, or a change of rows that it holds.
+
+    `start`, `stop`: the rows; a change lies between these two.
+    `n_samples`: how many rows, from the first on, the fingerprint covers.
+    `fingerprint`: if it is different now, the rows may be others, and count as new.
+    `refused`: time of the refusal, as ISO 8601 in UTC.
+    `data_version`: the version that the rows were read from; None for data without versions.
+    `n_changed`: how many rows a change replaced or deleted; 0 if this is no change.
+    """
+
+    start: int
+    stop: int
+    n_samples: int
+    fingerprint: str
+    reason: str
+    refused: str
+    data_version: str | None = None
+    n_changed: int = 0
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the model holds these rows as they were before. Each update judges such a change again."""
+        return self.n_changed > 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """The rows of a dataset that an update adds to a model, and those that it takes out.
+
+    `n_before`: rows of the data when the model was made, including those that it does not hold.
+    `n_after`: rows of the data now.
+    `ranges`: rows to add.
+    `left_out`: rows that stay out.
+    `differences`: how versioned data differ from those that the model was made of; None for other data.
+    `window`: which rows the model is to hold, as text for `Window.parse`.
+    `fading`: how often the weights of rows are halved.
+    `is_other_choice`: whether the model had another window or half-life.
+    `start`: the first row that the model is to hold.
+    `left`: rows that the model holds and that lie before `start`.
+    """
+
+    n_before: int
+    n_after: int
+    ranges: tuple[Range, ...]
+    left_out: tuple[Range, ...]
+    differences: Differences | None = None
+    window: str = ALL_ROWS
+    fading: Fading = NO_FADING
+    is_other_choice: bool = False
+    start: int = 0
+    left: tuple[Range, ...] = ()
+
+    @property
+    def out(self) -> list[Range]:
+        """All rows of the data that the model is not to hold."""
+        return merge_ranges([(0, self.start), *self.left_out])
+
+    @property
+    def changed(self) -> tuple[Range, ...]:
+        """Rows that the model was made of and that are now different or gone."""
+        return () if self.differences is None else self.differences.changed
+
+    def shared(self, model: models.RidgeModel) -> list[Range]:
+        """Return the rows, by their present numbers, that a model holds and is to keep."""
+        stay = without_rows(held_ranges(model), [*self.changed, *self.left])
+        return merge_ranges([*stay, *((row, row + 1) for row in self._moved[:, 0].tolist())])
+
+    def by_ages(
+        self, model: models.RidgeModel, shared: Sequence[Range]
+    ) -> dict[tuple[int, int], list[Range]]:
+        """Group such rows by how often their weights are halved in the model, and how often now."""
+        faded = Fading.from_card(model.card)
+        moved = self._moved[are_in(self._moved[:, 0], shared)].tolist()
+        here = [(row, row + 1) for row, _ in moved]
+        by_age = [(faded.age(before), row) for row, (_, before) in zip(here, moved, strict=True)]
+        stay = faded.by_age(without_rows(shared, here))
+        by_age += [(age, one) for age, ranges in stay.items() for one in ranges]
+        found: dict[tuple[int, int], list[Range]] = {}
+        for before, one in by_age:
+            for now, ranges in self.fading.by_age([one]).items():
+                found.setdefault((before, now), []).extend(ranges)
+        return {ages: merge_ranges(ranges) for ages, ranges in found.items()}
+
+    @property
+    def _moved(self) -> IntArray:
+        return np.empty((0, 2), np.int64) if self.differences is None else self.differences.moved
+
+    @property
+    def came(self) -> memory.ArrayDataset | None:
+        return None if self.differences is None else self.differences.came
+
+    @property
+    def gone(self) -> memory.ArrayDataset | None:
+        return None if self.differences is None else self.differences.gone
+
+    def read_once(self, dataset: blocks.Dataset) -> blocks.Dataset:
+        """Return the dataset, but chunks that were read to compare versions are not read again."""
+        return dataset if self.differences is None else self.differences.after
+
+    @property
+    def n_samples(self) -> int:
+        """How many rows there are to add, including those that replace others."""
+        return count_rows(self.ranges) + (0 if self.came is None else self.came.n_samples)
+
+    @property
+    def n_gone(self) -> int:
+        return count_rows(self.left) + (0 if self.gone is None else self.gone.n_samples)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the model holds the data as they are now."""
+        return not (self.n_samples or self.changed or self.left or self.is_other_choice)
+
+
+def find_new_rows(
+    model: models.RidgeModel,
+    dataset: blocks.Dataset,
+    *,
+    refusals: Sequence[Refusal] = (),
+    backfill: int | None = None,
+    window: str | None = None,
+    half_life: str | None = None,
+) -> NewRows:
+    """Find the rows that came, and those that went, since a model was trained on the data.
+
+    `model`: with its statistics.
+    `dataset`: the data that it was trained on: versioned data, or others with more rows at their end.
+    `refusals`: rows to pass over.
+    `backfill`: from this row on, rows that were left out or refused before are new again.
+    `window`: which rows the model is to hold, see `Window.parse`; as before by default.
+    `half_life`: after how many loads or days a row weighs half as much, see `HalfLife.parse`; as before by
+      default.
+    Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
+      StatisticsError if the model cannot be updated exactly; DataError if columns or targets differ;
+      InvalidParameterError if there is no such window or half-life.
+    """
+    check_updatable(model)
+    check_columns(model, dataset)
+    seen, n_samples = n_seen(model), dataset.n_samples
+    (window_before, start_before), faded = _window(model), Fading.from_card(model.card)
+    window = window_before if window is None else window
+    half_life = faded.half_life if half_life is None else half_life
+    loads = _loads_of(dataset, window, half_life)
+    fading = Fading.of(half_life, loads)
+    start = max(Window.parse(window).first_row(loads), fading.first_row)
+    version = model.card.get("data_version")
+    missing = without_rows([(0, seen)], held_ranges(model))
+    fingerprint = model.card["prefix_fingerprint"]
+    differences = find_differences(
+        dataset, version, missing, start=start, only_appended=fingerprint == dataset.recorded_prefix(seen)
+    )
+    if differences is None and not _begins_with(dataset, seen, fingerprint):
+        raise FingerprintMismatchError(_why_not(model, dataset, seen))
+    changed = () if differences is None else differences.changed
+    held_back = [
+        (one.start, one.stop)
+        for one in refusals
+        if not one.is_change
+        and seen < one.stop
+        and (
+            has_rows_of(dataset, one.data_version, one.start, one.stop)
+            if changed
+            else _begins_with(dataset, one.n_samples, one.fingerprint)
+        )
+    ]
+    out = merge_ranges([*without_rows(_left_out(model), changed), *without_rows(held_back, [(0, seen)])])
+    again = [] if backfill is None else without_rows(out, [(0, backfill)])
+    out = without_rows(out, [*again, (0, start)])
+    again += without_rows([(start, start_before)], changed)  # by a longer window
+    added = without_rows([*again, (seen, max(seen, n_samples))], [*out, (0, start)])
+    left = without_rows(held_ranges(model), [*changed, (start, max(start, seen))])
+    return NewRows(
+        seen,
+        n_samples,
+        tuple(merge_ranges(added)),
+        tuple(out),
+        differences,
+        window,
+        fading,
+        (window, half_life) != (window_before, faded.half_life),
+        start,
+        tuple(left),
+    )
+
+
+def _why_not(model: models.RidgeModel, dataset: blocks.Dataset, seen: int) -> str:
+    """Return why a model cannot follow data that do not begin with the rows that it was trained on."""
+    version, n_samples = model.card.get("data_version"), dataset.n_samples
+    has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
+    data_id = generations.name_of(prepare.attributes_of(dataset))
+    if version is None or dataset.version is None or model.card.get("data_id") != data_id:
+        return (
+            f"the model was trained on {seen:_} rows, and {_name(dataset)} {has} (fingerprint "
+            f"{_prefix(dataset, min(seen, n_samples))[:16]}…, expected "
+            f"{str(model.card['prefix_fingerprint'])[:16]}…); expected the data that it was trained on, with "
+            "the same arrays of X, y and weights: any version of that dataset or, without versions, the same "
+            "rows with new ones at their end. Give those, or fit again"
+        )
+    created = datetime.fromisoformat(str(model.card["created"]))
+    history = repositories.read_history(locations.parse_location(dataset.url or ""), dataset.version)
+    later = [one for one in history if one.facts.get("change") == "forget" and one.written >= created]
+    n_forgotten = sum(int(one.facts["n_rows"]) for one in later)
+    changed = "rows were corrected or deleted since"
+    if n_forgotten:
+        rows = "1 row was" if n_forgotten == 1 else f"{n_forgotten:,} rows were"
+        changed = f"{rows} forgotten since; the model still contains those that were in that version"
+    return (
+        f"the model was trained on version {version} of {_name(dataset)}, which has been removed, and "
+        f"{changed}. Without that version nothing can be subtracted; fit again on the rows that are left"
+    )
+
+
+def _loads_of(dataset: blocks.Dataset, window: str, half_life: str) -> list[Load]:
+    """Return the loads of a dataset; raise InvalidParameterError if an option needs unknown ones."""
+    asked = {"window": window} if window != ALL_ROWS else {}
+    asked |= {"half_life": half_life} if half_life != NO_HALF_LIFE else {}
+    if asked and dataset.version is None:
+        option, value = next(iter(asked.items()))
+        raise InvalidParameterError(
+            f"`{option}` is {value!r}, but {_name(dataset)} keeps no versions, which record the rows that "
+            "came together; expected a versioned dataset. `rff-dist data convert` makes one"
+        )
+    return read_loads(prepare.attributes_of(dataset), dataset.n_samples)
+
+
+def refuse(dataset: blocks.Dataset, rows: NewRows, reason: str) -> list[Refusal]:
+    """Return refusals of new rows, and one of all changes of rows that the model holds."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    fingerprint = dataset.recorded_prefix(rows.n_after) or _prefix(dataset, rows.n_after)
+    version = dataset.version
+    found = [
+        Refusal(start, stop, rows.n_after, fingerprint, reason, now, version) for start, stop in rows.ranges
+    ]
+    if n_changed := count_rows(rows.changed):
+        first, last = rows.changed[0][0], rows.changed[-1][1]
+        found.append(Refusal(first, last, rows.n_after, fingerprint, reason, now, version, n_changed))
+    return found
+
+
+def check_updatable(model: models.RidgeModel) -> None:
+    """Raise StatisticsError if a model cannot be updated exactly."""
+    if "classifier" in model.card:
+        why = "it is a classifier, whose probabilities, class weights and losses depend on all rows"
+    elif model.statistics is None:
+        if model.card["solver"].get("method") == "pcg":
+            why = "conjugate gradients solved it, without statistics (`--solver pcg`)"
+        else:
+            why = "it was stored without its statistics (`--no-statistics`)"
+    elif "prefix_fingerprint" not in model.card:
+        why = "its card does not say which rows it was trained on"
+    else:
+        return
+    raise StatisticsError(f"this model cannot be updated: {why}; train it anew on all rows")
+
+
+def check_columns(model: models.RidgeModel, dataset: blocks.Dataset) -> None:
+    """Raise DataError unless a dataset has the columns and targets of a model."""
+    predicting.check_dataset(dataset, model)
+    spec = model.summed.spec
+    if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
+        raise DataError(
+            f"{_name(dataset)} has {dataset.n_targets} targets (vector: {dataset.one_dimensional}); "
+            f"the model was trained on {spec.n_targets} (vector: {spec.one_dimensional})"
+        )
+
+
+def n_seen(model: models.RidgeModel) -> int:
+    """Return how many rows the data had when a model was made of them."""
+    return int(model.card.get("n_seen", model.card["n_samples"]))
+
+
+def _left_out(model: models.RidgeModel) -> list[Range]:
+    return [(int(start), int(stop)) for start, stop in model.card.get("left_out", ())]
+
+
+def _window(model: models.RidgeModel) -> tuple[str, int]:
+    """Return the window of a model, and its first row; see `NewRows`."""
+    kept = model.card.get("window", {"of": ALL_ROWS, "start": 0})
+    return kept["of"], kept["start"]
+
+
+def held_ranges(model: models.RidgeModel) -> list[Range]:
+    """Return the rows that a model holds."""
+    return without_rows([(0, n_seen(model))], out_of(model))
+
+
+def out_of(model: models.RidgeModel) -> list[Range]:
+    """Return the rows of its data that a model does not hold, including those before its window."""
+    return merge_ranges([(0, _window(model)[1]), *_left_out(model)])
+
+
+def _begins_with(dataset: blocks.Dataset, n_samples: int, fingerprint: str) -> bool:
+    """Return whether the first rows have a fingerprint."""
+    if n_samples > dataset.n_samples:
+        return False
+    return fingerprint == dataset.recorded_prefix(n_samples) or fingerprint == _prefix(dataset, n_samples)
+
+
+def _prefix(dataset: blocks.Dataset, n_samples: int) -> str:
+    fingerprint = dataset.prefix_fingerprint(n_samples)
+    if fingerprint is None:
+        raise DataError(
+            f"a {type(dataset).__name__} has no fingerprint of its first rows; write the data to Zarr and "
+            "open them with open_dataset"
+        )
+    return fingerprint
+
+
+def _name(dataset: blocks.Dataset) -> str:
+    return "the data" if dataset.url is None else redact(dataset.url)

@@ -1,0 +1,367 @@
+"""Update a model with the rows that came and went since it was trained: exact sums, and a solve.
+
+A ridge model keeps its exact statistics and a fingerprint of the rows that they hold. An update checks that
+the data begin with these rows, sums what is new, and solves again; `update_model` does it all in one call.
+
+Sums are rounded tile by tile, and tiles are cut from blocks. So the rows of the last, unfinished block are
+read again, subtracted as they were cut then, and added as they are cut now. Since `-` is exact, the result
+has the bits of one pass over all rows. In versioned data, tiles with rows that were corrected, deleted or
+rolled back are subtracted as they were and added as they are now; rows that leave a window are subtracted
+too. If weights fade, the sums are halved as a whole, see `living.new_rows`. All rows are summed again if the
+model does not say how its rows were cut, if they were cut by folds of groups or of time, or if most blocks
+have changed.
+
+The result is the challenger: `living.gate` decides whether it may replace the champion, the current model,
+and `workbench.jobs.refresh` makes a job of it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import logging
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from rff_dist.data import folding
+from rff_dist.data.blocks import MIN_BLOCK_ROWS, Block, BlockTask, Dataset
+from rff_dist.engines import protocol
+from rff_dist.errors import DataError
+from rff_dist.fitting import prepare
+from rff_dist.living import differences, drift, new_rows
+from rff_dist.ridge import describe, fit, models
+from rff_dist.statistics import accumulate, inspection, moments, ridge_statistics, specs
+from rff_dist.storage import loads
+from rff_dist.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Rows to add to the sums of a model, or to subtract from them.
+
+    `age`: how often their weights are halved now.
+    """
+
+    source: Dataset
+    ranges: set[differences.Range]
+    age: int
+    sums: Literal["all", "gram", "moments"] = "all"
+
+
+def update_model(
+    model: models.RidgeModel,
+    dataset: Dataset,
+    *,
+    window: str | None = None,
+    half_life: str | None = None,
+    engine: protocol.Engine,
+) -> models.RidgeModel:
+    """Bring a model up to date with its data, whatever became of their rows, and solve again.
+
+    The statistics have the bits of one pass over all rows with the same features and grids. Alpha is chosen
+    as it was before; if that took folds or held-out rows, which these statistics do not tell, it stays.
+
+    `dataset`, `window`, `half_life`: see `find_new_rows`.
+    Returns `model`: the same one if nothing is new.
+    Raises as `find_new_rows`; DataError if new values cannot be used, or are too large for the grids of the
+      sums.
+    """
+    rows = new_rows.find_new_rows(model, dataset, window=window, half_life=half_life)
+    if rows.is_nothing:
+        return model
+    dataset = rows.read_once(dataset)
+    batch = score_new_rows(model, dataset, rows, engine=engine) if rows.n_samples else None
+    statistics = accumulate_new_rows(model, dataset, rows, engine=engine)
+    gone = measure_gone_rows(model, dataset, rows, engine=engine)
+    return solve_update(model, dataset, rows, statistics=statistics, batch=batch, gone=gone)
+
+
+def score_new_rows(
+    model: models.RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
+) -> drift.Batch:
+    """Measure a model's errors on rows that it has not seen, and their columns: progressive validation.
+
+    `rows`: at least one of them is new.
+    Raises DataError if values cannot be used, or are too large for the grids of the sums; names row and
+      column.
+    """
+    sums = accumulate.Accumulation(model.feature_map, model.summed.spec, sums="moments")
+    found: list[drift.Batch] = [
+        engine.map_reduce(
+            BlockTask(source, drift.measure_batch, adds=True),
+            blocks,
+            drift.BatchState(model.linear, sums, _pivot(model)),
+            label="score",
+        )
+        for source, blocks in _sources((dataset, rows.ranges), rows.came, model.summed.spec.limb_rows)
+    ]
+    batch = functools.reduce(operator.add, found)
+    if not batch.moments.weight.value() > 0:
+        raise DataError(f"all {rows.n_samples:_} new rows have weight 0; at least one must count")
+    return replace(batch, statistics=batch.statistics.with_whitener(model.feature_map.whitener))
+
+
+def _pivot(model: models.RidgeModel) -> FloatArray:
+    """Return the point about which the moments of rows that come or go are taken."""
+    center = model.columns.mean if model.columns is not None else np.zeros(model.n_features)
+    return np.concatenate([center, model.summed.target_means()])
+
+
+def measure_gone_rows(
+    model: models.RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
+) -> moments.Moments | None:
+    """Measure the columns of the rows that a model is no longer to hold; None if all stay."""
+    before = dataset if rows.differences is None else rows.differences.before
+    pivot = _pivot(model)
+    found = [
+        inspection.sum_rows(
+            source, moments.measure_moments, pivot, blocks=blocks, engine=engine, label="measure"
+        )
+        for source, blocks in _sources((before, rows.left), rows.gone, MIN_BLOCK_ROWS)
+    ]
+    return functools.reduce(operator.add, found) if found else None
+
+
+def _sources(
+    stored: tuple[Dataset, Sequence[differences.Range]], others: Dataset | None, max_rows: int
+) -> Iterator[tuple[Dataset, list[Block]]]:
+    """Yield rows of a dataset, and others, with their blocks, if there are any."""
+    dataset, ranges = stored
+    if ranges:
+        yield dataset, differences.as_blocks(differences.cut_ranges(ranges, rows_at_once(dataset, max_rows)))
+    if others is not None:
+        yield others, inspection.blocks_of(others, max_rows=max_rows)
+
+
+def rows_at_once(dataset: Dataset, at_most: int) -> int:
+    """Return how many rows a block that is not cut along chunks may have."""
+    return min(MIN_BLOCK_ROWS, at_most, inspection.blocks_of(dataset)[0].n_samples)
+
+
+def accumulate_new_rows(
+    model: models.RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
+) -> ridge_statistics.RidgeStatistics:
+    """Return the statistics of all rows, from a model's own and those of the blocks that changed.
+
+    Raises DataError if values cannot be used, or are too large for the grids of the sums.
+    """
+    spec, folds, fading = model.summed.spec, _folds(model), rows.fading
+    faded = new_rows.Fading.from_card(model.card)
+    halved = fading.halved_since(faded)
+    state = accumulate.Accumulation(model.feature_map, spec, folds)
+
+    def summed(change: _Change, halvings: int, age: int) -> ridge_statistics.RidgeStatistics:
+        sums = replace(state, sums=change.sums, folds=None if change.sums == "gram" else folds)
+        found = sum_ranges(change.source, change.ranges, engine.broadcast(sums), engine=engine)
+        return found.reweighted(-age, halvings)
+
+    blocks = describe.summed_blocks(dataset, spec, folds)
+    wanted = differences.without_rows([(block.start, block.stop) for block in blocks], rows.out)
+    changes = _changes(model, dataset, rows, fading.by_age(wanted), halved)
+    if changes is None:
+        logger.info("summing all %s rows anew", f"{differences.count_rows(wanted):_}")
+        statistics = ridge_statistics.RidgeStatistics.empty(spec).reweighted(0, fading.halvings)
+        come = [_Change(dataset, ranges, age) for age, ranges in fading.by_age(wanted).items()]
+    else:
+        gone, come = changes
+        statistics = model.summed
+        for change in gone:
+            statistics = statistics - summed(change, faded.halvings, change.age - halved)
+        statistics = statistics.reweighted(-halved, fading.halvings)
+    for change in come:
+        statistics = statistics + summed(change, fading.halvings, change.age)
+    statistics.check_complete(differences.count_rows(wanted), model.feature_map)
+    return statistics.with_whitener(model.feature_map.whitener)
+
+
+def _changes(
+    model: models.RidgeModel,
+    dataset: Dataset,
+    rows: new_rows.NewRows,
+    wanted: Mapping[int, set[differences.Range]],
+    halved: int,
+) -> tuple[list[_Change], list[_Change]] | None:
+    """Return what to subtract, as it was, and what to add; None if summing all rows again costs no more.
+
+    None too if it is not known how the model's rows were cut.
+
+    `wanted`: the blocks that the model is to hold, by how often the weights of their rows are halved.
+    `halved`: how often weights were halved since the model was made.
+    """
+    per_block, by_folds = model.card.get("rows_per_block"), model.card.get("summed_by_folds", False)
+    if per_block is None or (by_folds and _folds(model) is None):
+        return None
+    cut = differences.without_rows(
+        differences.cut_ranges([(0, new_rows.n_seen(model))], int(per_block)), new_rows.out_of(model)
+    )
+    held = {age + halved: ranges for age, ranges in new_rows.Fading.from_card(model.card).by_age(cut).items()}
+    before = dataset if rows.differences is None else rows.differences.before
+    # Sums are rounded tile by tile. With folds, tiles are cut from a block's rows in another order, so that
+    # whole blocks are summed again.
+    height = None if by_folds else specs.tile_rows(model.feature_map.n_components)
+    gone: list[_Change] = []
+    come: list[_Change] = []
+    for age in sorted({*held, *wanted}):
+        were, are = held.get(age, set()), wanted.get(age, set())
+        again = _again(sorted(were & are), rows.changed, height)
+        gone.append(_Change(before, (were - are) | again, age))
+        come.append(_Change(dataset, (are - were) | again, age))
+    # changes would read no fewer rows than summing all again
+    if sum(differences.count_rows(change.ranges) for change in [*gone, *come]) >= sum(
+        map(differences.count_rows, wanted.values())
+    ):
+        return None
+    # sums of an update then take 2.8 % of the CPU time of a first fit instead of 4.3 %
+    if model.summed.spec.fixed_point:
+        was, became = (rows.differences.was, rows.differences.became) if rows.differences else (None, None)
+        at_once = rows_at_once(dataset, MIN_BLOCK_ROWS)
+        gone = [part for one in gone for part in _by_rows(one, held, wanted, was, at_once)]
+        come = [part for one in come for part in _by_rows(one, wanted, held, became, at_once)]
+    return [one for one in gone if one.ranges], [one for one in come if one.ranges]
+
+
+def _by_rows(
+    change: _Change,
+    own: Mapping[int, set[differences.Range]],
+    other: Mapping[int, set[differences.Range]],
+    compared: differences.Compared | None,
+    at_once: int,
+) -> Iterator[_Change]:
+    """Split a change for features in fixed point, whose Z'Z is not rounded, into parts with less work.
+
+    Of pieces with rows on both sides (before and after), only rows that differ are multiplied for Z'Z, row by
+    row; the other sums, which are rounded tile by tile, take the whole pieces.
+
+    `own`, `other`: all rows of the change's side, and of the other side.
+    `compared`: the rows that differ, as they are on the change's side.
+    """
+    age = change.age
+    mine, others = differences.merge_ranges(own.get(age, ())), differences.merge_ranges(other.get(age, ()))
+    mixed = set(_touched(sorted(change.ranges), others))
+    yield replace(change, ranges=change.ranges - mixed)
+    yield replace(change, ranges=mixed, sums="moments")
+    alone = differences.without_rows(mine, others)
+    within = differences.cut_ranges(differences.without_rows(alone, change.ranges - mixed), at_once)
+    yield replace(change, ranges=set(within), sums="gram")
+    if compared is not None:
+        differing = compared.within(differences.without_rows(mine, alone)).as_dataset()
+        if differing is not None:
+            yield _Change(
+                differing, set(differences.cut_ranges([(0, differing.n_samples)], at_once)), age, "gram"
+            )
+
+
+def _again(
+    pieces: Sequence[differences.Range], changed: Sequence[differences.Range], height: int | None
+) -> set[differences.Range]:
+    """Return the tiles with changed rows, of pieces that stay: these are summed again.
+
+    `height`: rows of a tile; None takes whole pieces.
+    """
+    found = set[differences.Range]()
+    for piece in _touched(pieces, changed):
+        tiles = [piece] if height is None else differences.cut_ranges([piece], height)
+        found.update(differences.merge_ranges(_touched(tiles, changed)))  # adjacent tiles are read together
+    return found
+
+
+def _touched(
+    pieces: Sequence[differences.Range], changed: Sequence[differences.Range]
+) -> list[differences.Range]:
+    """Return the pieces that have rows of `changed`; both are ascending."""
+    starts = [start for start, _ in changed]
+    stops = [stop for _, stop in changed]
+    return [(a, b) for a, b in pieces if bisect.bisect_left(starts, b) > bisect.bisect_right(stops, a)]
+
+
+def _folds(model: models.RidgeModel) -> folding.Folds | None:
+    """Return the folds that a model's rows were summed by, if they assign new rows too; else None.
+
+    Folds by hash do. Folds of time change as rows are added, and groups are not known here: such sums are
+    made again.
+    """
+    if not model.card.get("summed_by_folds", False):
+        return None
+    folds = folding.folds_from_dict(model.card["folds"])
+    base = folds.base if isinstance(folds, folding.HeldInFolds) else folds
+    return folds if isinstance(base, folding.HashFolds) else None
+
+
+def sum_ranges(
+    dataset: Dataset,
+    ranges: Iterable[differences.Range],
+    state: protocol.Broadcast[accumulate.Accumulation],
+    *,
+    engine: protocol.Engine,
+) -> ridge_statistics.RidgeStatistics:
+    """Return the statistics of ranges of rows, each summed as a block."""
+    statistics: ridge_statistics.RidgeStatistics = engine.map_reduce(
+        BlockTask(dataset, accumulate.accumulate_rows, adds=True),
+        differences.as_blocks(sorted(ranges)),
+        state,
+        label="accumulate",
+    )
+    return statistics
+
+
+def solve_update(
+    model: models.RidgeModel,
+    dataset: Dataset,
+    rows: new_rows.NewRows,
+    *,
+    statistics: ridge_statistics.RidgeStatistics,
+    batch: drift.Batch | None,
+    gone: moments.Moments | None = None,
+) -> models.RidgeModel:
+    """Solve a model from the statistics of all rows, with alpha chosen as before; see `solve_as_before`."""
+    again = solve_as_before(model, statistics).with_card(
+        **prepare.describe_dataset(dataset),
+        **describe.describe_cut(dataset, statistics, _folds(model)),
+        n_seen=rows.n_after,
+        left_out=[list(one) for one in rows.left_out],
+        **(
+            {"window": {"of": rows.window, "start": rows.start}}
+            if rows.window != loads.ALL_ROWS or rows.start
+            else {}
+        ),
+        **rows.fading.to_card(),
+    )
+    return replace(again, columns=_columns(model, batch, gone))
+
+
+def solve_as_before(
+    model: models.RidgeModel, statistics: ridge_statistics.RidgeStatistics
+) -> models.RidgeModel:
+    """Solve a model from other sums, with alpha chosen as before; one that folds or rows chose stays."""
+    card = model.card
+    stays = card["chosen_by"] in ("cv", "press")
+    again = fit.refit(
+        model,
+        statistics,
+        alpha=None if stays else card["alpha_given"],
+        alphas=None if stays else card.get("alphas"),
+        fit_intercept=card["fit_intercept"],
+    )
+    return again.with_card(**{name: card[name] for name in ("alpha_given", "alphas") if name in card})
+
+
+def _columns(
+    model: models.RidgeModel, batch: drift.Batch | None, gone: moments.Moments | None
+) -> moments.ColumnMoments | None:
+    """Return the moments of the columns of all rows, from a model's and those of rows that came and went."""
+    if model.columns is None or model.statistics is None:
+        return None
+    columns, frequency = model.columns, model.summed.spec.frequency_weights
+    if batch is not None:
+        columns = columns + moments.ColumnMoments.of(batch.moments, frequency_weights=frequency)
+    if gone is not None:
+        went = moments.ColumnMoments.of(gone, frequency_weights=frequency)
+        # moments have no `-`: negative counts and weights subtract
+        columns = columns + replace(went, n_samples=-went.n_samples, weight=-went.weight)
+    return columns

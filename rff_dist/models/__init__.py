@@ -1,0 +1,1 @@
+"""Stored models: their kinds, and registered models with numbered versions."""

@@ -1,0 +1,127 @@
+"""The kinds of stored models, read whatever they are; clusters as JSON and checksummed arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rff_dist.errors import IntegrityError, StorageError
+from rff_dist.kmeans import lloyd_pass, starts
+from rff_dist.ridge.models import KIND as RIDGE
+from rff_dist.ridge.models import (
+    RidgeModel,
+    describe_environment,
+    model_from,
+    read_features,
+    record_features,
+    write_model,
+)
+from rff_dist.storage import records
+from rff_dist.text import redact
+from rff_dist.typing import PathLike
+
+KIND = "k-means model"
+_FOUND = ("inertia", "inertias", "start_inertias", "n_iter", "converged")
+
+type AnyModel = RidgeModel | starts.Clusters
+
+
+def write_clusters(clusters: starts.Clusters, url: PathLike, *, overwrite: bool = False) -> None:
+    """Store clusters; a reader sees either the old ones or the new ones.
+
+    Raises OutputExistsError if something exists at `url` and `overwrite` is False; StorageError if it cannot
+      be written.
+    """
+    features, arrays = record_features(clusters.feature_map)
+    card = {
+        "environment": describe_environment(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **clusters.card,
+    }
+    metadata = {
+        "n_clusters": clusters.n_clusters,
+        **{name: getattr(clusters, name) for name in _FOUND},
+        "grid": asdict(clusters.grid),
+        "feature_map": features,
+        "card": card,
+        "digest": clusters.digest(),
+    }
+    arrays = {"centres": clusters.centres, "cluster_weights": clusters.weights, **arrays}
+    records.write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
+
+
+def read_any(url: PathLike) -> AnyModel:
+    """Read a model of any kind.
+
+    Raises StorageError if there is none, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or too
+      new (VersionError).
+    """
+    record = records.read_record(url)
+    for kind in KINDS.values():
+        if kind.record == record.kind:
+            return kind.read(record, url)
+    expected = " or ".join(f"a {kind.record!r}" for kind in KINDS.values())
+    raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected {expected}")
+
+
+def kind_of(model: AnyModel) -> Kind:
+    """Return the kind of a model."""
+    return KINDS[type(model)]
+
+
+def _clusters_from(record: records.Record, url: PathLike) -> starts.Clusters:
+    arrays, values = record.arrays, record.metadata
+    try:
+        grid = values["grid"]
+        exponents = tuple((int(count), float(value)) for count, value in grid["exponents"])
+        found: dict[str, Any] = {name: values[name] for name in _FOUND}
+        for name in ("inertias", "start_inertias"):
+            found[name] = tuple(found[name])
+        return starts.Clusters(
+            read_features(values["feature_map"], arrays),
+            arrays["centres"],
+            arrays["cluster_weights"],
+            **found,
+            grid=lloyd_pass.ClusterGrid(grid["fraction_bits"], grid["weight_exponent"], exponents),
+            card=values["card"],
+        )
+    except KeyError as error:
+        raise IntegrityError(f"the clusters at {redact(str(url))} lack {error}; store them again") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a kind of stored models is read, written and named.
+
+    `record`: the name of the kind in stored records.
+    `read`: makes a model from a record and its URL.
+    `write`: stores a model at a URL.
+    `name`: returns "regression", "classifier" or "clusters" for a model.
+    `chosen`: returns what the lineage records about a model beside its features.
+    """
+
+    record: str
+    read: Callable[[records.Record, PathLike], AnyModel]
+    write: Callable[..., None]
+    name: Callable[[Any], str]
+    chosen: Callable[[Any], dict[str, Any]]
+
+
+def _name_of_ridge(model: RidgeModel) -> str:
+    return "classifier" if "classifier" in model.card else "regression"
+
+
+KINDS: dict[type, Kind] = {
+    RidgeModel: Kind(
+        RIDGE, model_from, write_model, _name_of_ridge, lambda model: {"alpha": model.plain_alpha}
+    ),
+    starts.Clusters: Kind(
+        KIND,
+        _clusters_from,
+        write_clusters,
+        lambda _: "clusters",
+        lambda model: {"n_clusters": model.n_clusters},
+    ),
+}

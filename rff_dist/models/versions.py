@@ -1,0 +1,502 @@
+"""Registered models: numbered versions that stay, and a pointer to the one that readers get.
+
+::
+
+    models/                          Registry
+    └── NAME/                        RegisteredModel; whoever reads this folder reads the current version
+        ├── current.json             which version is current, and which ones were before
+        ├── claims/N.json            created once: who took the number N, and whether it was published
+        └── versions/N/              a record, as `write_record` makes it
+            └── lineage.json         what it was made of; written last: without it there is no version N
+
+A publisher first claims a number, by creating a claim that nobody else has created. It writes the record and
+then the lineage, notes in the claim that the version is published, and then replaces the pointer in one step,
+if nobody else has replaced it. A publisher that dies on the way leaves a claim, and perhaps a folder that no
+one reads; the version before stays current. If a lineage is lost later, the claim or the pointer reveals it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, distribution
+from itertools import islice
+from typing import Any
+
+from rff_dist.errors import (
+    ConflictError,
+    IntegrityError,
+    InvalidParameterError,
+    NoSuchVersionError,
+    OutputBusyError,
+    OutputExistsError,
+)
+from rff_dist.storage import conditional, documents, locations, output_places, records
+from rff_dist.text import redact
+
+logger = logging.getLogger(__name__)
+
+_KIND, _VERSION = "lineage", 1
+_STORED = ("kind", "digest", "created", "parent", "lineage", "reason")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ATTEMPTS = 100  # to change the pointer while others change it
+_YOUNG = timedelta(hours=1)  # how long a version that was never current is safe from `prune`
+_NUMBER = re.compile(r"([1-9][0-9]*)(?:\.json)?")  # the name of a version's folder or claim
+_CLAIMED, _PUBLISHED = "claimed", "published"  # keys of a claim, whose values are times
+_GIVEN_UP = timedelta(days=1)  # Writing a record takes seconds or minutes.
+
+
+@dataclass(frozen=True)
+class Version:
+    """One published version of a registered model.
+
+    `number`: counted from 1; numbers are never used twice, and some may be missing.
+    `kind`: the kind of model, such as "ridge model".
+    `digest`: digest of all that its predictions depend on.
+    `created`: when it was published, as ISO 8601 in UTC.
+    `parent`: the version that it was made from, or that was current when it was published.
+    `reason`: why it was published; may be empty.
+    `lineage`: JSON values: what it was made of (`data`, `data_fingerprint`, `n_samples`, `spec`) and by which
+      code (`code_version`).
+    """
+
+    number: int
+    url: str
+    kind: str
+    digest: str | None
+    created: str
+    parent: int | None
+    reason: str
+    lineage: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values, its URL without credentials."""
+        return {**asdict(self), "url": redact(self.url)}
+
+
+class Registry:
+    """The registered models in a folder.
+
+    `url`: a local path, `memory://name` or a URL of an object store.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.location = locations.parse_location(url)
+
+    def names(self) -> list[str]:
+        """Return the sorted names of the models that have a current version."""
+        found = (name for name in locations.list_names(self.location) if _NAME.fullmatch(name))
+        return [name for name in found if output_places.holds_versions(self.location.child(name))]
+
+    def model(self, name: str) -> RegisteredModel:
+        """Return the model of that name, which need not exist yet.
+
+        Raises InvalidParameterError if the name is not valid.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidParameterError(
+                f"{name!r} cannot name a model; expected letters, digits, dots, hyphens and underscores, "
+                "beginning with a letter or digit"
+            )
+        return RegisteredModel(self.location.child(name).url)
+
+
+class RegisteredModel:
+    """The versions of one model.
+
+    `url`: the model's folder, such as `models/NAME`; it need not exist yet.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.location = locations.parse_location(url)
+        self._claims = Claims(self.location)
+
+    @property
+    def url(self) -> str:
+        """Where readers get the current version."""
+        return self.location.url
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.location.path.rpartition("/")[2]
+
+    def check(self, *, inputs: Sequence[locations.Location] = ()) -> None:
+        """Refuse a place where no version can be published; for use before hours of work.
+
+        `inputs`: what is read while a version is written.
+        Raises OutputExistsError if something other than a registered model is there; StorageError if it
+          cannot be written, or overlaps one of `inputs`.
+        """
+        self._refuse_others()
+        # Each version has its own folder below the model.
+        output_places.check_output(
+            documents.version_place(self.location, self._last_number() + 1), overwrite=False, inputs=inputs
+        )
+
+    def versions(self, *, last: int | None = None) -> list[Version]:
+        """Return the published versions, in the order of their numbers.
+
+        `last`: how many of the newest to read; None: all.
+        """
+        # The newest first and one by one, so that no more than the `last` ones are read.
+        found = (self._read_version(number) for number in reversed(_numbers_in(self._versions)))
+        whole = (version for version in found if version is not None)
+        return list(islice(whole, last))[::-1]
+
+    def version(self, number: int) -> Version:
+        """Return one version.
+
+        Raises NoSuchVersionError, which lists the existing ones, if there is no such version.
+        """
+        found = self._read_version(number)
+        if found is None:
+            numbers = [version.number for version in self.versions()]
+            newest = f"{'… ' if len(numbers) > 8 else ''}{', '.join(map(str, numbers[-8:]))}"
+            known = f"has {newest}" if numbers else "has no versions"
+            raise NoSuchVersionError(f"{self.location} has no version {number}; it {known}")
+        return found
+
+    def pointer(self) -> documents.Pointer | None:
+        """Return which version is current, since when and why; None if there is none."""
+        return documents.read_pointer(self.location)[0]
+
+    def current(self) -> Version | None:
+        """Return the version that readers get; None if no version was promoted yet."""
+        pointer = self.pointer()
+        return None if pointer is None else self.version(pointer.number)
+
+    def publish(
+        self,
+        write: Callable[[str], object],
+        *,
+        lineage: Mapping[str, Any],
+        reason: str = "",
+        promote: bool = True,
+    ) -> Version:
+        """Store the next version, whole or not at all, and make it the current one.
+
+        `write`: stores a record at the URL that it is given, as `write_record` or `write_model` does.
+        `lineage`: JSON values: what the version was made of. `parent` is the version that it was made from,
+          by default the current one; `code_version` is by default this release's; `data` is a URL, which is
+          stored without credentials.
+        `promote`: whether to make it the current version now; if not, call `promote` later.
+        Raises OutputBusyError if this context has lost the lease of the model; StorageError if it cannot be
+          written, or something else is at this place (the current version then stays); InvalidParameterError
+          if the lineage is not JSON.
+        """
+        facts = _checked_lineage(lineage)
+        self._refuse_others()
+        number, claim = self._claims.take(self._last_number() + 1)
+        place = documents.version_place(self.location, number)
+        try:
+            write(place.url)
+            record = records.peek_record(place.url)
+            pointer = self.pointer()
+            facts = {"parent": None if pointer is None else pointer.number, **facts}
+            version = Version(
+                number=number,
+                url=place.url,
+                kind=record.kind,
+                digest=record.metadata.get("digest"),
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                parent=facts["parent"],
+                lineage=facts,
+                reason=reason,
+            )
+            output_places.check_lease(self.location)
+            _write_lineage(version)
+            self._claims.note(number, {**claim, _PUBLISHED: version.created})
+        except BaseException:
+            output_places.discard(place)
+            raise
+        logger.info("published version %d of %s", number, self.location)
+        if promote:
+            try:
+                self.promote(number, reason=reason)
+            except OutputBusyError:  # Another run has taken over: its version is the next one, not this.
+                self._claims.note(number, claim)
+                output_places.discard(place)
+                raise
+            except BaseException as error:
+                error.add_note(
+                    f"version {number} of {self.location} was published, but is not the current one"
+                )
+                raise
+        return version
+
+    def promote(self, number: int, *, reason: str = "") -> Version:
+        """Make a version the current one: whoever reads the model from now on gets it.
+
+        The version before stays, for `rollback`. Two promotions at the same moment are both recorded, in the
+        order of their success, so that neither is lost.
+
+        Raises NoSuchVersionError if there is no such version; OutputBusyError if this context has lost the
+          lease of the model; StorageError if the pointer cannot be written.
+        """
+        for _ in range(_ATTEMPTS):
+            before, tagged = documents.read_pointer(self.location)
+            # Look for the version after reading the pointer: whoever removes it changes the pointer first.
+            version = self.version(number)
+            now = before or documents.Pointer(number, (), "", "")
+            if number in now.removing:
+                raise NoSuchVersionError(f"version {number} of {self.location} is being removed")
+            previous = now.previous if now.number == number else (*now.previous, now.number)
+            output_places.check_lease(self.location)
+            with suppress(ConflictError), _writing(self.location):
+                documents.swap_pointer(self.location, now.moved(number, previous, reason), expected=tagged)
+                return version
+        raise ConflictError(f"others keep promoting versions of {self.location}; stop them and try again")
+
+    def rollback(self, *, reason: str | None = None) -> Version:
+        """Make the previously current version current again, and return it; repeat to go back further.
+
+        `reason`: why; by default it names the version that was left.
+        Raises NoSuchVersionError if there is nothing to roll back to; ConflictError if another version became
+          current at the same moment.
+        """
+        before, tagged = documents.read_pointer(self.location)
+        if before is None:
+            raise NoSuchVersionError(
+                f"nothing to roll back: {self.location} has no current version; promote one"
+            )
+        why = f"rolled back from version {before.number}" if reason is None else reason
+        left = tuple(sorted({*before.left, before.number}))
+        for i, number in reversed([*enumerate(before.previous)]):
+            # Versions that were removed since are skipped.
+            if number not in before.removing and (version := self._read_version(number)) is not None:
+                pointer = replace(before.moved(number, before.previous[:i], why), left=left)
+                with _writing(self.location):
+                    documents.swap_pointer(self.location, pointer, expected=tagged)
+                return version
+        raise NoSuchVersionError(
+            f"nothing to roll back to: no version of {self.location} was current before version "
+            f"{before.number}; promote another one"
+        )
+
+    def left_versions(self) -> list[Version]:
+        """Return the versions that were current once and are not now."""
+        pointer = self.pointer()
+        if pointer is None:
+            return []
+        left = {*pointer.previous, *pointer.left} - {pointer.number}
+        return [version for version in self.versions() if version.number in left]
+
+    def prune(self, keep: int) -> list[int]:
+        """Remove all but the newest versions, and return the removed versions' numbers.
+
+        The current version and the one that a rollback goes back to always stay. Versions that were never
+        current stay for an hour. What dead publishers left is removed a day after they began.
+
+        `keep`: how many of the newest versions stay; at least 1.
+        Raises InvalidParameterError if `keep` is below 1; NoSuchVersionError if no version is current.
+        """
+        if keep < 1:
+            raise InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
+        marked, removed = self._mark_old(keep)
+        for number in marked:
+            # The lineage goes first: without it a half-removed folder is not a version.
+            locations.delete_bytes(
+                locations.open_store(documents.version_place(self.location, number), read_only=False),
+                locations.LINEAGE_FILE,
+            )
+        whole = {version.number for version in self.versions()}
+        left_behind = set(_numbers_in(self._versions)) - whole - set(marked)
+        for number in [*marked, *(number for number in left_behind if self._claims.is_given_up(number))]:
+            output_places.discard(documents.version_place(self.location, number))
+        # Only now, since a version must not become current while its folder is being removed.
+        self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
+        return removed
+
+    def _mark_old(self, keep: int) -> tuple[tuple[int, ...], list[int]]:
+        """Mark old versions, so that none becomes current; return all marked ones, and those marked now."""
+        old: list[int] = []
+
+        def mark(now: documents.Pointer) -> documents.Pointer:
+            young = datetime.now(UTC) - _YOUNG
+            kept = {now.number, *now.previous[-1:]}
+            candidates = [version for version in self.versions()[:-keep] if version.number not in kept]
+            # A young version that was never current may be about to be promoted.
+            old[:] = [
+                version.number
+                for version in candidates
+                if version.number in now.previous or datetime.fromisoformat(version.created) < young
+            ]
+            return replace(now, removing=tuple(sorted({*now.removing, *old})))
+
+        return self._swap(mark).removing, old
+
+    def _swap(self, change: Callable[[documents.Pointer], documents.Pointer]) -> documents.Pointer:
+        """Change the pointer; repeat that if others change it meanwhile."""
+        for _ in range(_ATTEMPTS):
+            before, tagged = documents.read_pointer(self.location)
+            if before is None:
+                raise NoSuchVersionError(f"{self.location} has no current version; promote one first")
+            after = change(before)
+            with suppress(ConflictError), _writing(self.location):
+                if after != before:
+                    documents.swap_pointer(self.location, after, expected=tagged)
+                return after
+        raise ConflictError(f"others keep changing {self.location}; stop them and try again")
+
+    def _refuse_others(self) -> None:
+        """Raise OutputExistsError if the folder holds neither a registered model nor the beginning of one."""
+        if not locations.exists(self.location) or output_places.holds_versions(self.location):
+            return
+        if {name for name in locations.list_names(self.location) if not name.startswith(".")} - {
+            "claims",
+            "versions",
+        }:
+            raise OutputExistsError(
+                f"{self.location} holds something else than versions of a registered model; choose another "
+                "name, or publish without register=True"
+            )
+
+    def _last_number(self) -> int:
+        return max((0, *_numbers_in(self._claims.place), *_numbers_in(self._versions)))
+
+    @property
+    def _versions(self) -> locations.Location:
+        return self.location.child("versions")
+
+    def _read_version(self, number: int) -> Version | None:
+        place = documents.version_place(self.location, number)
+        content = locations.read_file(place, locations.LINEAGE_FILE)
+        if content is None:
+            if not (self._was_published(number) and output_places.holds(place, locations.RECORD_FILE)):
+                return None
+            content = locations.read_file(place, locations.LINEAGE_FILE)  # It may have been written just now.
+        if content is None:
+            raise IntegrityError(
+                f"{locations.LINEAGE_FILE} of {place} is lost, although the version was published; restore "
+                f"it from a "
+                "copy, or remove the folder if you do not need the version"
+            )
+        document = documents.parse_document(
+            content, kind=_KIND, version=_VERSION, where=f"{locations.LINEAGE_FILE} of {place}"
+        )
+        if (other := document["number"]) != number:
+            raise IntegrityError(
+                f"{locations.LINEAGE_FILE} of {place} belongs to version {other}; restore it from a copy"
+            )
+        return Version(number, place.url, **{name: document[name] for name in _STORED})
+
+    def _was_published(self, number: int) -> bool:
+        """Return whether a version without lineage was published, and is not being removed."""
+        pointer = self.pointer()
+        if pointer is not None and number in pointer.removing:
+            return False
+        current = () if pointer is None else (pointer.number, *pointer.previous, *pointer.left)
+        return number in current or self._claims.is_published(number)
+
+
+def _write_lineage(version: Version) -> None:
+    """Write the lineage of a stored record, which makes it a version."""
+    place = locations.parse_location(version.url)
+    document = {name: getattr(version, name) for name in ("number", *_STORED)}
+    store = locations.open_store(place, read_only=False)
+    with _writing(place):
+        locations.write_bytes(
+            store, locations.LINEAGE_FILE, documents.sign_document(document, kind=_KIND, version=_VERSION)
+        )
+        locations.sync_names(place, 3)  # of the version, of `versions` and of the model
+
+
+def code_version() -> dict[str, str]:
+    """Return the package's release and, if known, the commit that it was installed from.
+
+    Installers record the commit of what they fetched from version control (PEP 610, `direct_url.json`).
+    """
+    found = {"code_version": records.own_version()}
+    with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):  # not from version control
+        recorded = json.loads(distribution("rff_dist").read_text("direct_url.json") or "")
+        found["code_commit"] = str(recorded["vcs_info"]["commit_id"])
+    return found
+
+
+def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads(json.dumps({**code_version(), **lineage}, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidParameterError(
+            f"the lineage is not JSON: {error}; expected numbers, text, lists or dictionaries"
+        ) from error
+    if isinstance(facts.get("data"), str):
+        facts["data"] = redact(facts["data"])
+    return facts
+
+
+# -- claims ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims of a model's versions.
+
+    `model`: the model's folder.
+    """
+
+    model: locations.Location
+
+    @property
+    def place(self) -> locations.Location:
+        """The folder of the claims."""
+        return self.model.child("claims")
+
+    def take(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Take the first free number from `number` on, for this caller alone; return it and its claim."""
+        by = {"host": platform.node(), "process": os.getpid(), "token": uuid.uuid4().hex}
+        claim = {**by, _CLAIMED: datetime.now(UTC).isoformat(timespec="seconds")}
+        locations.open_store(self.model, read_only=False)  # In memory this creates the model.
+        store = locations.open_store(self.place, read_only=False)
+        with _writing(self.place):
+            while not conditional.create_bytes(
+                store, f"{number}.json", json.dumps(claim).encode(), where=self.place
+            ):
+                number += 1
+        return number, claim
+
+    def note(self, number: int, claim: Mapping[str, Any]) -> None:
+        """Replace a claim by its owner's new one, which says when its version was published, if it was."""
+        with _writing(self.place):
+            store = locations.open_store(self.place, read_only=False)
+            locations.write_bytes(store, f"{number}.json", json.dumps(claim).encode())
+
+    def is_published(self, number: int) -> bool:
+        """Return whether a claim says that its version was published."""
+        return _PUBLISHED in self._read(number)
+
+    def is_given_up(self, number: int) -> bool:
+        """Return whether a number was claimed so long ago that nobody will publish it any more."""
+        try:
+            claimed = datetime.fromisoformat(self._read(number)[_CLAIMED])
+        except (ValueError, KeyError, TypeError):
+            return True
+        return datetime.now(UTC) - claimed > _GIVEN_UP
+
+    def _read(self, number: int) -> Mapping[str, Any]:
+        """Return a claim; empty if it is lost, or its writer died before the end."""
+        with suppress(ValueError):
+            found = json.loads(locations.read_file(self.place, f"{number}.json") or b"")
+            if isinstance(found, dict):
+                return found
+        return {}
+
+
+def _numbers_in(folder: locations.Location) -> list[int]:
+    """Return the numbers in a folder of claims or of versions, ascending."""
+    matches = (_NUMBER.fullmatch(name) for name in locations.list_names(folder))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def _writing(location: locations.Location) -> AbstractContextManager[None]:
+    """Turn errors of a store into errors that say that the current version is unchanged."""
+    return locations.store_errors(f"{location} could not be written", "; the current version is unchanged")

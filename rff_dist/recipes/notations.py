@@ -1,0 +1,282 @@
+"""Notations: how the texts of a column write numbers or dates, whatever kind of table holds them.
+
+The first rows of a new dataset decide them, and its recipe keeps them, so that nothing is guessed from a row
+of a later table. A later text that does not fit is refused with its row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from rff_dist.errors import DataError
+from rff_dist.recipes.tables import MISSING_TEXTS, Table, kind_of, listed, to_text
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Formats beyond ISO 8601 in which day and month cannot be confused.
+DATE_FORMATS = ["%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"]
+_UNITS, _SPACE = "$¢-¥₠-⃀%", "[\\s\u00a0\u202f]?"
+#: What groups digits by three, by the decimal point.
+_GROUPS = {".": "[,'’ \u00a0\u202f]", ",": "[.'’ \u00a0\u202f]"}
+_ISO = (
+    r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    r"([ T]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
+)
+_DASHES = ("-", "--", ".", "None", "none")  # missing in a column of numbers or dates
+_MOST_ODD, _FEW_ODD, _MOST_WORDS = 0.05, 0.01, 5  # shares of the texts, and different ones
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """How a column's texts write its values.
+
+    `kind`: {"number", "date"}.
+    `decimal`: the decimal point of numbers, "." or ","; the other, spaces or apostrophes may group digits.
+    `unit`: the currency sign or "%" that may stand before or behind numbers. 12 % becomes 12.
+    `missing`: texts that count as missing in addition to those that always do.
+    """
+
+    kind: str
+    decimal: str = "."
+    unit: str = ""
+    missing: Sequence[str] = ()
+
+    @property
+    def words(self) -> str:
+        """What is read, for people."""
+        commas = " with decimal commas" if self.decimal == "," else ""
+        return f"read as {self.kind}s{commas}{' in ' if self.unit else ''}{self.unit}"
+
+    @property
+    def type(self) -> pyarrow.DataType:
+        """The type of the values."""
+        import pyarrow
+
+        return pyarrow.timestamp("us") if self.kind == "date" else pyarrow.float64()
+
+    def read(self, column: pyarrow.Array) -> tuple[pyarrow.Array, pyarrow.Array]:
+        """Return the values of a column of text, null if missing, and which texts do not fit."""
+        import pyarrow
+        from pyarrow import compute
+
+        text = compute.utf8_trim_whitespace(to_text(column))
+        absent = compute.is_in(text, value_set=pyarrow.array([*MISSING_TEXTS, *self.missing]))
+        text = compute.if_else(absent, pyarrow.scalar(None, pyarrow.string()), text)
+        values = _read_dates(text) if self.kind == "date" else self._read_numbers(text)
+        return values, compute.and_(compute.is_valid(text), compute.is_null(values))
+
+    def _read_numbers(self, text: pyarrow.Array) -> pyarrow.Array:
+        import pyarrow
+        from pyarrow import compute
+
+        if not compute.any(compute.match_substring(text, "," if self.decimal == "." else ".")).as_py():
+            with suppress(pyarrow.ArrowInvalid):  # plain numbers, in half the time
+                return compute.replace_substring(text, ",", ".").cast("float64")
+        fitting = _matching(text, f"^{number_pattern(self.decimal, re.escape(self.unit))}$")
+        digits = compute.replace_substring_regex(fitting, f"[^0-9eE{self.decimal}-]", "")
+        return compute.replace_substring(digits, ",", ".").cast("float64")
+
+
+def number_pattern(decimal: str, unit: str = f"[{_UNITS}]") -> str:
+    """Return a regular expression of numbers, with a decimal point and perhaps a unit."""
+    point, group, sign = re.escape(decimal), _GROUPS[decimal], "[+-]?"
+    before = f"(?:{sign}(?:{unit}{_SPACE})?|{unit}{_SPACE}{sign})"
+    whole = rf"(?:[1-9]\d{{0,2}}(?:{group}\d{{3}})+|\d+)"
+    return rf"{before}(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?(?:{_SPACE}{unit})?"
+
+
+def _read_dates(text: pyarrow.Array) -> pyarrow.Array:
+    import pyarrow
+    from pyarrow import compute
+
+    # Arrow takes microseconds, and either zones or none
+    iso = compute.replace_substring_regex(_matching(text, _ISO), r"(\.\d{6})\d+", r"\1")
+    has_zone = compute.match_substring_regex(iso, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
+    none = pyarrow.scalar(None, pyarrow.string())
+    zoned, plain = compute.if_else(has_zone, iso, none), compute.if_else(has_zone, none, iso)
+    moment = pyarrow.timestamp("us")
+    try:
+        parts = [plain.cast(moment), zoned.cast(pyarrow.timestamp("us", "UTC")).cast(moment)]
+    except (
+        pyarrow.ArrowInvalid
+    ):  # a day that is none, such as 2023-02-29: rare, so texts are tried one by one
+        days = [one if one is not None and _is_day(one[:10]) else None for one in iso.to_pylist()]
+        return _read_dates(pyarrow.array(days, pyarrow.string()))
+    year = _matching(text, r"^\d{4}/|\.\d{4}( |$)")  # 1.2.3 is no day of the year 3
+    parts += [compute.strptime(year, one, "us", error_is_null=True) for one in DATE_FORMATS]
+    return compute.coalesce(*parts)
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def _matching(text: pyarrow.Array, pattern: str) -> pyarrow.Array:
+    """Return the texts that a pattern matches, others as null."""
+    import pyarrow
+    from pyarrow import compute
+
+    fits = compute.match_substring_regex(text, pattern)
+    return compute.if_else(fits, text, pyarrow.scalar(None, pyarrow.string()))
+
+
+# -- which notation --------------------------------------------------------------------------------
+
+
+def find_notations(tables: Sequence[Table], columns: Sequence[str]) -> dict[str, Notation]:
+    """Find the notations of columns of text by the first rows of the first table that holds them as text."""
+    found: dict[str, Notation] = {}
+    looked_at: set[str] = set()
+    for table in tables:
+        kinds = {one.name: kind_of(one.type) for one in table.schema if one.name in set(columns) - looked_at}
+        texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("text", "number"))
+        looked_at |= set(texts)
+        found |= _find(table, texts, numbers) if texts else {}
+    return found
+
+
+def notation_notes(notations: Mapping[str, Notation]) -> list[str]:
+    """Say which notations were found, in which columns."""
+    columns: dict[str, list[str]] = {}
+    for name, one in notations.items():
+        columns.setdefault(one.words, []).append(name)
+    notes = [f"{words}: {listed(names)}" for words, names in columns.items()]
+    absent = {name: one.missing for name, one in notations.items() if one.missing}
+    return notes + [f"{listed(list(texts))} counts as missing in {name!r}" for name, texts in absent.items()]
+
+
+def _find(table: Table, texts: Sequence[str], numbers: Sequence[str]) -> dict[str, Notation]:
+    found: dict[str, Notation] = {}
+    ambiguous: dict[str, dict[str, Notation]] = {}
+    for name, counted in _first_texts(table, texts):
+        if dates := _fitting(Notation("date"), *counted, is_text=True):
+            found[name] = dates
+            continue
+        ambiguous[name] = _fitting_numbers(*counted, is_text=table.decimal is not None)
+    if table.decimal is not None and any("," in fits for fits in ambiguous.values()):
+        # In a file of text, columns that were taken for numbers may have points between thousands.
+        plain = [name for name in numbers if str(table.schema.field(name).type) in ("int64", "double")]
+        ambiguous |= {
+            name: _fitting_numbers(*counted, is_text=True) for name, counted in _first_texts(table, plain)
+        }
+    seen = {decimal for fits in ambiguous.values() if len(fits) == 1 for decimal in fits}  # without a doubt
+    is_comma = seen == {","} or (not seen and table.decimal == ",")
+    for name, fits in ambiguous.items():
+        chosen = fits.get("," if is_comma else ".") or next(iter(fits.values()), None)
+        if chosen is not None and (name in texts or chosen.decimal == ","):
+            found[name] = chosen
+    return found
+
+
+def _first_texts(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Yield the different texts in the first rows of columns, and how many times each occurs."""
+    import pyarrow
+    from pyarrow import compute
+
+    first = table.first_rows(dict.fromkeys(columns, pyarrow.string())) if columns else None
+    if first is None:
+        return
+    for name in columns:
+        text = compute.utf8_trim_whitespace(to_text(first.column(name)))
+        absent = compute.is_in(text, value_set=pyarrow.array([None, *MISSING_TEXTS]))
+        counts = compute.value_counts(text.filter(compute.invert(absent)))
+        if len(counts):
+            yield name, (counts.field("values"), counts.field("counts"))
+
+
+def _fitting_numbers(texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bool) -> dict[str, Notation]:
+    """Return the notations of numbers that fit, by their decimal points."""
+    units = set(re.findall(f"[{_UNITS}]", " ".join(texts[:1000].to_pylist())))
+    if len(units) > 1:  # "$5" and "€5" do not merge
+        return {}
+    fits = {one: _fitting(Notation("number", one, *units), texts, counts, is_text=is_text) for one in ".,"}
+    return {decimal: one for decimal, one in fits.items() if one is not None}
+
+
+def _fitting(
+    notation: Notation, texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bool
+) -> Notation | None:
+    """Return a notation if nearly all texts fit it, with the words that then count as missing.
+
+    `is_text`: whether the table is a file of text. If it has types, texts of digits alone are codes, as are
+      texts such as 01067 anywhere.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    _, odd = notation.read(texts)
+    dashes = compute.is_in(texts, value_set=pyarrow.array(_DASHES))
+    absent = texts.filter(compute.and_(odd, dashes)).to_pylist()
+    odd = compute.and_not(odd, dashes)
+    others, n_odd = texts.filter(odd).to_pylist(), compute.sum(counts.filter(odd)).as_py() or 0
+    n_texts = compute.sum(counts.filter(compute.invert(dashes))).as_py() or 0
+    is_code = compute.any(compute.match_substring_regex(texts, r"^0\d+$")).as_py()
+    is_code |= not is_text and compute.all(compute.match_substring_regex(texts, r"^\d+$")).as_py()
+    if not n_texts or n_odd > _MOST_ODD * n_texts or is_code:
+        return None
+    if len(others) <= _MOST_WORDS and not any(re.search(r"\d", one) for one in others):
+        return replace(notation, missing=[*absent, *others])
+    return replace(notation, missing=absent) if n_odd <= _FEW_ODD * n_texts and len(texts) > 20 else None
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
+    """Return a table whose columns of text with a notation are numbers or dates.
+
+    Its batches raise DataError, with row and column, if a text does not fit.
+    """
+    import pyarrow
+
+    def is_read(field: pyarrow.Field) -> bool:
+        notation = notations.get(field.name)
+        # Numbers of a file of text may have been taken for others: 1.234 is 1234 with decimal commas.
+        as_text = table.decimal is not None and notation is not None and notation.kind == "number"
+        return notation is not None and (kind_of(field.type) == "text" or as_text)
+
+    read = {one.name: notations[one.name] for one in table.schema if is_read(one)}
+    if not read:
+        return table
+    schema = pyarrow.schema(
+        [(one.name, read[one.name].type if one.name in read else one.type) for one in table.schema]
+    )
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        start = 0
+        texts = dict.fromkeys(read.keys() & types.keys(), pyarrow.string())
+        for batch in table.batches({**types, **texts}):
+            columns = {name: batch.column(name) for name in types}
+            for name in texts:
+                if types[name] != pyarrow.string():
+                    columns[name] = _read(batch.column(name), read[name], table.name, name, start).cast(
+                        types[name]
+                    )
+            yield pyarrow.RecordBatch.from_pydict(columns)
+            start += batch.num_rows
+
+    return replace(table, schema=schema, batches=batches)
+
+
+def _read(column: pyarrow.Array, notation: Notation, table: str, name: str, start: int) -> pyarrow.Array:
+    from pyarrow import compute
+
+    values, odd = notation.read(column)
+    at = compute.index(odd, True).as_py()
+    if at >= 0:
+        kind = f"a {notation.kind} in {notation.unit}" if notation.unit else f"a {notation.kind}"
+        raise DataError(
+            f"{table}: row {start + at + 1}, column {name!r} is {str(column[at])[:50]!r} (rows count from 1, "
+            f"without a header); expected {kind}, as in the first rows. Correct it, or leave the column out "
+            "with `drop`"
+        )
+    return values

@@ -1,0 +1,452 @@
+"""Recipes: how the columns of a table become numbers, stored as JSON.
+
+A recipe is learned from the rows of a dataset (`rff_dist.workbench.tables.learn`), and stored with it and
+with models that are trained on it. It then encodes other rows in the same way, also unknown levels and
+missing values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rff_dist.errors import DataError, VersionError
+from rff_dist.recipes.notations import Notation, with_notations
+from rff_dist.recipes.tables import (
+    Reading,
+    Table,
+    cast_columns,
+    kind_of,
+    listed,
+    number_dtype,
+    read_type,
+    to_numbers,
+    to_text,
+)
+from rff_dist.recipes.transformer import Transformer
+from rff_dist.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
+MISSING = "(missing)"  # the level of missing text, if missing values are filled in
+_FORMAT = 1
+
+DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A column of numbers, booleans (0 and 1), times of day (hours) or durations (days).
+
+    `fill`: what missing values become; None leaves them missing.
+    `n_missing`: how many values were missing in the rows that this was learned from.
+    `indicator`: whether a further column of 0 and 1 marks the missing values.
+    """
+
+    kind: ClassVar[str] = "number"
+    reads: ClassVar[str] = "number"
+
+    column: str
+    fill: float | None = None
+    n_missing: int = 0
+    indicator: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        return [self.column, *_indicator_names(self)]
+
+    @property
+    def words(self) -> str:
+        """What is done, for people."""
+        if self.fill is None or not self.n_missing:
+            return "as it is"
+        marked = ", marked in a column of 0 and 1" if self.indicator else ""
+        return f"{self.n_missing:,} missing values become {self.fill:.6g}{marked}"
+
+    def encode(self, column: pyarrow.Array) -> FloatArray:
+        """Return the numbers, of shape (n_rows, n_names)."""
+        return _filled([to_numbers(column)], [self.fill], self.indicator)
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A column of dates or times, as numbers in UTC.
+
+    `parts`: the parts that are used, of `DATE_PARTS`. "elapsed-days" are days since 1970 with a fraction;
+      weekdays count from 0 on Mondays; hours have a fraction.
+    `fill`: what each part of a missing date becomes; None leaves it missing.
+    `indicator`: whether a further column of 0 and 1 marks the missing dates.
+    """
+
+    kind: ClassVar[str] = "date"
+    reads: ClassVar[str] = "date"
+
+    column: str
+    parts: Sequence[str]
+    fill: Sequence[float] | None = None
+    indicator: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        return [*(f"{self.column}: {part}" for part in self.parts), *_indicator_names(self)]
+
+    @property
+    def words(self) -> str:
+        """What is done, for people."""
+        return ", ".join(
+            [*self.parts, *(["a column of 0 and 1 for missing dates"] if self.indicator else [])]
+        )
+
+    def encode(self, column: pyarrow.Array) -> FloatArray:
+        """Return the parts, of shape (n_rows, n_parts)."""
+        fill = [None] * len(self.parts) if self.fill is None else self.fill
+        return _filled(date_parts(column, self.parts), fill, self.indicator)
+
+
+@dataclass(frozen=True, slots=True)
+class OneHot:
+    """A column of text as a column of 0 and 1 for each of its levels; two levels share one column.
+
+    `levels`: the levels that have a column.
+    `rest`: whether one more column marks all other levels.
+    `fill`: the level that missing text counts as; None leaves it missing.
+    """
+
+    kind: ClassVar[str] = "one-hot"
+    reads: ClassVar[str] = "text"
+
+    column: str
+    levels: Sequence[str]
+    rest: bool = False
+    fill: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        shown = self.levels[1:] if self._is_binary else self.levels
+        return [f"{self.column}={level}" for level in shown] + ([f"{self.column}=…"] if self.rest else [])
+
+    @property
+    def words(self) -> str:
+        """What is done, for people."""
+        rest = ", and one for all others" if self.rest else ""
+        return f"0 and 1 for each of {len(self.levels):,} levels{rest}"
+
+    @property
+    def _is_binary(self) -> bool:
+        return len(self.levels) == 2 and not self.rest
+
+    def encode(self, column: pyarrow.Array) -> FloatArray:
+        """Return 0 and 1, of shape (n_rows, n_names). Unknown levels are 0, but for the column of `rest`."""
+        places, missing = _places(column, self.levels, self.fill)
+        found = np.zeros((len(places), len(self.levels) + 1))
+        found[np.arange(len(places)), places] = 1.0
+        found[missing] = np.nan
+        return found[:, 1 if self._is_binary else 0 : len(self.levels) + self.rest]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMeans:
+    """A column of text, with each level as the mean target of its rows, shrunk to the mean of all rows.
+
+    `levels`: the levels that were learned.
+    `outputs`: names of what is averaged: targets, or classes, whose means are their shares. Of two classes
+      only the second is used.
+    `means`: for each level, a mean of each output.
+    `rest`: the means of all rows, for unknown levels.
+    `fill`: the level that missing text counts as; None leaves it missing.
+    """
+
+    kind: ClassVar[str] = "target"
+    reads: ClassVar[str] = "text"
+
+    column: str
+    levels: Sequence[str]
+    outputs: Sequence[str]
+    means: Sequence[Sequence[float]]
+    rest: Sequence[float]
+    fill: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        if len(self.outputs) == 1:
+            return [f"{self.column}: mean"]
+        return [f"{self.column}: mean of {output}" for output in self.outputs]
+
+    @property
+    def words(self) -> str:
+        """What is done, for people."""
+        return f"the mean target of each of {len(self.levels):,} levels"
+
+    def encode(
+        self, column: pyarrow.Array, tables: FloatArray | None = None, folds: IntArray | None = None
+    ) -> FloatArray:
+        """Return means, of shape (n_rows, n_outputs).
+
+        `tables`: float64 array of shape (n_folds, n_levels + 1, n_outputs). For rows that the means were
+          learned from: the means of all other folds, which do not contain these rows' own targets.
+        `folds`: int64 array of shape (n_rows,). The fold of each row.
+        """
+        places, missing = _places(column, self.levels, self.fill)
+        if tables is None:
+            found = np.array([*self.means, self.rest], np.float64)[places]
+        else:
+            found = tables[folds, places]
+        found[missing] = np.nan
+        return found
+
+
+type Encoder = Number | Date | OneHot | TargetMeans | Transformer
+_ENCODERS: dict[str, type[Encoder]] = {
+    one.kind: one for one in (Number, Date, OneHot, TargetMeans, Transformer)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a table's rows become inputs.
+
+    `columns`: the encoder of each column of the table, in the order of X; or one transformer for all.
+    `left_out`: why columns are not used, by their names.
+    `id`: the column of ids.
+    `reading`: how CSV files are read, as far as that was given.
+    `notes`: unusual things about how each file was read.
+    `notations`: how columns of text write numbers or dates, also those that are no inputs.
+    """
+
+    columns: Sequence[Encoder]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    id: str | None = None
+    reading: Reading = field(default_factory=Reading)
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notations: Mapping[str, Notation] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of X's columns."""
+        return [name for one in self.columns for name in one.names]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns of the table that are read, in the order of X."""
+        return list(self._reads)
+
+    @property
+    def _reads(self) -> dict[str, str | None]:
+        """The same columns, with what each must hold."""
+        return {name: held for one in self.columns for name, held in _reads(one).items()}
+
+    @property
+    def sources(self) -> list[str]:
+        """For each column of X, the table's column that it is made of; with a transformer, its own name."""
+        return [
+            name if isinstance(one, Transformer) else one.column for one in self.columns for name in one.names
+        ]
+
+    @property
+    def transformer(self) -> Transformer | None:
+        """The transformer of scikit-learn that makes all columns of X, if there is one."""
+        found = self.columns[0] if self.columns else None
+        return found if isinstance(found, Transformer) else None
+
+    def read(self, table: Table) -> Table:
+        """Return a table whose texts are read as those that the recipe was learned from.
+
+        Inputs that were numbers or dates by type may be plain numbers or dates in text here.
+        """
+        plain = {name: Notation(held) for name, held in self._reads.items() if held in ("number", "date")}
+        texts = {one.name for one in table.schema if kind_of(one.type) == "text"}
+        needed = {name: notation for name, notation in plain.items() if name in texts}
+        return with_notations(table, {**needed, **self.notations})
+
+    def check(self, schema: pyarrow.Schema, table: str) -> dict[str, pyarrow.DataType]:
+        """Return the types to read a table's columns by.
+
+        Raises DataError if a column is missing, or holds another kind of values.
+        """
+        there = set(schema.names)
+        absent = [name for name in self._reads if name not in there]
+        if absent:
+            raise DataError(
+                f"{table} has no column {listed(absent)}; it has {listed(schema.names)}. Expected the "
+                "columns that the dataset or model was made of"
+            )
+        types = {}
+        for name, wanted in self._reads.items():
+            kind = schema.field(name).type
+            held = kind_of(kind)
+            reads = wanted or held or "number"
+            # Text may look like numbers in this table, and an empty column counts as one of numbers.
+            if held is None or (held != reads and reads != "text" and str(kind) != "null"):
+                raise DataError(
+                    f"{table}: not {reads}s: {name!r} ({kind}); expected {reads}s, as in the table that the "
+                    "dataset or model was made of"
+                )
+            types[name] = read_type(kind, reads)
+        return types
+
+    def dtype(self, schema: pyarrow.Schema) -> np.dtype[Any]:
+        """Return the dtype of X that keeps all digits of a table's numbers."""
+        kinds: set[np.dtype[Any]] = {np.dtype(np.float32)}
+        for one in self.columns:
+            if isinstance(one, Number):
+                kinds.add(number_dtype(schema.field(one.column).type))
+            elif not isinstance(one, OneHot):
+                kinds.add(np.dtype(np.float64))
+        return np.result_type(*kinds)
+
+    def encode(
+        self,
+        batch: pyarrow.RecordBatch,
+        *,
+        tables: Mapping[str, FloatArray] | None = None,
+        folds: IntArray | None = None,
+    ) -> FloatArray:
+        """Return the inputs of some rows, of shape (n_rows, n_features), with NaN for missing values.
+
+        `tables`, `folds`: for rows that target means were learned from, see `TargetMeans.encode`; tables by
+          column.
+        """
+        X = np.empty((batch.num_rows, len(self.names)))
+        start = 0
+        for one in self.columns:
+            if isinstance(one, Transformer):
+                part = one.encode(batch)
+            elif isinstance(one, TargetMeans) and tables is not None:
+                part = one.encode(batch.column(one.column), tables[one.column], folds)
+            else:
+                part = one.encode(batch.column(one.column))
+            X[:, start : start + part.shape[1]] = part
+            start += part.shape[1]
+        return X
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe as JSON values."""
+        return {
+            "format": _FORMAT,
+            "columns": [{"kind": one.kind, **_as_dict(one)} for one in self.columns],
+            "left_out": dict(self.left_out),
+            "id": self.id,
+            "reading": _as_dict(self.reading),
+            "notes": {name: list(notes) for name, notes in self.notes.items()},
+            "notations": {name: _as_dict(one) for name, one in self.notations.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Recipe:
+        """Return the recipe that `to_dict` wrote.
+
+        Raises VersionError if a newer release wrote it.
+        """
+        if found.get("format") != _FORMAT:
+            raise VersionError(
+                f"the recipe is of format {str(found.get('format'))[:100]}; this release reads format "
+                f"{_FORMAT}. Use a newer release of rff_dist"
+            )
+        columns = [
+            _ENCODERS[one["kind"]](**{name: value for name, value in one.items() if name != "kind"})
+            for one in found["columns"]
+        ]
+        notations = {name: Notation(**one) for name, one in found["notations"].items()}
+        reading = Reading(**found["reading"])
+        return cls(columns, found["left_out"], found["id"], reading, found["notes"], notations)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what is done to the columns."""
+        text = json.dumps(self.to_dict()["columns"], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plain_recipe(columns: Sequence[str]) -> Recipe:
+    """Return the recipe of plain numbers, for datasets that were made without a recipe."""
+    return Recipe([Number(name) for name in columns])
+
+
+def recipe_of(attributes: Mapping[str, Any]) -> Recipe | None:
+    """Return the recipe among a dataset's attributes or on a model's card, if there is one."""
+    found = attributes.get(RECIPE)
+    return Recipe.from_dict(found) if isinstance(found, Mapping) else None
+
+
+def encode_table(recipe: Recipe, table: Any) -> FloatArray:
+    """Return the inputs that a recipe makes of a table in memory, of shape (n_rows, n_features).
+
+    `table`: a pyarrow.Table, or a pandas or polars frame; for a transformer whatever it was fitted on.
+    Raises DataError if a column is missing, or holds another kind of values.
+    """
+    import pyarrow
+
+    if not isinstance(table, pyarrow.Table):
+        if recipe.transformer is not None:
+            return recipe.transformer.transform(table)
+        to_arrow = getattr(table, "to_arrow", None)
+        table = pyarrow.Table.from_pandas(table, preserve_index=False) if to_arrow is None else to_arrow()
+    held = Table("the table", table.schema, partial(_rows_of, table), table.num_rows)
+    rows = recipe.read(held)
+    parts = rows.batches(recipe.check(rows.schema, rows.name))
+    return np.concatenate([np.empty((0, len(recipe.names))), *map(recipe.encode, parts)])
+
+
+def _rows_of(table: pyarrow.Table, types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+    for batch in table.select(list(types)).combine_chunks().to_batches():
+        yield cast_columns(batch, types, "the table")
+
+
+def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
+    """Return parts of dates as numbers, with NaN for missing dates."""
+    import pyarrow
+    from pyarrow import compute
+
+    moments = column.cast(pyarrow.timestamp("us"), safe=False)
+    microseconds = to_numbers(moments.cast("int64"))
+    # a day has 8.64e10 microseconds, an hour 3.6e9
+    found: dict[str, Callable[[], FloatArray]] = {
+        "year": lambda: to_numbers(compute.year(moments)),
+        "month": lambda: to_numbers(compute.month(moments)),
+        "day-of-year": lambda: to_numbers(compute.day_of_year(moments)),
+        "weekday": lambda: to_numbers(compute.day_of_week(moments)),
+        "hour": lambda: microseconds % 8.64e10 / 3.6e9,
+        "elapsed-days": lambda: microseconds / 8.64e10,
+    }
+    return [found[part]() for part in parts]
+
+
+def _reads(one: Encoder) -> Mapping[str, str | None]:
+    """Return the columns of the table that an encoder reads, and what each must hold."""
+    return one.reads if isinstance(one, Transformer) else {one.column: one.reads}
+
+
+def _indicator_names(one: Number | Date) -> list[str]:
+    return [f"{one.column}: missing"] if one.indicator else []
+
+
+def _filled(parts: Sequence[FloatArray], fill: Sequence[float | None], indicator: bool) -> FloatArray:
+    """Return columns with missing values filled in, and perhaps one that marks those of the first."""
+    filled = [
+        values if one is None else np.where(np.isnan(values), one, values)
+        for values, one in zip(parts, fill, strict=True)
+    ]
+    return np.column_stack([*filled, *([np.isnan(parts[0]).astype(float)] if indicator else [])])
+
+
+def _places(column: pyarrow.Array, levels: Sequence[str], fill: str | None) -> tuple[IntArray, IntArray]:
+    """Return the place of each value among the levels (n_levels if it is none), and the missing rows."""
+    import pyarrow
+    from pyarrow import compute
+
+    text = to_text(column)
+    text = text if fill is None else text.fill_null(fill)
+    places = compute.index_in(text, value_set=pyarrow.array(levels, pyarrow.string()))
+    missing = np.flatnonzero(text.is_null().to_numpy(zero_copy_only=False))
+    return places.fill_null(len(levels)).to_numpy(zero_copy_only=False).astype(np.int64), missing
+
+
+def _as_dict(one: Any) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(one).items()}

@@ -1,0 +1,290 @@
+"""Tables as batches of columns, the columns' types, and conversions between columns and arrays."""
+
+from __future__ import annotations
+
+import codecs
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage import arrays, locations
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_BATCH_BYTES = 8 * 2**20
+
+#: Texts that stand for a missing number or date: those of Arrow's CSV reader, and one more.
+MISSING_TEXTS = [
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA"),
+    *("NULL", "NaN", "n/a", "nan", "null", "?"),
+]
+
+#: Arrays of the same rows: X, y, weights, groups and ids.
+type RowArrays = tuple[np.ndarray | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How CSV files are written; values of None are found out from each file.
+
+    `header`: whether the first line names the columns; otherwise they are called "0", "1", …
+    `delimiter`: one character.
+    `encoding`: an encoding by its name in Python, such as "cp1252".
+    Raises InvalidParameterError if the delimiter or the encoding is not valid.
+    """
+
+    header: bool | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise InvalidParameterError(
+                f"`delimiter` is {self.delimiter!r}; expected one character, such as ';'"
+            )
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise InvalidParameterError(
+                    f"`encoding` is {self.encoding!r}, which is not known; expected one such as 'utf-8', "
+                    "'latin-1' or 'cp1251'"
+                ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns of numbers, text and dates, read batch by batch.
+
+    `schema`: the types of the columns; for text files and queries, by their first rows.
+    `batches`: takes the types of the wanted columns, and returns an iterator of record batches that hold
+      them, perhaps with others.
+    `n_samples`: number of rows, if it is known.
+    `notes`: unusual things that were found out about how to read it.
+    `is_read_once`: whether `batches` works only once.
+    `head`: takes types like `batches`, and returns the first rows, if these cannot be read again.
+    `decimal`: for a file of text, the decimal point of numbers that could have either; None if it has types.
+    """
+
+    name: str
+    schema: pyarrow.Schema
+    batches: Callable[[Mapping[str, pyarrow.DataType]], Iterator[pyarrow.RecordBatch]]
+    n_samples: int | None
+    notes: Sequence[str] = ()
+    is_read_once: bool = False
+    head: Callable[[Mapping[str, pyarrow.DataType]], pyarrow.RecordBatch | None] | None = None
+    decimal: str | None = None
+
+    def first_rows(self, types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
+        """Return the first rows of some columns, None if there is none; later they are read again."""
+        return next(self.batches(types), None) if self.head is None else self.head(types)
+
+
+# -- what columns hold -----------------------------------------------------------------------------
+
+
+def kind_of(kind: pyarrow.DataType) -> str | None:
+    """Return what a column of an Arrow type holds: "number", "text", "date", or None for all other types.
+
+    A time of day counts as a number of hours, a duration as a number of days.
+    """
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "date"
+    plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    spans = types.is_time(kind) or types.is_duration(kind)
+    # A column that is empty in the first rows may hold numbers in later ones.
+    return "number" if plain or spans or types.is_decimal(kind) or types.is_null(kind) else None
+
+
+def read_type(kind: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
+    """Return the type to read a column by.
+
+    `kind`: its type in the first rows. Numbers are read as float64, since "1.5" may follow after integers.
+    `wanted`: "number", "text", "date", or None for labels, which are read as they are.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    if wanted == "text" or (wanted is None and types.is_null(kind)):
+        return pyarrow.string()
+    if wanted == "date":
+        return pyarrow.timestamp("us", kind.tz if types.is_timestamp(kind) else None)
+    others = types.is_boolean(kind) or types.is_time(kind) or types.is_duration(kind)
+    if wanted == "number" and not (others or types.is_decimal(kind)):
+        return pyarrow.float64()
+    return kind
+
+
+def number_dtype(kind: pyarrow.DataType) -> np.dtype[Any]:
+    """Return the dtype that keeps all digits of a column of numbers."""
+    from pyarrow import types
+
+    plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return np.dtype(kind.to_pandas_dtype() if plain else np.float64)
+
+
+def to_numbers(column: pyarrow.Array) -> np.ndarray:
+    """Return a column of numbers, times or durations as float64, missing values as NaN; see `kind_of`."""
+    import pyarrow
+    from pyarrow import types
+
+    scale = 1.0
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if types.is_time(column.type):
+        column, scale = column.cast(pyarrow.time64("ns")).cast("int64"), 3.6e12
+    elif types.is_duration(column.type):
+        column, scale = column.cast(pyarrow.duration("us")).cast("int64"), 8.64e10
+    values = _floats(column.cast("float64", safe=False))  # rounds integers above 2^53, which "safe" refuses
+    return values / scale if scale != 1.0 else values
+
+
+# Arrow's own conversions, `to_numpy` and `array`, import pandas, which takes 0.3 s of the second in which
+# `rff-dist predict` predicts a row.
+
+
+def _floats(column: pyarrow.Array) -> np.ndarray:
+    """Return a column of float64 as an array, missing values as NaN."""
+    import pyarrow
+
+    _, data = column.buffers()
+    values = np.from_dlpack(
+        pyarrow.Array.from_buffers(column.type, len(column), [None, data], offset=column.offset)
+    )
+    if not column.null_count:
+        return values
+    return np.where(np.from_dlpack(column.is_null().cast("uint8")), np.nan, values)
+
+
+def to_column(values: np.ndarray) -> pyarrow.Array:
+    """Return a 1-D array of numbers or text as a column."""
+    import pyarrow
+
+    if values.dtype.kind not in "iuf":  # text, and booleans, which Arrow packs into bits
+        return pyarrow.array(values.astype(object) if values.dtype.kind in "UT" else values)
+    plain = np.ascontiguousarray(arrays.native(values))
+    data = pyarrow.py_buffer(plain)
+    return pyarrow.Array.from_buffers(pyarrow.from_numpy_dtype(plain.dtype), len(plain), [None, data])
+
+
+def to_text(column: pyarrow.Array) -> pyarrow.Array:
+    """Return a column as text; empty text becomes missing."""
+    import pyarrow
+    from pyarrow import compute, types
+
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    text = column.cast(pyarrow.string())
+    return compute.if_else(compute.equal(text, ""), pyarrow.scalar(None, pyarrow.string()), text)
+
+
+def to_labels(column: pyarrow.Array) -> np.ndarray:
+    """Return a column of labels as an array: text as Python strings, missing labels as None."""
+    import pyarrow
+
+    kind = kind_of(column.type)
+    if kind == "date":
+        column = column.cast(pyarrow.string())
+    if column.null_count or kind != "number":
+        return np.array(column.to_pylist(), object)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+@contextmanager
+def opening(path: Path, kind: str) -> Iterator[None]:
+    """Raise StorageError if Arrow or the disk cannot read a file of this kind."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, EOFError, UnicodeError) as error:
+        if isinstance(error, StorageError):
+            raise
+        why = "it is empty" if path.is_file() and not path.stat().st_size else locations.explain(error)
+        raise StorageError(f"{path} cannot be read as {kind}: {why}") from error
+
+
+@contextmanager
+def expecting_types(path: Path) -> Iterator[None]:
+    """Raise DataError if later rows of a text file have other types than its first rows."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeError) as error:
+        raise DataError(
+            f"{path.name}: {locations.explain(error)}; expected one type of value in each column, as in the "
+            f"first "
+            "rows. Correct the value, or leave the column out with `drop`"
+        ) from error
+
+
+def cast_columns(
+    batch: pyarrow.RecordBatch, types: Mapping[str, pyarrow.DataType], table: str
+) -> pyarrow.RecordBatch:
+    """Return the columns of `types`, cast to these types.
+
+    `table`: its name in messages.
+    Raises DataError if a value cannot be cast.
+    """
+    import pyarrow
+
+    columns = {}
+    for name, kind in types.items():
+        column = batch.column(name)
+        try:
+            columns[name] = column if column.type == kind else column.cast(kind, safe=False)
+        except pyarrow.ArrowException as error:
+            raise DataError(
+                f"{table}: column {name!r} is {column.type}; expected {kind}, as in the dataset "
+                f"({locations.explain(error)})"
+            ) from error
+    return pyarrow.RecordBatch.from_pydict(columns)
+
+
+def rows_per_batch(row_bytes: int) -> int:
+    """Return how many rows of a size are read at once."""
+    return max(1, _BATCH_BYTES // max(1, row_bytes))
+
+
+def repeated(names: Sequence[str]) -> list[str]:
+    """Return the names that occur more than once."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return names that are all different: those that come again get a number.
+
+    >>> numbered(["a", "", "a", "", "a.2"])
+    ['a', '', 'a.3', '.2', 'a.2']
+    """
+    taken, found = set(names), dict[str, None]()
+    for name in names:
+        unique, count = name, 2
+        while unique in found or (unique != name and unique in taken):
+            unique, count = f"{name}.{count}", count + 1
+        found[unique] = None
+    return list(found)
+
+
+def numbered_note(names: Sequence[str]) -> list[str]:
+    """Say which of the names were numbered, if any."""
+    added = [new for old, new in zip(names, numbered(names), strict=True) if old != new]
+    return [f"columns of the same name are numbered: {listed(added)}"] if added else []
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return up to ten names as text for messages."""
+    return ", ".join(repr(name) for name in names[:10]) + (" …" if len(names) > 10 else "")

@@ -1,0 +1,266 @@
+"""Fitted transformers of scikit-learn as a part of a recipe.
+
+skops writes and reads them as JSON and arrays in a zip file, without pickle. Types that skops does not trust
+are refused by name before any object is made.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rff_dist.errors import (
+    DataError,
+    IntegrityError,
+    InvalidParameterError,
+    MissingDependencyError,
+    UnsafeModelError,
+)
+from rff_dist.recipes import tables
+from rff_dist.storage import locations
+from rff_dist.typing import FloatArray
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Types that imputers and feature selection need, beyond those that skops trusts; none runs code it is given.
+_SELECTION = "sklearn.feature_selection"
+_TRUSTED = [
+    "numpy.dtype",
+    *(f"{_SELECTION}._univariate_selection.{name}" for name in ("chi2", "f_classif", "f_regression")),
+    *(f"{_SELECTION}._mutual_info.mutual_info_{name}" for name in ("classif", "regression")),
+]
+#: Limits of a file's size, and of the size that it unpacks to, which in a crafted file could be anything.
+MAX_BYTES, _MAX_UNPACKED = 2**23, 2**28
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """A fitted transformer, or a pipeline of them, which makes all inputs of a table's columns.
+
+    `inputs`: the table's columns, in the transformer's order.
+    `names`: names of the columns that it makes.
+    `texts`: inputs that are read as text, since their categories are text; others are read as they are.
+    `words`: its description, for people.
+    `by_name`: whether it takes a frame; otherwise it takes an array.
+    `file`: the file of skops, in base64.
+    """
+
+    kind: ClassVar[str] = "scikit-learn"
+
+    inputs: Sequence[str]
+    names: Sequence[str]
+    texts: Sequence[str]
+    words: str
+    by_name: bool
+    file: str
+
+    @property
+    def column(self) -> str:
+        """The names of the table's columns, as text."""
+        return ", ".join(self.inputs[:10]) + (", …" if len(self.inputs) > 10 else "")
+
+    @property
+    def reads(self) -> Mapping[str, str | None]:
+        """What each input must hold: text, or None for anything."""
+        return {name: "text" if name in self.texts else None for name in self.inputs}
+
+    def encode(self, batch: pyarrow.RecordBatch) -> FloatArray:
+        """Transform a table's rows, to shape (n_rows, n_names)."""
+        columns = {name: _values(batch.column(name)) for name in self.inputs}
+        if not self.by_name:
+            return self.transform(np.column_stack(list(columns.values())))
+        pandas = _needed("pandas", "scikit-learn's transformers take tables as frames of the package pandas")
+        return self.transform(pandas.DataFrame(columns))
+
+    def transform(self, rows: Any) -> FloatArray:
+        """Transform rows, to shape (n_rows, n_names).
+
+        `rows`: a frame or an array, like the one that the transformer was fitted on.
+        Raises DataError if the transformer does not take them.
+        """
+        step = _step_of(self.file)
+        try:
+            made = step.transform(rows)
+            values = np.asarray(made.toarray() if hasattr(made, "toarray") else made, np.float64)
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(
+                f"scikit-learn's transformer does not take these rows: {locations.explain(error)}. Expected "
+                f"rows like "
+                "those that it was fitted on"
+            ) from error
+        if values.ndim != 2 or values.shape[1] != len(self.names):
+            raise DataError(
+                f"scikit-learn's transformer made an array of shape {values.shape}; expected "
+                f"{len(self.names)} columns"
+            )
+        return values
+
+
+def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
+    """Return a fitted transformer in the form that recipes hold.
+
+    `n_names`: how many columns it makes, if that is known; they are numbered if it does not name them.
+    Raises InvalidParameterError if it is not fitted, cannot be written, is too large, or does not name its
+      columns; UnsafeModelError if it holds types that skops does not trust; MissingDependencyError if skops
+      is not installed.
+    """
+    skops = _skops()
+    try:
+        content = skops.dumps(step, compression=zipfile.ZIP_DEFLATED)
+    except Exception as error:  # a user's objects may raise anything
+        raise InvalidParameterError(
+            f"{_name(step)} cannot be written by skops: {locations.explain(error)}; expected transformers of "
+            "scikit-learn"
+        ) from error
+    return read_transformer(content, n_names=n_names)
+
+
+def read_transformer(content: bytes, *, n_names: int | None = None) -> Transformer:
+    """Return the transformer in a file of skops; raises as `transformer_of`."""
+    if len(content) > MAX_BYTES:
+        raise InvalidParameterError(
+            f"the transformer takes {len(content) / 2**20:.0f} MiB, since it keeps rows or many categories; "
+            f"expected at most {MAX_BYTES // 2**20} MiB, since each version of a model holds it"
+        )
+    file = base64.b64encode(content).decode("ascii")
+    step = _step_of(file)
+    n_inputs = getattr(step, "n_features_in_", None)
+    if n_inputs is None or not hasattr(step, "transform"):
+        raise InvalidParameterError(
+            f"{_name(step)} is no fitted transformer; expected one after `fit`, or a pipeline of them"
+        )
+    given = getattr(step, "feature_names_in_", None)
+    inputs = [str(i) for i in range(n_inputs)] if given is None else _used(step, [str(one) for one in given])
+    try:
+        names = [str(name) for name in step.get_feature_names_out()]
+    except (AttributeError, ValueError) as error:
+        if n_names is None:
+            raise InvalidParameterError(
+                f"{_name(step)} does not name its columns: {locations.explain(error)}. Make a "
+                f"FunctionTransformer with "
+                'feature_names_out="one-to-one"'
+            ) from error
+        names = [str(i) for i in range(n_names)]
+    texts = sorted(_texts(step, inputs), key=inputs.index)
+    return Transformer(inputs, names, texts, f"by scikit-learn's {_name(step)}", given is not None, file)
+
+
+def _name(step: Any) -> str:
+    steps = [one for _, one in getattr(step, "steps", ())]
+    return " and ".join(map(_name, steps)) if steps else type(step).__name__
+
+
+def _used(step: Any, inputs: Sequence[str]) -> list[str]:
+    """Return the columns of a frame that a transformer uses: a ColumnTransformer may drop some."""
+    for _, first in getattr(step, "steps", ())[:1]:  # later steps see what the first one makes
+        return _used(first, inputs)
+    used: set[str] = set()
+    for _, one, columns in getattr(step, "transformers_", [("", None, inputs)]):
+        if not isinstance(one, str):  # "drop"
+            names = getattr(one, "feature_names_in_", columns)
+            used |= {names} if isinstance(names, str) else set(names)
+    return [name for name in inputs if name in used]
+
+
+def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
+    """Return the inputs whose categories are text, in a transformer or in those that it is made of."""
+    # read as numbers, codes such as 01067 would lose their zeros
+    inputs = list(getattr(step, "feature_names_in_", inputs))
+    categories = getattr(step, "categories_", ())
+    found = {
+        name
+        for name, levels in zip(inputs, categories, strict=False)
+        if len(categories) == len(inputs) and any(isinstance(level, str) for level in levels)
+    }
+    for parts in ("steps", "transformers_", "transformer_list"):
+        for part in getattr(step, parts, ()):
+            found |= _texts(part[1], inputs)
+    return found
+
+
+def _values(column: pyarrow.Array) -> np.ndarray:
+    """Return a column as pandas would hold it: missing text as NaN, dates in UTC."""
+    held = tables.kind_of(column.type)
+    if held == "text":
+        return np.array(
+            [np.nan if one is None else one for one in tables.to_text(column).to_pylist()], object
+        )
+    if held == "date":
+        return np.asarray(column.cast("timestamp[us]").to_numpy(zero_copy_only=False))
+    if str(column.type) == "bool" and not column.null_count:
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    return tables.to_numbers(column)
+
+
+@lru_cache(maxsize=4)  # every batch of rows asks for it
+def _step_of(file: str) -> Any:
+    """Load a transformer from its file, unless the file holds types that could run code."""
+    skops = _skops()
+    try:
+        content = base64.b64decode(file, validate=True)
+        with zipfile.ZipFile(io.BytesIO(content)) as members:
+            n_bytes = sum(one.file_size for one in members.infolist())
+        if n_bytes > _MAX_UNPACKED:
+            raise UnsafeModelError(
+                f"the transformer claims to unpack to {n_bytes / 2**20:,.0f} MiB; expected at most "
+                f"{_MAX_UNPACKED // 2**20} MiB"
+            )
+        unknown = sorted(set(skops.get_untrusted_types(data=content)) - set(_TRUSTED))
+        if unknown:
+            raise UnsafeModelError(
+                f"the transformer holds {tables.listed(unknown)}, which skops does not trust: code that is "
+                f"not "
+                "scikit-learn's, or could crash. Expected its scalers, encoders, imputers, projections and "
+                "the like, and functions of NumPy such as log1p"
+            )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            step = skops.loads(content, trusted=_TRUSTED)
+    except UnsafeModelError:
+        raise
+    except Exception as error:  # a damaged file may fail anywhere
+        raise IntegrityError(
+            f"the transformer cannot be read by skops: {locations.explain(error)}; expected a file of "
+            f"skops.io.dump"
+        ) from error
+    _tell_versions(told)
+    return step
+
+
+def _tell_versions(told: Sequence[warnings.WarningMessage]) -> None:
+    """Log once which versions of scikit-learn wrote a transformer and read it, if they differ."""
+    for one in told:
+        written, now = (
+            getattr(one.message, f"{when}_sklearn_version", None) for when in ("original", "current")
+        )
+        if written is not None:
+            _log.warning(
+                "the transformer was fitted by scikit-learn %s, and this is %s: compare its figures, or fit "
+                "it again",
+                written,
+                now,
+            )
+            return
+
+
+def _skops() -> Any:
+    return _needed("skops.io", "scikit-learn's transformers are stored by the package skops")
+
+
+def _needed(module: str, why: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"{why}, which is not installed: pip install rff_dist[skops]") from error

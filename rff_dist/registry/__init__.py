@@ -1,1 +1,0 @@
-"""Registered models: numbered versions, and which of them is current."""

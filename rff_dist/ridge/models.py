@@ -1,0 +1,325 @@
+"""A trained ridge model: its predictions, the record of its training, and its storage without pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from importlib.metadata import version
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rff_dist.errors import IntegrityError, StatisticsError
+from rff_dist.features import kinds, maps
+from rff_dist.fitting import predicting
+from rff_dist.numerics import machine
+from rff_dist.numerics.solution import RidgeSolution
+from rff_dist.ridge import conformal, uncertainty
+from rff_dist.statistics import moments, ridge_statistics
+from rff_dist.storage import records
+from rff_dist.text import redact, short_repr
+from rff_dist.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+KIND = "ridge model"
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeModel:
+    """Everything that prediction, inspection and a later update need.
+
+    `feature_map`: with the standardizer of the inputs.
+    `coefficients`: float64 array of shape (n_components, n_targets). Weights of Z's columns.
+    `intercept`: float64 array of shape (n_targets,). Added to all predictions.
+    `alpha`: float, or float64 array of shape (n_targets,). Ridge penalty of ‖y − Zw‖² + alpha‖w‖²; an array
+      if targets have different ones.
+    `one_dimensional`: whether predictions drop the target axis, as the training targets did.
+    `statistics`: the exact sums that it was solved from; None if it was stored without them.
+    `selection`: the errors that alpha was chosen by, see `Solved.path`; empty for a given alpha.
+    `held_out`: how far off held-out rows were, for conformal intervals.
+    `columns`: moments of the inputs that it was trained on, for drift checks.
+    `card`: JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
+    """
+
+    feature_map: maps.FeatureMap
+    coefficients: FloatArray
+    intercept: FloatArray
+    alpha: float | FloatArray
+    one_dimensional: bool
+    statistics: ridge_statistics.RidgeStatistics | None = None
+    selection: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    held_out: conformal.HeldOutScores | None = None
+    columns: moments.ColumnMoments | None = None
+    card: Mapping[str, Any] = field(default_factory=dict)
+
+    __repr__ = short_repr
+
+    @classmethod
+    def from_solution(
+        cls,
+        feature_map: maps.FeatureMap,
+        statistics: ridge_statistics.RidgeStatistics,
+        solution: RidgeSolution,
+        selection: Mapping[str, NDArray[Any]],
+        card: Mapping[str, Any],
+    ) -> Self:
+        """Build a model from the results of a fit by statistics."""
+        facts = {"n_samples": statistics.n_samples, "statistics_digest": statistics.digest()}
+        model = cls.without_sums(
+            feature_map, solution, {**facts, **card}, one_dimensional=statistics.spec.one_dimensional
+        )
+        return replace(model, statistics=statistics, selection=selection)
+
+    @classmethod
+    def without_sums(
+        cls,
+        feature_map: maps.FeatureMap,
+        solution: RidgeSolution,
+        card: Mapping[str, Any],
+        *,
+        one_dimensional: bool,
+        solver: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Build a model from the results of a fit without statistics; `solver` goes to the card."""
+        status = {
+            "status": str(solution.status),
+            "causes": list(solution.status.causes),
+            "remedies": list(solution.status.remedies),
+            "effective_rank": solution.effective_rank,
+            "alpha_floor": solution.floor,
+            **(solver or {}),
+        }
+        facts = {
+            "statistics_digest": None,
+            "feature_map_digest": feature_map.digest(),
+            "solver": status,
+            **describe_ranks(feature_map),
+            "environment": describe_environment(),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        return cls(
+            feature_map=feature_map,
+            coefficients=solution.coefficients,
+            intercept=solution.intercept,
+            alpha=one_or_several(solution.alpha),
+            one_dimensional=one_dimensional,
+            card={**facts, **card},
+        )
+
+    @property
+    def plain_alpha(self) -> float | list[float]:
+        """The penalty for JSON: a number, or a list with one for each target."""
+        return self.alpha if isinstance(self.alpha, float) else np.asarray(self.alpha).tolist()
+
+    @property
+    def n_features(self) -> int:
+        return self.feature_map.n_features
+
+    @property
+    def n_targets(self) -> int:
+        return int(self.coefficients.shape[1])
+
+    @cached_property
+    def linear(self) -> predicting.LinearModel:
+        return predicting.LinearModel(self.feature_map, self.coefficients, self.intercept)
+
+    @cached_property
+    def predictive(self) -> uncertainty.PredictiveModel:
+        """The state of a pass with standard deviations, see `predictive_model`; made once and kept in memory.
+
+        Raises StatisticsError if the model has no statistics, or is a classifier, whose scores are no
+          observations; SolveError if the statistics do not determine a variance.
+        """
+        self.refuse_classifier("standard deviations")
+        if self.statistics is None:
+            raise StatisticsError(f"no standard deviations: {self.why_no_statistics}")
+        return uncertainty.predictive_model(
+            self.linear, self.statistics, alpha=self.alpha, fit_intercept=self.card["fit_intercept"]
+        )
+
+    @cached_property
+    def root_deviations(self) -> conformal.RootDeviations | None:
+        """Predicts √s for conformal intervals that follow the row; None if they have one width."""
+        deviations = None if self.held_out is None else self.held_out.deviations
+        return None if deviations is None else deviations.root_deviations(self.feature_map)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out cached properties, which can be made again."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @property
+    def summed(self) -> ridge_statistics.RidgeStatistics:
+        """The statistics; raises StatisticsError if there are none."""
+        if self.statistics is None:
+            raise StatisticsError(self.why_no_statistics)
+        return self.statistics
+
+    @property
+    def why_no_statistics(self) -> str:
+        """The message that says why there are no statistics, and what to do."""
+        if self.card["solver"].get("method") == "pcg":
+            return (
+                "this model was solved by conjugate gradients, which make no statistics; "
+                "fit with solver='direct'"
+            )
+        return "this model was stored without its statistics; store it with `statistics=True`, or fit again"
+
+    def refuse_classifier(self, what: str) -> None:
+        """Raise StatisticsError if the model is a classifier: `what` has no meaning for its scores."""
+        if "classifier" in self.card:
+            raise StatisticsError(
+                f"no {what}: this model is a classifier (loss={self.card['classifier']['loss']!r}), whose "
+                "statistics are those of ridge on class codes; expected a regression. Take its "
+                "probabilities: `predict_proba`, or `rff-dist predict --probabilities`"
+            )
+
+    def with_card(self, **facts: Any) -> Self:
+        return replace(self, card={**self.card, **facts})
+
+    def without_statistics(self) -> Self:
+        """Return the same model without its sums: smaller, but it cannot be updated."""
+        return replace(self, statistics=None)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that predictions depend on."""
+        hasher = hashlib.sha256(self.feature_map.digest().encode())
+        for array in (self.coefficients, self.intercept):
+            # little-endian, so that machines agree
+            hasher.update(np.ascontiguousarray(array).astype("<f8", copy=False).tobytes())
+        return hasher.hexdigest()
+
+
+def one_or_several(alpha: ArrayLike) -> float | FloatArray:
+    """Return one number if all are the same, else an array with one for each target."""
+    values = np.atleast_1d(np.asarray(alpha, np.float64))
+    return float(values[0]) if (values == values[0]).all() else values
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return the versions and the kind of processor that bits depend on."""
+    blas = [library for library in machine.libraries_with_threads() if library["user_api"] == "blas"]
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "packages": {name: _version(name) for name in ("rff_dist", "numpy", "scipy", "zarr")},
+        "blas": sorted(
+            {f"{b['internal_api']} {b['version']} {b.get('architecture', '')}".strip() for b in blas}
+        ),
+    }
+
+
+_version = cache(version)  # `version` reads a file
+
+
+def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Store a model as JSON and checksummed arrays; a reader sees the old model or the new one.
+
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if it
+      cannot be written.
+    """
+    features, stored = record_features(model.feature_map)
+    arrays = {"coefficients": model.coefficients, "intercept": model.intercept, **stored}
+    parts: dict[str, Mapping[str, NDArray[Any]]] = {"selection": model.selection}
+    if model.held_out is not None:
+        parts["held_out"] = model.held_out.to_arrays()
+    if model.columns is not None:
+        parts["columns"] = model.columns.to_arrays()
+    metadata: dict[str, Any] = {
+        "alpha": model.plain_alpha,
+        "one_dimensional": model.one_dimensional,
+        "feature_map": features,
+        "card": dict(model.card),
+        "digest": model.digest(),
+    }
+    if model.statistics is not None:
+        metadata["statistics"], parts["statistics"] = model.statistics.to_arrays()
+    for part, named in parts.items():
+        arrays |= {f"{part}_{name}": array for name, array in named.items()}
+    records.write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
+
+
+def read_model(url: str | os.PathLike[str]) -> RidgeModel:
+    """Read a model that `write_model` stored.
+
+    Raises StorageError if there is no model, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or
+      too new (VersionError).
+    """
+    return model_from(records.read_record(url, kind=KIND), url)
+
+
+def model_from(record: records.Record, url: str | os.PathLike[str]) -> RidgeModel:
+    """Return the model of a record that was read from `url`.
+
+    Raises IntegrityError if something is missing.
+    """
+    try:
+        return _from_record(record)
+    except KeyError as error:
+        raise IntegrityError(f"the model at {redact(str(url))} lacks {error}; store it again") from error
+
+
+def _from_record(record: records.Record) -> RidgeModel:
+    arrays, metadata = record.arrays, record.metadata
+    statistics = None
+    if "statistics" in metadata:
+        packed = _with_prefix(arrays, "statistics_")
+        statistics = ridge_statistics.RidgeStatistics.from_arrays(metadata["statistics"], packed)
+    feature_map = read_features(metadata["feature_map"], arrays)
+    held_out = _with_prefix(arrays, "held_out_")
+    columns = _with_prefix(arrays, "columns_")
+    if statistics is not None:
+        statistics = statistics.with_whitener(feature_map.whitener)
+    return RidgeModel(
+        feature_map=feature_map,
+        coefficients=arrays["coefficients"],
+        intercept=arrays["intercept"],
+        alpha=one_or_several(metadata["alpha"]),
+        one_dimensional=metadata["one_dimensional"],
+        statistics=statistics,
+        selection=_with_prefix(arrays, "selection_"),
+        held_out=conformal.HeldOutScores.from_arrays(held_out) if held_out else None,
+        columns=moments.ColumnMoments.from_arrays(columns) if columns else None,
+        card=metadata["card"],
+    )
+
+
+def _with_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def describe_ranks(feature_map: maps.FeatureMap) -> dict[str, Any]:
+    """Return a card's entry about the columns that are mapped by ranks to a normal law, if there are any."""
+    standardizer = feature_map.standardizer
+    columns = () if standardizer is None else standardizer.ranked_columns
+    return {"ranked_columns": list(columns)} if columns else {}
+
+
+def record_features(feature_map: maps.FeatureMap) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the record of a feature map: JSON values, and arrays by their names in the record."""
+    facts, stored = feature_map.record()
+    arrays = {f"features_{name}": array for name, array in stored.items()}
+    if feature_map.standardizer is not None:
+        arrays |= feature_map.standardizer.to_arrays()
+    values = {
+        "kind": feature_map.kind,
+        "n_features": feature_map.n_features,
+        "digest": feature_map.digest(),
+        **facts,
+        **maps.spec_record(feature_map),
+    }
+    return values, arrays
+
+
+def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> maps.FeatureMap:
+    """Rebuild the map that `record_features` kept, from its spec if that still draws the same features."""
+    standardizer = maps.Standardizer.from_arrays(arrays)
+    stored = kinds.read_map(values, _with_prefix(arrays, "features_"), standardizer)
+    return kinds.drawn_again(stored, values.get("spec"), values["digest"])

@@ -1,0 +1,1 @@
+"""The workbench: jobs, tables, pages and the command line around the library."""

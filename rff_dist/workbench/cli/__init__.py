@@ -1,0 +1,33 @@
+"""The command line, `rff-dist`: every job of the package from a shell.
+
+Each command reads its options, calls the library and returns a `Report`. `shell.command` does the rest for
+all commands: it writes a table or one JSON document to standard output, progress and messages to standard
+error, and exits with a code that a script can act on:
+
+====  ====================================================================================
+0     done
+1     failed: the job does not fit, a block or the solver failed, or a fault of the program
+2     usage: an unknown command or option, or a value outside its range
+3     `update` refused the new rows, and the model is the one of before
+65    bad data: an input that is missing, damaged or unfit
+69    unavailable: no scheduler answers, the cluster must not be used, or a package is missing
+73    the output exists or cannot be written
+75    the cluster was lost during the job, or another run holds or changed the output: try again later
+130   stopped by Ctrl-C; 143 by SIGTERM
+====  ====================================================================================
+
+The module of a command, rff_dist/workbench/cli/NAME.py, is imported when the command is used, and then
+registers the command. `help.COMMANDS` lists them all. Commands import slow libraries inside their functions.
+"""
+
+import atexit
+import gc
+
+from rff_dist.workbench.cli import program, settings
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    settings.is_program.set(True)
+    atexit.register(gc.freeze)  # without it, Python's last garbage collection takes 0.1 s
+    program.app(prog_name="rff-dist")

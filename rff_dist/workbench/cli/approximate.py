@@ -1,0 +1,348 @@
+"""Whether D is large enough: the error of the features on a sample of the data, beside theory's bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+from annotated_types import Ge
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.workbench.cli import display, options, shell
+from rff_dist.workbench.jobs import fields
+from rff_dist.workbench.jobs.options import Drawing, Features, WeightedSource
+
+if TYPE_CHECKING:
+    from rff_dist.features import approximation, maps
+
+FEATURES, MEASURE = Drawing.panel, "What is measured"
+MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
+BOUNDED = {**MEASURES, "compact_set": "in the box"}
+POINTS, LEAST = 8, 16  # the curve has at most 8 numbers of components, none below 16
+
+
+@fields.group
+class Measured:
+    """What is measured, and on which rows."""
+
+    panel: ClassVar[str] = MEASURE
+
+    error: float = fields.option("The error that you want to reach.", 0.05, unit="E")
+    delta: float = fields.option("Probability with which theory's bounds may fail.", 0.05, unit="P")
+    n_samples: Annotated[int, Ge(2)] = fields.option("Rows of each sample.", 500, flag="--rows", unit="N")
+    n_repeats: Annotated[int, Ge(2)] = fields.option(
+        "Number of disjoint samples.", 8, flag="--samples", unit="N"
+    )
+    confidence: float = fields.option("Confidence of the intervals of mean errors.", 0.95, unit="P")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.error < math.inf:
+            raise InvalidParameterError(f"`error` is {self.error:g}; expected a number above 0, such as 0.05")
+        for name in ("delta", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise InvalidParameterError(
+                    f"`{name}` is {getattr(self, name):g}; expected a number between 0 and 1"
+                )
+
+
+@shell.command(
+    "rff-dist approximate data.zarr --components 4096",
+    "rff-dist approximate data.zarr --kernel matern --nu 1.5 --error 0.02 --plot error.png",
+)
+def approximate(
+    *,
+    source: WeightedSource,
+    features: Annotated[Features, "kernel", "nu", "length_scale", "design", "map", "seed"],
+    n_components: Annotated[
+        str,
+        typer.Option(
+            "--components", metavar="D", help="D, the number of features.", rich_help_panel=FEATURES
+        ),
+    ] = "2048",
+    no_standardize: Annotated[
+        bool,
+        typer.Option(
+            "--no-standardize", help="Do not centre and scale the inputs first.", rich_help_panel=FEATURES
+        ),
+    ] = False,
+    measured: Measured,
+    output: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="PNG", help="Draw the error against D.", rich_help_panel=MEASURE),
+    ] = None,
+) -> shell.Report:
+    """Measure whether D is large enough: the features' error on sampled rows, beside theory's bounds.
+
+    Only the sampled rows are read. They alone give the means, the deviations and the median distance.
+    """
+    from rff_dist.data import memory, samples
+    from rff_dist.engines.serial import SerialEngine
+    from rff_dist.features import for_dataset
+    from rff_dist.features.approximation import Sampling, error_curve
+    from rff_dist.features.bounds import better_map
+    from rff_dist.features.draw import check_n_components
+    from rff_dist.features.for_dataset import KernelFeatures
+    from rff_dist.kernels.base import check_design
+    from rff_dist.statistics import inspection
+    from rff_dist.storage import datasets
+
+    if features.map not in ("auto", "pairs", "phases"):
+        raise typer.BadParameter(f"{features.map!r}; expected auto, pairs or phases", param_hint="--map")
+    dimension = check_n_components(options.read_count(n_components, "--components"), features.map)
+    chosen, seed = features.make_kernel(), features.seed
+    data, dataset = source.data, datasets.open_dataset(source.data, **source.names())
+    chosen.check_columns(dataset.n_features)
+    check_design(chosen, features.design, dataset.n_features)
+    rows = samples.sample_inputs(dataset, seed, n_rows=measured.n_samples * measured.n_repeats)
+    sample = memory.ArrayDataset(rows)
+    moments = inspection.inspect(sample, engine=SerialEngine(1))
+    standardizer = None if no_standardize else inspection.standardizer_from(moments)
+    ranges = inspection.input_range(moments, standardizer)
+    seen = for_dataset.Inputs(sample, standardizer, seed, ranges)
+    described = KernelFeatures(
+        chosen, length_scale=features.scale, n_components=dimension, design=features.design, map=features.map
+    )
+    feature_map = for_dataset.draw(seen, described)
+    spec = feature_map.spec
+    assert spec is not None  # it was drawn just now
+    sampling = Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)
+    curve = error_curve(
+        spec.kernel, feature_map, rows, _curve_components(spec, feature_map.n_components), sampling
+    )
+    compared = samples.sample_inputs(sample, seed)  # the rows that --map auto looks at
+    variances = better_map(spec.kernel, seen.prepare(compared))
+    theory = theory_of(
+        spec,
+        curve[-1],
+        delta=measured.delta,
+        variance=getattr(variances, spec.map),
+        diameter=float(math.dist(*ranges)),
+    )
+    document = {
+        "data": data,
+        "n_rows_read": len(rows),
+        "n_samples": curve[-1].n_samples,
+        "n_repeats": measured.n_repeats,
+        "confidence": measured.confidence,
+        "n_components": feature_map.n_components,
+        "kernel": spec.kernel.to_dict(),
+        "design": spec.design.name,
+        "map": spec.map,
+        "seed": seed,
+        "map_variances": {**asdict(variances), "better": variances.better},
+        "errors": _errors(curve[-1]),
+        "wanted": {
+            "error": measured.error,
+            "delta": measured.delta,
+            "n_components": theory.needed(measured.error),
+        },
+        "bounds": theory.bounds(feature_map.n_components),
+        "no_bounds": theory.refusals,
+        "curve": [{"n_components": point.n_components, **_errors(point)} for point in curve],
+        "plot": output,
+    }
+    if output is not None:
+        _draw_curve(output, curve, theory, document)
+    return shell.Report(document, _view(document))
+
+
+def _curve_components(spec: maps.FeatureSpec, D: int) -> list[int]:
+    """Return D and its halves, down to the fewest components that the kernel's features can have."""
+    from rff_dist.features.draw import draw_from_spec
+
+    found = [D]
+    for i in range(1, POINTS):
+        fewer = (D >> i) // 2 * 2  # even, for pairs of cosines and sines
+        if fewer < LEAST:
+            break
+        try:
+            draw_from_spec(replace(spec, n_components=fewer), None)
+        except InvalidParameterError:  # a sum of kernels needs some components for each term
+            break
+        found.append(fewer)
+    return found
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What theory says about the measured errors, for kernels that it covers.
+
+    `found`: the measured errors.
+    `laws`: for each measure, the error of a number of components, and the components for an error. The
+      measure "compact_set" is the largest error at any two points of the box that holds the inputs.
+    `refusals`: why the other measures have no law.
+    """
+
+    found: approximation.ApproximationError
+    laws: Mapping[str, tuple[Callable[[int], float], Callable[[float], int]]]
+    refusals: Mapping[str, str]
+
+    def bounds(self, n_components: int) -> dict[str, float | None]:
+        """Return theory's error for each measure; None where there is no law."""
+        laws = {name: self.laws.get(name) for name in BOUNDED}
+        return {name: None if law is None else law[0](n_components) for name, law in laws.items()}
+
+    def needed(self, error: float) -> dict[str, dict[str, float | None]]:
+        """Return the D for an error: by 1/√D from the measured error, by theory, and the ratio of the two."""
+        rows: dict[str, dict[str, float | None]] = {}
+        for name in BOUNDED:
+            law = self.laws.get(name)
+            theory = None if law is None else law[1](error)
+            # No rows can measure the whole box; the largest error on the sample comes nearest.
+            measured = self.found.components_for(error, measure=name if name in MEASURES else "max")  # type: ignore[arg-type]
+            rows[name] = {
+                "measured": measured if name in MEASURES else None,
+                "theory": theory,
+                "factor": None if theory is None else theory / measured,
+            }
+        return rows
+
+
+def theory_of(
+    spec: maps.FeatureSpec,
+    found: approximation.ApproximationError,
+    *,
+    delta: float,
+    variance: float,
+    diameter: float,
+) -> Theory:
+    """Return what theory says about features.
+
+    `variance`: the variance of their kernel values, times the number of components.
+    `diameter`: of the box that holds the inputs.
+    """
+    from rff_dist.features import bounds
+
+    try:
+        moment = bounds.second_moment(spec.kernel, spec.n_features)
+    except InvalidParameterError:
+        reason = f"bounds are for one shift-invariant kernel with k(0) = 1, not for {spec.kernel}"
+        return Theory(found, {}, dict.fromkeys(BOUNDED, reason))
+    chance: Any = {"delta": delta, "map": spec.map}
+    pairs: Any = {"n_points": found.n_samples, **chance}
+    gram: Any = {"n_points": found.n_samples, "gram_norm": found.gram_norm}
+    laws: dict[str, Any] = {
+        "mean": (
+            lambda n_components: math.sqrt(variance / n_components),
+            # an even number, for pairs of cosines and sines
+            lambda error: 2 * max(1, math.ceil(variance / error**2 / 2)),
+        ),
+        "max": (partial(bounds.pairwise_error, **pairs), partial(bounds.pairwise_components, **pairs)),
+        "relative_operator_norm": (
+            partial(bounds.operator_norm_error, **gram),
+            partial(bounds.operator_norm_components, **gram),
+        ),
+    }
+    if moment == math.inf:
+        reason = "the second moment of the kernel's frequencies is infinite, so there is no bound over a box"
+        return Theory(found, laws, {"compact_set": reason})
+    if not diameter > 0:
+        return Theory(found, laws, {"compact_set": "the box of the sampled inputs is a point"})
+    box: Any = {"n_features": spec.n_features, "second_moment": moment, "diameter": diameter, **chance}
+    laws["compact_set"] = (
+        partial(bounds.compact_set_error, **box),
+        partial(bounds.compact_set_components, **box),
+    )
+    return Theory(found, laws, {})
+
+
+def _errors(point: approximation.ApproximationError) -> dict[str, Any]:
+    found = asdict(point)
+    return {name: found[name] for name in (*MEASURES, "operator_norm", "gram_norm")}
+
+
+def _view(found: Mapping[str, Any]) -> RenderableType:
+    wanted, errors, bounds = found["wanted"], found["errors"], found["bounds"]
+    title = f"error of the features on {found['data']}"
+    facts = display.facts_view(
+        title,
+        kernel=display.kernel_words(found["kernel"]),
+        features=f"D = {found['n_components']:,}, {found['design']}, {found['map']}, seed {found['seed']}",
+        rows=f"{found['n_repeats']} disjoint samples of {found['n_samples']:,}",
+        maps=_maps_words(found["map_variances"]),
+    )
+    measured, table = display.titled_table(
+        "",
+        *("error", "measured", f"± {100 * found['confidence']:.3g}%", "theory"),
+        *(f"D for {wanted['error']:g}", "by theory", "factor"),
+    )
+    for name, label in BOUNDED.items():
+        needed, error = wanted["n_components"][name], errors.get(name)
+        table.add_row(
+            label,
+            "" if error is None else f"{error['value']:.3g}",
+            "" if error is None else f"{error['high'] - error['value']:.2g}",
+            "–" if bounds[name] is None else f"{bounds[name]:.3g}",
+            "" if needed["measured"] is None else f"{needed['measured']:,}",
+            "–" if needed["theory"] is None else f"{needed['theory']:,}",
+            "" if needed["factor"] is None else _times(needed["factor"]),
+        )
+    curve, points = display.titled_table("", "D", *MEASURES.values())
+    for point in found["curve"]:
+        points.add_row(f"{point['n_components']:,}", *(f"{point[name]['value']:.3g}" for name in MEASURES))
+    return Group(facts, measured, curve, Text("\n".join(_notes(found)), "dim"))
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f}×" if factor < 10 else f"{factor:,.0f}×"
+
+
+def _maps_words(variances: Mapping[str, Any]) -> str:
+    if not variances["pairs"] and not variances["phases"]:
+        return "pairs and phases are the same: the kernel has no frequencies"
+    shown = f"variance {variances['pairs']:.3g}/D in pairs, {variances['phases']:.3g}/D in phases"
+    return f"{shown}: take {variances['better']}"
+
+
+def _notes(found: Mapping[str, Any]) -> Sequence[str]:
+    notes = [
+        "",
+        "mean, largest: of |z(x)'z(y) − k(x, y)| over pairs of sampled rows; norm: ‖ZZ' − K‖ / ‖K‖; in the "
+        "box: at any two points of the box that holds the sampled inputs.",
+        "± shows how much the choice of rows matters; other seeds change the error by more. The D for an "
+        "error follows from the measured error, which falls as 1/√D.",
+        "Theory assumes independent frequencies: closed-form variance, Hoeffding's inequality, matrix "
+        "Bernstein, Rahimi and Recht's Claim 1. Bounds that can fail do so with a probability of at most "
+        f"{found['wanted']['delta']:g}.",
+    ]
+    notes += [f"no bound: {refusal}" for refusal in dict.fromkeys(found["no_bounds"].values())]
+    if found["plot"] is not None:
+        notes.append(f"wrote {found['plot']}")
+    return notes
+
+
+def _draw_curve(
+    path: str, curve: Sequence[approximation.ApproximationError], theory: Theory, found: Mapping[str, Any]
+) -> None:
+    import numpy as np
+
+    from rff_dist.workbench.page.pictures import ErrorSeries, save_error_curve
+
+    drawn = {
+        "mean": ("mean |z(x)'z(y) − k(x, y)|", "closed-form standard deviation"),
+        "max": ("largest |z(x)'z(y) − k(x, y)|", "Hoeffding, all pairs of rows"),
+        "relative_operator_norm": ("‖ZZ' − K‖ / ‖K‖", "matrix Bernstein, in expectation"),
+    }
+    widths = [point.n_components for point in curve]
+    series = []
+    for name, (label, source) in drawn.items():
+        values, low, high = np.array([astuple(getattr(point, name)) for point in curve]).T
+        known = [theory.bounds(D)[name] for D in widths]
+        bound = None if None in known else np.array(known, float)
+        series.append(ErrorSeries(label, values, low, high, bound, source))
+    save_error_curve(
+        path,
+        widths,
+        series,
+        title=f"Is D large enough? {display.kernel_words(found['kernel'])}",
+        subtitle=f"{found['data']}: {display.plural(found['n_repeats'], 'sample')} of "
+        f"{found['n_samples']:,} rows, "
+        f"{found['design']}, {found['map']}",
+        wanted=found["wanted"]["error"],
+    )

@@ -1,0 +1,238 @@
+"""Versioned datasets: their history, and all changes but ingestion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group
+
+from rff_dist.workbench.cli import display, program, shell
+
+if TYPE_CHECKING:
+    from rff_dist.storage import corrections, locations
+
+group = program.make_group("data", "List the versions of datasets; correct, delete, roll back and expire.")
+program.app.add_typer(group)
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of a versioned dataset.")]
+Version = Annotated[
+    str, typer.Argument(metavar="VERSION", help="A tag, or a version from `rff-dist data log`.")
+]
+AnyVersion = Annotated[str | None, typer.Argument(metavar="[VERSION]", help="By default the current one.")]
+Message = Annotated[str | None, typer.Option("--message", metavar="TEXT", help="The reason, for `data log`.")]
+
+_DIGITS = 8
+
+
+@shell.command("rff-dist data log data.zarr", "rff-dist data log data.zarr --json", group=group)
+def log(
+    data: Data,
+    version: Annotated[
+        str | None, typer.Option("--from", metavar="VERSION", help="Begin here, not at the current version.")
+    ] = None,
+) -> shell.Report:
+    """List the versions of a dataset, the newest first, with their times, reasons and numbers of rows."""
+    from rff_dist.storage.repositories import read_history
+
+    found = [one.to_dict() for one in read_history(_versioned(data), version)]
+    view, table = display.titled_table(
+        f"{data}: {display.plural(len(found), 'version')}",
+        *("version", "written (UTC)", "rows", "why", "tags"),
+        numbers=False,
+    )
+    for one in found:
+        rows = one.get("n_after")
+        table.add_row(
+            one["version"][:_DIGITS],
+            one["written"][:16].replace("T", " "),
+            "–" if rows is None else f"{rows:,}",
+            one["message"],
+            ", ".join(one["tags"]),
+        )
+    return shell.Report({"data": data, "versions": found}, view)
+
+
+@shell.command(
+    "rff-dist data diff data.zarr monday", "rff-dist data diff data.zarr monday tuesday", group=group
+)
+def diff(
+    data: Data,
+    before: Version,
+    after: AnyVersion = None,
+) -> shell.Report:
+    """Count the chunks that differ between two versions."""
+    from rff_dist.storage.datasets import open_dataset
+    from rff_dist.storage.repositories import changed_chunks, find_snapshot
+
+    location = _versioned(data)
+    names = [find_snapshot(location, before), find_snapshot(location, after)]
+    old, new = (open_dataset(data, y=None, version=name) for name in names)
+    n_rows = max(old.n_samples, new.n_samples)
+    n_chunks = -(-n_rows // new.chunk_rows)
+    n_changed = {
+        name: n_chunks if chunks is None else len({place[0] for place in chunks})
+        for name, chunks in changed_chunks(location, *names).items()
+    }
+    document = {
+        "data": data,
+        "before": names[0],
+        "after": names[1],
+        "n_before": old.n_samples,
+        "n_after": new.n_samples,
+        "chunk_rows": new.chunk_rows,
+        "changed_chunks": n_changed,
+    }
+    view = display.facts_view(
+        f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}",
+        rows=f"{old.n_samples:,} before, {new.n_samples:,} after",
+        **{name: f"{n:,} of {n_chunks:,} chunks differ" for name, n in n_changed.items()},
+    )
+    return shell.Report(document, view)
+
+
+@shell.command("rff-dist data tag data.zarr audited-2026", group=group)
+def tag(
+    data: Data,
+    name: Annotated[str, typer.Argument(metavar="TAG", help="A name that the version keeps for good.")],
+    version: AnyVersion = None,
+) -> shell.Report:
+    """Give a version a name. It can be read by that name, and does not expire unless tags do."""
+    from rff_dist.storage.repositories import tag_snapshot
+
+    found = tag_snapshot(_versioned(data), name, version)
+    view = display.facts_view(f"{data}: {name} is version {found}")
+    return shell.Report({"data": data, "tag": name, "version": found}, view)
+
+
+@shell.command("rff-dist data rollback data.zarr monday", group=group)
+def rollback(data: Data, version: Version) -> shell.Report:
+    """Make an earlier version the current one again; `update` then takes models back to it."""
+    from rff_dist.storage.repositories import roll_back
+
+    before, after = roll_back(_versioned(data), version)
+    view = display.facts_view(
+        f"{data}: version {after[:_DIGITS]} is the current one",
+        before=f"{before}, which stays readable until it expires",
+    )
+    return shell.Report({"data": data, "before": before, "version": after}, view)
+
+
+@shell.command("rff-dist data expire data.zarr --days 30", group=group)
+def expire(
+    data: Data,
+    days: Annotated[
+        float, typer.Option("--days", metavar="DAYS", min=0, help="Remove versions older than this.")
+    ] = 30.0,
+    tags: Annotated[bool, typer.Option("--tags", help="Remove tagged versions too.")] = False,
+) -> shell.Report:
+    """Remove old versions, and the bytes that only they use; the current version always stays."""
+    from rff_dist.storage.repositories import expire, read_history
+
+    location = _versioned(data)
+    found = expire(location, datetime.now(UTC) - timedelta(days=days), tags=tags)
+    kept = [one.id for one in read_history(location)]
+    document = {"data": data, "expired": list(found.versions), "freed_bytes": found.n_bytes, "kept": kept}
+    view = display.facts_view(
+        f"removed {display.plural(len(found.versions), 'version')} of {data}",
+        freed=f"{found.n_bytes:,} bytes",
+        kept=display.plural(len(kept), "version"),
+    )
+    return shell.Report(document, view)
+
+
+@shell.command(
+    "rff-dist data convert plain.zarr", "rff-dist data convert s3://b/plain s3://b/data", group=group
+)
+def convert(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of plain Zarr.")],
+    output: Annotated[
+        str | None, typer.Argument(metavar="[OUT]", help="Where to write. By default in place of DATA.")
+    ] = None,
+) -> shell.Report:
+    """Turn plain Zarr into a versioned dataset, so that rows can be added, corrected and deleted."""
+    from rff_dist.storage.corrections import convert_dataset
+
+    version = convert_dataset(data, output, observer=display.count_rows("convert"))
+    place = output or data
+    view = display.facts_view(f"{place} keeps versions from now on", version=version)
+    following = display.next_step("rff-dist", "ingest", "FILES", place, "--append")
+    return shell.Report({"data": place, "version": version}, Group(view, following))
+
+
+@shell.command("rff-dist data correct data.zarr corrections.csv --by id", group=group)
+def correct(
+    data: Data,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file with the corrected rows.")],
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            metavar="NAME",
+            help="Column that says which row each row of the file replaces: a column of the dataset in which "
+            "the value is unique, or else a column of row numbers from 0.",
+        ),
+    ] = "row",
+    message: Message = None,
+) -> shell.Report:
+    """Replace rows by those of a file, in one new version."""
+    from rff_dist.workbench.tables.corrections import correct
+
+    return _corrected(data, "replaced", correct(source, data, by=by, message=message))
+
+
+@shell.command(
+    "rff-dist data delete data.zarr rows.csv",
+    "rff-dist data delete data.zarr customers.csv --by customer",
+    group=group,
+)
+def delete(
+    data: Data,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file of row numbers from 0, or of values of --by.")
+    ],
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="NAME", help="Column whose values say which rows go.")
+    ] = None,
+    keep_order: Annotated[
+        bool,
+        typer.Option(
+            "--keep-order",
+            help="Move later rows up. Without it the last rows fill the gaps, which changes fewer chunks.",
+        ),
+    ] = False,
+    message: Message = None,
+) -> shell.Report:
+    """Delete rows in one new version; earlier versions hold them until they expire."""
+    from rff_dist.storage.appending import editing
+    from rff_dist.storage.corrections import delete_from
+    from rff_dist.storage.locations import parse_location
+    from rff_dist.workbench.tables.corrections import read_rows_to_change
+
+    with editing(parse_location(data)) as dataset:
+        rows = read_rows_to_change(source, dataset, by)
+        found = delete_from(dataset, rows, keep_order=keep_order, message=message)
+    return _corrected(data, "deleted", found)
+
+
+def _versioned(data: str) -> locations.Location:
+    """Return where a versioned dataset is; the error says what is there instead."""
+    from rff_dist.storage.groups import require_versions
+    from rff_dist.storage.locations import parse_location
+
+    location = parse_location(data)
+    require_versions(location)
+    return location
+
+
+def _corrected(data: str, what: str, found: corrections.Corrected) -> shell.Report:
+    document: Mapping[str, Any] = {"data": data, **asdict(found)}
+    view = display.facts_view(
+        f"{what} {display.plural(found.n_rows, 'row')} of {data}",
+        rows=f"{found.n_before:,} before, {found.n_after:,} after",
+        version=found.version or None,
+    )
+    return shell.Report(document, view)

@@ -1,0 +1,283 @@
+"""Check a machine, and a cluster and a dataset if they are named, before a job relies on them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from rff_dist.engines import connecting
+from rff_dist.engines.cluster import Cluster, is_loopback
+from rff_dist.errors import RFFDistError
+from rff_dist.text import human_bytes, redact
+from rff_dist.workbench.cli import display, messages, shell
+from rff_dist.workbench.jobs import options
+
+if TYPE_CHECKING:
+    from rff_dist.storage.arrays import Header
+
+PACKAGES = ("rff_dist", "numpy", "scipy", "zarr", "dask", "distributed", "prefect")
+MIN_CHUNK, MAX_CHUNK, LOW_DISK = 2**18, 2**28, 2**30  # bytes
+EXPIRES_SOON = 14 * 86_400  # seconds
+_SERVERS = ("distributed", "dask", "prefect", "rff-dist", "rff_dist")  # words of their command lines
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    `check`: what was checked.
+    `state`: ok; warn, if it may do harm; fail, if it will.
+    `found`: in words.
+    `todo`: the next step; "" if it is ok.
+    """
+
+    check: str
+    state: Literal["ok", "warn", "fail"]
+    found: str
+    todo: str = ""
+
+    @classmethod
+    def of(cls, check: str, found: str, todo: str = "") -> Finding:
+        """Return a warning if there is something to do, else a result that is ok."""
+        return cls(check, "warn" if todo else "ok", found, todo)
+
+
+@shell.command(
+    "rff-dist doctor",
+    "rff-dist doctor data.zarr",
+    "rff-dist doctor data.zarr --scheduler tls://host:8786 --json",
+)
+def doctor(
+    *,
+    data: Annotated[
+        str | None, typer.Argument(metavar="[DATA]", help="A dataset whose chunks and codecs are checked.")
+    ] = None,
+    where: Annotated[options.Where, "scheduler", "insecure_cluster"],
+) -> shell.Report:
+    """Check versions, BLAS, products, disk, ports, TLS, Prefect, and a dataset and a cluster if named.
+
+    Each line is ok, a warning or a failure, and says what to do. The exit code is 1 if anything failed.
+    """
+    cluster = where.cluster.in_environment()
+    checks = [
+        check_versions(),
+        check_blas(),
+        check_products(),
+        check_disk(data),
+        check_ports(),
+        check_tls(cluster),
+        check_prefect(os.environ),
+    ]
+    if cluster.scheduler:
+        checks.append(check_cluster(cluster))
+    if data is not None:
+        checks.append(check_dataset(data))
+    findings = list(itertools.chain.from_iterable(checks))
+    failed, warned = (sum(one.state == state for one in findings) for state in ("fail", "warn"))
+    table = Table.grid(padding=(0, 1))
+    for one in findings:
+        todo = Text.assemble(one.found, (f"\n→ {one.todo}", "dim") if one.todo else "")
+        table.add_row(Text(one.state, f"bold {_STYLES[one.state]}"), one.check, todo)
+    words = f"{display.plural(failed, 'failure')}, {display.plural(warned, 'warning')}"
+    document = {"ok": not failed, "findings": [asdict(one) for one in findings]}
+    return shell.Report(document, Group(table, Text(words, "bold")), messages.FAILED if failed else 0)
+
+
+def check_versions() -> Iterator[Finding]:
+    """Report the versions of the main packages."""
+    yield Finding.of("versions", ", ".join(f"{name} {found}" for name, found in _versions().items()))
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name.replace("_", "-")) for name in PACKAGES}
+
+
+def check_blas() -> Iterator[Finding]:
+    """Compare the threads of BLAS with the processors of this process."""
+    import numpy as np
+    import scipy.linalg  # noqa: F401  # loads its own BLAS
+    from threadpoolctl import threadpool_info
+
+    from rff_dist.numerics.machine import available_cores
+
+    assert np.ones(1)[0] == 1  # loads NumPy's
+    n_cpus = available_cores()
+    pools = [one for one in threadpool_info() if one["user_api"] == "blas"]
+    shown = [f"{one['internal_api']} {one.get('version')}, {one['num_threads']} threads" for one in pools]
+    todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way"
+    too_many = any(one["num_threads"] > n_cpus for one in pools)
+    yield Finding.of(
+        "BLAS", f"{'; '.join(dict.fromkeys(shown))}; {n_cpus} processors", todo if too_many else ""
+    )
+
+
+def check_products() -> Iterator[Finding]:
+    """Measure the ways to multiply features that pass their self-test."""
+    from rff_dist.products.choice import VARIABLE, measure, rate_for
+
+    try:
+        best, measured = rate_for(2048).products.name, measure()
+    except RFFDistError as error:
+        yield Finding("products", "fail", str(error), f"unset {VARIABLE}")
+        return
+    forced = f", as {VARIABLE} says" if os.environ.get(VARIABLE) else ""
+    yield Finding.of("products", f"{best}{forced}; self-test passed by {measured.describe(2048)}")
+
+
+def check_disk(data: str | None) -> Iterator[Finding]:
+    """Report the free space for outputs, here and beside the data."""
+    places = {Path.cwd()}
+    if data is not None and "://" not in data and Path(data).exists():
+        places.add(Path(data).absolute().parent)
+    for place in sorted(places):
+        usage = shutil.disk_usage(place)
+        found = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)} at {place}"
+        is_low = usage.free < max(LOW_DISK, usage.total // 50)
+        yield Finding.of("disk", found, "make room before a long job, or write elsewhere" if is_low else "")
+
+
+def check_ports() -> Iterator[Finding]:
+    """Look for ports of Dask and Prefect that other machines can reach."""
+    import psutil
+
+    try:
+        listening = [one for one in psutil.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    except psutil.AccessDenied:
+        yield Finding.of("ports", "this system does not say which ports are open", "look with `ss -tlnp`")
+        return
+    found: dict[str, None] = {}
+    for one in listening:
+        if one.pid is None or is_loopback(one.laddr.ip):
+            continue
+        try:
+            words = " ".join(psutil.Process(one.pid).cmdline())
+        except psutil.Error:
+            continue  # it has ended meanwhile, or is another user's
+        if names := [name for name in _SERVERS if name in words]:
+            found[f"port {one.laddr.port} of {names[0]} ({one.laddr.ip})"] = None
+    if not found:
+        yield Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")
+        return
+    todo = "bind to 127.0.0.1, or use TLS and a firewall: anyone who reaches a port can run code"
+    yield Finding.of("ports", f"open beyond this machine: {'; '.join(found)}", todo)
+
+
+def check_tls(cluster: Cluster) -> Iterator[Finding]:
+    """Check the TLS files, and whether a scheduler beyond this machine is used without TLS."""
+    address = cluster.scheduler or ""
+    if address.startswith("tcp://") and not is_loopback(urlsplit(address).hostname or ""):
+        todo = "use tls:// with RFF_DIST_TLS_CA, _CERT and _KEY: anyone who reaches the port can run code"
+        yield Finding("TLS", "fail", f"{redact(address)} is beyond this machine and not encrypted", todo)
+    if cluster.tls is None:
+        if not address.startswith("tcp://"):
+            yield Finding.of("TLS", "no certificate is named; clusters that start here make their own")
+        return
+    try:
+        cluster.tls.check()
+        ends = _expiry(Path(cluster.tls.cert))
+    except (RFFDistError, ValueError) as error:
+        yield Finding("TLS", "fail", str(error), "make new files")
+        return
+    if (left := ends - time.time()) < EXPIRES_SOON:
+        words = "has expired" if left < 0 else f"expires in {left / 86_400:.0f} days"
+        yield Finding("TLS", "fail" if left < 0 else "warn", f"{cluster.tls.cert} {words}", "make a new one")
+    elif os.name == "posix" and Path(cluster.tls.key).stat().st_mode & 0o077:
+        yield Finding.of("TLS", f"others can read the key {cluster.tls.key}", f"chmod 600 {cluster.tls.key}")
+    else:
+        yield Finding.of("TLS", f"{cluster.tls.cert} is valid for {left / 86_400:.0f} days")
+
+
+def _expiry(path: Path) -> float:
+    from cryptography.x509 import load_pem_x509_certificate
+
+    return load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+
+
+def check_prefect(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Check whether a Prefect server beyond this machine is used without TLS or authentication."""
+    url = environment.get("PREFECT_API_URL", "")
+    if not url:
+        yield Finding.of("Prefect", "no server is named; flows start one of their own")
+        return
+    parts = urlsplit(url)
+    known = any(environment.get(f"PREFECT_API_{name}") for name in ("AUTH_STRING", "KEY"))
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        todo = "use https: others can read passwords and parameters on the way"
+        yield Finding("Prefect", "fail" if known else "warn", f"{redact(url)} is not encrypted", todo)
+    elif not known:
+        todo = "set PREFECT_SERVER_API_AUTH_STRING there and PREFECT_API_AUTH_STRING here"
+        yield Finding.of("Prefect", f"{redact(url)} is used without authentication", todo)
+    else:
+        yield Finding.of("Prefect", f"{redact(url)}, with authentication")
+
+
+def check_cluster(cluster: Cluster) -> Iterator[Finding]:
+    """Compare the versions of the workers with those here."""
+    try:
+        with connecting.open_engine(cluster) as engine:
+            ask: Any = getattr(engine, "ask_workers")  # noqa: B009  # of an engine with a cluster
+            found = ask(_versions)
+            n_threads = engine.n_threads
+    except RFFDistError as error:
+        yield Finding("cluster", "fail", str(error), "start it, or correct --scheduler")
+        return
+    here = _versions()
+    skew = {
+        f"{name} {versions[name]} there, {here[name]} here"
+        for versions in found.values()
+        for name in here
+        if versions[name] != here[name]
+    }
+    words = f"{display.plural(len(found), 'worker')} × {display.plural(n_threads, 'thread')}"
+    if skew:
+        differ = f"{words}: {'; '.join(sorted(skew))}"
+        yield Finding("cluster", "fail", differ, "install the same versions everywhere")
+    else:
+        yield Finding.of("cluster", f"{words}, the same versions", "" if found else "start workers")
+
+
+def check_dataset(data: str) -> Iterator[Finding]:
+    """Check a dataset's checksums and the size of its chunks."""
+    from rff_dist.storage.datasets import list_arrays
+
+    try:
+        _, arrays = list_arrays(data)
+    except RFFDistError as error:
+        yield Finding("data", "fail", str(error), "name a dataset")
+        return
+    if unchecked := [one.name for one in arrays if not one.checksum]:
+        todo = "write it again, for example with `rff-dist ingest`: damage to these arrays is not noticed"
+        yield Finding.of("codecs", f"no checksums for {display.some(unchecked)}", todo)
+    else:
+        yield Finding.of("codecs", "every array has checksums")
+    yield from (_check_chunks(one.header) for one in arrays if one.name == "X")
+
+
+def _check_chunks(header: Header) -> Finding:
+    shape, chunks = header.shape, header.chunks
+    row = header.dtype.itemsize * math.prod(shape[1:])
+    size = row * min(chunks[0], shape[0])
+    write = f"write with --chunk-rows {max(1, round(8 * 2**20 / max(1, row)))}"
+    harm, todo = "", ""
+    if chunks[1:] != shape[1:]:
+        harm, todo = "; rows are split over chunks", f"{write}, all columns in one"
+    elif size < MIN_CHUNK and row * shape[0] > MAX_CHUNK:
+        harm, todo = ": many small reads", write
+    elif size > MAX_CHUNK:
+        harm, todo = ": few, large tasks", write
+    return Finding.of("chunks", f"{chunks[0]:,} rows, {human_bytes(size)} a chunk{harm}", todo)

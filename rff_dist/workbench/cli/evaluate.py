@@ -1,0 +1,170 @@
+"""Measure the errors of a stored model on data: a regression, a classifier or clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rff_dist.text import number
+from rff_dist.typing import FloatArray
+from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs import options, specs
+
+if TYPE_CHECKING:
+    from rff_dist.classify.predict import Confusion
+    from rff_dist.fitting import evaluation
+    from rff_dist.kmeans import labels
+    from rff_dist.ridge import models, uncertainty
+
+
+@shell.command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
+def evaluate(job: specs.Evaluate, where: options.Where) -> shell.Report:
+    """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (--y)."""
+    from rff_dist.workbench.jobs import predict
+
+    passes = display.Passes(where)
+    found: Any  # a type for each kind of model
+    scoring, found = predict.evaluate(job, passes.runner)
+    run = passes.facts()
+    about = {"model": job.model, "data": job.source.data}
+    ran = {"engine": run["engine"], "seconds": run["seconds"]["total"]}
+    model: Any = scoring.model
+    if scoring.kind == "clusters":
+        return _clusters_report(found, job.source.y, about, ran)
+    if scoring.kind == "classifier":
+        return _classifier_report(found, model, about, ran)
+    return _regression_report(found, model, about, ran)
+
+
+def _title(about: Mapping[str, str], n_samples: int, seconds: float) -> str:
+    return f"{about['model']} on {about['data']}: {n_samples:,} rows, {display.seconds_words(seconds)} s"
+
+
+def _clusters_report(
+    judged: labels.Contingency, y: str, about: Mapping[str, str], ran: Mapping[str, Any]
+) -> shell.Report:
+    known = display.describe_agreement(judged, y)
+    document = {**about, "n_samples": judged.n_samples, "known_labels": known, **ran}
+    facts = {f"against {y}": display.agreement_words(known)}
+    return shell.Report(
+        document, display.facts_view(_title(about, judged.n_samples, ran["seconds"]), **facts)
+    )
+
+
+def _classifier_report(
+    found: Confusion, model: models.RidgeModel, about: Mapping[str, str], ran: Mapping[str, Any]
+) -> shell.Report:
+    from rff_dist.classify.predict import read_classes
+
+    classes = read_classes(model)
+    columns = {"precision": found.precision, "recall": found.recall}
+    per_class = [
+        {
+            "label": label,
+            "n_samples": int(found.counts[i].sum()),
+            "n_predicted": int(found.counts[:, i].sum()),
+            **{name: float(values[i]) for name, values in columns.items()},
+        }
+        for i, label in enumerate(classes.tolist())
+    ]
+    document = {
+        **about,
+        "n_samples": found.n_samples,
+        "accuracy": found.accuracy,
+        "balanced_accuracy": found.balanced_accuracy,
+        "log_loss": found.log_loss,
+        "classes": per_class,
+        "confusion_matrix": found.counts,
+        **ran,
+    }
+    facts = display.facts_view(
+        _title(about, found.n_samples, ran["seconds"]),
+        accuracy=number(found.accuracy),
+        balanced_accuracy=f"{number(found.balanced_accuracy)}, the mean recall of classes",
+        log_loss="none: the model has no probabilities"
+        if found.log_loss is None
+        else f"{number(found.log_loss)} nats",
+    )
+    view, table = display.titled_table("", "class", "rows", "predicted", *columns)
+    for row in per_class:
+        shares = [number(row[name]) for name in columns]
+        table.add_row(str(row["label"]), f"{row['n_samples']:,}", f"{row['n_predicted']:,}", *shares)
+    return shell.Report(document, Group(facts, view))
+
+
+def _regression_report(
+    found: evaluation.Errors | uncertainty.Calibration,
+    model: models.RidgeModel,
+    about: Mapping[str, str],
+    ran: Mapping[str, Any],
+) -> shell.Report:
+    import numpy as np
+
+    from rff_dist.ridge.uncertainty import Calibration
+
+    calibration, errors = (found, found.errors) if isinstance(found, Calibration) else (None, found)
+    rmse, deviation = np.sqrt(errors.mean_squared_error), np.sqrt(errors.target_variance)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns = {
+            "rmse": rmse,
+            "z_rmse": np.where(deviation > 0, rmse / deviation, np.nan),
+            "mse": errors.mean_squared_error,
+            "mae": errors.mean_absolute_error,
+            "bias": errors.bias,
+            "largest": errors.largest,
+            "r2": errors.r2,
+        }
+    targets = [
+        {"name": name, **{key: float(values[i]) for key, values in columns.items()}}
+        for i, name in enumerate(display.target_names(model))
+    ]
+    if calibration is not None:
+        for i, target in enumerate(targets):
+            target |= _describe_calibration(calibration, i)
+    document = {**about, "n_samples": errors.n_samples, "targets": targets, **ran}
+    view, table = display.titled_table(
+        _title(about, errors.n_samples, ran["seconds"]),
+        *("target", "RMSE", "z-RMSE", "MAE", "bias", "largest", "R²"),
+    )
+    for target in targets:
+        table.add_row(str(target["name"]), *(number(target[key]) for key in columns if key != "mse"))
+    note = Text("z-RMSE: in units of the target's standard deviation here", "dim")
+    more = [] if calibration is None else _calibration_view(targets)
+    return shell.Report(document, Group(view, note, *more))
+
+
+def _describe_calibration(calibration: uncertainty.Calibration, target: int) -> dict[str, Any]:
+    from rff_dist.ridge.uncertainty import LEVELS
+
+    def by_level(values: FloatArray) -> dict[str, float]:
+        return dict(zip(map(str, LEVELS), values[:, target].tolist(), strict=True))
+
+    return {
+        "nlpd": float(calibration.nlpd[target]),
+        "z_nlpd": float(calibration.standardized_nlpd[target]),
+        "mean_squared_score": float(calibration.mean_squared_score[target]),
+        "mean_std": float(calibration.mean_standard_deviation[target]),
+        "coverage": by_level(calibration.coverage),
+        "mean_width": by_level(calibration.mean_widths),
+    }
+
+
+def _calibration_view(targets: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    columns = {"NLPD": "nlpd", "z-NLPD": "z_nlpd"}
+    levels = [f"{float(level):.0%}" for level in targets[0]["coverage"]]
+    view, table = display.titled_table(
+        "negative log density of the targets, and the share of rows inside central intervals",
+        *("target", *columns, *levels),
+    )
+    for target in targets:
+        figures = [number(target[key]) for key in columns.values()]
+        shares = [f"{share:.1%}" for share in target["coverage"].values()]
+        table.add_row(str(target["name"]), *figures, *shares)
+    return [
+        Text(),
+        view,
+        Text("z-NLPD: in units of the target's standard deviation on the training rows", "dim"),
+    ]

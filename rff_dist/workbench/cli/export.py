@@ -1,0 +1,75 @@
+"""Write a model for programs without this package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from rff_dist.workbench.cli import display, options, shell
+
+_HOW = {
+    "numpy": 'in Python, in {place}: import reader; reader.Model(".").predict(rows)',
+    "onnx": "in Python: onnxruntime.InferenceSession('{place}').run(None, {{'X': rows}})",
+    "mlflow": "next: mlflow models serve -m {place} --env-manager local",
+}
+
+
+@shell.command(
+    "rff-dist export model folder",
+    "rff-dist export models/prices prices.onnx --overwrite",
+    "rff-dist export models/prices prices-mlflow --format mlflow",
+)
+def export(
+    *,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A regression or a classifier.")],
+    output: Annotated[str, typer.Argument(metavar="OUT", help="The folder or file to write.")],
+    form: Annotated[
+        Literal["numpy", "onnx", "mlflow"] | None,
+        typer.Option(
+            "--format",
+            metavar="numpy|onnx|mlflow",
+            help="numpy: two arrays, one JSON document and a reader that needs NumPy only. onnx: a graph; "
+            "the default for names that end in .onnx. mlflow: a folder that MLflow serves, for models of any "
+            "kind; the server needs this package.",
+        ),
+    ] = None,
+    overwrite: options.Overwrite = False,
+) -> shell.Report:
+    """Write a model as two arrays, one JSON document and a reader of 80 lines; as ONNX; or for MLflow."""
+    from rff_dist.text import human_bytes
+
+    kind = form or ("onnx" if output.endswith(".onnx") else "numpy")
+    place, digest = _write(kind, model, output, overwrite=overwrite)
+    files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
+    sizes = {
+        path.name if path == place else str(path.relative_to(place)): path.stat().st_size for path in files
+    }
+    document = {"model": model, "output": output, "format": kind, "files": sizes, "digest": digest}
+    facts = {name.replace("_", " "): human_bytes(size) for name, size in list(sizes.items())[:10]}
+    how = Text(f"\n  {_HOW[kind].format(place=output)}", overflow="fold")
+    return shell.Report(document, Group(display.facts_view(f"wrote {output}", **facts), how))
+
+
+def _write(kind: str, model: str, output: str, *, overwrite: bool) -> tuple[Path, str]:
+    """Write a model, and return its place and its digest."""
+    if kind == "mlflow":
+        from rff_dist.errors import InvalidParameterError
+        from rff_dist.estimators.mlflow import save_mlflow
+        from rff_dist.models.kinds import read_any
+
+        if overwrite:
+            raise InvalidParameterError(
+                "`overwrite` is given, but MLflow's folders are never replaced; leave it out"
+            )
+        return save_mlflow(model, output), read_any(model).digest()
+    from rff_dist.export.onnx import export_onnx
+    from rff_dist.export.write import export
+    from rff_dist.ridge.models import read_model
+
+    found = read_model(model)
+    write = export_onnx if kind == "onnx" else export
+    return write(found, output, overwrite=overwrite), found.digest()

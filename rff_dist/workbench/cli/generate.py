@@ -1,0 +1,125 @@
+"""Generate data whose best possible error is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group
+
+from rff_dist.workbench.cli import display, options, shell
+from rff_dist.workbench.jobs import fields
+from rff_dist.workbench.jobs.options import Features
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rff_dist.kernels import base
+
+
+@fields.group
+class Size:
+    """How large the dataset is, and how smooth the function."""
+
+    rows: str = fields.option("Number of rows, such as 1e6.", unit="N")
+    n_features: str = fields.option("Number of columns of X.", "8", flag="--features", unit="N")
+    length_scale: str = fields.option("Length scale: the larger, the smoother.", "2", unit="L|L1,L2,…")
+
+
+@shell.command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")
+def generate(
+    *,
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the dataset.")],
+    size: Size,
+    features: Annotated[Features, "kernel", "nu", "n_components", "seed"],
+    noise: Annotated[
+        float, typer.Option("--noise", min=0, help="The noise's standard deviation; the function's is 1.")
+    ] = 0.1,
+    first_row: Annotated[
+        int,
+        typer.Option(
+            "--first-row", metavar="N", min=0, help="Number of the first row; test data continue the count."
+        ),
+    ] = 0,
+    chunk_rows: Annotated[
+        str | None,
+        typer.Option(
+            "--chunk-rows", metavar="ROWS", help="Rows of a chunk. By default chosen by the data's size."
+        ),
+    ] = None,
+    overwrite: options.Overwrite = False,
+) -> shell.Report:
+    """Write a dataset of any size whose best possible error is known: a random function plus noise.
+
+    The inputs x are standard normal. The function f(x) = z(x)'w has standard normal weights w on random
+    features of the kernel. No model can have a smaller RMSE than the noise.
+    """
+    from rff_dist.kernels.stationary import with_length_scale
+    from rff_dist.numerics.machine import available_cores, using_threads
+    from rff_dist.storage.writing import Writing
+    from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
+
+    n_samples, n_columns = (
+        options.read_count(size.rows, "--rows"),
+        options.read_count(size.n_features, "--features"),
+    )
+    chunk = None if chunk_rows is None else options.read_count(chunk_rows, "--chunk-rows")
+    widths = options.read_numbers(
+        size.length_scale.split(","), size.length_scale, "--length-scale", "a number"
+    )
+    seed = features.seed
+    chosen = with_length_scale(features.make_kernel(), tuple(widths) if len(widths) > 1 else widths[0])
+    function = draw_function(chosen, n_features=n_columns, n_components=features.n_components, seed=seed)
+    start = time.perf_counter()
+    # Threads share whole tiles, so that no bit of the data depends on their number.
+    with using_threads(available_cores()):
+        made = RandomRows(n_samples, n_columns, noise, seed, first_row)
+        writing = Writing(chunk, overwrite, display.count_rows("generate"))
+        dataset = generate_dataset(output, function, made, writing)
+    seconds = time.perf_counter() - start
+    document = {
+        **display.describe_dataset(dataset),
+        "kernel": chosen.to_dict(),
+        "seed": seed,
+        "best_rmse": noise,
+        "seconds": seconds,
+    }
+    view = display.facts_view(
+        f"wrote {output}",
+        **display.dataset_facts(dataset),
+        function=f"from {display.kernel_words(chosen.to_dict())}, variance 1",
+        best_possible_RMSE=f"{noise:g}",
+        seconds=display.seconds_words(seconds),
+    )
+    return shell.Report(document, Group(view, display.next_step("rff-dist", "fit", output, "MODEL")))
+
+
+def draw_function(
+    kernel: base.Kernel, *, n_features: int, n_components: int, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Draw f(x) = z(x)'w with random features z of a kernel and w ~ N(0, I); its variance is 1.
+
+    The seed leads to streams of its own, so that a model fitted with the same seed has other features.
+    """
+    import numpy as np
+
+    from rff_dist.data.blocks import Block, Rows
+    from rff_dist.features.draw import draw_feature_map
+    from rff_dist.fitting.predicting import LinearModel, predict_rows
+
+    features_seed, weights_seed = np.random.SeedSequence([seed, 1]).generate_state(2, np.uint64).tolist()
+    feature_map = draw_feature_map(
+        kernel,
+        n_features=n_features,
+        n_components=n_components,
+        random_state=features_seed,
+    )
+    weights = np.random.Generator(np.random.Philox(weights_seed)).standard_normal((n_components, 1))
+    model = LinearModel(feature_map, weights, np.zeros(1))
+
+    def function(X: np.ndarray) -> np.ndarray:
+        return predict_rows(Rows(Block(0, 0, len(X)), X), model)[:, 0]
+
+    return function

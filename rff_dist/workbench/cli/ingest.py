@@ -1,0 +1,103 @@
+"""Turn files and queries into datasets."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs import specs
+
+if TYPE_CHECKING:
+    from rff_dist.recipes import recipes
+    from rff_dist.workbench.tables.ingest import Ingested
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_COLUMNS = 20
+
+
+@shell.command(
+    "rff-dist ingest bikes.csv bikes.zarr --target rentals",
+    "rff-dist ingest sales.csv sales.zarr --target price --id order --impute median --holdout 10%",
+    "rff-dist ingest measurements/ data.zarr --target x --target y --columns a,b,c",
+    "rff-dist ingest 'new/*.parquet' data.zarr --append --message 'Monday'",
+    "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --target price --sql file:sales.sql",
+)
+def ingest(job: specs.Ingest) -> shell.Report:
+    """Turn files or a query into a dataset, or append them to one; memory does not grow with the rows."""
+    from rff_dist.recipes.recipes import recipe_of
+    from rff_dist.workbench.jobs.ingest import ingest
+    from rff_dist.workbench.tables.ingest import Ingested
+    from rff_dist.workbench.tables.queries import holds_password
+
+    if job.connection is not None and holds_password(job.connection):
+        logger.warning(
+            "--connection holds a password, which all users of this machine can see while the command runs; "
+            "give the connection as env:NAME or file:PATH, or by RFF_DIST_SQL in the environment"
+        )
+    start = time.perf_counter()
+    found = ingest(job, observer=display.count_rows("ingest"))
+    seconds = time.perf_counter() - start
+    if isinstance(found, Ingested):
+        return _appended_report(job.data, found, seconds)
+    made, test = found if isinstance(found, tuple) else (found, None)
+    labelled = job.targets is not None and not made.n_targets
+    recipe = recipe_of(made.attributes)
+    document = {**display.describe_dataset(made), **describe_recipe(recipe), "seconds": seconds}
+    if test is not None:
+        document["test"] = {"path": test.url, "n_samples": test.n_samples}
+    facts: display.ShownFacts = {
+        **display.dataset_facts(made),
+        "labels": "text, for a classifier" if labelled else None,
+        "seconds": display.seconds_words(seconds),
+        "test": None if test is None else f"{test.n_samples:,} rows in {test.url}",
+    }
+    parts: list[Any] = [display.facts_view(f"wrote {job.data}", **facts), *recipe_views(recipe)]
+    if job.targets:
+        weights = ("--weights", "sample_weight") if job.weight else ()
+        classes = ("--classify",) if labelled else ()
+        parts.append(display.next_step("rff-dist", "fit", job.data, "MODEL", *weights, *classes))
+    return shell.Report(document, Group(*parts))
+
+
+def describe_recipe(recipe: recipes.Recipe | None) -> dict[str, Any]:
+    """Return what was done to a table's columns, for the JSON document."""
+    if recipe is None:
+        return {}
+    columns = [{"column": one.column, "becomes": one.names, "how": one.words} for one in recipe.columns]
+    return {"recipe": columns, "left_out": dict(recipe.left_out), "notes": dict(recipe.notes)}
+
+
+def recipe_views(recipe: recipes.Recipe | None, *, n_shown: int = _SHOWN_COLUMNS) -> list[RenderableType]:
+    """Return what was done to a table's columns, and notes on how its files were read."""
+    if recipe is None:
+        return []
+    notes = list(recipe.notes.items())[:3]
+    lines: list[RenderableType] = [Text(f"{name}: {'; '.join(found)}", "yellow") for name, found in notes]
+    lines += [Text(f"left out {name!r}: {why}", "yellow") for name, why in recipe.left_out.items()]
+    changed = [one for one in recipe.columns if one.words != "as it is"]
+    lines += [Text(f"{one.column}: {one.words}") for one in changed[:n_shown]]
+    if len(changed) > n_shown:
+        lines.append(Text(f"and {len(changed) - n_shown:,} columns more"))
+    return lines
+
+
+def _appended_report(output: str, found: Ingested, seconds: float) -> shell.Report:
+    document = {"path": output, **asdict(found), "seconds": seconds}
+    n_new = found.n_after - found.n_before
+    facts: display.ShownFacts = {
+        "rows": f"{found.n_before:,} before, {found.n_after:,} after",
+        "from": display.listed(found.ingested),
+        "skipped": f"{display.some(found.skipped)}, in the dataset already" if found.skipped else None,
+        "dropped": display.dropped_words(found.dropped_rows),
+        "version": found.version or None,
+        "seconds": display.seconds_words(seconds),
+    }
+    title = f"added {n_new:,} rows to {output}" if n_new else f"nothing new for {output}"
+    return shell.Report(document, display.facts_view(title, **facts))

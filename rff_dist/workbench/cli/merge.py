@@ -1,0 +1,27 @@
+"""Make one model of several that were trained apart."""
+
+from __future__ import annotations
+
+from rich.console import Group
+
+from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs import specs
+
+
+@shell.command(
+    "rff-dist merge model_a model_b --output both",
+    "rff-dist merge north south west --output models/all --register",
+)
+def merge(job: specs.Merge) -> shell.Report:
+    """Merge models of one spec and different rows: add up their exact sums and solve; no data are read."""
+    from rff_dist.workbench.jobs.merge import merge_models
+
+    found = merge_models(job)
+    view = display.facts_view(
+        f"merged {display.plural(len(job.models), 'model')} into {job.destination.model}",
+        holds=f"{found['n_samples']:,} rows of {display.plural(len(found['rows']), 'dataset')}",
+        alpha=display.value_words(found["alpha"]),
+        digest=found["digest"][:16],
+    )
+    following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")
+    return shell.Report({"models": job.models, **found}, Group(view, following))

@@ -1,0 +1,267 @@
+"""Messages and errors on standard error, in words or as lines of JSON, and the exit codes of errors."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+import json
+import logging
+import math
+import os
+import re
+import shlex
+import sys
+import traceback
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.models import OptionInfo
+
+from rff_dist.engines import logs
+from rff_dist.errors import (
+    ClusterError,
+    ClusterLostError,
+    ConflictError,
+    DataError,
+    InvalidParameterError,
+    MissingDependencyError,
+    OutputBusyError,
+    OutputExistsError,
+    StorageError,
+)
+from rff_dist.text import redact
+from rff_dist.typing import PathLike
+from rff_dist.workbench.cli import options, settings
+
+FAILED, USAGE = 1, 2
+# The first that matches counts, so subclasses stand before their bases.
+EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (InvalidParameterError, USAGE),
+    (DataError, 65),
+    (OutputExistsError, 73),
+    (ConflictError, 75),
+    (StorageError, 65),  # 73 if it is about an output, see `exit_code`
+    (ClusterLostError, 75),
+    (ClusterError, 69),
+    (MissingDependencyError, 69),
+)
+CANNOT_WRITE, BUSY, TERMINATED = 73, 75, 143
+INTERRUPTED = 130
+
+err = Console(highlight=False, stderr=True)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived. It unwinds like Ctrl-C: clusters are closed and unfinished outputs removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of a command's options in the library's messages, and which options name an output.
+
+    `flags`: the flag for each parameter of the library.
+    `written`: names of parameters that say where something is written.
+    """
+
+    flags: dict[str, str]
+    written: list[str]
+
+    @classmethod
+    def of(cls, own: Mapping[str, inspect.Parameter], specs: Iterable[options.SpecOptions]) -> Names:
+        """Return the names for a command's own parameters and those of its specs."""
+        flags, written = {}, [name for name in ("output", "plot", "report") if name in own]
+        for name, parameter in own.items():
+            for info in getattr(parameter.annotation, "__metadata__", ()):
+                if isinstance(info, OptionInfo):
+                    # In an annotation, typer keeps the first flag as the option's default.
+                    given = [info.default, *(info.param_decls or ()), f"--{name.replace('_', '-')}"]
+                    flags[name] = next(one for one in map(str, given) if one.startswith("--"))
+        for spec in specs:
+            flags |= spec.flags()
+            written += [one.name for one in spec.options if one.shown.writes]
+        return cls(flags, written)
+
+    def translated(self, message: str) -> str:
+        """Return a message of the library with its parameters replaced by the command's options."""
+        # Neither is of use at the command line.
+        message = message.replace(" (--overwrite at the command line)", "").replace(" or an object", "")
+        for name, flag in self.flags.items():
+            pattern = rf"(?<![-\w]){re.escape(name)}"
+            message = re.sub(rf"`{name}`", flag, message)
+            message = re.sub(rf"{pattern}=True\b", flag, message)
+            message = re.sub(rf"{pattern}=(['\"])(\w+)\1", rf"{flag} \2", message)
+            for found in re.findall(rf"{pattern}=(\['[^]]*'\])", message):
+                words = ",".join(re.findall(r"'([^']*)'", found))
+                message = message.replace(f"{name}={found}", f"{flag} {words}")
+        return message
+
+
+def command_words(context: typer.Context) -> str:
+    """Return a command's name, with that of its group: all words after the program's name."""
+    return context.command_path.removeprefix(context.find_root().command_path).strip()
+
+
+def say(kind: str, message: str, style: str) -> None:
+    """Show one line on standard error."""
+    _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
+
+
+def _show_line(level: str, message: str, view: Text) -> None:
+    if settings.logs_json():
+        sys.stderr.write(logs.json_line(level, message) + "\n")
+    else:
+        err.print(view, soft_wrap=True)
+
+
+def run_in_log() -> contextlib.AbstractContextManager[Any]:
+    """Give this run a name in the JSON lines of the log."""
+    return logs.of_run(uuid.uuid4().hex[:12]) if settings.logs_json() else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def show_messages(names: Names, *, debug: bool) -> Iterator[None]:
+    """Show warnings and the package's log on standard error, one line each."""
+
+    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+        say("warning", str(message) if settings.logs_json() else names.translated(str(message)), "yellow")
+
+    level = logging.DEBUG if debug else logging.WARNING
+    log = logs.json_lines(debug=debug) if settings.logs_json() else logs.log_to(_LineHandler(names), level)
+    with warnings.catch_warnings(), log:
+        warnings.showwarning = show_warning
+        # Zarr leaves coroutines behind where a store fails, of which our error tells.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        yield
+
+
+class _LineHandler(logging.Handler):
+    def __init__(self, names: Names) -> None:
+        super().__init__()
+        self._names = names
+
+    def emit(self, record: logging.LogRecord) -> None:
+        style = "yellow" if record.levelno >= logging.WARNING else "dim"
+        say(record.levelname.lower(), self._names.translated(record.getMessage()), style)
+
+
+def exit_code(error: BaseException, *, outputs: Sequence[PathLike] = ()) -> int:
+    """Return the exit code for an error of a command that writes to `outputs`."""
+    if isinstance(error, KeyboardInterrupt):
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    if isinstance(error, OutputBusyError):
+        return BUSY  # before the test for outputs: the same command works later
+    if isinstance(error, StorageError) and any(_is_about(error, output) for output in outputs):
+        return CANNOT_WRITE
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
+
+
+def _is_about(error: StorageError, place: PathLike) -> bool:
+    """Return whether a message names `place` or something inside it, and not just a longer name."""
+    from rff_dist.storage.locations import parse_location
+
+    try:
+        location = str(parse_location(place))
+    except StorageError:
+        return True
+    names = {location, os.fspath(place)}
+    # Whole names only: the output r must not be found in missing.zarr.
+    return any(re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-]|\.\w)", str(error)) for name in names)
+
+
+def report_usage(error: Exception, *, as_json: bool) -> int:
+    """Report what is wrong with the arguments and where to look; return the exit code."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    # pydantic's errors leave the value out of their message.
+    found: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
+    message = message.replace("Value error, ", "")
+    if found and repr(found[0]["input"]) not in message:
+        message += f", not {found[0]['input']!r}"
+    # typer puts several near names into other words than a single one.
+    message = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", message)
+    hint = f"see: {'rff-dist' if context is None else context.command_path} --help"
+    _tell_error(context, "UsageError", USAGE, message, hint, as_json=as_json)
+    return USAGE
+
+
+def report_error(
+    error: BaseException, context: typer.Context, code: int, names: Names, *, as_json: bool, debug: bool
+) -> None:
+    """Report what went wrong and what to do next."""
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    notes, hint = [note for note in getattr(error, "__notes__", []) if "\n" not in note], ""
+    noted = f" ({'; '.join(notes)})" if notes else ""
+    if isinstance(error, KeyboardInterrupt):
+        how = "SIGTERM" if code == TERMINATED else "Ctrl-C"
+        message = f"stopped by {how}; {'; '.join(notes) or 'no unfinished output is left'}"
+        hint = _again() if notes else "to start over: the same command again"
+    elif isinstance(error, MemoryError):
+        message = f"this machine's memory is not enough{noted}"
+        hint = "to see how much memory a fit needs: rff-dist plan --help"
+    elif type(error).__module__ == "rff_dist.errors":
+        message = names.translated(f"{error}{noted}")
+        if code == USAGE:
+            hint = f"see: {context.command_path} --help"
+        elif isinstance(error, ClusterError) and any("goes on from there" in note for note in notes):
+            hint = _again()
+        elif near := _near_path(message, context.params.values()):
+            hint = f"did you mean {near}?"
+    else:
+        message = f"{type(error).__name__}: {error}{noted}"
+        hint = "" if debug else "this is unexpected; the same command with --debug shows where it came from"
+    _tell_error(context, type(error).__name__, code, message, hint, as_json=as_json)
+
+
+def _tell_error(
+    context: typer.Context | None, kind: str, code: int, message: str, hint: str, *, as_json: bool
+) -> None:
+    say("error", message, "red")
+    if hint:
+        _show_line("info", hint, Text(hint, "dim"))
+    if as_json:
+        name = None if context is None else command_words(context) or None
+        write_json({"command": name, "error": {"type": kind, "message": message, "exit_code": code}})
+
+
+def _again() -> str:
+    """Return a hint with the command that goes on where this one was stopped."""
+    # URLs in the arguments may hold passwords.
+    return f"to go on: {shlex.join(map(redact, ['rff-dist', *sys.argv[1:]]))}"
+
+
+def _near_path(message: str, given: Iterable[Any]) -> str:
+    """Return a path on disk that is named nearly like the missing one in a message; "" if there is none."""
+    for path in (Path(value) for value in given if isinstance(value, str) and "://" not in value):
+        if str(path.absolute()) in message and path.parent.is_dir() and not path.exists():
+            names = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
+            # With the default cutoff of 0.6, bin.csv was offered for missing.csv.
+            if near := difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
+                return str(path.with_name(near[0]))
+    return ""
+
+
+def write_json(document: Mapping[str, Any]) -> None:
+    """Write a document to standard output."""
+    sys.stdout.write(json.dumps(_as_json(document), allow_nan=False, indent=2) + "\n")
+
+
+def _as_json(value: Any) -> Any:
+    """Return JSON values: NumPy's as Python's, and null for NaN and infinity, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(member) for key, member in value.items()}
+    if hasattr(value, "tolist"):
+        return _as_json(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_as_json(member) for member in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float) else str(value)

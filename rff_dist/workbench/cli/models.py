@@ -1,0 +1,205 @@
+"""Registered models: their versions, what each was made of, and which one is current."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from rff_dist.text import number
+from rff_dist.workbench.cli import display, program, shell
+
+if TYPE_CHECKING:
+    from rff_dist.living import new_rows
+    from rff_dist.models import versions
+    from rff_dist.storage import documents
+
+group = program.make_group("models", "List, promote and roll back the versions of registered models.")
+program.app.add_typer(group)
+
+
+RegisteredArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Folder or URL of a registered model, such as models/NAME.")
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, for `models show`.")]
+_DIGITS = 8
+_REASON = 58  # characters; the current version's reason is shown in full below the table
+_COLUMNS = ("version", "created", "rows", "made of", "digest")
+
+
+@shell.command(
+    "rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list"
+)
+def list_models(
+    registry: Annotated[
+        str, typer.Argument(metavar="[REGISTRY]", help="Folder or URL that holds registered models.")
+    ] = "models",
+) -> shell.Report:
+    """List the registered models in a folder, with their current versions."""
+    from rff_dist.models.versions import Registry
+    from rff_dist.workbench.jobs.steps import version_rows
+
+    found = Registry(registry)
+    models: list[dict[str, Any]] = []
+    for name in found.names():
+        model = found.model(name)
+        rows = version_rows(model)
+        current = next((row for row in rows if row["current"]), None)
+        models.append({"name": name, "url": model.url, "n_versions": len(rows), "current": current})
+    document = {"registry": registry, "models": models}
+    if not models:
+        following = display.next_step("rff-dist", "fit", "DATA", f"{registry}/NAME", "--register")
+        return shell.Report(document, Group(f"no registered models in {registry}", following))
+    title = f"{display.plural(len(models), 'registered model')} in {registry}"
+    view, table = _table(title, "model", *_COLUMNS)
+    for one in models:
+        table.add_row(one["name"], *_cells(one["current"]) if one["current"] else ["–"])
+    first = f"{registry.rstrip('/')}/{models[0]['name']}"
+    return shell.Report(document, Group(view, display.next_step("rff-dist", "models", "show", first)))
+
+
+@shell.command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
+def show(model: RegisteredArgument) -> shell.Report:
+    """Show the versions of a registered model: what each was made of, and why it was published."""
+    from rff_dist.workbench.jobs.refresh import find_lacking
+    from rff_dist.workbench.jobs.steps import version_rows
+
+    registered = _open(model)
+    pointer = registered.pointer()
+    lacking = find_lacking(registered.location)
+    rows = version_rows(registered)
+    document = {
+        "model": model,
+        "current": None if pointer is None else pointer.number,
+        "previous": [] if pointer is None else list(pointer.previous),
+        "promoted": None if pointer is None else pointer.promoted,
+        "promoted_because": None if pointer is None else pointer.reason,
+        "versions": [version.to_dict() for version in registered.versions()],
+        "refused": [asdict(one) for one in lacking],
+    }
+    view, table = _table(f"{model}: {display.plural(len(rows), 'version')}", *_COLUMNS, "reason")
+    for row in rows:
+        reason = textwrap.shorten(row["reason"], _REASON, placeholder=" …")
+        table.add_row(*_cells(row), reason, style="bold" if row["current"] else None)
+    current = next((row for row in rows if row["current"]), None)
+    facts = {"current": "[yellow]none: promote a version[/]"}
+    if pointer is not None and current is not None:
+        because = f", {pointer.reason}" if pointer.reason else ""
+        facts = {"current": f"version {pointer.number}, since {pointer.promoted}{because}"}
+        facts["trained on"] = str(current["data"] or "rows in memory")
+        facts["code"] = f"rff_dist {current['code_version']}, seed {_cell(current['seed'])}"
+        if pointer.previous:
+            facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
+    if lacking:
+        facts["refused"] = "\n".join(map(_refusal_words, lacking))
+    words = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
+    following = display.next_step("rff-dist", *words)
+    return shell.Report(document, Group(view, "", display.facts_view("", **facts), following))
+
+
+@shell.command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
+def promote(
+    model: RegisteredArgument,
+    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Which version.")],
+    reason: Reason = "",
+) -> shell.Report:
+    """Make a version the current one: everyone who reads the model from now on gets it."""
+    registered = _open(model)
+    before = registered.pointer()
+    return _changed(model, registered.promote(number, reason=reason), before)
+
+
+@shell.command("rff-dist models rollback models/NAME", group=group)
+def rollback(model: RegisteredArgument, reason: Reason = "") -> shell.Report:
+    """Go back to the version that was current before; a second rollback goes one further back."""
+    registered = _open(model)
+    before = registered.pointer()
+    return _changed(model, registered.rollback(reason=reason or None), before)
+
+
+@shell.command("rff-dist models prune models/NAME --keep 10", group=group)
+def prune(
+    model: RegisteredArgument,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=1, help="How many of the newest versions to keep.")
+    ],
+) -> shell.Report:
+    """Remove old versions; the current one and the one before it always stay."""
+    registered = _open(model)
+    removed = registered.prune(keep)
+    kept = [version.number for version in registered.versions()]
+    document = {"model": model, "removed": removed, "kept": kept}
+    words = f"removed {display.plural(len(removed), 'version')} of {model}"
+    view = display.facts_view(words, removed=display.listed(removed), kept=display.some(kept))
+    return shell.Report(document, view)
+
+
+def _open(model: str) -> versions.RegisteredModel:
+    """Return a registered model that exists."""
+    from rff_dist.errors import StorageError
+    from rff_dist.models.versions import RegisteredModel
+
+    registered = RegisteredModel(model)
+    if registered.pointer() is None and not registered.versions(last=1):
+        raise StorageError(
+            f"{model} is no registered model: it has no versions. List the models of a folder with "
+            "`rff-dist models list FOLDER`, or publish a first version with `rff-dist fit … --register`"
+        )
+    return registered
+
+
+def _refusal_words(one: new_rows.Refusal) -> str:
+    rows = display.ranges_words([(one.start, one.stop)])
+    rows = f"{display.plural(one.n_changed, 'changed row')} among {rows}" if one.is_change else rows
+    return f"{rows}, since {one.refused[:16].replace('T', ' ')}: {one.reason}"
+
+
+def _changed(model: str, version: versions.Version, pointer: documents.Pointer | None) -> shell.Report:
+    """Report that a version is current now; `pointer` named the one before."""
+    before = None if pointer is None else pointer.number
+    document = {"model": model, "before": before, "current": version.to_dict()}
+    kernel = (version.lineage.get("spec") or {}).get("kernel")
+    view = display.facts_view(
+        f"{model}: version {version.number} is the current one",
+        before="none" if before is None else f"version {before}",
+        published=version.created,
+        kernel=display.kernel_words(kernel) if kernel else None,
+        digest=_cell(version.digest),
+    )
+    return shell.Report(document, Group(view, display.next_step("rff-dist", "models", "show", model)))
+
+
+def _table(title: str, *columns: str) -> tuple[RenderableType, Table]:
+    """Return a table in which only reasons wrap; other cells that do not fit end in an ellipsis."""
+    view, table = display.titled_table(title, *columns, numbers=False)
+    for column in table.columns:
+        column.no_wrap, column.overflow = column.header != "reason", "ellipsis"
+    return view, table
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    """Return the columns `_COLUMNS` of a row of `version_rows`."""
+    version = f"{row['version']}{' ←' if row['current'] else ''}"
+    size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {_cell(row['n_components'])}"
+    made_of = f"{size}, {row['kernel'] or 'features'}"
+    created = row["created"][:16].replace("T", " ")
+    return [version, created, _cell(row["n_samples"]), made_of, _cell(row["digest"])]
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return display.some(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    # The first digits of fingerprints and digests tell them apart.
+    return value[:_DIGITS] if len(value) == 64 else str(value)

@@ -1,0 +1,259 @@
+"""Estimate the memory and the time of a fit before it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.numerics import machine
+from rff_dist.text import human_bytes
+from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.cli.options import read_bytes
+from rff_dist.workbench.jobs.options import TrainFeatures, TrainingSource, Where
+from rff_dist.workbench.jobs.ridge_options import FoldOptions, PenaltyOptions, SolverOptions
+
+if TYPE_CHECKING:
+    from rff_dist.data import blocks
+    from rff_dist.engines.cluster import Cluster
+    from rff_dist.fitting.plan import Machines, Plan
+    from rff_dist.ridge.choices import Choices
+
+
+@shell.command(
+    "rff-dist plan data.zarr",
+    "rff-dist plan data.zarr --components 16384 --workers 8 --threads 4 --memory 8GiB",
+    "rff-dist plan data.zarr --kernel gaussian --length-scale median --features fourier",
+    "rff-dist plan data.zarr --components 4096 --alpha 1 --measure",
+)
+def plan(
+    source: Annotated[TrainingSource, "data", "x", "y"],
+    features: Annotated[
+        TrainFeatures, "kernel", "nu", "n_components", "length_scale", "features", "kernels", "length_scales"
+    ],
+    penalty: Annotated[PenaltyOptions, "alpha"],
+    folds: Annotated[FoldOptions, "folds"],
+    solving: Annotated[SolverOptions, "solver"],
+    where: Annotated[Where, "scheduler", "workers", "threads", "serial", "insecure_cluster"],
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of each process. By default its share of this machine's."),
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Measure the workers here, or those of --scheduler, for some seconds. This tells the time "
+            "of the whole fit, and how many workers are worth having.",
+        ),
+    ] = False,
+) -> shell.Report:
+    """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
+    from rff_dist.engines.connecting import open_engine
+    from rff_dist.features.for_dataset import find_features
+    from rff_dist.fitting.options import is_one_alpha
+    from rff_dist.fitting.plan import Machines, measure_gflops
+    from rff_dist.products.choice import WORTH_MEASURING, rate_for
+    from rff_dist.ridge.choices import choices_of
+    from rff_dist.selection.cross_validation import cross_validation_flops
+    from rff_dist.storage.datasets import open_dataset
+    from rff_dist.workbench.jobs.fits import Fit
+    from rff_dist.workbench.jobs.specs import ridge_options
+
+    if where.scheduler is not None and not measure:
+        raise InvalidParameterError("`scheduler` is given, but nothing is measured there; add --measure")
+    folds.check(penalty.chosen, features.n_components)
+    options = ridge_options(source, features, penalty, folds, solving)
+    fit = Fit(options=options, candidates=features.candidates)
+    fit.check()
+    dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)
+    fit.check_data(dataset)
+    cluster = where.cluster.in_environment()
+    # --memory asks about the cluster itself, even if the rows are so few that a fit would not start it.
+    cluster = cluster if memory is not None else cluster.for_rows(dataset.n_samples)
+    machines = _machines(cluster, None if memory is None else read_bytes(memory, "--memory"))
+    if where.scheduler is not None:
+        with open_engine(cluster) as engine:
+            machines = Machines.of(engine)
+    choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
+    found, widths = choices.plan, choices.widths
+    summed = None if options.solver == "pcg" else choices.folds
+    fixed_point = find_features(options.kinds[-1]) is None
+    if measure and (found.solver == "pcg" or not fixed_point):
+        raise InvalidParameterError(
+            "`measure` works for random features whose sums are solved directly only; expected --features "
+            "fourier and --solver direct. Add them, or leave out --measure"
+        )
+    products, gflops = "float64", measure_gflops()
+    float64_rate = gflops * 1e9 * machine.available_cores()
+    # As the fit does: smaller ones take float64 and do not measure, which would take longer than it saves.
+    if fixed_point and found.solver == "direct" and found.flops / machines.n_workers > WORTH_MEASURING:
+        rate = rate_for(found.n_components)
+        products, gflops = rate.products.name, rate.gflops
+    seconds = found.seconds(gflops)
+    splits = 0 if summed is None else len(summed.splits)
+    document = {
+        **found.to_dict(),
+        "gflops_per_thread": gflops,
+        "products": products,
+        "statistics_seconds": seconds,
+        "n_folds": 1 if summed is None else summed.n_folds,
+        "widths": widths,
+        "n_decompositions": splits * len(widths),
+        "decomposition_flops": 0 if summed is None else cross_validation_flops(widths, splits),
+        "choosing": _plan_choosing(choices, gflops=gflops),
+    }
+    if measure:
+        one = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
+        decompositions = document["decomposition_flops"] or one * float(found.n_components) ** 3
+        solve = decompositions / float64_rate
+        document["measured"] = _measure(dataset, found, cluster, solve=solve)
+    view, table = display.titled_table(f"a fit of {source.data}", "", "", header=False)
+    table.add_column(style="dim")
+    for row in _rows(found, document, machines):
+        table.add_row(*row)
+    return shell.Report(document, view)
+
+
+def _machines(cluster: Cluster, memory: int | None) -> Machines:
+    """Return the processes of a cluster that would start here, each with `memory` bytes."""
+    from rff_dist.fitting.plan import Machines
+
+    here = machine.available_memory()
+    n_workers, n_threads = cluster.size()
+    return Machines(
+        n_workers=n_workers,
+        n_threads=n_threads,
+        separate_client=not cluster.serial,
+        memory_limit=memory or (here if cluster.serial else here // n_workers),
+        client_memory_limit=memory or here,
+    )
+
+
+def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of the table that people see: what, how much, and a note."""
+    limits = (machines.memory_limit or 0, machines.client_memory_limit or 0)
+    outputs = display.features_and_targets(found.n_features, found.n_targets)
+    passes, timed = "two passes: for moments and for statistics", "the statistics"
+    if found.solver == "pcg":
+        passes, timed = "passes for a sketch and for 40 steps", "the sketch and the steps"
+    if found.n_parts > 1:
+        passes = f"a pass for moments, and {found.n_parts} that each sum up a part of Z'Z"
+    widths = ", ".join(f"{width:,}" for width in document["widths"])
+    yield "rows", f"{found.n_samples:,}", f"{outputs}, D = {widths}"
+    yield (
+        "processes × threads",
+        f"{machines.n_workers} × {machines.n_threads}",
+        "the solver has a process of its own" if machines.separate_client else "in this process",
+    )
+    tiles = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
+    yield "blocks", f"{found.n_blocks:,}", tiles
+    yield "read", human_bytes(found.bytes_read), passes
+    rate = f"{document['gflops_per_thread']:.0f}e9 a second on one thread here, by {document['products']}"
+    yield "operations", f"{found.flops:.3g}", rate
+    each = ""
+    if document["n_decompositions"]:
+        each = f"; {document['n_folds']} folds, summed separately"
+        decompositions = f"{document['n_decompositions']} decompositions, one for each fold and D"
+        yield "to cross-validate", f"{document['decomposition_flops']:.3g}", decompositions
+    yield "solver", found.solver, found.reason
+    yield "statistics", human_bytes(found.statistics_bytes), f"as large for one block as for all rows{each}"
+    yield "kept until published", human_bytes(found.ledger_bytes), "at most, so that a fit can be resumed"
+    yield "peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limits[0])}"
+    yield "peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(limits[1])}"
+    yield from _choosing_rows(document["choosing"])
+    if "measured" in document:
+        yield from _measured_rows(document["measured"])
+    else:
+        seconds = display.seconds_words(document["statistics_seconds"])
+        yield "seconds, about", seconds, f"for {timed}, without reading and solving"
+
+
+def _measure(dataset: blocks.Dataset, found: Plan, cluster: Cluster, *, solve: float) -> dict[str, Any]:
+    """Measure the workers; return their rates, the times of the fit, and how many are worth having."""
+    from rff_dist.engines.connecting import open_engine
+    from rff_dist.workbench.jobs import costs
+    from rff_dist.workbench.jobs import costs as times
+
+    begun = time.perf_counter()
+    with open_engine(cluster) as engine:
+        started = time.perf_counter() - begun
+        measured = costs.measure_rates(dataset, found.n_components, engine=engine)
+    predicted = times.predict(found, measured, solve=solve)
+    worth = times.workers_worth_having(found, measured)
+    return {**asdict(measured), **predicted.to_dict(), "start": started, "workers_worth_having": worth}
+
+
+def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    parts = ", ".join(
+        f"{name} {display.seconds_words(measured[name])}"
+        for name in ("moments", "statistics", "solve", "beside")
+    )
+    busy = f"workers sum up rows for {measured['efficiency']:.0%} of the time of the statistics"
+    return [
+        ("seconds, measured", display.seconds_words(measured["seconds"]), parts),
+        ("before it", display.seconds_words(measured["start"]), "until the workers have started"),
+        ("moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"),
+        (
+            "scheduler",
+            display.seconds_words(measured["scheduler"]),
+            "its own work and that of the solver's process",
+        ),
+        ("workers worth having", f"{measured['workers_worth_having']:,}", busy),
+    ]
+
+
+# times D³: operations of a Cholesky factor, and of the eigenvectors for a path of alphas without folds
+_CHOLESKY_OPERATIONS, _EIGEN_OPERATIONS = 1 / 3, 9.0
+
+
+def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
+    """Return what a choice by folds takes beyond one fit: a first round in this process, and a final."""
+    from rff_dist.selection.cross_validation import cross_validation_flops
+
+    if not choices.choosing and choices.n_finalists == 1:
+        return None
+    assert choices.by is not None  # which compare the candidates
+    found, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
+    rows, width = choices.round_rows, choices.round_components
+    tuned = {one.kernel for one in choices.candidates if one.length_scale == "evidence"}
+    evaluations = len(tuned) * tuning.n_starts * _TUNING_STEPS
+    flops = evaluations * 4 * min(rows, tuning.n_samples) * tuning.n_components**2
+    one = rows * width * (width + 2 * (found.n_features + 2))
+    if choices.choosing:  # else given candidates meet on all rows at once
+        flops += choices.n_tried * (one + cross_validation_flops([width], n_splits))
+    rate = _SHARE_OF_PEAK * gflops * 1e9 * machine.available_cores()
+    final = found.seconds(gflops) + cross_validation_flops(choices.widths, n_splits) / rate
+    return {
+        "n_candidates": choices.n_tried,
+        "n_samples": rows,
+        "n_components": width,
+        "flops": float(flops),
+        "seconds": float(flops / rate),
+        "n_finalists": choices.n_finalists,
+        "final_seconds": float(choices.n_finalists * final),
+    }
+
+
+# For an estimate to a factor of two: evaluations of the evidence for each start, and the speed of many small
+# products and decompositions as a share of the speed of one large product.
+_TUNING_STEPS, _SHARE_OF_PEAK = 50, 0.25
+
+
+def _choosing_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    if found is None:
+        return []
+    candidates, finalists = (
+        display.plural(found[name], "candidate") for name in ("n_candidates", "n_finalists")
+    )
+    first = f"on {found['n_samples']:,} rows, D = {found['n_components']:,}"
+    final = f"on all rows with all components: about {found['final_seconds']:.0f} s"
+    rows = [("choosing, final", f"up to {finalists}", final)]
+    if found["n_finalists"] < found["n_candidates"]:
+        first = f"{first}: about {found['seconds']:.0f} s"
+        rows.insert(0, ("choosing, first", f"up to {candidates}", first))
+    return rows

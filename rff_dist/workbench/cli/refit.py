@@ -1,0 +1,29 @@
+"""Train on other rows with a model's features, so that the two models can be merged."""
+
+from __future__ import annotations
+
+from rich.console import Group
+
+from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs import options, specs
+
+
+@shell.command("rff-dist refit model_a b.zarr model_b")
+def refit(job: specs.Refit, where: options.Where) -> shell.Report:
+    """Train on other rows with a model's features, offsets and alpha, so that the two can be merged."""
+    from rff_dist.workbench.jobs.merge import refit_model
+
+    passes = display.Passes(where)
+    found = refit_model(job, passes.runner)
+    model = job.destination.model
+    view = display.facts_view(
+        f"trained {model} like {job.like}",
+        holds=display.plural(found["n_samples"], "row"),
+        alpha=display.value_words(found["alpha"]),
+        **display.run_facts(passes.facts()),
+        digest=found["digest"][:16],
+    )
+    following = display.next_step("rff-dist", "merge", job.like, model, "--output", "BOTH")
+    return shell.Report(
+        {"like": job.like, "data": job.source.data, **found, **passes.facts()}, Group(view, following)
+    )

@@ -1,0 +1,168 @@
+"""What all commands share: options, output as a table or JSON, signals, and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+
+from rff_dist.workbench.cli import display, help, messages, options, program, settings
+
+AGAIN_AFTER = 1.0  # seconds; a signal sooner than this after the first is the same one
+
+out = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a command.
+
+    `document`: what `--json` shows. It may hold NumPy's numbers and arrays; NaN and infinity become null.
+    `view`: what people see; None if the command has already shown everything.
+    `code`: the program's exit code.
+    """
+
+    document: Mapping[str, Any]
+    view: RenderableType | None = None
+    code: int = 0
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Show one JSON document.", rich_help_panel=help.LAST)]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Show no progress and no next step.", rich_help_panel=help.LAST),
+]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show the log, and errors' tracebacks.", rich_help_panel=help.LAST)
+]
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        help="Show all options.",
+        is_eager=True,
+        callback=program.show_everything,
+        rich_help_panel=help.LAST,
+    ),
+]
+
+
+def command(
+    *examples: str, group: typer.Typer = program.app, name: str | None = None
+) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
+    """Make a function a command, with options from its signature, and `--json` and the like.
+
+    `examples`: lines for the help.
+    `group`: the program or group of commands that it belongs to.
+    `name`: of the command; by default the function's.
+    """
+
+    def register(function: Callable[..., Report]) -> Callable[..., Report]:
+        def run(
+            context: typer.Context, as_json: bool, quiet: bool, debug: bool, help_all: bool, **given: Any
+        ) -> None:
+            settings.quiet.set(quiet)
+            if "as_json" in own:
+                given["as_json"] = as_json
+            words = messages.command_words(context)
+            # A command that takes `--json` itself shows its own progress.
+            shown = contextlib.nullcontext() if "as_json" in own else display.progress(words)
+            with messages.run_in_log():
+                try:
+                    with _signals(), messages.show_messages(names, debug=debug), _stdout_free(as_json), shown:
+                        values = {name: spec.read(given) for name, spec in specs.items()}
+                        report = function(**values, **given)
+                except (program.UsageError, typer.Exit):
+                    raise  # to `Program.main`, which reports mistakes in the arguments
+                except BaseException as error:
+                    places = [context.params.get(name) for name in names.written]
+                    code = messages.exit_code(error, outputs=[place for place in places if place is not None])
+                    messages.report_error(error, context, code, names, as_json=as_json, debug=debug)
+                    raise typer.Exit(code) from None
+            show(report, words, as_json=as_json)
+            if report.code:
+                raise typer.Exit(report.code)
+
+        # typer reads options from the signature, so those of specs and the shared ones are added to it.
+        own = dict(inspect.signature(function, eval_str=True).parameters)
+        found = {name: options.SpecOptions.of(parameter.annotation) for name, parameter in own.items()}
+        specs = {name: spec for name, spec in found.items() if spec is not None}
+        names = messages.Names.of(own, specs.values())
+        shared = {"as_json": AsJson, "quiet": Quiet, "debug": Debug, "help_all": HelpAll}
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters: list[inspect.Parameter] = []
+        for key, parameter in own.items():
+            if key in specs:
+                parameters += specs[key].parameters(names.flags)
+            elif key not in shared:
+                parameters.append(parameter.replace(kind=keyword))
+        parameters.append(inspect.Parameter("context", keyword, annotation=typer.Context))
+        for key, annotation in shared.items():
+            parameters.append(inspect.Parameter(key, keyword, default=False, annotation=annotation))
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        group.command(name, cls=program.Command, epilog="\n\n".join(examples))(run)
+        return function
+
+    return register
+
+
+def show(report: Report, command: str, *, as_json: bool) -> None:
+    """Write a command's report to standard output."""
+    try:
+        if as_json:
+            messages.write_json({"command": command, **report.document})
+        elif report.view is not None:
+            out.print(report.view)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):
+        # The reader, such as `head`, closed the pipe (rich then raises SystemExit). Python would complain
+        # when it flushes standard output at its end, so that goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Turn the first SIGTERM or Ctrl-C into an exception; a later one ends the process at once.
+
+    Some programs signal the process and then its group, so a repetition within a second is ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python lets only the main thread set handlers
+        return
+
+    first: list[float] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        now = time.monotonic()
+        if first and now - first[0] < AGAIN_AFTER:
+            return
+        if first:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        first.append(now)
+        raise messages.Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
+    """With `--json`, send what libraries print to standard error: standard output gets the document only."""
+    return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()

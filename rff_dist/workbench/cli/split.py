@@ -1,0 +1,30 @@
+"""Split a dataset into one to train on and one to test on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rich.console import Group
+
+from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs import specs
+
+
+@shell.command(
+    "rff-dist split data.zarr --test 20%",
+    "rff-dist split data.zarr --by group --groups patient",
+    "rff-dist split data.zarr --by time --time 'day: elapsed-days'",
+)
+def split(job: specs.Split) -> shell.Report:
+    """Split a dataset into one to train on and one to test on, by hashes, groups or time."""
+    from rff_dist.workbench.jobs.split import split
+
+    found = split(job)
+    share = found.n_test / (found.n_test + found.n_train)
+    view = display.facts_view(
+        f"split {job.data} by {job.by}",
+        train=f"{found.n_train:,} rows in {found.train}",
+        test=f"{found.n_test:,} rows in {found.test}, {share:.1%}",
+    )
+    following = display.next_step("rff-dist", "fit", found.train, "MODEL")
+    return shell.Report(asdict(found), Group(view, following))

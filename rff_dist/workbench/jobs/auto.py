@@ -1,0 +1,174 @@
+"""The job that turns a table into a registered model: ingest, split, fit, evaluate, publish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, RFFDistError
+from rff_dist.recipes import recipes
+from rff_dist.storage import datasets, locations, output_places, writing
+from rff_dist.text import redact
+from rff_dist.workbench.jobs import fields, ingest, specs
+from rff_dist.workbench.tables import ingest as ingest_module
+from rff_dist.workbench.tables import rows
+from rff_dist.workbench.tables.roles import Roles
+
+#: Values of the target that are read at a time: 2 MiB of numbers.
+_ROWS = 2**18
+
+
+@dataclass(frozen=True, slots=True)
+class AutoData:
+    """A table that was ingested as data to train on and data to test on.
+
+    `train`, `test`, `model`: URLs of the two datasets, and of the model to be trained.
+    `classify`: whether the target holds classes.
+    `why`: the rule that says so.
+    `held_out`: how the rows to test on were chosen.
+    `ingested`: when the table was ingested, in words.
+    """
+
+    train: str
+    test: str
+    model: str
+    n_train: int
+    n_test: int
+    recipe: recipes.Recipe | None
+    dropped_rows: int
+    classify: bool
+    why: str
+    held_out: str
+    ingested: str
+
+
+def folder_of(job: specs.Auto) -> str:
+    """Return the folder for data and model."""
+    if job.into is not None:
+        return job.into.rstrip("/")
+    name = PurePosixPath(locations.parse_location(job.sources[0]).path).name.partition(".")[0]
+    if len(job.sources) > 1 or not name.strip("*?[]"):
+        raise InvalidParameterError("there are several files; give the folder for data and model by `into`")
+    return f"{name}-auto"
+
+
+def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) -> AutoData:
+    """Ingest a table in two parts, and decide between classification and regression.
+
+    Rows that miss the target, or cannot be used for another reason, are dropped and counted. What an earlier
+    run ingested from the same files is used as it is, or ingested again if options differ.
+
+    Raises as `ingest_parts`; OutputExistsError if an earlier run ingested other files there; DataError if
+      there is nothing to learn, since the target has one value only. What was ingested is removed then,
+      unless it replaced something.
+    """
+    folder = folder_of(job)
+    urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
+    roles = Roles(
+        target=job.target, weight=job.weight, groups=job.groups, drop=job.drop or (), id=job.id, on_nan="drop"
+    )
+    preparing = ingest.preparing_of(job.encoding_of)
+    ingest_module.check_roles(job.sources, roles, preparing)
+    holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
+    there, same, differing = ingest_module.find_parts(job.sources, urls, holdout, roles, preparing)
+    if len(there) == 2 and not job.overwrite and (not same or "target" in differing):
+        what = "from other files, or from these before they changed" if not same else "for another target"
+        raise OutputExistsError(
+            f"{redact(folder)} holds rows that an earlier run ingested {what}. To replace them and train the "
+            "model's next version, give overwrite=True; to keep them, give another folder by `into`"
+        )
+    is_new, ingested = not same or bool(differing) or job.overwrite, "now"
+    if not is_new:
+        ingested = "by an earlier run"
+    elif same and differing:
+        ingested = f"again, since options are others ({', '.join(differing)})"
+    began: list[str] = (
+        [] if locations.exists(locations.parse_location(folder)) else [folder]
+    )  # what a failure removes
+    try:
+        if is_new:
+            # What is replaced was made of the same files, or is the part that a killed run left.
+            how = writing.Writing(
+                overwrite=job.overwrite or bool(there),
+                observer=observer,
+                versioned=ingest.can_keep_versions(folder),
+            )
+            parts = ingest_module.ingest_parts(
+                job.sources, urls, holdout, roles, how=how, preparing=preparing
+            )
+            began += [] if there else urls
+        else:
+            parts = (there[0], there[1])
+        classify, why = choose_task(urls[0], job)
+    except RFFDistError:
+        for url in began:
+            output_places.discard(locations.parse_location(url))
+        raise
+    train, test = parts
+    chosen = "at random" if job.groups is None else f"by groups of {job.groups}"
+    held_out = chosen if job.holdout_by is None else f"as the latest by {job.holdout_by}"
+    return AutoData(
+        *urls,
+        f"{folder}/model",
+        train.n_samples,
+        test.n_samples,
+        recipes.recipe_of(train.attributes),
+        sum(int(one.attributes.get("dropped_rows", 0)) for one in parts),
+        classify,
+        why,
+        held_out,
+        ingested,
+    )
+
+
+def choose_task(url: str, job: specs.Auto) -> tuple[bool, str]:
+    """Return whether a dataset's target holds classes, and why.
+
+    Raises DataError if there is nothing to learn; InvalidParameterError if a regression is asked for and the
+      target is text.
+    """
+    values: Any = None
+    is_text = False
+    for part in datasets.read_arrays(url, ["y"], n_rows=_ROWS):
+        is_text = part["y"].dtype.kind in "TU"
+        new = np.unique(part["y"])
+        values = new if values is None else np.unique(np.concatenate([values, new]))
+        if not is_text and len(values) > 2:  # numbers, of which a third value settles the task
+            break
+    n_values = len(values)
+    if n_values == 1:
+        raise DataError(
+            f"the target {job.target!r} is {values[0]!s} in all rows to train on, so there is nothing to "
+            "predict; expected at least two values"
+        )
+    if is_text and job.task == "regression":
+        raise InvalidParameterError(
+            f"`task` is 'regression', but the target {job.target!r} holds text; expected numbers. Leave it "
+            "out"
+        )
+    if job.task != "auto":
+        return job.task == "classification", "as given"
+    if is_text:
+        return True, f"the target is text, {n_values} classes"
+    if n_values == 2 and np.all(values == np.rint(values)):
+        return True, "the target has two values"
+    return False, "the target is a number"
+
+
+def training_of(job: specs.Auto, prepared: AutoData) -> specs.Train:
+    """Return the job that trains on a prepared table; cross-validation makes all choices."""
+    given = {
+        "data": prepared.train,
+        "model": prepared.model,
+        "test": prepared.test,
+        "register": True,
+        "classify": prepared.classify,
+        "n_components": job.n_components,
+        "seed": job.seed,
+        "group_by": None if job.groups is None else "groups",
+        "sample_weight": None if job.weight is None else "sample_weight",
+    }
+    return fields.build(specs.Train, given)

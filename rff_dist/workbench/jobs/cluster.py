@@ -1,0 +1,225 @@
+"""The job that clusters rows: inspect → draw → broadcast → measure → start → Lloyd passes → assign → publish.
+
+The labels are written before the centres are published, and appear after that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+from rff_dist.data import blocks, columns
+from rff_dist.engines import progress, protocol
+from rff_dist.features import kinds, maps
+from rff_dist.fitting import plan, prepare
+from rff_dist.kmeans import fit
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.models import versions
+from rff_dist.statistics import inspection
+from rff_dist.storage import datasets, locations, output_places
+from rff_dist.storage.columns import column_of
+from rff_dist.text import redact
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import fields, specs, steps
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """What the job found.
+
+    `clusters`: the published ones: the best of several numbers, or the only ones.
+    `comparison`: of several numbers of clusters; None if one was given.
+    `agreement`: with the known labels; None without any.
+    `record`: JSON values: what was read, found and written where, and in `passes` the figures of each pass.
+    """
+
+    dataset: datasets.ZarrDataset
+    clusters: kmeans_starts.Clusters
+    comparison: fit.Comparison | None
+    agreement: kmeans_labels.Contingency | None
+    record: Summary
+
+
+def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
+    """Cluster the rows of a dataset by k-means in features, and publish their labels and the centres.
+
+    Raises InvalidParameterError if the options do not suit the columns; DataError if there are fewer rows
+      than clusters; StorageError if an input cannot be read or an output cannot be written; OutputBusyError
+      if another run writes one of the outputs; PlanError if a pass needs more memory than a worker has.
+    """
+    dataset, known = _open(job)
+    space, lloyd, numbers = job.features.space, job.lloyd.to_library(job.features.seed), job.lloyd.numbers
+    with (
+        output_places.hold(job.output, holder=do.holder),
+        nullcontext() if job.model is None else output_places.hold(job.model, holder=do.holder),
+        do.open_engine(dataset.n_samples) as engine,
+        steps.resumable(engine, locations.parse_location(job.output)),
+    ):
+        _check_memory(job, dataset, engine)
+        moments = do("inspect", inspection.inspect, dataset, engine=engine)
+        feature_map = do("draw", kmeans.draw_features, dataset, space, moments, engine=engine)
+        do("broadcast", engine.broadcast, feature_map)
+        rows = do("measure", kmeans_starts.measure, dataset, feature_map, moments, engine=engine)
+        starts = do("start", kmeans.start, rows, lloyd, numbers)
+        passes: list[Summary] = []
+        lloyd_passes = kmeans.iterate(rows, starts, lloyd)
+        for number in itertools.count(1):
+            began = time.perf_counter()
+            done = do.once(f"pass {number}", next, lloyd_passes)
+            passes.append(_describe_pass(done, time.perf_counter() - began))
+            if done.clusters:  # the last pass has them
+                break
+        found = [replace(one, card=prepare.describe_dataset(dataset)) for one in done.clusters]
+        comparison = agreement = None
+        if len(numbers) > 1:
+            comparison = do("choose", _choose, dataset, found, job.features.seed, engine)
+        clusters = found[0] if comparison is None else comparison.best
+        with do.once("assign", _write_labels, job, dataset, clusters, engine) as labels:
+            if known is not None:
+                agreement = do("compare", kmeans_labels.evaluate, dataset, known, clusters, engine=engine)
+            agrees = None if agreement is None else _describe_agreement(job, agreement)
+            version = do.once("publish", _publish, job, dataset, clusters, labels, comparison, agrees)
+        record = {
+            "model": None if job.model is None else redact(job.model),
+            "version": None if version is None else version.number,
+            "parent": None if version is None else version.parent,
+            "digest": clusters.digest(),
+            "output": redact(job.output),
+            "n_labelled": labels.n_samples,
+            **_describe_data(dataset, engine),
+            **_describe_features(job, feature_map),
+            "n_candidates": starts.n_candidates,
+            "n_starts": len(starts),
+            **fields.values_of(clusters, "n_clusters", "n_filled", "inertia", "converged", "n_iter"),
+            "sizes": clusters.weights[:1000].tolist(),
+            "passes": passes,
+            "candidates": None if comparison is None else comparison.rows,
+            "agreement": agrees,
+        }
+        return Clustered(dataset, clusters, comparison, agreement, record)
+
+
+def _open(job: specs.Clustering) -> tuple[datasets.ZarrDataset, columns.Column | None]:
+    """Check what the metadata tell, before leases are taken and a cluster starts; return rows and labels."""
+    source, inputs = job.source, [locations.parse_location(job.source.data)]
+    output_places.check_output(locations.parse_location(job.output), overwrite=job.overwrite, inputs=inputs)
+    if job.model is not None:
+        inputs.append(locations.parse_location(job.output))
+        steps.check_place(job.model, register=job.register, overwrite=job.overwrite, inputs=inputs)
+    dataset = datasets.open_dataset(source.data, **source.names())
+    known = None if job.labels is None else column_of(dataset, job.labels)
+    job.features.check_columns(dataset.n_features)
+    kmeans_starts.check_rows(dataset, job.lloyd.numbers[-1])
+    return dataset, known
+
+
+def _check_memory(job: specs.Clustering, dataset: blocks.Dataset, engine: protocol.Engine) -> None:
+    """Refuse, before any pass, what does not fit in memory."""
+    space, n_numbers = job.features.space, len(job.lloyd.numbers)
+    lloyd = job.lloyd.to_library(job.features.seed)
+    kmeans_starts.check_fits(dataset, space.width, lloyd, n_numbers=n_numbers, engine=engine)
+    if space.n_principal is not None:
+        plan.check_plan(dataset, space.n_components, plan.Sums(features=space.features), engine=engine)
+    if n_numbers > 1:
+        fit.check_samples(dataset, space.width)
+
+
+def _choose(
+    dataset: blocks.Dataset, found: Sequence[kmeans_starts.Clusters], seed: int, engine: protocol.Engine
+) -> fit.Comparison:
+    """Compare the numbers of clusters on a sample of the rows; the largest silhouette wins."""
+    progress.Announcer(engine.observers)(progress.Remark("choose", "by silhouette"))
+    return fit.compare(dataset, found, seed=seed)
+
+
+def _write_labels(
+    job: specs.Clustering, dataset: blocks.Dataset, clusters: kmeans_starts.Clusters, engine: protocol.Engine
+) -> kmeans_labels.StagedLabels:
+    """Write the cluster of every row; the labels appear when the centres are published."""
+    return kmeans_labels.stage_labels(
+        dataset, clusters, job.output, engine=engine, distances=job.distances, overwrite=job.overwrite
+    )
+
+
+def _publish(
+    job: specs.Clustering,
+    dataset: blocks.Dataset,
+    clusters: kmeans_starts.Clusters,
+    labels: kmeans_labels.StagedLabels,
+    comparison: fit.Comparison | None,
+    agreement: Summary | None,
+) -> versions.Version | None:
+    """Publish the centres, then let the labels appear.
+
+    If publishing fails, neither appears. If only the labels fail, the error says how to write them.
+    """
+    version = None
+    # The centres come first: labels can be written again with them.
+    if job.model is not None:
+        card = {**clusters.card, **({} if comparison is None else comparison.to_dict())}
+        version = steps.store(
+            replace(clusters, card=card if agreement is None else {**card, "agreement": agreement}),
+            job.model,
+            register=job.register,
+            overwrite=job.overwrite,
+            data=dataset.url,
+            reason="clustered",
+            n_samples=dataset.n_samples,
+        )
+    try:
+        labels.publish()
+    except Exception as error:
+        if job.model is not None:
+            model, data, output = (redact(url) for url in (job.model, job.source.data, job.output))
+            error.add_note(
+                f"the centres are published at {model}, the labels are not: write them by "
+                f"`rff-dist predict {model} {data} {output}`"
+            )
+        raise
+    return version
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def _describe_data(dataset: datasets.ZarrDataset, engine: protocol.Engine) -> Summary:
+    return {
+        "data": redact(dataset.url or ""),
+        "fingerprint": dataset.fingerprint(),
+        **fields.values_of(dataset, "n_samples", "n_features"),
+        "n_blocks": len(inspection.blocks_of(dataset)),
+        **fields.values_of(engine, "n_workers", "n_threads"),
+    }
+
+
+def _describe_features(job: specs.Clustering, feature_map: maps.FeatureMap) -> Summary:
+    space, kernel = job.features.space, kinds.kernel_of(feature_map)
+    return {
+        "kernel": None if kernel is None else kernel.to_dict(),
+        "n_components": space.n_components,
+        "n_principal": None if space.n_principal is None else feature_map.n_components,
+        "feature_map": feature_map.digest(),
+    }
+
+
+def _describe_pass(done: fit.LloydPass, seconds: float) -> Summary:
+    return {
+        "pass": done.number,
+        "inertia": done.inertia,
+        "inertias": list(done.inertias),
+        **fields.values_of(done, "n_starts", "shift"),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _describe_agreement(job: specs.Clustering, found: kmeans_labels.Contingency) -> Summary:
+    return {
+        "labels": job.labels,
+        "n_labels": len(found.labels),
+        **fields.values_of(found, "adjusted_rand_index", "normalized_mutual_information"),
+    }

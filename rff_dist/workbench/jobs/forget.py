@@ -1,0 +1,309 @@
+"""The job that forgets rows: delete them, take them out of models, and remove the earlier versions.
+
+The steps: check the models → delete the rows in one new version → update each model exactly, as if the rows
+had never been there → remove the earlier versions → list what still holds the rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import InvalidParameterError, NoSuchVersionError, StatisticsError
+from rff_dist.living import new_rows
+from rff_dist.models import versions
+from rff_dist.recipes import recipes
+from rff_dist.ridge.models import RidgeModel, read_model, write_model
+from rff_dist.storage import (
+    appending,
+    corrections,
+    datasets,
+    generations,
+    groups,
+    locations,
+    output_places,
+    records,
+    repositories,
+)
+from rff_dist.storage.columns import ID
+from rff_dist.text import redact
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import fields, refresh, specs, steps, train
+from rff_dist.workbench.tables.corrections import read_rows_to_change
+
+_LOOKED_AT = 1000  # names in a folder
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Something that still holds forgotten rows, or sums of them.
+
+    `what`: a version, a model or a file.
+    `why`: what it holds of the rows.
+    `until`: what removes it, or when it goes.
+    """
+
+    what: str
+    why: str
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What a dataset held of the deleted rows.
+
+    `location`: of the dataset.
+    `before`: the version that still has the rows.
+    `version`: the version without them.
+    `X`: their inputs, which Nyström features may hold as centres.
+    `data_id`: the name that all versions of the dataset share.
+    `sources`: what was ingested before, whose names the dataset forgets too.
+    `record`: JSON values: the number of deleted rows, of rows before and after, and the version.
+    """
+
+    location: locations.Location
+    before: str
+    version: str | None
+    X: np.ndarray
+    data_id: str | None
+    sources: list[Mapping[str, Any]]
+    record: Summary
+
+
+def forget(job: specs.Forget, do: steps.Runner) -> Summary:
+    """Delete rows of a versioned dataset, take them out of models, and remove the earlier versions.
+
+    Returns `record`: as in `Forgotten`; in `updates` what became of each model; the versions that `expired`,
+      and `freed_bytes`; and in `holders` what still holds the rows, or sums of them.
+    Raises StorageError if there is no dataset that keeps versions; and as its steps.
+    """
+    location = locations.parse_location(job.data)
+    groups.require_versions(location)
+    do("look", check_models, job.models, location)
+    gone = do.once("delete", delete, job, location)
+    updates = [take_out(url, location, do) for url in job.models]
+    expired = do(
+        "expire", repositories.expire, location, datetime.now(UTC) - timedelta(days=job.days), tags=job.tags
+    )
+    holders = do("holders", find_holders, gone, job.models)
+    return {
+        **gone.record,
+        "updates": updates,
+        "expired": list(expired.versions),
+        "freed_bytes": expired.n_bytes,
+        "holders": [asdict(one) for one in holders],
+    }
+
+
+def check_models(urls: Sequence[str], location: locations.Location) -> None:
+    """Check, before anything is deleted, that each model was trained on a version that is still there.
+
+    Raises StatisticsError if a model cannot be updated; NoSuchVersionError if it was trained on other data,
+      or its version has expired.
+    """
+    for url in urls:
+        model = read_model(url)
+        new_rows.check_updatable(model)
+        version = model.card.get("data_version")
+        if version is None:
+            raise StatisticsError(
+                f"{redact(url)} was trained on data without versions, so rows cannot be taken out of it; "
+                "fit it anew on the rows that are left"
+            )
+        try:
+            repositories.find_snapshot(location, str(version))
+        except NoSuchVersionError as error:
+            raise NoSuchVersionError(
+                f"{redact(url)} was trained on version {version}, which {location} does not have (any "
+                "more); expected one that `rff-dist data log` lists. Fit it anew when the rows are deleted"
+            ) from error
+
+
+def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
+    """Delete the rows that the file names, in one new version."""
+    before = repositories.find_snapshot(location)
+    with appending.editing(location) as dataset:
+        if job.id and ID not in dataset.headers:
+            raise InvalidParameterError(
+                f"`id` is given, but the rows of {location} have no ids; give numbers of rows, or ingest "
+                "the table again with `--id`"
+            )
+        rows = read_rows_to_change(job.rows, dataset, ID if job.id else None)
+        X = datasets.open_dataset(location.url, y=None, version=before).take(rows).X
+        data_id, sources = (
+            generations.name_of(dataset.attributes),
+            appending.known_sources(dataset.attributes),
+        )
+        deleted = corrections.delete_from(
+            dataset,
+            rows,
+            keep_order=job.keep_order,
+            message=job.message,
+            what="forget",
+            attributes=_without_names(dataset.attributes),
+        )
+    return Forgotten(location, before, deleted.version, X, data_id, sources, asdict(deleted))
+
+
+def _without_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those attributes of a dataset that hold names of files, without them."""
+    found: dict[str, Any] = {}
+    if sources := appending.known_sources(attributes):
+        found[appending.SOURCES] = [appending.without_name(one) for one in sources]
+    if (recipe := recipes.recipe_of(attributes)) is not None:
+        found[recipes.RECIPE] = replace(recipe, notes={}).to_dict()
+    return found
+
+
+def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
+    """Take the rows out of a model, and remove stored sums that include them.
+
+    The gate decides only if the model also gets rows that it has not seen.
+    """
+    job = fields.build(specs.Update, {"model": url, "data": data.url})
+    with output_places.hold(url, holder=do.holder):
+        found = refresh.update_from(job, datasets.open_dataset(data.url), do, force_removal=True).record
+        if found["decision"] != "kept":
+            if output_places.holds_versions(locations.parse_location(url)):
+                versions.RegisteredModel(url).prune(1)  # versions before hold sums of the rows
+            else:
+                # The replaced arrays stay until the next write, for their readers; this write removes them.
+                write_model(read_model(url), url, overwrite=True)
+    return {name: found[name] for name in ("model", "decision", "reason", "version", "digest", "n_samples")}
+
+
+def find_holders(gone: Forgotten, models: Sequence[str]) -> list[Holder]:
+    """Return what still holds the rows or sums of them."""
+    return [*_versions(gone.location), *_models(gone, models), *_learned(gone.location), *_sources(gone)]
+
+
+def _versions(location: locations.Location) -> Iterator[Holder]:
+    for snapshot in repositories.other_snapshots(location):
+        until = "`rff-dist data expire --days 0` removes it"
+        if snapshot.tags:
+            tags = ", ".join(snapshot.tags)
+            until = f"it is tagged {tags}: `rff-dist data expire --days 0 --tags` removes it"
+        yield Holder(f"version {snapshot.id} of {location}", "may hold the rows", until)
+    if location.is_remote:  # where `expire` spares young objects: a writer may not have committed them
+        when = datetime.now(UTC) + timedelta(days=1)
+        yield Holder(
+            f"objects below {location}",
+            "may belong to expired versions, and are younger than a day",
+            f"`rff-dist data expire` removes them from {when:%Y-%m-%d %H:%M} UTC on",
+        )
+
+
+def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
+    yield from _models_nearby(gone, urls)
+    for url in urls:
+        model, name = read_model(url), redact(url)
+        if model.card.get("data_version") != gone.version:
+            yield Holder(name, "sums of the rows", "its update was refused: `rff-dist update --force`")
+        n_centres = _count_centres(model, gone.X)
+        if n_centres:
+            yield Holder(name, f"{n_centres} of the rows are centres of its features", "fit again")
+        yield Holder(
+            name,
+            "its standardisation, length scale and cross-validated errors were learned from these rows too",
+            "fit again",
+        )
+        for place in train.leftover_runs(url):
+            yield Holder(redact(place.url), "a stopped job keeps sums here", "the job is repeated, and ends")
+        registered = versions.RegisteredModel(url)
+        if (current := registered.current()) is not None:
+            for version in registered.versions():
+                if version.number != current.number:
+                    yield Holder(
+                        f"version {version.number} of {name}",
+                        "may hold sums of the rows",
+                        "`rff-dist models prune` removes it when a later version has taken its place",
+                    )
+
+
+def _models_nearby(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
+    """Find models that nobody named, in the folder of the data and one below, by the versions they are of."""
+    readable = {one.id for one in repositories.other_snapshots(gone.location)}
+    given = {locations.parse_location(url) for url in urls}
+    for place in _models_in(gone.location):
+        registered = versions.RegisteredModel(place.url)
+        urls = (
+            [version.url for version in registered.versions()]
+            if output_places.holds_versions(place)
+            else [place.url]
+        )
+        for url in [] if place in given else urls:
+            card = records.peek_record(url).metadata.get("card", {})
+            version = card.get("data_version")
+            if card.get("data_id") != gone.data_id or version in (None, gone.version):
+                continue
+            rows = "with the rows" if version == gone.before else "perhaps with the rows"
+            until = "fit again: that version is gone, so an update cannot subtract the rows"
+            if version in readable:
+                until = "`rff-dist update` subtracts the rows, as long as that version is there"
+            yield Holder(redact(url), f"was trained on version {version}, {rows}", until)
+    for name in locations.list_names(folder := _folder_of(gone.location)):
+        if name.startswith(".") and name.endswith(".ledger"):
+            why = "a stopped job keeps sums here, perhaps of the rows"
+            yield Holder(redact(folder.child(name).url), why, "the job is repeated, and ends")
+
+
+def _models_in(data: locations.Location) -> Iterator[locations.Location]:
+    """Yield the models in the folder of a dataset, and those in the folders there, such as models/NAME."""
+    folders = [_folder_of(data)]
+    for depth in range(2):
+        inner: list[locations.Location] = []
+        for folder in folders:
+            # A folder may be someone's whole disk: looking at each name takes a request in an object store.
+            for name in locations.list_names(folder)[:_LOOKED_AT]:
+                place = folder.child(name)
+                if name.startswith(".") or (place.is_local and not os.path.isdir(place.path)):
+                    continue
+                if output_places.holds(place, locations.RECORD_FILE) or output_places.holds_versions(place):
+                    yield place
+                elif depth == 0 and not any(
+                    output_places.holds(place, file) for file in locations.DATASET_FILES
+                ):
+                    inner.append(place)
+        folders = inner
+
+
+def _folder_of(location: locations.Location) -> locations.Location:
+    return locations.Location(location.scheme, location.path.rpartition("/")[0])
+
+
+def _learned(location: locations.Location) -> Iterator[Holder]:
+    """Say what of the dataset itself was learned from the rows."""
+    recipe = recipes.recipe_of(datasets.open_dataset(location.url, y=None).attributes)
+    if recipe is not None and recipe.columns != recipes.plain_recipe(recipe.inputs).columns:
+        yield Holder(
+            f"the recipe of {location}, and of models by it",
+            "levels, medians and ranks of its columns were learned with the rows among others",
+            "ingest what is left again",
+        )
+
+
+def _sources(gone: Forgotten) -> Iterator[Holder]:
+    for source in gone.sources:
+        yield Holder(
+            str(source.get("name")), "was ingested, and may hold the rows", "nothing here removes it"
+        )
+
+
+def _count_centres(model: RidgeModel, X: np.ndarray) -> int:
+    """Return how many of the rows a model stores themselves, as centres of Nyström features."""
+    inputs = model.feature_map.prepare(X)
+    _, stored = model.feature_map.record()
+    found = np.zeros(len(inputs), bool)
+    for name, table in stored.items():
+        # A part of a map that sees some of the columns stores their numbers beside its centres.
+        columns = stored.get(f"{name.rpartition('_')[0]}_columns")
+        rows = inputs if columns is None else inputs[:, columns]
+        if table.shape[1:] == rows.shape[1:]:
+            held = {row.tobytes() for row in table.astype(rows.dtype)}
+            found |= [row.tobytes() in held for row in rows]
+    return int(found.sum())

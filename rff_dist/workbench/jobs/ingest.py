@@ -1,0 +1,134 @@
+"""The job that turns files or a query into a dataset, or appends their rows to one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rff_dist.errors import DataError, StorageError
+from rff_dist.recipes import recipes, tables, transformer
+from rff_dist.storage import datasets, locations, records, writing
+from rff_dist.text import redact
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import fields, options, specs, steps
+from rff_dist.workbench.tables import files, learn, queries, rows
+from rff_dist.workbench.tables import ingest as ingest_module
+from rff_dist.workbench.tables.roles import Roles
+
+type Made = ingest_module.Ingested | datasets.ZarrDataset | tuple[datasets.ZarrDataset, datasets.ZarrDataset]
+
+#: Names of files that a record lists at most, so that it stays small.
+_SHOWN_FILES = 50
+
+
+def append(job: specs.Ingest, do: steps.Runner) -> Summary:
+    """Append all new rows or none; a second try finds what the first one added.
+
+    Returns JSON values: rows before and after, files ingested (names of the first 50) and skipped, rows
+      dropped.
+    """
+    start = time.perf_counter()
+    found = do("append", ingest, job)
+    assert isinstance(found, ingest_module.Ingested)
+    return {
+        "data": redact(job.data),
+        **fields.values_of(found, "n_before", "n_after"),
+        "n_new": found.n_after - found.n_before,
+        "n_ingested": len(found.ingested),
+        "n_skipped": len(found.skipped),
+        "ingested": [redact(name) for name in found.ingested[:_SHOWN_FILES]],
+        **fields.values_of(found, "dropped_rows", "version"),
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+
+
+def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | None = None) -> Made:
+    """Write a dataset, or append new rows to one.
+
+    `observer`: called with (rows written, rows in all or None) after each batch.
+    Returns an `Ingested` when rows were appended, else the dataset, or with `holdout` both datasets.
+    Raises RFFDistError as `workbench.tables.ingest`, `ingest_parts` and `ingest_more`; what was there is
+      unchanged.
+    """
+    source = job.sources if job.sql is None else _read_query(job.sql, job.connection)
+    roles, preparing = roles_of(job), preparing_of(job.encoding_of)
+    versioned = not job.plain and can_keep_versions(job.data)
+    how = writing.Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
+    if job.holdout is not None:
+        urls = (job.data, part_url(job.data, "test"))
+        holdout = rows.Holdout(job.holdout, by=job.holdout_by)
+        return ingest_module.ingest_parts(source, urls, holdout, roles, how=how, preparing=preparing)
+    take = ingest_module.ingest_more if job.append else ingest_module.ingest
+    return take(source, job.data, roles, how, preparing)
+
+
+def can_keep_versions(url: str) -> bool:
+    """Say whether a dataset at a URL can keep versions: a store in memory cannot."""
+    return not url.startswith("memory://")
+
+
+def _read_query(sql: str, connection: str | None) -> queries.Query:
+    connection = connection or os.environ.get(queries.CONNECTION_VARIABLE)
+    return queries.Query(
+        queries.read_secret(sql, "`sql`"),
+        None if connection is None else queries.read_secret(connection, "`connection`"),
+    )
+
+
+def roles_of(job: specs.Ingest) -> Roles:
+    """Return the roles of the columns, as the library takes them."""
+    targets = job.targets
+    return Roles(
+        target=targets[0] if targets and len(targets) == 1 else targets,
+        drop=job.drop or (),
+        **fields.values_of(job, "weight", "groups", "columns", "id", "dtype", "on_nan"),
+    )
+
+
+def preparing_of(given: options.TableEncoding) -> ingest_module.Preparing:
+    """Return how tables are read and become numbers, as the library takes it.
+
+    A recipe reads tables as the one that it was learned from, unless the options say how.
+    """
+    recipe = None if given.recipe is None else find_recipe(given.recipe)
+    reading = tables.Reading(given.header, given.delimiter, given.encoding)
+    if recipe is not None and reading == tables.Reading():
+        reading = recipe.reading
+    encoding = learn.Encoding(**fields.values_of(given, "categories", "dates", "impute", "keep_index"))
+    return ingest_module.Preparing(encoding, reading, recipe)
+
+
+def find_recipe(url: str) -> recipes.Recipe:
+    """Return the recipe of a model or a dataset, or of a transformer in a .skops file.
+
+    Raises StorageError if nothing is at `url`; DataError if it has no recipe; and as `read_transformer`.
+    """
+    if url.endswith(".skops"):
+        with (
+            files.fetch(files.File(locations.parse_location(url), ".skops", "")) as path,
+            locations.reaching(f"{redact(url)} cannot be read"),
+        ):
+            content = path.read_bytes()
+        return recipes.Recipe([transformer.read_transformer(content)])
+    try:
+        facts: Mapping[str, Any] = records.peek_record(url).metadata["card"]
+    except StorageError:  # not a model: datasets keep their recipe in their attributes
+        facts = datasets.open_dataset(url, y=None).attributes
+    recipe = recipes.recipe_of(facts)
+    if recipe is None:
+        raise DataError(
+            f"{redact(url)} has no recipe, since it was not made from a table; give another model or dataset"
+        )
+    return recipe
+
+
+def part_url(url: str, part: str) -> str:
+    """Return the URL of a part of a dataset's rows.
+
+    >>> part_url("data.zarr", "test"), part_url("s3://latest-test/data", "train")
+    ('data-test.zarr', 's3://latest-test/data-train')
+    """
+    stem = url.rstrip("/").removesuffix(".zarr")
+    return f"{stem}-{part}{'.zarr' if url.rstrip('/').endswith('.zarr') else ''}"

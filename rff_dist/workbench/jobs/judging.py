@@ -1,0 +1,322 @@
+"""The rows that models are compared on, and their predictions: test rows, or rows left out of the training.
+
+Without test rows a fit's own sums predict training rows by models that did not see them: those of the folds
+that the fit was chosen by, or of each row's own left out. Training rows that a model saw judge nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.classify import platt_scaling, predict
+from rff_dist.classify.fit import FittedModel
+from rff_dist.data import blocks, columns, folding, labelled, memory, samples
+from rff_dist.engines import progress, protocol, serial
+from rff_dist.errors import DataError, PlanError, SolveError, StatisticsError
+from rff_dist.features import kinds
+from rff_dist.fitting import predicting
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.kernels import explicit
+from rff_dist.living import new_rows
+from rff_dist.numerics import machine
+from rff_dist.ridge import conformal, models, uncertainty
+from rff_dist.typing import FloatArray, IntArray
+from rff_dist.workbench.jobs import fits, verdict
+
+logger = logging.getLogger(__name__)
+
+SEED = 0  # of sampled rows: a comparison that is made again is the same
+MOST_ROWS, MOST_VALUES = 20_000, 2**24  # of the rows, and of their columns or their predictions by each fold
+MOST_LEFT_OUT = 5_000  # rows, each of which takes D² operations
+MAX_FACTOR = 4_096  # up to so many components, a Cholesky factor of the Gram is made to leave rows out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedRows:
+    """Rows to compare models on.
+
+    `y`: float64 array of shape (n_rows, n_targets). Targets; −1 and +1 for classes.
+    `weights`: float64 array of shape (n_rows,), or None.
+    `folds`: the folds that leave them out; None for test rows, or if each is left out by itself.
+    `split`: int64 array of shape (n_rows,). Which split leaves each row out.
+    """
+
+    by: str
+    n_available: int
+    X: NDArray[Any]
+    y: FloatArray
+    weights: FloatArray | None = None
+    groups: NDArray[Any] | None = None
+    folds: conformal.FoldModels | None = None
+    split: IntArray | None = None
+
+    @property
+    def rows(self) -> blocks.Rows:
+        return blocks.Rows(blocks.Block(0, 0, len(self.X)), self.X, self.y, self.weights)
+
+
+def compare(
+    fit: fits.Fit,
+    fitted: FittedModel,
+    data: fits.JobData,
+    test: fits.JobData | None,
+    *,
+    engine: protocol.Engine,
+) -> verdict.Comparison | None:
+    """Compare a trained model with the mean and with a linear model, on rows that none of them saw.
+
+    The linear model is trained on the same rows, with a penalty by the same folds; of classes it minimises
+    the logistic loss. It is left out, and a note says why, if it would take longer than the fit.
+
+    Returns: None without test rows if the model has neither models without each fold, nor sums from which
+      rows could be left out.
+    """
+    progress.Announcer(engine.observers)(progress.Remark("compare", "with a linear model"))
+    model = fitted.model
+    with machine.using_threads(machine.available_cores()):
+        rows = _rows_of(fitted, data, test)
+        if rows is None:
+            return None
+        try:
+            ours = _predictions(rows, model, fitted.folds, fitted.calibration)
+        except SolveError as error:
+            logger.info("nothing was compared: %s", error)
+            return None
+        others, notes = _linear(fit, fitted, rows, data, engine=engine)
+    if rows.by == "cross-validation" and model.card.get("candidates"):
+        notes = (*notes, "The same folds chose this model; rows for a test would show more.")
+    if (
+        "classifier" in model.card
+        and rows.by != "test"
+        and model.card["classifier"]["loss"] != predict.SQUARED
+    ):
+        notes = (*notes, "The squared loss was compared, from which its fit starts.")
+    return _comparison(rows, model, {verdict.OURS: ours, **others}, notes)
+
+
+def compare_new(test: fits.JobData, model: models.RidgeModel) -> verdict.Comparison:
+    """Compare a model whose fit is over with the mean, on rows that it was not trained on."""
+    rows = _test_rows(test, model)
+    return _comparison(rows, model, {verdict.OURS: _predictions(rows, model, None, None)}, ())
+
+
+def compare_left_out(data: fits.JobData, model: models.RidgeModel) -> verdict.Comparison | None:
+    """Compare a model whose fit is over with the mean, each row left out; None if its sums forbid it."""
+    if "fading" in model.card or new_rows.out_of(model):
+        return None  # not all rows of the data are in the sums, or not with their weights
+    rows = _left_out_rows(data, model)
+    try:
+        ours = None if rows is None else _predictions(rows, model, None, None)
+    except SolveError as error:
+        logger.info("nothing was compared: %s", error)
+        return None
+    return None if rows is None or ours is None else _comparison(rows, model, {verdict.OURS: ours}, ())
+
+
+def _comparison(
+    rows: JudgedRows,
+    model: models.RidgeModel,
+    predictions: Mapping[str, verdict.Predictions],
+    notes: tuple[str, ...],
+) -> verdict.Comparison:
+    classes = [str(one) for one in predict.read_classes(model)] if "classifier" in model.card else None
+    y = rows.y if classes is None else predict.class_of(rows.y).astype(np.int64)
+    return verdict.Comparison(
+        by=rows.by,
+        n_available=rows.n_available,
+        X=rows.X,
+        y=y,
+        predictions={**predictions, **verdict.with_naive(y, len(classes or ()), rows.weights)},
+        classes=classes,
+        weights=rows.weights,
+        groups=rows.groups,
+        n_folds=0 if rows.by == "test" else len(rows.X) if rows.folds is None else len(rows.folds.validated),
+        notes=notes,
+    )
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _rows_of(fitted: FittedModel, data: fits.JobData, test: fits.JobData | None) -> JudgedRows | None:
+    if test is not None:
+        return _test_rows(test, fitted.model)
+    if fitted.folds is not None:
+        return _fold_rows(data, fitted.model, fitted.folds)
+    return _left_out_rows(data, fitted.model)
+
+
+def _with_targets(data: fits.JobData, model: models.RidgeModel) -> blocks.Dataset:
+    if data.labels is None:
+        return data.rows
+    return labelled.LabelledDataset(data.rows, data.labels, predict.read_classes(model))
+
+
+def _n_rows(width: int) -> int:
+    return max(1_000, min(MOST_ROWS, MOST_VALUES // width))
+
+
+def _test_rows(test: fits.JobData, model: models.RidgeModel, most: int = MOST_ROWS) -> JudgedRows:
+    dataset = _with_targets(test, model)
+    n_rows = min(dataset.n_samples, most, _n_rows(max(dataset.n_features, model.n_targets)))
+    indices = samples.sample_indices(dataset, np.random.Generator(np.random.Philox(SEED)), n_rows)
+    X, y, weights = dataset.take(indices)
+    assert y is not None  # they were evaluated
+    counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
+    return JudgedRows(
+        "test",
+        len(counted) if n_rows == dataset.n_samples else dataset.n_samples,
+        X[counted],
+        y[counted],
+        None if weights is None else weights[counted],
+        _groups_of(test.rows, indices[counted]),
+    )
+
+
+def _fold_rows(data: fits.JobData, model: models.RidgeModel, folds: conformal.FoldModels) -> JudgedRows:
+    dataset = _with_targets(data, model)
+    n_rows = _n_rows(max(dataset.n_features, len(folds.linear.intercept)))
+    sample = samples.sample_folds(dataset, folds.folds, n_rows=n_rows)
+    split = conformal.split_of_folds(sample.fold_of_row, folds)
+    counted = np.flatnonzero(split >= 0)
+    base = folds.folds.base if isinstance(folds.folds, folding.HeldInFolds) else folds.folds
+    return JudgedRows(
+        "cross-validation",
+        len(counted) if dataset.n_samples <= n_rows else dataset.n_samples,
+        sample.X[counted],
+        sample.y[counted],
+        None if sample.weights is None else sample.weights[counted],
+        _groups_of(data.rows, sample.indices[counted]) if isinstance(base, folding.GroupFolds) else None,
+        folds,
+        split[counted],
+    )
+
+
+def _left_out_rows(data: fits.JobData, model: models.RidgeModel) -> JudgedRows | None:
+    classifier = model.card.get("classifier")
+    small = model.feature_map.n_components <= MAX_FACTOR
+    if model.statistics is None or not small:
+        return None
+    if classifier is not None and (
+        classifier["loss"] != predict.SQUARED or classifier["class_weight"] is not None
+    ):
+        return None  # sums of other losses, or of weights that the rows do not have
+    return replace(_test_rows(data, model, MOST_LEFT_OUT), by="leave-one-out")
+
+
+def _groups_of(rows: blocks.Dataset, indices: NDArray[np.intp]) -> NDArray[Any] | None:
+    return rows.groups.take(indices) if isinstance(rows, labelled.GroupedDataset) else None
+
+
+# -- predictions -----------------------------------------------------------------------------------
+
+
+def _predictions(
+    rows: JudgedRows,
+    model: models.RidgeModel,
+    folds: conformal.FoldModels | None,
+    calibration: platt_scaling.ScoreCalibration | None,
+) -> verdict.Predictions:
+    """Return what a model predicts for the rows, by the models that did not see them.
+
+    `folds`, `calibration`: of the model, for rows that folds leave out.
+    """
+    classifier = "classifier" in model.card
+    if rows.by == "test" or (rows.by == "leave-one-out" and classifier):
+        calibration = predict.calibration_of(model) if classifier else None
+    if rows.by == "test":
+        scores = predicting.predict_rows(rows.rows, model.linear)
+    elif rows.split is not None:
+        assert folds is not None
+        scores = conformal.predict_by_splits(rows.rows, rows.split, folds)
+    else:
+        predictive = uncertainty.predictive_model(
+            model.linear, model.summed, alpha=model.alpha, fit_intercept=model.card["fit_intercept"]
+        )
+        repeated, n = model.summed.spec.frequency_weights, len(rows.X)
+        weights = np.ones(n) if repeated or rows.weights is None else rows.weights
+        fitted, remainder = platt_scaling.remainders(rows.rows, predictive, weights)
+        if (remainder < platt_scaling.SMALLEST_REMAINDER).any():
+            raise SolveError("a row alone decides its own prediction, so that it cannot be left out")
+        # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without the row
+        scores = rows.y - (rows.y - fitted) / remainder
+    if not classifier:
+        return verdict.Predictions(scores)
+    logs = None if calibration is None else calibration.log_probabilities(scores)
+    return verdict.Predictions(predict.decide(scores, calibration).astype(np.int64), logs)
+
+
+def _linear(
+    fit: fits.Fit, fitted: FittedModel, rows: JudgedRows, data: fits.JobData, *, engine: protocol.Engine
+) -> tuple[Mapping[str, verdict.Predictions], tuple[str, ...]]:
+    """Return the predictions of a linear model, or a note that says why there is none."""
+    model, n_features = fitted.model, data.rows.n_features
+    if isinstance(kinds.kernel_of(model.feature_map), explicit.Linear):
+        return {}, ("This model is linear itself.",)
+    if n_features > model.feature_map.n_components:
+        return {}, (
+            "It was not compared with a linear model, since the data have more columns "
+            f"({n_features:,}) than the model has features ({model.feature_map.n_components:,}).",
+        )
+    given = fit.options
+    options = RidgeOptions(
+        kernel="linear",
+        features="fourier",
+        map="phases",
+        n_components=n_features,
+        cv=given.cv if rows.folds is None else rows.folds.folds,
+        sample_weight_kind=given.sample_weight_kind,
+        fit_intercept=given.fit_intercept,
+        solver="direct",
+        seed=given.seed,
+    )
+    peer = fits.Fit(
+        options=options, loss=None if fit.loss is None else "logistic", class_weight=fit.class_weight
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it warns of is not this model's
+            if fit.loss is None or rows.by == "test":
+                linear = peer.run(data, engine=engine)
+                return {verdict.LINEAR: _predictions(rows, linear.model, linear.folds, None)}, ()
+            if rows.folds is None or len(rows.X) < rows.n_available:
+                return {}, ("It was not compared with a linear model, which takes rows for a test.",)
+            return {verdict.LINEAR: _refitted(peer, rows, model)}, ()
+    except (DataError, PlanError, SolveError, StatisticsError) as error:
+        return {}, (f"It was not compared with a linear model: {error}.",)
+
+
+def _refitted(peer: fits.Fit, rows: JudgedRows, model: models.RidgeModel) -> verdict.Predictions:
+    """Return what a linear classifier predicts for each fold if it is trained on the others.
+
+    Its logistic loss has no sums from which folds could be subtracted. `rows` are all rows, and few.
+    """
+    assert rows.split is not None
+    codes, n_classes = predict.class_of(rows.y), len(predict.read_classes(model))
+    values, logs = np.empty(len(codes), np.int64), np.full((len(codes), n_classes), -np.inf)
+    alpha: Any = None
+    for split in np.unique(rows.split):
+        others, left = np.flatnonzero(rows.split != split), np.flatnonzero(rows.split == split)
+        weights = None if rows.weights is None else rows.weights[others]
+        some = fits.JobData(
+            memory.ArrayDataset(rows.X[others], None, weights), columns.MemoryColumn(codes[others])
+        )
+        options = replace(peer.options, cv=None, alpha="auto" if alpha is None else alpha)
+        found = replace(peer, options=options).run(some, engine=serial.SerialEngine()).model
+        alpha = found.alpha  # chosen without the first fold, and close to what each other fold would choose
+        known = predict.read_classes(found).astype(np.int64)
+        targets = labelled.class_targets(codes[left], n_classes)
+        part = _predictions(
+            replace(rows, by="test", X=rows.X[left], y=targets, weights=None), found, None, None
+        )
+        assert part.log_probabilities is not None  # the logistic loss has them
+        values[left] = known[part.values]
+        logs[np.ix_(left, known)] = part.log_probabilities
+    return verdict.Predictions(values, logs)

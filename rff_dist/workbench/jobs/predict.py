@@ -1,0 +1,314 @@
+"""The jobs that use a stored model of any kind: predict for every row, and evaluate."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rff_dist.classify import predict as class_prediction
+from rff_dist.data import labelled
+from rff_dist.engines import protocol
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.fitting import evaluation, predicting
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.models import kinds, versions
+from rff_dist.recipes import recipes
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge import uncertainty
+from rff_dist.storage import datasets, locations, output_places, writing
+from rff_dist.storage.columns import ID, column_of, ids_of
+from rff_dist.text import redact
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import options, specs, steps, tables
+from rff_dist.workbench.tables.roles import Roles
+
+type Judged = (
+    evaluation.Errors | uncertainty.Calibration | class_prediction.Confusion | kmeans_labels.Contingency
+)
+
+
+#: Options that only one kind of model has: that kind, the words for it, and the arrays that are written.
+_EXTRAS = {
+    "std": ("regression", "standard deviations", ["standard_deviations"]),
+    "interval": ("regression", "intervals", ["lower", "upper"]),
+    "probabilities": ("classifier", "probabilities", ["probabilities"]),
+    "distances": ("clusters", "distances", ["distances"]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringModel:
+    """A model to score rows with; `open_model` makes it.
+
+    `version`: the version's number, if it is a registered model.
+    """
+
+    url: str
+    model: kinds.AnyModel
+    version: int | None
+
+    @property
+    def digest(self) -> str:
+        """The digest of all that predictions depend on."""
+        return self.model.digest()
+
+    @property
+    def kind(self) -> str:
+        """One of "regression", "classifier" and "clusters"."""
+        return kinds.kind_of(self.model).name(self.model)
+
+
+def open_model(url: str | os.PathLike[str]) -> ScoringModel:
+    """Read a model, or the current version of a registered model.
+
+    Raises StorageError if there is none, or it is damaged.
+    """
+    version = versions.RegisteredModel(url).current()
+    model = kinds.read_any(url if version is None else version.url)
+    return ScoringModel(os.fspath(url), model, None if version is None else version.number)
+
+
+def open_rows(url: str, scoring: ScoringModel, names: Mapping[str, Any]) -> datasets.ZarrDataset:
+    """Open the rows that a model is to score.
+
+    `names`: arguments of `open_dataset`; by default no `y` is read.
+    Raises DataError if their columns are not those that the model was trained on; StorageError if there are
+      no rows.
+    """
+    dataset = datasets.open_dataset(url, **{"y": None, **names})
+    check_recipes(dataset, scoring)
+    try:
+        predicting.check_dataset(dataset, scoring.model)
+    except DataError as error:
+        raise DataError(
+            f"{redact(url)} does not fit {redact(scoring.url)}: {error}. Give data of the columns "
+            "that the model was trained on, or another model"
+        ) from error
+    return dataset
+
+
+def check_recipes(dataset: datasets.ZarrDataset, scoring: ScoringModel) -> None:
+    """Refuse rows that were made from a table by another recipe than the rows that a model was trained on.
+
+    Raises DataError if the recipes differ.
+    """
+    own, trained = (recipes.recipe_of(one) for one in (dataset.attributes, scoring.model.card))
+    if own is not None and trained is not None and own.digest() != trained.digest():
+        raise DataError(
+            f"{redact(dataset.url or '')} was ingested by another recipe than the data that "
+            f"{redact(scoring.url)} was trained on: levels, means or medians differ. Give the table itself"
+        )
+
+
+def wanted_of(job: specs.Predict | specs.Evaluate) -> list[str]:
+    """Return the names of the options in `_EXTRAS` that are given."""
+    return [name for name in _EXTRAS if getattr(job, name, None) not in (None, False)]
+
+
+def check_wanted(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> None:
+    """Refuse options that a model of this kind does not have, before a pass begins.
+
+    Raises InvalidParameterError; SolveError if a classifier has no probabilities.
+    """
+    wanted = wanted_of(job)
+    for name in wanted:
+        kind, words, _ = _EXTRAS[name]
+        if kind != scoring.kind:
+            has = "clusters have" if scoring.kind == "clusters" else f"a {scoring.kind} has"
+            raise InvalidParameterError(
+                f"`{name}` is wanted, but {has} no {words}; expected a {kind!r} model. Leave it out"
+            )
+    if isinstance(job, specs.Predict) and job.interval is not None and not 0.0 < job.interval < 1.0:
+        raise InvalidParameterError(
+            f"`interval` is {job.interval!r}; expected a number in (0, 1), such as 0.9"
+        )
+    model: Any = scoring.model
+    if "probabilities" in wanted and model.card["classifier"]["calibration"] is None:
+        raise class_prediction.no_probabilities(model)
+
+
+# -- the jobs --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the job that predicts wrote.
+
+    `record`: JSON values: what was written where, by which version of which model, and the rows and seconds.
+    """
+
+    model: ScoringModel
+    record: Summary
+
+
+def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
+    """Write a model's predictions or labels for every row; the output appears when it is complete.
+
+    Raises InvalidParameterError if the model does not have what is wanted; DataError if the rows do not fit
+      it; StorageError if an input cannot be read or the output cannot be written; OutputBusyError if another
+      run writes it.
+    """
+    source, output, is_file = (
+        job.source,
+        locations.parse_location(job.output),
+        tables.file_kind(job.output) is not None,
+    )
+    if is_file:
+        tables.check_file(job.output, source.data, overwrite=job.overwrite)
+    else:
+        places = [locations.parse_location(one) for one in (source.data, job.model)]
+        output_places.check_output(output, overwrite=job.overwrite, inputs=places)
+    model = open_model(job.model)
+    check_wanted(job, model)
+    with ExitStack() as stack:
+        stack.enter_context(output_places.hold(job.output, holder=do.holder))
+        url, names = source.data, source.names()
+        if tables.is_table(url):
+            staged = output_places.hidden_beside(output, "rows")
+            url = stack.enter_context(
+                tables.table_rows(
+                    source, model.model.card, model=job.model, staged=staged, observer=do.observer
+                )
+            )
+            names = {}
+        dataset = open_rows(url, model, names)
+        engine = stack.enter_context(do.open_engine(dataset.n_samples))
+        if url == source.data:  # rows of a table are ingested anew each time, so a run cannot go on from them
+            stack.enter_context(steps.resumable(engine, output))
+        start = time.perf_counter()
+        write = _write_file if is_file else _write_group
+        written = do("score", write, job, model, dataset, job.output, engine)
+        record = {
+            "output": redact(job.output),
+            "model": redact(job.model),
+            "kind": model.kind,
+            "version": model.version,
+            "model_digest": model.digest,
+            "data": redact(source.data),
+            "fingerprint": dataset.fingerprint(),
+            "data_version": dataset.version,
+            "interval": job.interval,
+            **written,
+            "seconds": round(time.perf_counter() - start, 3),
+        }
+        return Predicted(model, record)
+
+
+def _write_file(
+    job: specs.Predict, model: ScoringModel, dataset: datasets.ZarrDataset, url: str, engine: protocol.Engine
+) -> Summary:
+    """Write a table, and return as `_write_group`."""
+    # Blocks are written in any order, which a file does not allow: a table is made from a hidden group.
+    place = output_places.hidden_beside(locations.parse_location(url), "rows")
+    try:
+        written = _write_group(job, model, dataset, place.url, engine)
+        ids = [] if ids_of(dataset) is None else [ID]
+        tables.write_file(url, place.url, [*ids, *written["arrays"]], columns=_columns_of(model))
+    finally:
+        output_places.discard(place)
+    return written
+
+
+def _write_group(
+    job: specs.Predict,
+    scoring: ScoringModel,
+    dataset: datasets.ZarrDataset,
+    url: str,
+    engine: protocol.Engine,
+) -> Summary:
+    """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
+    model: Any = scoring.model
+    first, overwrite = "labels", job.overwrite
+    if scoring.kind == "regression":
+        first = "predictions"
+        n_samples = prediction.predict(
+            dataset,
+            model,
+            url,
+            engine=engine,
+            std=job.std,
+            coverage=job.interval,
+            column_names=model.card.get("target_names"),
+            overwrite=overwrite,
+        )
+    elif scoring.kind == "classifier":
+        n_samples = class_prediction.predict(
+            dataset, model, url, engine=engine, probabilities=job.probabilities, overwrite=overwrite
+        )
+    else:
+        n_samples = kmeans_labels.write_labels(
+            dataset, model, url, engine=engine, distances=job.distances, overwrite=overwrite
+        )
+    extra = [array for name in wanted_of(job) for array in _EXTRAS[name][2]]
+    return {"arrays": [first, *extra], "n_samples": n_samples}
+
+
+def _columns_of(scoring: ScoringModel) -> list[str] | None:
+    """Return the names of a model's targets or classes; None if it has none."""
+    model: Any = scoring.model
+    if scoring.kind == "classifier":
+        return [str(label) for label in class_prediction.read_classes(model).tolist()]
+    names: list[str] | None = model.card.get("target_names")
+    return names
+
+
+def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judged]:
+    """Measure a model's errors in one pass, on a dataset or on a table that the model's recipe reads.
+
+    Rows of a table that miss a value are dropped, and the log says how many.
+
+    Returns the model and its errors: for a regression `Errors`, with `std` `Calibration`; for a classifier
+      `Confusion`; for clusters `Contingency`.
+    Raises InvalidParameterError if `std` is asked of a model without standard deviations, or workers on other
+      machines are to read a table; DataError if the data do not fit the model, or have no targets or labels.
+    """
+    model, source = open_model(job.model), job.source
+    check_wanted(job, model)
+    found: Any = model.model
+    with ExitStack() as stack:
+        url, names = source.data, source.names()
+        if tables.is_table(url):
+            if do.elsewhere:
+                raise InvalidParameterError(
+                    f"`data` is {redact(url)}, a table, which this process turns into a temporary dataset: "
+                    "workers on other machines do not see it. Ingest the table first to where they can read "
+                    "it, or leave out `scheduler`"
+                )
+            url = _make_judged_rows(stack, source, model, do.observer)
+            names = {"y": "y", "sample_weight": None if source.sample_weight is None else "sample_weight"}
+        targets = names["y"]
+        dataset = open_rows(url, model, {**names, "y": targets if model.kind == "regression" else None})
+        if model.kind == "regression" and dataset.n_targets < 1:
+            raise DataError(
+                f"{redact(source.data)} has no targets to compare with; name their array with `y`"
+            )
+        known = None if model.kind == "regression" else column_of(dataset, targets)
+        engine = stack.enter_context(do.open_engine(dataset.n_samples))
+        if known is None:
+            return model, do("evaluate", prediction.evaluate, dataset, found, engine=engine, std=job.std)
+        if model.kind == "clusters":
+            return model, do("evaluate", kmeans_labels.evaluate, dataset, known, found, engine=engine)
+        rows = labelled.LabelledDataset(dataset, known, class_prediction.read_classes(found))
+        return model, do("evaluate", class_prediction.evaluate, rows, found, engine=engine)
+
+
+def _make_judged_rows(
+    stack: ExitStack,
+    source: options.SupervisedSource,
+    scoring: ScoringModel,
+    observer: writing.Progress | None,
+) -> str:
+    """Make a dataset with targets from a table, in a folder that is removed with the stack."""
+    card = scoring.model.card
+    columns = [source.y] if source.y != "y" else card.get("target_columns") or ["y"]
+    roles = Roles(columns[0] if len(columns) == 1 else columns, source.sample_weight, on_nan="drop")
+    folder = stack.enter_context(TemporaryDirectory(prefix="rff_dist-"))
+    staged = locations.parse_location(Path(folder) / "rows")
+    made = tables.table_rows(source, card, model=scoring.url, staged=staged, roles=roles, observer=observer)
+    return stack.enter_context(made)

@@ -1,0 +1,406 @@
+"""The job that updates a stored model: it publishes the next model, or keeps the current one.
+
+The arithmetic is in `living.update`. The steps: find the new rows → score them with the champion, the current
+model, which has not seen them → hold out rows → sum → test for drift → solve for the challenger → gate →
+publish it, or keep the champion and record the reason. Nothing is written before the last step, so a run that
+died is simply repeated.
+
+**Refused rows.** Nothing is published. The document `refused.json` beside the model records the range of the
+rows, a fingerprint and the reason. Later runs skip these rows, judge later ones on their own, and leave the
+refused ones out of the model's statistics. A backfill judges them again, from a given row on. Rows of a
+version that was rolled back count as refused too. A refused correction or deletion is recorded likewise, and
+each run judges it again. Every run tells which rows the model lacks, why, and how to get them back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from rff_dist.data import blocks
+from rff_dist.engines import protocol
+from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
+from rff_dist.features import nystrom
+from rff_dist.fitting.plan import Sums, check_plan
+from rff_dist.living import differences, new_rows
+from rff_dist.living.drift import Batch, Drift, Observed, check_level, judge_drift
+from rff_dist.living.gate import Gate, HeldOut, check_tolerance, hold_out, judge
+from rff_dist.living.update import (
+    accumulate_new_rows,
+    measure_gone_rows,
+    score_new_rows,
+    solve_update,
+)
+from rff_dist.models import versions
+from rff_dist.ridge import models
+from rff_dist.statistics import moments, ridge_statistics
+from rff_dist.storage import datasets, documents, loads, locations, output_places, records
+from rff_dist.text import human_bytes, redact
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import fields, specs, steps
+
+logger = logging.getLogger(__name__)
+
+_REFUSED = "refused.json"
+_KIND, _VERSION = "refused rows", 2
+
+
+# -- refused rows --------------------------------------------------------------------------------------
+
+
+def read_refusals(location: locations.Location) -> list[new_rows.Refusal]:
+    """Return the rows that updates kept out of the model at a location.
+
+    Raises IntegrityError if the document was damaged; StorageError if it cannot be read.
+    """
+    content = locations.read_bytes(locations.open_store(location, read_only=True), _REFUSED, where=location)
+    if content is None:
+        return []
+    document = documents.parse_document(
+        content, kind=_KIND, version=_VERSION, where=f"{_REFUSED} of {location}"
+    )
+    return [new_rows.Refusal(**one) for one in document["rows"]]
+
+
+def _write_refusals(location: locations.Location, refusals: Sequence[new_rows.Refusal]) -> None:
+    latest = {(one.start, one.stop): one for one in refusals}
+    rows = [asdict(latest[key]) for key in sorted(latest)]
+    content = documents.sign_document({"rows": rows}, kind=_KIND, version=_VERSION)
+    locations.write_bytes(locations.open_store(location, read_only=False), _REFUSED, content)
+
+
+def _forget_refusals(location: locations.Location, rows: new_rows.NewRows) -> None:
+    """Remove the refusals of rows that the model no longer lacks."""
+    refusals = read_refusals(location)
+    left = [
+        one
+        for one in refusals
+        if not one.is_change and any(a < one.stop and one.start < b for a, b in rows.left_out)
+    ]
+    if left != refusals:
+        _write_refusals(location, left)
+
+
+def find_lacking(location: locations.Location) -> list[new_rows.Refusal]:
+    """Return the rows that the model at a location lacks: refused ones, and those of versions rolled back.
+
+    Raises IntegrityError, StorageError as `read_refusals`.
+    """
+    refusals, registered = read_refusals(location), versions.RegisteredModel(location.url)
+    version = registered.current()
+    return refusals if version is None else refusals + _rolled_back(registered, version)
+
+
+def _rolled_back(registered: versions.RegisteredModel, current: versions.Version) -> list[new_rows.Refusal]:
+    """Return the rows that versions made from the current one had added, before they were rolled back."""
+    refusals: list[new_rows.Refusal] = []
+    family = {current.number}
+    for version in registered.left_versions():
+        if version.parent not in family:
+            continue
+        family.add(version.number)
+        facts = version.lineage
+        if "added" in facts:  # by an update
+            why, until = f"version {version.number} was rolled back", int(facts["n_seen"])
+            fingerprint, when = str(facts["prefix_fingerprint"]), version.created
+            data = facts.get("data_version")
+            refusals += [
+                new_rows.Refusal(a, b, until, fingerprint, why, when, data) for a, b in facts["added"]
+            ]
+    return refusals
+
+
+# -- the job -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """What an update found and decided.
+
+    `dataset`: the rows, as the update read them.
+    `champion`: the current model before.
+    `challenger`: the same model with the new rows; None if there is nothing new.
+    `record`: JSON values. Of the rows: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out`
+      rows, the reason for each of the latter in `left_out_because`, the `window` and its `first_row`, and the
+      `half_life`. `decision`: "published", "kept" or "nothing new", in a dry run "would be published" or
+      "would be kept"; `reason`; and of the model that is current now its `model`, version, digests and rows.
+      If anything is new also `held_out` (in words, and the champion's errors there), `statistics`,
+      `solution` and `gate`; if there are new rows, `progressive` (per target `rmse`, `mae`, `bias` and `r2`
+      of the champion on them, None for a constant target) and `drift`.
+    """
+
+    dataset: blocks.Dataset
+    champion: models.RidgeModel
+    challenger: models.RidgeModel | None
+    record: Summary
+
+
+def update(job: specs.Update, do: steps.Runner) -> Updated:
+    """Update a model with the rows that its data got since; see `update_from`.
+
+    Raises RFFDistError as `update_from`, or if the data cannot be read.
+    """
+    names = job.source.names()
+    dataset = datasets.open_dataset(job.source.data, **names)
+    test = None if job.test is None else datasets.open_dataset(job.test, **{**names, "version": None})
+    return update_from(job, dataset, do, test=test)
+
+
+def update_from(
+    job: specs.Update,
+    dataset: blocks.Dataset,
+    do: steps.Runner,
+    *,
+    test: blocks.Dataset | None = None,
+    force_removal: bool = False,
+) -> Updated:
+    """Update a model, or publish the next version of a registered one; no other run can write it meanwhile.
+
+    `dataset`: the data that it was trained on, perhaps with new rows.
+    `test`: rows to compare the models on; None holds out rows that the champion was trained on.
+    `force_removal`: whether rows that are gone go whatever that does to the error, if no new ones came.
+    Raises OutputBusyError if another run writes the model; StorageError if there is no ridge model;
+      FingerprintMismatchError if the data do not begin with the rows that it was trained on; PlanError if
+      memory does not suffice; DataError, with row and column, if a value cannot be used.
+    """
+    check_tolerance(job.tolerance)
+    check_level(job.drift_level)
+    if job.backfill is not None and job.backfill < 0:
+        raise InvalidParameterError(f"`backfill` is {job.backfill}; expected the number of a row, from 0")
+    location = locations.parse_location(job.model)
+    _check_kind(records.peek_record(location.url), location.url)  # before the lease is taken
+    with output_places.hold(location, holder=do.holder):
+        version = versions.RegisteredModel(location.url).current()
+        champion = _read_ridge(location.url if version is None else version.url)
+        refusals = find_lacking(location)
+        asked = fields.values_of(job, "backfill", "window", "half_life")
+        rows = do("find new rows", new_rows.find_new_rows, champion, dataset, refusals=refusals, **asked)
+        dataset, record = rows.read_once(dataset), _describe_rows(rows, refusals)
+        if rows.is_nothing:
+            record |= {"decision": "nothing new", "reason": _why_nothing(rows, record)}
+            return Updated(dataset, champion, None, record | _describe_model(location, champion, version))
+        with (
+            do.open_engine(dataset.n_samples) as engine,
+            # Published inside: the kept sums go when the model is there, not before.
+            nullcontext() if job.dry_run else steps.resumable(engine, location),
+        ):
+            batch = drift = None
+            if rows.n_samples:
+                _check_memory(champion, dataset, rows, engine)
+                batch = do("score", score_new_rows, champion, dataset, rows, engine=engine)
+                record["progressive"] = batch.errors.errors.to_dict()
+            held_out = do("hold out", hold_out, champion, dataset, rows, engine=engine, test=test)
+            record["held_out"] = {"held_out": held_out.words, **held_out.errors.errors.to_dict()}
+            start = time.perf_counter()
+            statistics, gone = do("sum", _sum_rows, champion, dataset, rows, engine)
+            record["statistics"] = _describe_sums(statistics, time.perf_counter() - start)
+            if batch is not None:  # an alarm is reported, but stops nothing
+                drift = do("drift", _test_drift, champion, batch, held_out, statistics, job.drift_level)
+                record["drift"] = drift.to_dict()
+            challenger = do(
+                "solve", solve_update, champion, dataset, rows, statistics=statistics, batch=batch, gone=gone
+            )
+            record["solution"] = _describe_solution(champion, challenger)
+            gate = do("gate", judge, challenger, held_out, tolerance=job.tolerance, engine=engine)
+            record["gate"] = _describe_gate(gate)
+            forced = job.force or (force_removal and not rows.n_samples)
+            reason = gate.reason + ("; it was forced" if forced and not gate.passed else "")
+            decision, current = "published" if gate.passed or forced else "kept", champion
+            if job.dry_run:
+                decision = f"would be {decision}"
+            elif decision == "kept":
+                do.once("publish", keep_champion, location, dataset, rows, reason)
+            else:
+                current = challenger.with_card(update=_describe_update(champion, rows, batch, drift, reason))
+                version = do.once(
+                    "publish", publish_update, location, version, current, dataset, rows, drift, reason
+                )
+        record |= {"decision": decision, "reason": reason, **_describe_model(location, current, version)}
+        return Updated(dataset, champion, challenger, record)
+
+
+def _read_ridge(url: str) -> models.RidgeModel:
+    record = records.read_record(url)
+    _check_kind(record, url)
+    model = models.model_from(record, url)
+    new_rows.check_updatable(model)
+    return model
+
+
+def _check_kind(record: records.Record, url: str) -> None:
+    if record.kind != models.KIND:
+        raise StatisticsError(
+            f"{redact(url)} holds a {record.kind!r}, which has no statistics to add rows to; expected a "
+            f"{models.KIND!r}. Train it anew on all rows"
+        )
+
+
+def _check_memory(
+    champion: models.RidgeModel, dataset: blocks.Dataset, rows: new_rows.NewRows, engine: protocol.Engine
+) -> None:
+    """Refuse an update that does not fit into memory, before its first pass."""
+    feature_map = champion.feature_map
+    kind = "nystrom" if isinstance(feature_map, nystrom.NystromFeatureMap) else "fourier"
+    sums = Sums(alpha=champion.card["alpha_given"], features=kind)
+    plan = check_plan(dataset, feature_map.n_components, sums, engine=engine)
+    # Beside a fit's: sums of the champion and of held-out rows. Those of fading weights are twice as large.
+    n_sums = 5 if rows.fading.halvings else 2
+    needed, limit = plan.client_bytes + n_sums * plan.statistics_bytes, plan.client_memory_limit
+    if limit is not None and needed > limit:
+        raise PlanError(
+            f"an update of n_components={feature_map.n_components:_} needs {human_bytes(needed)} in this "
+            f"process, which has {human_bytes(limit)}; give it more memory, or fit with fewer components"
+        )
+
+
+def _sum_rows(
+    champion: models.RidgeModel, dataset: blocks.Dataset, rows: new_rows.NewRows, engine: protocol.Engine
+) -> tuple[ridge_statistics.RidgeStatistics, moments.Moments | None]:
+    """Return the exact statistics of all rows, and the moments of those that are gone."""
+    statistics = accumulate_new_rows(champion, dataset, rows, engine=engine)
+    return statistics, measure_gone_rows(champion, dataset, rows, engine=engine)
+
+
+def _test_drift(
+    champion: models.RidgeModel,
+    batch: Batch,
+    held_out: HeldOut,
+    statistics: ridge_statistics.RidgeStatistics,
+    level: float,
+) -> Drift:
+    """Test whether the new rows follow the law of the old ones."""
+    assert champion.statistics is not None
+    held = Observed(champion.statistics, champion.columns, held_out.errors)
+    columns = moments.ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
+    return judge_drift(held, Observed(batch.statistics, columns, batch.errors), statistics, level=level)
+
+
+def keep_champion(
+    location: locations.Location, dataset: blocks.Dataset, rows: new_rows.NewRows, reason: str
+) -> None:
+    """Record that rows were refused."""
+    output_places.check_lease(location)
+    _write_refusals(location, [*read_refusals(location), *new_rows.refuse(dataset, rows, reason)])
+    logger.warning("%s is kept: %s", location, reason)
+
+
+def publish_update(
+    location: locations.Location,
+    champion: versions.Version | None,
+    challenger: models.RidgeModel,
+    dataset: blocks.Dataset,
+    rows: new_rows.NewRows,
+    drift: Drift | None,
+    reason: str,
+) -> versions.Version | None:
+    """Publish the challenger in the place of the champion, or as the next version after it.
+
+    Raises StorageError if it cannot be written; then the champion stays.
+    """
+    version = None
+    if champion is None:
+        models.write_model(challenger, location.url, overwrite=True)
+    else:
+        lineage: Summary = {
+            "added": [list(one) for one in rows.ranges],
+            "n_seen": rows.n_after,
+            **({} if rows.window == loads.ALL_ROWS else {"window": rows.window}),
+            **({"half_life": rows.fading.half_life} if rows.fading.halvings else {}),
+            "drifted": drift is not None and drift.drifted,
+        }
+        why = f"updated: {reason}"
+        version = steps.publish(challenger, location.url, data=dataset.url, reason=why, lineage=lineage)
+    _forget_refusals(location, rows)
+    return version
+
+
+# -- records -------------------------------------------------------------------------------------------
+
+
+def _describe_rows(rows: new_rows.NewRows, refusals: Sequence[new_rows.Refusal]) -> Summary:
+    return {
+        **fields.values_of(rows, "n_before", "n_after"),
+        "n_new": rows.n_samples,
+        "n_replaced": 0 if rows.came is None else rows.came.n_samples,
+        "n_gone": rows.n_gone,
+        "new": [list(one) for one in rows.ranges],
+        "left_out": [list(one) for one in rows.left_out],
+        "left_out_because": [_why_left_out(refusals, *one) for one in rows.left_out],
+        "window": rows.window,
+        "half_life": rows.fading.half_life,
+        "first_row": rows.start,
+    }
+
+
+def _why_left_out(refusals: Sequence[new_rows.Refusal], start: int, stop: int) -> str:
+    reasons = [one.reason for one in refusals if one.start < stop and start < one.stop and not one.is_change]
+    return "; ".join(dict.fromkeys(reasons)) or "refused by an update before"
+
+
+def _why_nothing(rows: new_rows.NewRows, record: Summary) -> str:
+    which = "rows of the data" if not rows.start else "rows that count"
+    which = which if rows.window == loads.ALL_ROWS else f"rows of the window {rows.window}"
+    reason = f"the model holds all {rows.n_after - rows.start:,} {which}"
+    if rows.left_out:
+        left_out = zip(rows.left_out, record["left_out_because"], strict=True)
+        why = "; ".join(f"rows {a:,} to {b - 1:,}: {because}" for (a, b), because in left_out)
+        first = rows.left_out[0][0]
+        reason += (
+            f", but {differences.count_rows(rows.left_out):,} ({why}). `backfill`={first} has "
+            f"them judged again"
+        )
+    return reason
+
+
+def _describe_sums(statistics: ridge_statistics.RidgeStatistics, seconds: float) -> Summary:
+    return {"digest": statistics.digest(), "n_samples": statistics.n_samples, "seconds": round(seconds, 3)}
+
+
+def _describe_solution(champion: models.RidgeModel, challenger: models.RidgeModel) -> Summary:
+    status = challenger.card["solver"]
+    return {
+        "alpha_before": champion.plain_alpha,
+        "alpha": challenger.plain_alpha,
+        **{name: status[name] for name in ("status", "causes", "remedies")},
+    }
+
+
+def _describe_gate(gate: Gate) -> Summary:
+    ratios = fields.values_of(gate, "ratio", "at_least")
+    # JSON has no infinity.
+    return {**asdict(gate), **{name: one if np.isfinite(one) else None for name, one in ratios.items()}}
+
+
+def _describe_update(
+    champion: models.RidgeModel, rows: new_rows.NewRows, batch: Batch | None, drift: Drift | None, reason: str
+) -> Summary:
+    """Return the facts about an update that the new model's card keeps."""
+    found: Summary = {
+        "added": [list(one) for one in rows.ranges],
+        "n_replaced": 0 if rows.came is None else rows.came.n_samples,
+        "n_gone": rows.n_gone,
+        "parent_digest": champion.digest(),
+        "gate": reason,
+    }
+    if batch is not None and drift is not None:
+        found["progressive"] = batch.errors.errors.to_dict()
+        found["drift"] = {"drifted": drift.drifted, "parts": drift.parts, "p_values": dict(drift.p_values)}
+    return found
+
+
+def _describe_model(
+    location: locations.Location, model: models.RidgeModel, version: versions.Version | None
+) -> Summary:
+    assert model.statistics is not None
+    return {
+        "model": redact(location.url),
+        "version": None if version is None else version.number,
+        "digest": model.digest(),
+        "statistics_digest": model.statistics.digest(),
+        "n_samples": model.statistics.n_samples,
+    }

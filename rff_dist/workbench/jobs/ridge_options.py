@@ -1,0 +1,230 @@
+"""Options of a regression or a classifier: the penalty, the folds that choose it, and the classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.workbench.jobs import fields, options
+
+if TYPE_CHECKING:
+    from rff_dist.data import folding
+
+DEFAULT_FOLDS = 5
+
+_ALPHA = (
+    "Penalty alpha of ‖y − Zw‖² + alpha·‖w‖²: a number, several for cross-validation to choose from, or the "
+    "name of a criterion. "
+)
+
+
+@fields.group
+class PenaltyOptions:
+    """The penalty of a regression, and its intercept."""
+
+    panel: ClassVar[str] = "Regression"
+
+    alpha: (
+        Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | options.NonNegative | options.Positives
+    ) = fields.option(
+        _ALPHA + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that. "
+        "gcv: generalised cross-validation. evidence: the marginal likelihood. press: the least "
+        "leave-one-out error, by another pass. auto: cv, or press if memory does not hold the sums of the "
+        "folds; up to 500 rows, the largest alpha within one standard error of the least leave-one-out "
+        "error.",
+        "auto",
+        unit="auto|A|A1,A2,…",
+    )
+    select: str | None = fields.option(
+        "Criterion that chooses alpha: one of the names of `alpha`, other than auto.", None, face="command"
+    )
+    alphas: options.Positives | None = fields.option(
+        "Values that a criterion chooses alpha from. LOW:HIGH:N: N values in equal ratios. By default the "
+        "whole range.",
+        None,
+        unit="LOW:HIGH:N|A1,A2,…",
+    )
+    fit_intercept: bool = fields.option(
+        "Fit an intercept, which is the default; it is not penalised. `--no-intercept` fits none.",
+        True,
+        flag="--no-intercept",
+        given=(False,),
+    )
+    alpha_per_target: bool | Literal["auto"] = fields.option(
+        "Alpha of several targets. auto, the default: one for all, except for targets whose error falls "
+        "with an alpha of their own. true: one for each target. false (`--one-alpha`): one for all.",
+        "auto",
+        flag="--one-alpha",
+        given=(False,),
+    )
+
+    def __post_init__(self) -> None:
+        if self.select is not None:
+            self._check_select(self.select)
+        if self.alphas is not None and not isinstance(self.alpha, str):
+            raise InvalidParameterError(
+                f"`alphas` are values to choose alpha from, but `alpha` is {self.alpha}; leave one of them "
+                "out"
+            )
+
+    def _check_select(self, select: str) -> None:
+        from rff_dist.fitting.options import ALPHA_NAMES
+
+        names = [name for name in ALPHA_NAMES if name != "auto"]
+        if select not in names:
+            raise InvalidParameterError(f"`select` is {select!r}; expected one of {', '.join(names)}")
+        if self.alpha not in ("auto", "cv"):
+            raise InvalidParameterError(
+                f"`select` is {select!r}, which chooses alpha, but `alpha` gives it; leave one of them out "
+                "(`alphas` has values to choose from)"
+            )
+
+    @property
+    def chosen(self) -> Any:
+        """The penalty, or the criterion that chooses it."""
+        return self.alpha if self.select is None else self.select
+
+
+@fields.group
+class SolverOptions:
+    """How the coefficients of a regression are computed."""
+
+    panel: ClassVar[str] = "Regression"
+
+    solver: Literal["auto", "direct", "pcg"] = fields.option(
+        "Solver. direct: sum up Z'Z and factorise it. pcg: conjugate gradients, in passes that never make "
+        "Z'Z; the model has no sums. auto: pcg for one given `alpha` if memory does not hold Z'Z or it costs "
+        "far more, else direct.",
+        "auto",
+        unit="auto|direct|pcg",
+    )
+
+
+@fields.group
+class TrainPenalty(PenaltyOptions):
+    """The penalty of a regression, and its intervals."""
+
+    conformal: bool | Literal["normalized"] = fields.option(
+        "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized "
+        "(`--normalized`): their width follows the residuals near each row. Uses 5 folds unless `folds` "
+        "says otherwise.",
+        False,
+        flags=("--conformal", "--normalized"),
+        given=(True, "normalized"),
+    )
+
+
+@fields.group
+class TunePenalty(PenaltyOptions):
+    """The penalty of candidates that cross-validation compares."""
+
+    alpha: Literal["cv", "cv-1se"] | options.Positive | options.Positives = fields.option(
+        _ALPHA + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that.",
+        "cv",
+        face="form",
+    )
+    select: str | None = fields.option(
+        "Criterion that chooses alpha. cv (the default): the least k-fold error. cv-1se: the largest alpha "
+        "within one standard error of that.",
+        None,
+        unit="cv|cv-1se",
+        face="command",
+    )
+
+    def _check_select(self, select: str) -> None:
+        if select not in ("cv", "cv-1se"):
+            raise InvalidParameterError(f"`select` is {select!r}; expected cv or cv-1se")
+
+
+@fields.group
+class FoldOptions:
+    """The folds of cross-validation."""
+
+    panel: ClassVar[str] = "Regression"
+
+    folds: options.FoldCount | None = fields.option(
+        "Number of folds of cross-validation, which share one pass. By default 5, or fewer if memory does "
+        "not hold their sums.",
+        None,
+        alias="n_folds",
+    )
+    group_by: str | None = fields.option(
+        "Name of an array of groups, such as patient, site or day. Rows of one group are in one fold. By "
+        "default there are no groups.",
+        None,
+        alias="groups",
+    )
+    time: bool = fields.option(
+        "Take the rows as ordered by time: each fold is predicted from those before it.", False
+    )
+
+    def __post_init__(self) -> None:
+        if self.group_by is not None and self.time:
+            raise InvalidParameterError(
+                "`group_by` and `time` were both given, but folds are either of groups or of time; leave one "
+                "out"
+            )
+
+    @property
+    def cv(self) -> int | folding.Folds | None:
+        """The folds, or their number; None lets memory decide it."""
+        from rff_dist.data.folding import GroupFolds, TimeFolds
+
+        n_folds = self.folds or DEFAULT_FOLDS
+        if self.group_by is not None:
+            return GroupFolds(n_folds)
+        return TimeFolds(n_folds) if self.time else self.folds
+
+    def check(self, alpha: Any, n_components: Any) -> None:
+        """Check that alpha is chosen by cross-validation where folds or several D ask for it."""
+        from rff_dist.fitting.options import CV_NAMES
+
+        if not isinstance(alpha, str) or alpha in CV_NAMES:
+            return
+        for name in ("folds", "group_by", "time"):
+            if getattr(self, name):
+                raise InvalidParameterError(
+                    f"`{name}` needs k-fold cross-validation, `alpha` by cv or cv-1se, not {alpha}; leave "
+                    "one of them out"
+                )
+        if isinstance(n_components, list):
+            raise InvalidParameterError(
+                f"`n_components` is {n_components}, from which cross-validation chooses, not by {alpha}; "
+                "give one number, or choose `alpha` by cv"
+            )
+
+
+@fields.group
+class Classes:
+    """A classifier instead of a regression."""
+
+    panel: ClassVar[str] = "Classification"
+
+    classify: bool = fields.option(
+        "Train a classifier: y holds labels, which are text or whole numbers.", False
+    )
+    loss: Literal["squared", "logistic", "squared_hinge"] | None = fields.option(
+        "Loss of a classifier. squared (the default): ridge regression on targets -1 and +1, in one pass. "
+        "logistic, and squared_hinge (a kernel support vector machine, without probabilities): 10 to 30 "
+        "cheap passes more.",
+        None,
+    )
+    class_weight: Literal["balanced"] | None = fields.option(
+        "Weights of a classifier's classes. balanced: all classes weigh the same. By default a class weighs "
+        "as much as its rows.",
+        None,
+        unit="balanced",
+    )
+
+    def __post_init__(self) -> None:
+        from rff_dist.classify.fit import check_loss
+
+        for name in ("loss", "class_weight"):
+            if getattr(self, name) is not None and not self.classify:
+                raise InvalidParameterError(
+                    f"`{name}` is for classifiers only; add classify=True, or leave it out"
+                )
+        if self.class_weight not in (None, "balanced"):
+            raise InvalidParameterError(f"`class_weight` is {self.class_weight!r}; expected balanced")
+        if self.loss is not None:
+            check_loss(self.loss)

@@ -1,0 +1,556 @@
+"""The specs of all jobs: frozen groups of the options that a job takes, checked together once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.workbench.jobs import fields
+from rff_dist.workbench.jobs.options import (
+    ClusterFeatures,
+    Count,
+    Destination,
+    Impute,
+    Lloyd,
+    Names,
+    NonNegative,
+    Probability,
+    RowNumber,
+    Seed,
+    Share,
+    Source,
+    SupervisedSource,
+    TableEncoding,
+    TrainFeatures,
+    TrainingSource,
+    TuneFeatures,
+    WeightedSource,
+    holdout_by_option,
+    impute_option,
+    version_option,
+)
+from rff_dist.workbench.jobs.ridge_options import (
+    Classes,
+    FoldOptions,
+    PenaltyOptions,
+    SolverOptions,
+    TrainPenalty,
+    TunePenalty,
+)
+
+if TYPE_CHECKING:
+    from rff_dist.fitting.options import RidgeOptions
+    from rff_dist.workbench.jobs import fits
+
+_MODEL = (
+    "Path or URL of a model: a regression, a classifier or clusters. A registered model is used in its "
+    "current version."
+)
+_TEST = "Path or URL of test data to evaluate the model on. By default cross-validation judges it."
+
+
+@fields.group
+class Train:
+    """Train a ridge regression or a classifier, choose what is left open, and publish the model."""
+
+    reason: ClassVar[str] = "fitted"
+
+    source: TrainingSource
+    destination: Destination
+    features: TrainFeatures
+    penalty: TrainPenalty
+    folds: FoldOptions
+    solving: SolverOptions
+    classes: Classes
+    test: str | None = fields.option(_TEST, None, unit="DATA")
+    statistics: bool = fields.option(
+        "Keep the exact sums in the model, which is the default. `--no-statistics` leaves them out, and the "
+        "model cannot be updated.",
+        True,
+        flag="--no-statistics",
+        given=(False,),
+    )
+
+    def __post_init__(self) -> None:
+        self.folds.check(self.penalty.chosen, self.features.n_components)
+        self.fit.check()
+
+    @property
+    def classify(self) -> bool:
+        """Whether `y` holds labels instead of targets."""
+        return self.classes.classify
+
+    def open_data(self) -> tuple[fits.JobData, fits.JobData | None]:
+        """Open the data to train on and the test data; see `open_supervised`."""
+        from rff_dist.workbench.jobs.fits import open_supervised
+
+        group_by, classify = self.folds.group_by, self.classify
+        return open_supervised(self.source, self.test, group_by=group_by, classify=classify)
+
+    @cached_property
+    def fit(self) -> fits.Fit:
+        """What to train, as the library takes it."""
+        from rff_dist.classify.predict import SQUARED
+        from rff_dist.workbench.jobs.fits import Fit
+
+        classes = self.classes
+        return Fit(
+            options=ridge_options(self.source, self.features, self.penalty, self.folds, self.solving),
+            loss=(classes.loss or SQUARED) if classes.classify else None,
+            class_weight=classes.class_weight,
+            candidates=self.features.candidates,
+        )
+
+
+@fields.group
+class Tune:
+    """Compare kernels, length scales, alphas and D by cross-validation, and publish the best model.
+
+    A name of `Train` with lists, whose defaults are those of a comparison.
+    """
+
+    reason: ClassVar[str] = "tuned"
+    statistics: ClassVar[bool] = True
+    classify: ClassVar[bool] = False
+
+    source: TrainingSource
+    destination: Destination
+    features: TuneFeatures
+    penalty: TunePenalty
+    folds: FoldOptions
+    test: str | None = fields.option(_TEST, None, unit="DATA")
+
+    def __post_init__(self) -> None:
+        self.fit.check()
+
+    def open_data(self) -> tuple[fits.JobData, fits.JobData | None]:
+        """Open the data to train on and the test data; see `open_supervised`."""
+        from rff_dist.workbench.jobs.fits import open_supervised
+
+        group_by, classify = self.folds.group_by, self.classify
+        return open_supervised(self.source, self.test, group_by=group_by, classify=classify)
+
+    @cached_property
+    def fit(self) -> fits.Fit:
+        """What to compare, as the library takes it."""
+        from rff_dist.workbench.jobs.fits import Fit
+
+        options = ridge_options(self.source, self.features, self.penalty, self.folds)
+        return Fit(options=options, candidates=self.features.candidates)
+
+
+def ridge_options(
+    source: TrainingSource,
+    features: TrainFeatures | TuneFeatures,
+    penalty: PenaltyOptions,
+    folds: FoldOptions,
+    solving: SolverOptions | None = None,
+) -> RidgeOptions:
+    """Return the options of a regression as the library takes them."""
+    from rff_dist.fitting.options import RidgeOptions
+
+    given: dict[str, Any] = {}
+    if isinstance(features, TrainFeatures):
+        given = {"kernel": features.given_kernel, "length_scale": features.scale}
+    if isinstance(penalty, TrainPenalty):
+        given["conformal"] = penalty.conformal
+    if solving is not None:
+        given["solver"] = solving.solver
+    return RidgeOptions(
+        features=features.kind,
+        alpha=penalty.chosen,
+        cv=folds.cv,
+        sample_weight_kind=source.sample_weight_kind,
+        **fields.values_of(features, "n_components", "design", "map", "precision", "standardize", "seed"),
+        **fields.values_of(penalty, "alphas", "fit_intercept", "alpha_per_target"),
+        **given,
+    )
+
+
+@fields.group
+class Clustering:
+    """Cluster rows by k-means in features, write their labels, and publish the centres."""
+
+    source: WeightedSource
+    output: str = fields.option(
+        "Path or URL where the labels are written: a Zarr group, with the array 'labels'.",
+        argument=True,
+        unit="OUT",
+        writes=True,
+    )
+    model: str | None = fields.option(
+        "Path or URL where the centres are published. Other rows can then be labelled later. By default they "
+        "are not kept.",
+        None,
+        unit="MODEL",
+        writes=True,
+    )
+    overwrite: bool = fields.option("Replace what is there, at the end of the job.", False)
+    register: bool = fields.option(
+        "Publish the centres as the next version of a registered model, whose folder `model` then is, such "
+        "as models/NAME. Versions are never replaced.",
+        False,
+    )
+    lloyd: Lloyd
+    labels: str | None = fields.option(
+        "Name of an array of known labels to compare the clusters with, by the adjusted Rand index and "
+        "mutual information.",
+        None,
+    )
+    distances: bool = fields.option("Write each row's distances to all centres too, as 'distances'.", False)
+    features: ClusterFeatures
+
+    def __post_init__(self) -> None:
+        if self.register and self.model is None:
+            raise InvalidParameterError("`register` is given, but it needs a model to publish; give `model`")
+
+
+@fields.group
+class Predict:
+    """Write a model's predictions or labels of every row of a dataset or a table, to Zarr, Parquet or CSV."""
+
+    model: str = fields.option(_MODEL, argument=True, unit="MODEL")
+    source: Source
+    output: str = fields.option(
+        "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'. A name that ends "
+        "in .parquet, .csv or .csv.gz writes a table. A stopped job goes on when it is repeated; from tables "
+        "and into object stores it begins again.",
+        argument=True,
+        unit="OUT",
+        writes=True,
+    )
+    std: bool = fields.option(
+        "Write standard deviations too, as 'standard_deviations', at the cost of a Cholesky factorisation. "
+        "For a regression.",
+        False,
+    )
+    interval: Probability | None = fields.option(
+        "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower' and 'upper': from "
+        "cross-validated residuals if the model was fitted with `conformal`, else from the normal law. For a "
+        "regression.",
+        None,
+        unit="C",
+        alias="coverage",
+    )
+    probabilities: bool = fields.option(
+        "Write the probabilities of all classes too, as 'probabilities'. For a classifier.", False
+    )
+    distances: bool = fields.option(
+        "Write the distances to all centres too, as 'distances'. For clusters.", False
+    )
+    overwrite: bool = fields.option("Replace an output that is there.", False)
+
+
+@fields.group
+class Evaluate:
+    """Measure a model's errors on a dataset: per target, per class, or clusters against labels."""
+
+    model: str = fields.option(_MODEL, argument=True, unit="MODEL")
+    source: SupervisedSource
+    std: bool = fields.option(
+        "Judge the standard deviations too, by NLPD and how often intervals cover. For a regression.", False
+    )
+
+
+@fields.group
+class Update:
+    """Add the rows that were appended since a model was trained, exactly, unless that makes it worse."""
+
+    model: str = fields.option(
+        "Path or URL of a model with its statistics, which is replaced, or of a registered model, "
+        "models/NAME, whose next version is published.",
+        argument=True,
+        unit="MODEL",
+    )
+    source: SupervisedSource
+    test: str | None = fields.option(
+        "Path or URL of test data for the comparison of the champion, the current model, with the "
+        "challenger, the updated one. By default the newest rows of the champion are held out of both.",
+        None,
+        unit="DATA",
+    )
+    tolerance: NonNegative = fields.option(
+        "Largest rise of a target's mean squared error on those rows, as a share of that error; "
+        "chance is allowed for. Beyond it the champion is kept and the new rows are refused.",
+        0.05,
+        unit="SHARE",
+    )
+    drift_level: Probability = fields.option(
+        "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P", alias="level"
+    )
+    backfill: RowNumber | None = fields.option(
+        "Number of the first row from which refused rows are judged again. By default they are passed over.",
+        None,
+        unit="ROW",
+    )
+    window: str | None = fields.option(
+        "Rows of versioned data that the model holds. 12: those of the last 12 loads. 30d: those of the last "
+        "30 days before the newest load. all: every row. By default as before.",
+        None,
+        unit="12|30d|all",
+    )
+    half_life: str | None = fields.option(
+        "Time in which the weight of rows of versioned data halves. 12: spans of 12 loads. 30d: spans of 30 "
+        "days, by when rows were loaded. none: weights do not fade. By default as before.",
+        None,
+        unit="12|30d|none",
+    )
+    force: bool = fields.option("Publish the challenger even if it is worse than `tolerance` allows.", False)
+    dry_run: bool = fields.option("Only say what would be done, and write nothing.", False)
+
+    def __post_init__(self) -> None:
+        if self.window is not None or self.half_life is not None:
+            from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, HalfLife, Window
+
+            Window.parse(ALL_ROWS if self.window is None else self.window)
+            HalfLife.parse(NO_HALF_LIFE if self.half_life is None else self.half_life)
+
+
+@fields.group
+class Forget:
+    """Delete rows of a versioned dataset, take them out of models, and remove the earlier versions."""
+
+    data: str = fields.option("Path or URL of a versioned dataset.", argument=True, unit="DATA")
+    rows: str = fields.option(
+        "Path of a file with the numbers of the rows, from 0, or their ids.", unit="FILE"
+    )
+    id: bool = fields.option("The file has ids of rows, in a column 'id'.", False)
+    models: list[str] = fields.option(
+        "Path or URL of a regression, or a registered model, that was trained on the data. May be repeated.",
+        [],
+        flag="--model",
+    )
+    days: NonNegative = fields.option(
+        "Number of days for which earlier versions stay readable, and hold the rows.", 0.0, unit="DAYS"
+    )
+    tags: bool = fields.option("Remove tagged versions too.", False)
+    keep_order: bool = fields.option(
+        "Keep the order of the rows: later ones move up. By default the last rows fill the gaps, which "
+        "changes fewer chunks.",
+        False,
+    )
+    message: str | None = fields.option("Reason, which is kept with the version.", None, unit="TEXT")
+
+
+@fields.group
+class Refit:
+    """Train on other rows with the features, offsets, grids and choice of alpha of a given model."""
+
+    like: str = fields.option(
+        "Path or URL of a regression with its statistics, or of a registered model, to train alike.",
+        argument=True,
+        unit="MODEL",
+    )
+    source: SupervisedSource
+    destination: Destination
+
+
+@fields.group
+class MergeOutput:
+    """Where a merged model is published."""
+
+    model: str = fields.option(
+        "Path or URL where the model is published.", flag="--output", unit="MODEL", writes=True
+    )
+    overwrite: bool = fields.option("Replace what is there.", False)
+    register: bool = fields.option(
+        "Publish the model as the next version of a registered model, whose folder is then given as the "
+        "path, such as models/NAME.",
+        False,
+    )
+
+
+@fields.group
+class Merge:
+    """Merge models of one spec that were trained apart, on different rows, into one model."""
+
+    models: list[str] = fields.option(
+        "Paths or URLs of regressions with their statistics. The first one says how alpha is chosen.",
+        argument=True,
+        unit="MODEL …",
+    )
+    destination: MergeOutput
+
+
+@fields.group
+class Ingest:
+    """Turn files or a query into a dataset, or append their rows to one."""
+
+    sources: list[str] = fields.option(
+        "Files, patterns such as incoming/*.parquet, folders of Parquet files, or Zarr groups of columns, on "
+        "disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, "
+        ".feather, .npy and .npz. Arrays of one axis, such as y.npy beside X.npy, are columns. Rows are "
+        "appended only from files that were not ingested before.",
+        [],
+        argument=True,
+        unit="SOURCE",
+    )
+    data: str = fields.option(
+        "Path or URL of the dataset to write, or to append rows to.", argument=True, unit="OUT", writes=True
+    )
+    targets: Names | None = fields.option(
+        "Columns to predict. A dataset that rows are appended to knows its own columns by name.",
+        None,
+        flag="--target",
+        alias="target",
+    )
+    weight: str | None = fields.option("Column of sample weights.", None)
+    groups: str | None = fields.option("Column of groups. Rows of one group are held out together.", None)
+    columns: Names | None = fields.option(
+        "Columns of X, in this order. By default all columns without another role.", None, unit="A,B,…"
+    )
+    drop: Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
+    id: str | None = fields.option(
+        "Column of ids of the rows, integers or text, which are written beside predictions.", None
+    )
+    encoding_of: TableEncoding
+    holdout: Share | None = fields.option(
+        "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr beside "
+        "data.zarr. Rows of one group stay together.",
+        None,
+        unit="10%",
+        face="command",
+    )
+    holdout_by: str | None = holdout_by_option(face="command")
+    append: bool = fields.option(
+        "Append the rows of new files to the dataset if it is there, else create it.", False, face="command"
+    )
+    sql: str | None = fields.option(
+        "Query whose rows are ingested instead of files: its text, or env:NAME or file:PATH where to read "
+        "it, since other users of the machine can see options. :n_ingested in it stands for the number of "
+        "its rows that the dataset has already: SELECT … ORDER BY id LIMIT 1000000 OFFSET :n_ingested.",
+        None,
+        unit="QUERY",
+    )
+    connection: str | None = fields.option(
+        "URL of the database, as SQLAlchemy writes it, or env:NAME or file:PATH where to read it. By default "
+        "RFF_DIST_SQL in the environment.",
+        None,
+        unit="URL",
+        face="command",
+    )
+    dtype: Literal["float32", "float64"] | None = fields.option(
+        "Type of X's numbers. By default the smaller one that keeps all digits.", None, unit="float32|float64"
+    )
+    on_nan: Literal["error", "drop"] = fields.option(
+        "Effect of a row with a missing or infinite value. error: it stops the job. drop: it is left out.",
+        "error",
+        unit="error|drop",
+    )
+    chunk_rows: Count | None = fields.option(
+        "Number of rows of a chunk, in a new dataset. By default chosen by size.", None, unit="ROWS"
+    )
+    overwrite: bool = fields.option("Replace a dataset that is there.", False, face="command")
+    plain: bool = fields.option(
+        "Create the dataset as plain Zarr, which every program for Zarr can read. It keeps no versions, and "
+        "rows cannot be appended later.",
+        False,
+        face="command",
+    )
+    message: str | None = fields.option(
+        "Reason, which is kept with the version of the dataset.", None, unit="TEXT", face="command"
+    )
+
+    def __post_init__(self) -> None:
+        if bool(self.sources) == (self.sql is not None):
+            both, alone = ", ".join(self.sources[:3]), f"{self.data} alone"
+            wanted = "files or a query" if both else "files and, last, the dataset"
+            raise InvalidParameterError(
+                f"{both or alone}: expected {wanted}; give either `sources`, files, or `sql`, a query"
+            )
+        if self.append and self.overwrite:
+            raise InvalidParameterError(
+                "`overwrite` is given, but rows are appended to what is there; leave it out"
+            )
+        if self.append and self.holdout is not None:
+            raise InvalidParameterError(
+                "`holdout` is given, but rows are appended to what is there; leave it out, and ingest rows "
+                "for a test into a dataset of their own"
+            )
+        if self.holdout_by is not None and self.holdout is None:
+            raise InvalidParameterError(
+                f"`holdout_by` is {self.holdout_by!r}, but no rows are held out; give a share as `holdout` "
+                "too, or leave it out"
+            )
+
+
+@fields.group
+class Split:
+    """Split a dataset into one to train on and one to test on, beside it."""
+
+    data: str = fields.option(
+        "Path or URL of the rows: a Zarr group. data.zarr is split into data-train.zarr and data-test.zarr.",
+        argument=True,
+        unit="DATA",
+    )
+    version: str | None = version_option()
+    share: Share = fields.option(
+        "Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout"
+    )
+    by: Literal["random", "group", "time"] = fields.option(
+        "Choice of the rows to test on. random: by a hash of their ids or numbers. group: by a hash of their "
+        "groups, which stay together. time: the last rows.",
+        "random",
+        unit="random|group|time",
+    )
+    groups: str = fields.option("Name of the array of groups.", "groups")
+    time: str | None = fields.option(
+        "Name of the column of X that holds the time. By default the rows are in the order of time.", None
+    )
+    seed: Seed = fields.option("Seed of the choice of rows.", 0)
+    overwrite: bool = fields.option("Replace datasets that are there.", False)
+
+    def __post_init__(self) -> None:
+        if self.time is not None and self.by != "time":
+            raise InvalidParameterError(
+                f"`time` is {self.time!r}, but rows are split by {self.by}; give by='time' too, or leave it "
+                "out"
+            )
+
+
+@fields.group
+class AutoEncoding(TableEncoding):
+    """How tables are read and become numbers; by default medians replace missing values."""
+
+    impute: Impute = impute_option("median")
+
+
+@fields.group
+class Auto:
+    """Turn a table into a registered model, tested on rows that it was not trained on."""
+
+    sources: list[str] = fields.option(
+        "Table to learn from: files, patterns or folders, as for ingest.", argument=True, unit="TABLE"
+    )
+    target: str = fields.option("Column to predict.")
+    into: str | None = fields.option(
+        "Folder for data and model. By default it is named after the table.", None, unit="FOLDER", writes=True
+    )
+    task: Literal["auto", "regression", "classification"] = fields.option(
+        "Kind of model. auto: classification if the target is text, boolean or has two whole values, else "
+        "regression.",
+        "auto",
+    )
+    holdout: Share = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
+    holdout_by: str | None = holdout_by_option()
+    groups: str | None = fields.option(
+        "Column of groups. Rows of one group stay together in a fold and, without `holdout_by`, in a part.",
+        None,
+    )
+    weight: str | None = fields.option("Column of sample weights.", None)
+    id: str | None = fields.option("Column of ids of the rows.", None)
+    drop: Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
+    encoding_of: AutoEncoding
+    n_components: Literal["auto"] | Count = fields.option(
+        "Number of features, D. auto: by the number of rows and the memory.",
+        "auto",
+        flag="--components",
+        unit="auto|D",
+    )
+    seed: Seed = fields.option("Seed of all random numbers.", 0)
+    overwrite: bool = fields.option(
+        "Replace data of other files. What an earlier run ingested from the same files is used again, or "
+        "ingested again if options differ. The model becomes the next version in any case.",
+        False,
+    )

@@ -1,0 +1,166 @@
+"""The job that cuts a dataset into one to train on and one to test on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.recipes import recipes, tables
+from rff_dist.storage import (
+    appending,
+    columns,
+    datasets,
+    generations,
+    groups,
+    locations,
+    output_places,
+    writing,
+)
+from rff_dist.text import redact
+from rff_dist.workbench.jobs import ingest, specs
+from rff_dist.workbench.tables.ingest import PARTS
+from rff_dist.workbench.tables.rows import Holdout
+
+_log = logging.getLogger(__name__)
+_ROWS = 2**16
+
+type _IsTest = Callable[[Mapping[str, np.ndarray], int], np.ndarray]
+type _Read = Callable[[list[str]], Iterator[dict[str, np.ndarray]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The two datasets that a dataset was split into."""
+
+    train: str
+    n_train: int
+    test: str
+    n_test: int
+
+
+def split(job: specs.Split) -> Parts:
+    """Write each row of a dataset to one of two datasets.
+
+    Raises StorageError if there is no dataset; OutputExistsError if an output is there and `overwrite` is
+      False; InvalidParameterError if there are no such groups or columns; DataError if a part has no row.
+    """
+    urls = {False: ingest.part_url(job.data, "train"), True: ingest.part_url(job.data, "test")}
+    source = locations.parse_location(job.data)
+    for url in urls.values():
+        output_places.check_output(
+            locations.parse_location(url),
+            overwrite=job.overwrite,
+            inputs=[source],
+            marker=locations.DATASET_FILES,
+        )
+    # Both parts are made from one version, whatever is committed meanwhile.
+    version = groups.find_group(job.data, job.version).version
+    attributes, stored = datasets.list_arrays(job.data, version)
+    arrays = {one.name: one for one in stored if one.name in appending.ROLES}
+    if "X" not in arrays:
+        raise StorageError(f"{redact(job.data)} has no array 'X'; expected a dataset")
+    _warn(job, attributes, [one for one in stored if one.name not in appending.ROLES], arrays)
+    read = partial(datasets.read_arrays, job.data, n_rows=_ROWS, version=version)
+    is_test = _rule(job, attributes, arrays, read)
+    # All attributes but what holds of the whole dataset only: its manifest, and the files it was made from.
+    kept = {
+        key: value
+        for key, value in attributes.items()
+        if key not in (generations.MANIFEST, appending.SOURCES, PARTS)
+    }
+    names = kept.pop("feature_names", None), kept.pop("target_names", None)
+    lengths = {}
+    for wanted in (True, False):
+        written = writing.write_batches(
+            locations.parse_location(urls[wanted]),
+            _rows(job.data, read(list(arrays)), is_test, wanted),
+            n_samples=None,
+            names=names,
+            attributes=kept,
+            how=writing.Writing(overwrite=job.overwrite, versioned=version is not None),
+            inputs=[source],
+        )
+        lengths[wanted] = written.n_samples
+    return Parts(urls[False], lengths[False], urls[True], lengths[True])
+
+
+def _warn(
+    job: specs.Split,
+    attributes: Mapping[str, Any],
+    others: list[datasets.StoredArray],
+    arrays: Mapping[str, datasets.StoredArray],
+) -> None:
+    n_samples = arrays["X"].header.shape[0]
+    left = [one.name for one in others if one.header.shape[:1] == (n_samples,)]
+    if left:
+        _log.warning("other arrays are left out: %s", ", ".join(left))
+    times = [name for name in attributes.get("feature_names") or [] if str(name).endswith(": elapsed-days")]
+    if times and job.by == "random":
+        _log.warning(
+            "the rows to test on are chosen at random, although the data have times (%s); to test how later "
+            "rows are predicted, split by time: `by` time, and `time` %r",
+            tables.listed(times),
+            times[0],
+        )
+    recipe = recipes.recipe_of(attributes)
+    if recipe is not None and any(isinstance(one, recipes.TargetMeans) for one in recipe.columns):
+        _log.warning(
+            "X holds mean targets that were learned from all rows, so a test on some of them is a little too "
+            "good; ingest the table with a holdout, to learn them from the rows to train on only"
+        )
+
+
+def _rows(
+    url: str, parts: Iterator[Mapping[str, np.ndarray]], is_test: _IsTest, wanted: bool
+) -> Iterator[writing.RowBatch]:
+    start, n_rows = 0, 0
+    for part in parts:
+        rows = np.flatnonzero(is_test(part, start) == wanted)
+        start += len(part["X"])
+        n_rows += len(rows)
+        yield tuple(part[name][rows] if name in part else None for name in appending.ROLES)
+    if not n_rows:
+        raise DataError(
+            f"one part of {redact(url)} has no row; expected some in both. Give another share to test on"
+        )
+
+
+def _rule(
+    job: specs.Split, attributes: Mapping[str, Any], arrays: Mapping[str, datasets.StoredArray], read: _Read
+) -> _IsTest:
+    """Return the function that says which rows are to test on."""
+    holdout = Holdout(job.share, job.seed)
+    if job.by == "group":
+        if job.groups not in arrays:
+            raise InvalidParameterError(
+                f"`groups`: {redact(job.data)} has no array {job.groups!r}; it has "
+                f"{tables.listed(list(arrays))}. "
+                "Name its column when the table is ingested"
+            )
+        return lambda part, _: holdout.holds(part[job.groups])
+    if job.by == "time":
+        return _by_time(job, attributes, arrays["X"].header.shape[0], read)
+    if columns.ID in arrays:
+        return lambda part, _: holdout.holds(part[columns.ID])
+    return lambda part, start: holdout.holds(np.arange(start, start + len(part["X"])))
+
+
+def _by_time(job: specs.Split, attributes: Mapping[str, Any], n_samples: int, read: _Read) -> _IsTest:
+    if job.time is None:
+        n_train = n_samples - round(n_samples * job.share)
+        return lambda part, start: np.arange(start, start + len(part["X"])) >= n_train
+    names = list(attributes.get("feature_names") or [])
+    if job.time not in names:
+        raise InvalidParameterError(
+            f"`time`: {redact(job.data)} has no column {job.time!r}; it has {tables.listed(names)}"
+        )
+    at = names.index(job.time)
+    values = [part["X"][:, at] for part in read(["X"])]
+    first = Holdout(job.share, by=job.time).start(np.concatenate(values))
+    return lambda part, _: np.asarray(part["X"][:, at] >= first)

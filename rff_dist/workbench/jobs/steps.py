@@ -1,0 +1,221 @@
+"""How jobs run: in named steps, and where they publish, for the command line, the flows and Python.
+
+The sums of a job's passes are kept until its result is there, so a stopped job goes on when it is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from rff_dist.engines import protocol, serial
+from rff_dist.features import kinds
+from rff_dist.kernels import stationary
+from rff_dist.models import versions
+from rff_dist.models.kinds import AnyModel, kind_of
+from rff_dist.storage import locations, output_places
+from rff_dist.storage.ledger import ledger_place, open_ledger
+from rff_dist.text import human_bytes, redact
+
+if TYPE_CHECKING:
+    from rff_dist.storage import writing
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """What drives a job: the command line, a flow or Python.
+
+    `open_engine`: takes the number of rows that the job passes over, and returns a context manager of the
+      engine. A job enters it after all checks that need no engine.
+    `call`: takes a step's name, the step and whether a second try does no harm, and returns what the step
+      does: for example as a task of an orchestrator.
+    `holder`: who runs the job, for the error of another run that wants to write to the same place.
+    `elsewhere`: whether workers may be on machines that do not see this machine's temporary files.
+    `observer`: told how many rows of a table were read, which a job does before it opens the engine.
+    """
+
+    open_engine: Callable[[int], AbstractContextManager[protocol.Engine]]
+    call: Callable[[str, Callable[[], Any], bool], Any] = lambda _, step, __: step()
+    holder: str = "a job"
+    elsewhere: bool = False
+    observer: writing.Progress | None = None
+
+    def __call__[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
+        """Call a step of a job under its name; a second try does no harm, so it may be retried."""
+        return cast("R", self.call(name, partial(step, *args, **options), True))
+
+    def once[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
+        """Call a step that must not be retried, such as one that publishes."""
+        return cast("R", self.call(name, partial(step, *args, **options), False))
+
+
+def in_this_process(engine: protocol.Engine | None = None) -> Runner:
+    """Return a runner for Python: on the given engine, which is left open, or without Dask."""
+    return Runner(lambda _: serial.SerialEngine() if engine is None else nullcontext(engine))
+
+
+@contextmanager
+def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[None]:
+    """Let an engine keep the sums of passes beside a job's output, and use those that a stopped job left.
+
+    They are removed when the job is done. They stay if its process dies or it ends with an error, which then
+    says so. The job must hold the lease of its output.
+    """
+    place = ledger_place(output)
+    if place is None:
+        yield
+        return
+    ledger = open_ledger(place)
+    try:
+        with engine.keeping(ledger):
+            yield
+    except GeneratorExit:  # the steps were dropped: an event loop may run here, and nobody sees a note
+        raise
+    except BaseException as error:
+        ledger.leave()
+        if not ledger.is_empty():
+            n_bytes = ledger.n_bytes()
+            size = "" if n_bytes is None else f" ({human_bytes(n_bytes)})"
+            error.add_note(
+                f"what it has done is kept in {redact(place.url)}{size}: the same job goes on from there"
+            )
+        raise
+    ledger.drop()
+
+
+# -- where models are published --------------------------------------------------------------------
+
+
+# Members of a lineage's spec that are columns of the table of versions.
+_OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
+# What a lineage copies from a model's card, None where the card does not have it.
+_OF_DATA = ("data_fingerprint", "data_version", "prefix_fingerprint", "n_samples")
+
+
+def check_place(
+    url: str, *, register: bool, overwrite: bool, inputs: Sequence[locations.Location]
+) -> locations.Location:
+    """Check that a model can be published at `url`, with `register` as the next version of a registered one.
+
+    Returns: the location of `url`.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False, or with `register`
+      something other than a registered model; StorageError if a model cannot be written there.
+    """
+    output = locations.parse_location(url)
+    if register:
+        versions.RegisteredModel(url).check(inputs=inputs)
+    else:
+        output_places.check_output(
+            output, overwrite=overwrite, inputs=inputs, marker=(locations.RECORD_FILE,)
+        )
+    return output
+
+
+def store(
+    model: AnyModel,
+    url: str,
+    *,
+    register: bool,
+    overwrite: bool,
+    data: str | None,
+    reason: str,
+    n_samples: int | None = None,
+) -> versions.Version | None:
+    """Write a model, or with `register` publish and return it as the next version of a registered one.
+
+    `n_samples`: rows that it was made of, for the lineage; by default those of the model's card.
+    """
+    if register:
+        lineage = None if n_samples is None else {"n_samples": n_samples}
+        return publish(model, url, data=data, reason=reason, lineage=lineage)
+    write(model, url, overwrite=overwrite)
+    return None
+
+
+def publish(
+    model: AnyModel,
+    url: str | os.PathLike[str],
+    *,
+    data: str | None,
+    reason: str = "",
+    promote: bool = True,
+    lineage: Mapping[str, Any] | None = None,
+) -> versions.Version:
+    """Store a model as the next version of the registered model at `url`.
+
+    `url`: the registered model's folder, such as `models/NAME`; it need not exist yet.
+    `data`: URL of the rows that the model was trained on; None if they were in memory.
+    `reason`: why it is published.
+    `promote`: whether it becomes the current version.
+    `lineage`: more JSON values for its lineage. `parent` is the version that it was made from, by default the
+      current one.
+    Raises StorageError if it cannot be written; the current version then stays.
+    """
+    place = None if data is None else locations.parse_location(data).url
+    lineage = {**lineage_of(model, data=place), **(lineage or {})}
+    return versions.RegisteredModel(url).publish(
+        lambda place: write(model, place), lineage=lineage, reason=reason, promote=promote
+    )
+
+
+def write(model: AnyModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a model of any kind to a folder of its own."""
+    kind_of(model).write(model, url, overwrite=overwrite)
+
+
+def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
+    """Return what a model was made from.
+
+    `data`: URL of the rows.
+    Returns `lineage`: `data`, `data_fingerprint`, `n_samples` and, in `spec`, the features, the kernel with
+      its length scale, D, design, map, seed, precision, and alpha or the number of clusters. What is not
+      known is None.
+    """
+    feature_map = model.feature_map
+    kernel, drawn = kinds.kernel_of(feature_map), feature_map.spec
+    spec = {
+        "features": feature_map.kind,
+        "kernel": None if kernel is None else kernel.to_dict(),
+        "length_scale": stationary.own_length_scale(kernel),
+        "n_components": feature_map.n_components,
+        "design": None if drawn is None else drawn.design.name,
+        **{name: getattr(drawn, name, None) for name in ("map", "seed", "precision")},
+        **kind_of(model).chosen(model),
+    }
+    return {"data": data, **{name: model.card.get(name) for name in _OF_DATA}, "spec": spec}
+
+
+def version_rows(model: versions.RegisteredModel, *, last: int | None = None) -> list[dict[str, Any]]:
+    """Return the lineage of a registered model's versions as a table, the newest first.
+
+    `last`: how many of the newest versions; by default all.
+    Returns `rows`, list of dict: `version`, `current` (whether it is the current one), `created`, `parent`,
+      `n_samples`, `data`, `data_fingerprint`, `kernel`, `length_scale`, `n_components`, `alpha`,
+      `n_clusters`, `seed`, `code_version`, `digest` and `reason`.
+    """
+    pointer = model.pointer()
+    return [
+        _row(version, is_current=pointer is not None and version.number == pointer.number)
+        for version in reversed(model.versions(last=last))
+    ]
+
+
+def _row(version: versions.Version, *, is_current: bool) -> dict[str, Any]:
+    lineage = version.lineage
+    spec = lineage.get("spec") or {}
+    return {
+        "version": version.number,
+        "current": is_current,
+        "created": version.created,
+        "parent": version.parent,
+        **{name: lineage.get(name) for name in ("n_samples", "data", "data_fingerprint")},
+        "kernel": (spec.get("kernel") or {}).get("name"),
+        **{name: spec.get(name) for name in _OF_SPEC},
+        "code_version": lineage["code_version"],
+        "digest": version.digest,
+        "reason": version.reason,
+    }

@@ -1,0 +1,280 @@
+"""The job that trains a model: inspect → choose → draw → broadcast → accumulate → solve → evaluate → publish.
+
+A `Fit` says what is trained: a ridge regression, a classifier, or the best of given candidates. Until it is
+published, the model lies with its exact sums beside the output, as a checksummed record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rff_dist.classify import predict as class_prediction
+from rff_dist.classify.fit import FittedModel
+from rff_dist.data import labelled
+from rff_dist.engines import protocol
+from rff_dist.errors import DataError, RFFDistError
+from rff_dist.models import versions
+from rff_dist.ridge import models
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.choices import Choices
+from rff_dist.storage import locations, output_places, records
+from rff_dist.text import human_bytes, redact
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import fields, fits, judging, specs, steps, verdict
+
+logger = logging.getLogger(__name__)
+
+_TRAINED, _PLAN = "trained-model", "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a training job made.
+
+    `data`: the rows that it trained on.
+    `plan`, `chosen`, `published`: JSON-able: the data and what the fit was to take; what was chosen, and how
+      good it is; where the model is.
+    `metrics`: JSON-able errors on test data; None without any.
+    `comparison`: with other models; None if nothing was compared.
+    """
+
+    data: fits.JobData
+    fitted: FittedModel
+    plan: Summary
+    chosen: Summary
+    published: Summary
+    metrics: Summary | None
+    comparison: verdict.Comparison | None
+
+    @property
+    def model(self) -> models.RidgeModel:
+        return self.fitted.model
+
+    def describe(self) -> Summary:
+        """Return all that is JSON-able, with `metrics` and `comparison`."""
+        comparison = None if self.comparison is None else self.comparison.describe()
+        return {
+            **self.plan,
+            **self.chosen,
+            **self.published,
+            "metrics": self.metrics,
+            "comparison": comparison,
+        }
+
+
+def train(job: specs.Train | specs.Tune, do: steps.Runner) -> Training:
+    """Train a model and publish it.
+
+    Raises RFFDistError, before the engine starts, if the options do not suit the data, another run writes to
+      the same place, or a model cannot be written there; then as each step.
+    """
+    fit, place = job.fit, job.destination
+    data, test = job.open_data()
+    inputs = [] if data.rows.url is None else [locations.parse_location(data.rows.url)]
+    output = steps.check_place(place.model, register=place.register, overwrite=place.overwrite, inputs=inputs)
+    check_test(data, test)
+    fit.check_data(data.rows)
+    n_samples = max(one.rows.n_samples for one in (data, test) if one is not None)
+    with (
+        open_run(output, do.holder) as folder,
+        do.open_engine(n_samples) as engine,
+        steps.resumable(engine, output),
+    ):
+        choices, plan = do("inspect", inspect, fit, data, folder, engine=engine)
+
+        # Measure the columns; choose kernel and length scales; draw W and b; broadcast them to every worker;
+        # accumulate Z'Z and Z'y; choose alpha and solve (Z'Z + alpha·I) w = Z'y. See `ridge.fit.fit`.
+        start = time.perf_counter()
+        fitted = fit.train(choices, engine=engine, do=do)
+        seconds = time.perf_counter() - start
+
+        do("keep", models.write_model, fitted.model, folder.place(_TRAINED), overwrite=True)
+        chosen = {**fits.describe_fit(fitted.trained), "fit_seconds": round(seconds, 3)}
+        metrics = None
+        if test is not None:
+            metrics = do("evaluate", measure_errors, test, fitted.model, engine=engine)
+        published = do.once("publish", publish, job, fitted.model, metrics, data=data, folder=folder)
+        comparison = do("compare", judging.compare, fit, fitted, data, test, engine=engine)
+    return Training(data, fitted, plan, chosen, published, metrics, comparison)
+
+
+@dataclass(slots=True)
+class RunFolder:
+    """Where a run keeps its records, beside its output; `kept` if the folder is to outlive the run."""
+
+    location: locations.Location
+    kept: bool = False
+
+    def place(self, name: str) -> str:
+        """Return the URL of a record."""
+        return self.location.child(name).url
+
+
+@contextmanager
+def open_run(output: locations.Location, holder: str) -> Iterator[RunFolder]:
+    """Hold the lease of an output, and yield a folder for the run's records, which is removed at the end.
+
+    No other run can write to the output meanwhile. What killed runs left there is removed, except for trained
+    models that were not published.
+
+    `holder`: who runs it, for the error of a second run.
+    Raises OutputBusyError if another run writes there.
+    """
+    with output_places.hold(output, holder=holder):
+        _remove_leftovers(output)
+        folder = RunFolder(output_places.hidden_beside(output, "run"))
+        try:
+            yield folder
+        finally:
+            if not folder.kept:
+                # A repeated run goes on from the ledger, not from this folder.
+                output_places.discard(folder.location)
+
+
+def _remove_leftovers(output: locations.Location) -> None:
+    """Remove the folders of killed runs; none of them is alive, since this run holds the lease."""
+    folders = output_places.beside(output, "run-")
+    published = _published(output) if folders else set()
+    for folder in folders:
+        trained = [model for model in trained_models(folder) if _digest(model) not in published]
+        if trained:
+            logger.warning(
+                "an interrupted run left trained models, which are kept: %s",
+                ", ".join(redact(model.url) for model in trained),
+            )
+        else:
+            logger.info("removing what an interrupted run left: %s", redact(folder.url))
+            output_places.discard(folder)
+
+
+def _published(output: locations.Location) -> set[str | None]:
+    """Return the digests of what is published at an output."""
+    if output_places.holds_versions(output):
+        return {version.digest for version in versions.RegisteredModel(output.url).versions()}
+    return {_digest(output)} - {None}
+
+
+def _digest(model: locations.Location) -> str | None:
+    """Return the digest of a stored model; None if it cannot be read."""
+    try:
+        return records.peek_record(model.url).metadata.get("digest")
+    except RFFDistError:
+        return None
+
+
+def leftover_runs(model_url: str) -> list[locations.Location]:
+    """Return the folders of runs for this model that are at work or were interrupted."""
+    return output_places.beside(locations.parse_location(model_url), "run-")
+
+
+def trained_models(folder: locations.Location) -> list[locations.Location]:
+    """Return the locations of the complete trained models in a run's folder."""
+    found = [folder.child(name) for name in locations.list_names(folder) if name.endswith("-model")]
+    return [model for model in found if locations.RECORD_FILE in locations.list_names(model)]
+
+
+# -- its steps -------------------------------------------------------------------------------------
+
+
+def check_test(data: fits.JobData, test: fits.JobData | None) -> None:
+    """Compare the columns of training and test data, before hours of work rather than after.
+
+    Raises DataError if they differ.
+    """
+    for what in ("n_features", "n_targets"):
+        here, there = (getattr(one.rows, what) for one in (data, test or data))
+        if here != there:
+            raise DataError(
+                f"the test data have {what}={there}, but the training data have {here}; give data with the "
+                "same columns"
+            )
+
+
+def inspect(
+    fit: fits.Fit, data: fits.JobData, folder: RunFolder, *, engine: protocol.Engine
+) -> tuple[Choices, Summary]:
+    """Plan the fit, without a pass over X, and record the plan in the run's folder.
+
+    Returns the fit that begins, and a summary: sizes, the data's fingerprint and the plan's figures.
+    Raises InvalidParameterError if the parameters do not suit the columns; PlanError if memory does not
+      suffice.
+    """
+    dataset, choices = data.rows, fit.begin(data, engine=engine)
+    plan = choices.plan
+    summary = {
+        "data": redact(dataset.url or "in memory"),
+        "fingerprint": dataset.fingerprint(),
+        **fields.values_of(dataset, "n_samples", "n_features", "n_targets"),
+        "solver": plan.solver,
+        "solver_reason": plan.reason,
+        "n_candidates": choices.n_tried,
+        **fields.values_of(plan, "n_blocks", "n_workers", "n_threads"),
+        "flops_per_pass": plan.flops,
+        "peak_memory": human_bytes(plan.peak_bytes),
+        "kept": human_bytes(plan.ledger_bytes),
+    }
+    records.write_record(folder.place(_PLAN), kind=_PLAN, metadata=summary, arrays={}, overwrite=True)
+    return choices, summary
+
+
+def measure_errors(test: fits.JobData, model: models.RidgeModel, *, engine: protocol.Engine) -> Summary:
+    """Measure a model's errors on test data in one pass.
+
+    Returns `metrics`: rows; for a classifier accuracy, balanced accuracy (the mean recall of classes) and log
+      loss in nats (None without probabilities); else per target mean squared, root mean squared and mean
+      absolute error, bias (all in the target's units) and R² (None for a constant target).
+    Raises DataError if a value cannot be used, or a label is not one of the classes.
+    """
+    about = {"test_data": redact(test.rows.url or "test data in memory"), "n_samples": test.rows.n_samples}
+    if test.labels is not None:
+        rows = labelled.LabelledDataset(test.rows, test.labels, class_prediction.read_classes(model))
+        found = class_prediction.evaluate(rows, model, engine=engine)
+        return {**about, **fields.values_of(found, "accuracy", "balanced_accuracy", "log_loss")}
+    errors = prediction.evaluate(test.rows, model, engine=engine)
+    return {**about, "mse": errors.mean_squared_error.tolist(), **errors.to_dict()}
+
+
+def publish(
+    job: specs.Train | specs.Tune,
+    model: models.RidgeModel,
+    metrics: Summary | None,
+    *,
+    data: fits.JobData,
+    folder: RunFolder,
+) -> Summary:
+    """Write the trained model to the output; a reader sees it whole or not at all.
+
+    If that fails, the trained model stays in the run's folder, and the error says where.
+
+    Returns: JSON-able: where the model is, its digest, and its version's number if it is registered.
+    """
+    place = job.destination
+    if metrics is not None:
+        model = model.with_card(metrics=metrics)
+    try:
+        version = steps.store(
+            model if job.statistics else model.without_statistics(),
+            place.model,
+            register=place.register,
+            overwrite=place.overwrite,
+            data=data.rows.url,
+            reason=job.reason,
+            n_samples=data.rows.n_samples,
+        )
+    except Exception as error:
+        folder.kept = True  # hours of training must not be lost with the run
+        trained = redact(folder.place(_TRAINED))
+        error.add_note(f"the trained model is kept at {trained}")
+        logger.warning("the model was not published; it is kept at %s", trained)
+        raise
+    return {
+        "model": redact(locations.parse_location(place.model).url),
+        "version": None if version is None else version.number,
+        "parent": None if version is None else version.parent,
+        "digest": model.digest(),
+        "statistics": model.card["statistics_digest"],
+    }

@@ -1,0 +1,359 @@
+"""How a model compares with others on the same rows: paired intervals, and the sentence that all faces show.
+
+Models are compared by the mean of their row-wise differences: of squared errors, of log losses, or of right
+and wrong. With n rows, or n groups of rows, the interval is Student's with n − 1 degrees of freedom. Right
+and wrong also take McNemar's exact test, since few rows differ. A model may seem better by log loss because
+it is surer of everything, until its first mistakes come: log losses count once each model has made ten.
+
+Rows that folds leave out are not independent, as the models share training rows. The variance of their mean
+is multiplied by 1 + k/(k − 1) for k folds; leaving out each of n rows is n folds.
+
+McNemar (1947), Psychometrika 12; Nadeau & Bengio (2003), Inference for the generalization error, Machine
+Learning 52; Cameron & Miller (2015), A practitioner's guide to cluster-robust inference, Journal of Human
+Resources 50.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from rff_dist.ridge.describe import TITLES
+from rff_dist.text import number
+from rff_dist.typing import FloatArray, Summary
+
+NOTHING_COMPARED = (
+    "How well it predicts new rows was not measured: there are no test rows, and none could be left out."
+)
+LEVEL = 0.95  # of intervals
+MISTAKES = 10
+OURS, MEAN, MOST_FREQUENT, LINEAR, TREES = (
+    "this model",
+    "the mean",
+    "the most frequent class",
+    "linear",
+    "boosted trees",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """A model's predictions for the rows of a comparison.
+
+    `values`: float64 array of shape (n_rows, n_targets), or int64 array of shape (n_rows,) of classes.
+    `log_probabilities`: float64 array of shape (n_rows, n_classes); None without probabilities.
+    `about`: how the model was trained, in words.
+    `called`: what the verdict calls it; None for the usual name.
+    `handicap`: what makes a conclusion unfair, in words, such as fewer training rows; None if nothing does.
+    """
+
+    values: NDArray[Any]
+    log_probabilities: FloatArray | None = None
+    about: str | None = None
+    called: str | None = None
+    handicap: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The mean loss of another model less that of this one, with its interval.
+
+    `relation`: "better" or "worse" if the interval says so of this model, else "same".
+    """
+
+    mean: float
+    lower: float
+    upper: float
+    relation: str
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Models compared on rows that none of them was trained on.
+
+    `by`: {"test", "cross-validation", "leave-one-out"}. How these rows were kept from the models.
+    `n_available`: rows that there are; `y` may be a sample of them.
+    `X`: array of shape (n_rows, n_features).
+    `y`: float64 array of shape (n_rows, n_targets), or int64 array of shape (n_rows,) of classes.
+    `predictions`: by the model's name; `OURS` is among them.
+    `classes`: labels in words; None for a regression.
+    `weights`: float64 array of shape (n_rows,), or None. Above 0.
+    `groups`: array of shape (n_rows,), or None. Rows of one group are not independent.
+    `n_folds`: folds that the rows were left out by; 0 for test rows.
+    `notes`: sentences on what was not compared.
+    """
+
+    by: str
+    n_available: int
+    X: NDArray[Any]
+    y: NDArray[Any]
+    predictions: Mapping[str, Predictions]
+    classes: list[str] | None = None
+    weights: FloatArray | None = None
+    groups: NDArray[Any] | None = None
+    n_folds: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    def with_model(self, name: str, predictions: Predictions) -> Comparison:
+        """Return the comparison with another model, before the last one, which knows no columns."""
+        *first, naive = self.predictions
+        names = [*first, name, naive]
+        return replace(self, predictions={one: self.predictions.get(one, predictions) for one in names})
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.y)
+
+    @property
+    def ours(self) -> Predictions:
+        return self.predictions[OURS]
+
+    @property
+    def rows_words(self) -> str:
+        """The rows in words, such as "36 test rows"."""
+        n = f"{self.n_rows:,}" + (f" of {self.n_available:,}" if self.n_rows < self.n_available else "")
+        if self.by == "test":
+            return f"{n} test rows"
+        return f"{n} rows {'by cross-validation' if self.by == 'cross-validation' else 'left out in turn'}"
+
+    @cached_property
+    def measure(self) -> str:
+        """What models are compared by, a key of `scores`: "rmse", "r2", "log_loss" or "accuracy"."""
+        if self.classes is None:
+            return "rmse" if self.y.shape[1] == 1 else "r2"
+        known = [one for name, one in self.predictions.items() if name != MOST_FREQUENT]
+        sure = all(one.log_probabilities is not None for one in known)
+        mistaken = sure and all((one.values != self.y).sum() >= MISTAKES for one in known)
+        return "log_loss" if mistaken else "accuracy"
+
+    @cached_property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """Errors by model: `rmse` and `r2` of each target, or `accuracy` and `log_loss`; None if unknown."""
+        return {name: self._scores_of(one) for name, one in self.predictions.items()}
+
+    @cached_property
+    def differences(self) -> dict[str, Difference]:
+        """The difference of each other model's loss; models with a handicap have none."""
+        ours, found = self._losses(self.ours, self.measure), {}
+        assert ours is not None  # the measure is one that this model has
+        for name, one in self.predictions.items():
+            losses = self._losses(one, self.measure)
+            if name == OURS or losses is None or one.handicap is not None:
+                continue
+            differences = losses - ours
+            mean, lower, upper = paired_interval(
+                differences, self.weights, self.groups, inflation=self._inflation
+            )
+            relation = "better" if lower > 0 else "worse" if upper < 0 else "same"
+            if self.measure == "accuracy" and mcnemar(differences) > 1 - LEVEL:
+                relation = "same"
+            found[name] = Difference(mean, lower, upper, relation)
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """What was found, in one or a few sentences; the first says how the model compares."""
+        relations: dict[str, list[str]] = {"better": [], "worse": [], "same": []}
+        naive = MEAN if self.classes is None else MOST_FREQUENT
+        others = [name for name in self.differences if name != naive]
+        for name in others or [naive]:
+            relations[self.differences[name].relation].append(self._named(name))
+        chance = f"no difference that {self._shown_rows} can show from"
+        words = {"better": "better than", "worse": "worse than", "same": chance}
+        clauses = [f"{words[one]} {_and(names)}" for one, names in relations.items() if names]
+        first = f"On {self.rows_words}, {self._own_figure}: {', and '.join(clauses)}."
+        if others and (relation := self.differences[naive].relation) != "better":
+            chance = f"not better, as far as {self._shown_rows} can show, than"
+            than = "worse than" if relation == "worse" else chance
+            first = f"No signal was found: the model is {than} {self._named(naive)}. {first}"
+        handicaps = [
+            f"No conclusion on {self._named(name)}: {one.handicap}."
+            for name, one in self.predictions.items()
+            if one.handicap is not None
+        ]
+        return " ".join([first, *handicaps, *self.notes])
+
+    def table(self) -> tuple[list[str], list[list[Any]]]:
+        """Return the header and the rows of a table of all models, with the intervals."""
+        names = list(self.scores[OURS])
+        saved = {"log_loss": "log loss saved", "accuracy": "more rows right"}
+        header = ["model", *(TITLES[name] for name in names)]
+        header.append(f"{saved.get(self.measure, 'squared error saved')} ({LEVEL:.0%} interval)")
+        rows = [
+            [model, *(_cell(found[name]) for name in names), self._saved(model)]
+            for model, found in self.scores.items()
+        ]
+        return header, rows
+
+    def about(self) -> list[str]:
+        """Return how other models were trained, a sentence for each."""
+        known = {name: one.about for name, one in self.predictions.items()}
+        return [f"{name.capitalize()}: {words}." for name, words in known.items() if words is not None]
+
+    def describe(self) -> Summary:
+        """Return the comparison as JSON values."""
+        return {
+            "verdict": self.verdict,
+            "by": self.by,
+            "n_rows": self.n_rows,
+            "n_available": self.n_available,
+            "measure": self.measure,
+            "about": self.about(),
+            "scores": self.scores,
+            "differences": {
+                name: {
+                    "relation": one.relation,
+                    "mean": one.mean,
+                    "interval": [value if np.isfinite(value) else None for value in (one.lower, one.upper)],
+                }
+                for name, one in self.differences.items()
+            },
+        }
+
+    def _scores_of(self, one: Predictions) -> dict[str, Any]:
+        if self.classes is not None:
+            surprise = self._losses(one, "log_loss")
+            right = self._mean(np.asarray(one.values == self.y, np.float64))
+            return {"accuracy": right, "log_loss": None if surprise is None else self._mean(surprise)}
+        errors = np.average(np.square(self.y - one.values), axis=0, weights=self.weights)
+        pairs = zip(errors.tolist(), self._target_variance.tolist(), strict=True)
+        r2 = [None if variance == 0 else 1 - error / variance for error, variance in pairs]
+        return {"rmse": np.sqrt(errors).tolist(), "r2": r2}
+
+    @cached_property
+    def _target_variance(self) -> FloatArray:
+        mean = np.average(self.y, axis=0, weights=self.weights)
+        return np.asarray(np.average(np.square(self.y - mean), axis=0, weights=self.weights))
+
+    @property
+    def _inflation(self) -> float:
+        return 1.0 if self.by == "test" else 1.0 + self.n_folds / max(1, self.n_folds - 1)
+
+    @property
+    def _shown_rows(self) -> str:
+        if self.groups is not None:
+            return f"{len(np.unique(self.groups)):,} groups of rows"
+        return f"{self.n_rows:,} rows"
+
+    def _mean(self, values: FloatArray) -> float:
+        return float(np.average(values, weights=self.weights))
+
+    def _losses(self, one: Predictions, measure: str) -> FloatArray | None:
+        """Return each row's loss; None if unknown. Errors of several targets are over their variances."""
+        if self.classes is None:
+            variance = self._target_variance
+            unit = np.where(variance > 0, variance, 1.0) if self.y.shape[1] > 1 else 1.0
+            return np.asarray((np.square(self.y - one.values) / unit).mean(axis=1))
+        if measure == "accuracy":
+            return np.asarray(one.values != self.y, np.float64)
+        if one.log_probabilities is None:
+            return None
+        # a class that a model gives no chance counts as 1 in 10¹⁵
+        return np.asarray(-np.maximum(one.log_probabilities[np.arange(self.n_rows), self.y], -34.5))
+
+    def _named(self, name: str) -> str:
+        words = {LINEAR: "a linear model", MEAN: "the mean of the target"}.get(name, name)
+        return f"{self.predictions[name].called or words} ({self._figure(name)})"
+
+    def _figure(self, name: str) -> str:
+        value = self.scores[name][self.measure]
+        if self.measure == "rmse":
+            return number(value[0])
+        if self.measure == "r2":
+            return number(_mean_known(value))
+        if self.measure == "log_loss":
+            return number(value)
+        shown_as_share = self.weights is not None or self.n_rows > 1_000
+        return f"{value:.1%}" if shown_as_share else f"{value * self.n_rows:.0f}"
+
+    @property
+    def _own_figure(self) -> str:
+        figure = self._figure(OURS)
+        if self.measure == "accuracy":
+            return f"{figure} are classified correctly"
+        if self.measure == "log_loss":
+            right = f"{self.scores[OURS]['accuracy']:.1%}"
+            return f"{right} are classified correctly and the log loss is {figure}"
+        return f"the {'RMSE' if self.measure == 'rmse' else 'mean R²'} is {figure}"
+
+    def _saved(self, name: str) -> str:
+        one = self.differences.get(name)
+        if one is None:
+            return ""
+        values = [one.mean, one.lower, one.upper]
+        if self.measure == "log_loss":
+            return f"{number(values[0])} ({number(values[1])} to {number(values[2])})"
+        unit = 1.0
+        if self.classes is None:
+            losses = self._losses(self.predictions[name], self.measure)
+            assert losses is not None
+            unit = self._mean(losses) or 1.0
+        mean, lower, upper = (f"{value / unit:.1%}" if np.isfinite(value) else "–" for value in values)
+        return f"{mean} ({lower} to {upper})"
+
+
+def paired_interval(
+    differences: FloatArray,
+    weights: FloatArray | None = None,
+    groups: NDArray[Any] | None = None,
+    *,
+    inflation: float = 1.0,
+) -> tuple[float, float, float]:
+    """Return the weighted mean of row-wise differences, and the ends of its interval of 95 % confidence.
+
+    `differences`: float64 array of shape (n_rows,).
+    `weights`: float64 array of shape (n_rows,). 1 by default.
+    `groups`: array of shape (n_rows,). Rows of one group count as one observation.
+    `inflation`: factor on the variance of the mean.
+    Returns: infinite ends for a single row or group.
+    """
+    weights = np.ones(len(differences)) if weights is None else weights
+    mean = float(np.average(differences, weights=weights))
+    parts = weights * (differences - mean)
+    if groups is not None:
+        parts = np.bincount(np.unique(groups, return_inverse=True)[1].ravel(), parts)
+    n = len(parts)
+    if n < 2:
+        return mean, -np.inf, np.inf
+    error = np.sqrt(inflation * n / (n - 1) * np.square(parts).sum()) / weights.sum()
+    half = float(scipy.special.stdtrit(n - 1, 0.5 + LEVEL / 2) * error)
+    return mean, mean - half, mean + half
+
+
+def mcnemar(differences: FloatArray) -> float:
+    """Return the exact two-sided probability of so uneven mistakes if two models are equally often right.
+
+    `differences`: float64 array of shape (n_rows,). 1 where only the other model is mistaken, −1 where only
+      this one is, else 0.
+    """
+    more, less = int((differences > 0).sum()), int((differences < 0).sum())
+    return min(1.0, 2.0 * float(scipy.special.bdtr(min(more, less), more + less, 0.5)))
+
+
+def with_naive(y: NDArray[Any], n_classes: int, weights: FloatArray | None) -> dict[str, Predictions]:
+    """Return the predictions of the one value that suits the rows best: their mean, or their class shares."""
+    if not n_classes:
+        return {MEAN: Predictions(np.broadcast_to(np.average(y, axis=0, weights=weights), y.shape))}
+    shares = np.bincount(y, weights, n_classes)
+    with np.errstate(divide="ignore"):
+        logs = np.broadcast_to(np.log(shares / shares.sum()), (len(y), n_classes))
+    return {MOST_FREQUENT: Predictions(np.full(len(y), int(shares.argmax())), logs)}
+
+
+def _and(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _mean_known(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _cell(value: Any) -> str:
+    return ", ".join(map(number, value[:8])) if isinstance(value, list) else number(value)

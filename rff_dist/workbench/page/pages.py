@@ -1,0 +1,481 @@
+"""The pages about a regression, a classifier, and clusters."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.data import blocks, columns, samples
+from rff_dist.engines import clock, protocol
+from rff_dist.errors import RFFDistError
+from rff_dist.features import approximation, kinds
+from rff_dist.kernels.names import kernel_text, shortened_text
+from rff_dist.kmeans import starts
+from rff_dist.recipes import recipes
+from rff_dist.ridge import describe, models
+from rff_dist.text import redact
+from rff_dist.typing import PathLike
+from rff_dist.workbench.jobs import fits, judging, train, verdict
+from rff_dist.workbench.page import content, pictures
+from rff_dist.workbench.page.columns import (
+    CURVES,
+    MAX_COLUMNS,
+    SAMPLE_ROWS,
+    PageSample,
+    columns_section,
+    sample_data,
+)
+
+
+def clusters_page(
+    dataset: blocks.Dataset,
+    clusters: starts.Clusters,
+    *,
+    place: str,
+    candidates: Sequence[Mapping[str, Any]],
+    times: Callable[[], clock.Times],
+    seed: int = 0,
+) -> content.Page:
+    """Return the page about clusters: their sizes, a map and representative rows.
+
+    `candidates`: the numbers of clusters that were compared.
+    `times`: returns the times of the job; called at the end.
+    """
+    page = content.Page(
+        f"Report: {redact(place)}",
+        f"{clusters.n_clusters:,} clusters of {dataset.n_samples:,} rows, by k-means in random features.",
+    )
+    sizes = np.asarray(clusters.weights, np.float64)
+    order = np.argsort(sizes)[::-1]
+    page.section(
+        "Sizes", f"Inertia {content.words_of(clusters.inertia)} after Lloyd pass {clusters.n_iter:,}."
+    )
+    page.table(
+        "Clusters by size",
+        ("cluster", "rows or weight", "share"),
+        [(int(i), float(sizes[i]), f"{sizes[i] / sizes.sum():.1%}") for i in order[:50]],
+    )
+    if candidates:
+        page.section("Number of clusters", f"{clusters.n_clusters:,} clusters have the largest silhouette.")
+        measures = ("inertia", "silhouette")
+        rows = [(f"{row['n_clusters']:,}", *(row[name] for name in measures)) for row in candidates]
+        page.table("What was compared", ("clusters", *measures), rows)
+    page.section(
+        "Map",
+        "A sample of rows in the two directions in which their features vary most. Numbers mark centres.",
+    )
+    view = pictures.view_clusters(dataset, clusters, seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = pictures.save_clusters(Path(folder) / "map.png", view, title="Rows and centres")
+        shares = " and ".join(f"{share:.0%}" for share in view.shares)
+        page.picture(
+            drawn.read_bytes(),
+            f"{len(view.labels):,} rows and {clusters.n_clusters:,} centres in two principal components, "
+            f"which hold {shares} of the variance.",
+            "Similar clusters are neighbours here. Clusters that overlap may differ in other directions.",
+        )
+    X, _, _ = samples.sample_rows(dataset.without_targets(), seed, n_rows=len(view.labels))
+    Z = clusters.feature_map.transform(X, dtype=np.float64)
+    names = dataset.column_names
+    shown = min(10, X.shape[1])
+    nearest = [int(np.square(Z - clusters.centres[i]).sum(axis=1).argmin()) for i in order[:20]]
+    stand = [(int(i), *X[row, :shown].tolist()) for i, row in zip(order, nearest, strict=False)]
+    first = "" if shown == X.shape[1] else f" Its first {shown} columns are shown."
+    text = "For each of the largest clusters: the sampled row that is nearest to its centre."
+    page.section("Representatives", text + first)
+    page.table("Rows that represent their clusters", ("cluster", *map(str, names[:shown])), stand)
+    lineage_section(page, clusters.card, clusters.digest())
+    time_section(page, times)
+    return page
+
+
+# -- the page about a regression or a classifier ---------------------------------------------------
+
+
+MAX_APPROXIMATED = 8_192  # largest D whose approximation of the kernel is measured
+
+
+def write_report(
+    rows: blocks.Dataset,
+    labels: columns.Column | None,
+    model: models.RidgeModel,
+    path: PathLike,
+    *,
+    place: str,
+    times: clock.Times,
+    engine: protocol.Engine,
+) -> Path:
+    """Write the page about a model as an HTML file, from rows that it was not trained on.
+
+    `labels`: of the rows, for a classifier.
+    `place`, `times`: see `model_page`.
+    Returns the path of the file.
+    Raises DataError if values are not finite; StorageError if the file cannot be written.
+    """
+    data = fits.JobData(rows, labels)
+    page = model_page(
+        data,
+        model,
+        place=place,
+        times=lambda: times,
+        comparison=judging.compare_new(data, model),
+        metrics=train.measure_errors(data, model, engine=engine),
+        are_new=True,
+    )
+    return content.write_page(page, path)
+
+
+def model_page(
+    data: fits.JobData,
+    model: models.RidgeModel,
+    *,
+    place: str,
+    times: Callable[[], clock.Times],
+    comparison: verdict.Comparison | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    update: Mapping[str, Any] | None = None,
+    are_new: bool = False,
+) -> content.Page:
+    """Return the page about a regression or a classifier.
+
+    `data`: the rows it was trained on; up to 2,000 of them are read. Or new rows, if `are_new`.
+    `place`: where the model is stored.
+    `times`: returns the times of the job that made the model; called at the end.
+    `comparison`: with other models. By default rows are left out by the model's own sums, if these allow it.
+    `metrics`: its errors on test data.
+    `update`: what `workbench.jobs.refresh.Updated.record` holds, if an update made the model.
+    """
+    classifier = "classifier" in model.card
+    comparison = comparison or judging.compare_left_out(data, model)
+    lead = verdict.NOTHING_COMPARED if comparison is None else comparison.verdict
+    lead = lead if update is None else f"The update: {update['decision']}, since {update['reason']}."
+    page = content.Page(f"Report: {redact(place)}", lead)
+    sample = sample_data(data, model)
+    kind = "classifier" if classifier else "regression"
+    whose = "rows that it was not trained on" if are_new else "them"
+    page.section(
+        "Data",
+        f"A kernel {kind}, trained on {model.card['n_samples']:,} rows"
+        f"{'' if are_new else ' of ' + redact(data.rows.url or 'memory')}; {len(sample.X):,} of {whose} are "
+        "summarised here.",
+    )
+    _data_tables(page, sample, model)
+    if update is not None:
+        update_section(page, update)
+    score_section(page, model, comparison, metrics, None if update is None else update["gate"])
+    if comparison is not None and comparison.classes is not None:
+        _confusion_section(page, comparison, comparison.classes)
+    elif comparison is not None:
+        _residual_section(page, comparison, sample.targets)
+    _choice_section(page, model)
+    columns_section(page, sample, model)
+    _approximation_section(page, data.rows, model)
+    lineage_section(page, model.card, model.digest())
+    time_section(page, times)
+    return page
+
+
+def _data_tables(page: content.Page, sample: PageSample, model: models.RidgeModel) -> None:
+    rows: list[Sequence[Any]] = [
+        (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.columns[:MAX_COLUMNS])
+    ]
+    if "classifier" not in model.card:
+        rows += [(f"{name} (target)", *_spread(sample.y[:, i])) for i, name in enumerate(sample.targets)]
+    page.table("Columns", ("column", "mean", "deviation", "least", "median", "largest"), rows)
+    recipe = recipes.recipe_of(model.card)
+    if recipe is not None:
+        done = {one.column: one.words for one in recipe.columns if one.words != "as it is"}
+        done |= {name: f"left out: {why}" for name, why in recipe.left_out.items()}
+        if done:
+            page.facts("What was done to the table's columns", done)
+
+
+def _spread(values: NDArray[Any]) -> list[float]:
+    values = np.asarray(values, np.float64)
+    return [float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max)]
+
+
+def _residual_section(page: content.Page, comparison: verdict.Comparison, targets: Sequence[str]) -> None:
+    page.section("Predicted and observed", f"{comparison.rows_words}.")
+    shown = slice(None, None, -(-comparison.n_rows // SAMPLE_ROWS))
+    for target, name in enumerate(targets[:CURVES]):
+        observed, fitted = comparison.y[shown, target], comparison.ours.values[shown, target]
+        residuals = observed - fitted
+        figure = pictures.figure_of(9.2, 3.9)
+        left, right = figure.subplots(1, 2)
+        left.scatter(fitted, observed, s=9, alpha=0.45, color=pictures.BLUE, linewidths=0)
+        ends = [min(observed.min(), fitted.min()), max(observed.max(), fitted.max())]
+        left.plot(ends, ends, color=pictures.INK, lw=1.2, ls="--")
+        left.set_xlabel(f"predicted {name}", color=pictures.MUTED, parse_math=False)
+        left.set_ylabel(f"observed {name}", color=pictures.MUTED, parse_math=False)
+        right.hist(
+            residuals,
+            bins=min(40, max(5, len(residuals) // 10)),
+            color=pictures.BLUE,
+            edgecolor="white",
+            lw=0.5,
+        )
+        right.axvline(0.0, color=pictures.INK, lw=1.2, ls="--")
+        right.set_xlabel("observed − predicted", color=pictures.MUTED)
+        right.set_ylabel("rows", color=pictures.MUTED)
+        for axes in (left, right):
+            pictures.plain_axes(axes)
+            pictures.round_ticks(axes)
+        low, middle, high = map(content.words_of, np.quantile(residuals, [0.05, 0.5, 0.95]))
+        words = f"Nine of ten residuals lie between {low} and {high}; their median is {middle}."
+        page.picture(
+            content.png_of(figure),
+            f"Left: observed against predicted {name}, around the diagonal. Right: histogram of the "
+            f"residuals. {words}",
+            words,
+        )
+
+
+def _confusion_section(page: content.Page, comparison: verdict.Comparison, names: Sequence[str]) -> None:
+    page.section("Classes", f"{comparison.rows_words}.")
+    truth, said, logs = comparison.y, comparison.ours.values, comparison.ours.log_probabilities
+    counts = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(counts, (truth, said), 1)
+    shown = names[:30]
+    page.table(
+        "Rows by true class and predicted class",
+        ("class", *(f"predicted {name}" for name in shown), "recall"),
+        [
+            (name, *counts[i, : len(shown)].tolist(), _share(counts[i, i], counts[i].sum()))
+            for i, name in enumerate(shown)
+        ],
+    )
+    if logs is None:
+        return
+    chances = np.exp(logs)
+    sure, right = chances.max(axis=1), said == truth
+    edges = np.linspace(1.0 / len(names), 1.0, 7)  # the likeliest of k classes has at least 1/k
+    rows = []
+    for low, high in itertools.pairwise(edges):
+        inside = (sure >= low) & ((sure < high) | (high == 1.0))
+        if inside.any():
+            means = (float(of_rows[inside].mean()) for of_rows in (sure, right))
+            rows.append((f"{low:.0%} to {high:.0%}", int(inside.sum()), *means))
+    page.table(
+        "Calibration: the probability of the predicted class, and how often it is right",
+        ("probability", "rows", "mean probability", "share right"),
+        rows,
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return None if whole == 0 else float(part / whole)
+
+
+def _choice_section(page: content.Page, model: models.RidgeModel) -> None:
+    page.section("What was chosen")
+    kernel = kinds.kernel_of(model.feature_map)
+    scale = None if kernel is None else kinds.length_scale_of(model.feature_map)
+    page.facts(
+        "The model",
+        {
+            "kernel": "given features" if kernel is None else kernel_text(kernel),
+            **({} if scale is None else {"length scale": scale if np.isscalar(scale) else "one a column"}),
+            "features": kinds.kind_of(model.feature_map),
+            "D, the number of features": model.feature_map.n_components,
+            "alpha, the penalty": model.plain_alpha,
+            "alpha chosen by": CHOSEN_BY[model.card["chosen_by"]],
+        },
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            drawn = pictures.save_choice(
+                model,
+                Path(folder) / "choice.png",
+                title="The errors that alpha was chosen by",
+                about=kinds.kind_of(model.feature_map),
+            )
+        except RFFDistError as error:
+            page.say(f"The errors are not drawn: {error}", note=True)
+        else:
+            if drawn is not None:
+                best = (
+                    f"alpha = {content.words_of(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
+                )
+                page.picture(
+                    drawn.read_bytes(),
+                    f"Cross-validated error against alpha for each D; the chosen place is {best}.",
+                    f"Chosen: {best}.",
+                )
+    # The first round's come last: they are errors of fewer rows and components.
+    candidates = sorted(
+        model.card.get("candidates", []), key=lambda one: (one.get("round") == "first", one["score"])
+    )
+    if len(candidates) > 1:
+        page.table(
+            "Candidates that were compared, by error as a share of the variance",
+            ("kernel", "length scale", "features", "round", "D", "alpha", "error", "standard error"),
+            [
+                (
+                    shortened_text(one["kernel"]),
+                    "one a column" if isinstance(one["length_scale"], list) else one["length_scale"],
+                    one["features"],
+                    one.get("round", "final"),
+                    one["n_components"],
+                    one["alpha"],
+                    one["score"],
+                    one["standard_error"],
+                )
+                for one in candidates[:20]
+            ],
+        )
+
+
+def _approximation_section(page: content.Page, dataset: blocks.Dataset, model: models.RidgeModel) -> None:
+    kernel = kinds.kernel_of(model.feature_map)
+    if kernel is None or model.feature_map.n_components > MAX_APPROXIMATED:
+        return
+    try:
+        found = approximation.approximation_error(
+            kernel,
+            model.feature_map,
+            dataset.without_targets(),
+            n_samples=min(200, dataset.n_samples // 4),  # the four samples are disjoint
+            n_repeats=4,
+        )
+    except RFFDistError as error:
+        page.section("Approximation of the kernel", f"It was not measured: {error}")
+        return
+    page.section(
+        "Approximation of the kernel",
+        f"How far products of features are from the kernel's values, on {found.n_repeats} samples of "
+        f"{found.n_samples:,} rows.",
+    )
+    measures = {
+        "mean, of an entry": found.mean,
+        "largest, of an entry": found.max,
+        "operator norm, as a share of the kernel's": found.relative_operator_norm,
+    }
+    page.table(
+        "Error, and the confidence interval of its mean over samples",
+        ("measure", "error", "lower", "upper"),
+        [(name, *astuple(one)) for name, one in measures.items()],
+    )
+
+
+# -- the sections on a model's errors on rows that it was not trained on, and on an update ---------
+
+
+CHOSEN_BY = {
+    "cv": "k-fold cross-validation",
+    "press": "leave-one-out cross-validation",
+    "gcv": "generalised cross-validation (GCV)",
+    "evidence": "the evidence",
+    "given": "nothing: it was given",
+}
+
+
+def score_section(
+    page: content.Page,
+    model: models.RidgeModel,
+    comparison: verdict.Comparison | None,
+    metrics: Mapping[str, Any] | None,
+    gate: Mapping[str, Any] | None,
+) -> None:
+    """Add the section on a model's errors: on test rows, next to other models, and by cross-validation.
+
+    `metrics`: on all test rows; None without any.
+    `gate`: what the gate of an update found.
+    """
+    page.section("Accuracy")
+    if metrics is not None:
+        _own_table(page, f"Test: on all {metrics['n_samples']:,} rows of {metrics['test_data']}", metrics)
+    if gate is not None:
+        page.table(
+            f"Test: on {gate['held_out']}",
+            ("model", describe.TITLES["rmse"]),
+            [("this model", _cell(gate["challenger"])), ("the model before", _cell(gate["champion"]))],
+        )
+    if comparison is not None:
+        header, rows = comparison.table()
+        page.table(f"Compared on {comparison.rows_words}", header, rows)
+        for words in comparison.about():
+            page.say(words, note=True)
+    found = describe.estimate_of(model.card)
+    if found is not None:
+        _own_table(page, f"This model by {CHOSEN_BY.get(found['by'], found['by'])}", found)
+
+
+def _own_table(page: content.Page, caption: str, found: Mapping[str, Any]) -> None:
+    names = [name for name in describe.TITLES if name in found]
+    header = ("model", *(describe.TITLES[name] for name in names))
+    page.table(caption, header, [("this model", *(_cell(found[name]) for name in names))])
+
+
+def _cell(value: Any) -> str:
+    return (
+        ", ".join(map(content.words_of, value[:8]))
+        if isinstance(value, list | tuple)
+        else content.words_of(value)
+    )
+
+
+def update_section(page: content.Page, found: Mapping[str, Any]) -> None:
+    """Add the section about an update, given `workbench.jobs.refresh.Updated.record`."""
+    drift = found.get("drift")
+    facts = {
+        "decision": found["decision"],
+        "because": found["reason"],
+        "current version": found["version"],
+        "rows that came": found["n_new"],
+        "rows that went": found["n_gone"],
+        "rows left out": sum(stop - start for start, stop in found["left_out"]),
+        "alpha before": _cell(found["solution"]["alpha_before"]),
+    }
+    if drift is not None:
+        values = ", ".join(f"{name} {content.words_of(p)}" for name, p in drift["p_values"].items())
+        moved = f"in {', '.join(drift['parts'])}" if drift["drifted"] else "none"
+        facts["drift"] = f"{moved} (p-values: {values})"
+    refused = found["decision"].endswith("kept")
+    told = "The updated model, which this page describes, was not published." if refused else ""
+    page.section("The update", told)
+    page.facts("What the update found", facts)
+
+
+# -- the sections on the times of the job and on what the model was made of ------------------------
+
+
+def lineage_section(page: content.Page, card: Mapping[str, Any], digest: str) -> None:
+    """Add the section on what the model was made of."""
+    page.section("Lineage")
+    packages = card.get("environment", {}).get("packages", {})
+    found = {
+        "created": card.get("created"),
+        "data version": card.get("data_version"),
+        "data fingerprint": card.get("data_fingerprint"),
+        "statistics digest": card.get("statistics_digest"),
+        "model digest": digest,
+        "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
+    }
+    page.facts("What it is made of", {name: value for name, value in found.items() if value})
+
+
+def time_section(page: content.Page, times: Callable[[], clock.Times]) -> None:
+    """Add the section on the time of each phase, the last one: the time of the page itself is in it."""
+    found = times()
+    page.section("Time", "From the start of the job until this page was made.")
+    total = found.seconds["total"]
+    page.table(
+        "Seconds by phase",
+        ("phase", "seconds", "share"),
+        [(name, value, f"{value / total:.0%}") for name, value in found.seconds.items()],
+    )
+    if found.products is not None:
+        page.say(
+            f"In “accumulate” features were multiplied {clock.products_words(found.products)}: the speed of "
+            f"one "
+            "thread that multiplies in this way, times the number of threads.",
+            note=True,
+        )

@@ -1,0 +1,494 @@
+"""Pictures of results as PNGs: figures that need no display and share no state.
+
+The folder of `path` is created, and an existing file is replaced once the new one is complete. Titles and
+subtitles stand above the axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from numpy.typing import ArrayLike, NDArray
+
+from rff_dist.data import blocks, folding, samples
+from rff_dist.errors import DataError
+from rff_dist.fitting import predicting
+from rff_dist.kernels.names import shortened_text
+from rff_dist.kmeans import lloyd_pass, starts
+from rff_dist.numerics import machine
+from rff_dist.ridge import models
+from rff_dist.selection import cross_validation
+from rff_dist.storage import documents
+from rff_dist.text import number
+from rff_dist.typing import FloatArray, PathLike
+
+INK = "#1b1b1b"
+MUTED = "#6b6b6b"
+BLUE = "#0b6e99"
+_COLOURS = (BLUE, "#c2410c", "#4d7c0f")
+_WIDTH_INCHES = 4.3
+_DPI = 160
+_MAX_LINES = 9
+_MAX_NUMBERS = 40
+_MAX_CANDIDATES = 30
+# Okabe & Ito 2008, without black and yellow: colour-blind readers can tell them apart.
+_HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_MARKERS = "o^sDvP*"
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One picture of a comparison.
+
+    `image`: real array of shape (height, width, 3). Red, green and blue from 0 to 1; other values are
+      clipped, as on any screen.
+    `title`, `caption`: texts above and below the image.
+    """
+
+    image: NDArray[Any]
+    title: str
+    caption: str = ""
+
+
+def save_comparison(path: PathLike, panels: Sequence[Panel], title: str) -> Path:
+    """Save pictures side by side as one PNG, at about the resolution of a screen.
+
+    `panels`: sequence of Panel, from left to right.
+    `title`: above all panels.
+    Raises StorageError if the file cannot be written.
+    """
+    height, width = panels[0].image.shape[:2]
+    panel_inches = _WIDTH_INCHES * height / width
+    width_inches = _WIDTH_INCHES * len(panels) + 0.4
+    figure = figure_of(width_inches, panel_inches + 1.05, title=title, pads=(0.08, 0.06))
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        axes.imshow(np.clip(panel.image, 0.0, 1.0))
+        axes.set_title(panel.title, parse_math=False, loc="left", fontsize=11, color=INK)
+        axes.set_xlabel(panel.caption, parse_math=False, loc="left", fontsize=9.5, color=MUTED)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+    return _save(figure, Path(path))
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorSeries:
+    """One measure of an error against the number of components.
+
+    `label`: what is measured.
+    `values`, `low`, `high`: real arrays of shape (n_points,). The measure and its interval.
+    `bound`: real array of shape (n_points,), or None. Theory's bound on the measure.
+    `bound_label`: the theory's name.
+    """
+
+    label: str
+    values: NDArray[Any]
+    low: NDArray[Any]
+    high: NDArray[Any]
+    bound: NDArray[Any] | None = None
+    bound_label: str = ""
+
+
+def save_error_curve(
+    path: PathLike,
+    n_components: Sequence[int],
+    series: Sequence[ErrorSeries],
+    *,
+    title: str,
+    subtitle: str = "",
+    wanted: float,
+) -> Path:
+    """Save errors against the number of components as a PNG, on logarithmic axes, beside lines of 1/√D.
+
+    `n_components`: sequence of int of shape (n_points,).
+    `series`: sequence of ErrorSeries. Bounds are dashed, in the colour of their measure.
+    `wanted`: an error to mark by a line.
+    Raises DataError if no error is above 0; StorageError if the file cannot be written.
+    """
+    D = np.asarray(n_components, np.float64)
+    if not any((np.asarray(one.values) > 0).any() for one in series):
+        raise DataError("all errors are 0; expected one above 0 to draw on logarithmic axes")
+    figure = figure_of(8.6, 5.2, title=title)
+    axes = figure.subplots()
+    axes.set(xscale="log", yscale="log")
+    _subtitle(axes, subtitle)
+    handles: list[Any] = []
+    for one, colour in zip(series, _COLOURS * len(series), strict=False):
+        values = np.asarray(one.values)
+        bars = np.abs(np.stack([values - one.low, one.high - values]))
+        style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4.5, "lw": 1.8, "capsize": 3}
+        handles.append(axes.errorbar(D, values, yerr=bars, label=one.label, **style))
+        axes.plot(D, values[-1] * np.sqrt(D[-1] / D), color=colour, lw=1.0, ls=":", alpha=0.8)
+        if one.bound is not None:
+            handles += axes.plot(D, one.bound, color=colour, lw=1.3, ls="--", label=one.bound_label)
+    handles += axes.plot([], [], color=MUTED, lw=1.0, ls=":", label="1/√D through the last point")
+    handles.append(axes.axhline(wanted, color=INK, lw=1.0, label=f"wanted: {wanted:g}"))
+    _label_components(axes, n_components)
+    axes.set_ylabel("error", color=MUTED)
+    plain_axes(axes)
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    return _save(figure, Path(path))
+
+
+def save_cross_validation(
+    path: PathLike,
+    table: cross_validation.CrossValidation,
+    *,
+    title: str = "Cross-validation",
+    subtitle: str = "",
+    candidates: Sequence[Mapping[str, Any]] = (),
+    alpha: float | Sequence[float] | None = None,
+) -> Path:
+    """Save errors against alpha as a PNG; with several D, a second panel shows the least errors against D.
+
+    Bands and bars reach one standard error to either side. Two places are marked: the best, and the smallest
+    number of components within one standard error of it, or with a single D the largest such alpha.
+
+    `alpha`: the model's, which need not be the best: a line is drawn there. Not for several of them.
+    `candidates`: all candidates that were compared, as in `Search.rows`. The best thirty are drawn below, by
+      their least errors.
+    Raises DataError if no error is above 0; StorageError if the file cannot be written.
+    """
+    errors = table.scores
+    deviations = np.nan_to_num(table.score_standard_errors)  # one split has none
+    if not (errors > 0).any():
+        raise DataError("all errors are 0; expected one above 0 to draw on logarithmic axes")
+    best, chosen, several = table.best, None, len(table.n_components) > 1
+    if len(table.weights) > 1:
+        chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
+    ranked = sorted(candidates, key=lambda one: float(one["score"]))[:_MAX_CANDIDATES]
+    below = 0.7 + 0.26 * len(ranked) if len(ranked) > 1 else 0.0
+    figure = figure_of(10.6, 5.0 + below, title=title)
+    heights = [4.4, below] if below else [4.4]
+    grid = figure.add_gridspec(len(heights), 2, width_ratios=[3, 2], height_ratios=heights)
+    # The second panel of a single D would be one point.
+    left = figure.add_subplot(grid[0, 0] if several else grid[0, :])
+    panels = [left, figure.add_subplot(grid[0, 1])] if several else [left]
+    _subtitle(left, subtitle)
+    colours = _shades(len(table.n_components))
+    for D, values, band, colour in zip(table.n_components, errors, deviations, colours, strict=True):
+        left.plot(table.alphas, values, color=colour, lw=1.8, marker=".", ms=4, label=f"D = {D:,}")
+        left.fill_between(table.alphas, values - band, values + band, color=colour, alpha=0.18, lw=0)
+    for right in panels[1:]:
+        bests = [table.best_of(D) for D in table.n_components.tolist()]
+        least = [one.score for one in bests]
+        yerr = np.nan_to_num([one.standard_error for one in bests])
+        bars: dict[str, Any] = {"color": MUTED, "lw": 1.2, "capsize": 3, "ecolor": MUTED, "zorder": 1}
+        right.errorbar(table.n_components, least, yerr=yerr, **bars)
+        right.scatter(table.n_components, least, color=colours, s=34, zorder=2)
+        right.set(xscale="log")
+        _label_components(right, table.n_components.tolist())
+        right.set_title("at the best alpha of each D", loc="left", fontsize=9.5, color=MUTED)
+    _mark(best, panels, marker="o", label="best")
+    if chosen is not None:
+        _mark(chosen, panels, marker="s", label="within one s.e.")
+        limit = best.score + best.standard_error
+        panels[-1].axhline(limit, color=MUTED, lw=1.0, ls="--", label="one standard error above the best")
+    if isinstance(alpha, float):
+        left.axvline(alpha, color=_COLOURS[1], lw=1.0, ls=":", label=f"the model's: alpha = {alpha:.2g}")
+    left.set(xscale="log", yscale="log")
+    left.set_xlabel("alpha", color=MUTED)
+    left.set_ylabel("mean squared error / variance", color=MUTED)
+    for axes in panels:
+        plain_axes(axes)
+        axes.yaxis.set_major_formatter("{x:g}")
+    if below:
+        _draw_candidates(figure.add_subplot(grid[1, :]), ranked, len(candidates))
+    positive = errors[errors > 0]
+    wide = positive.max() > 4 * positive.min()  # else ticks at 1, 2 and 5 would be two at most
+    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide else MaxNLocator(6))
+    left.yaxis.set_minor_locator(NullLocator())
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(text, handle)
+    where: dict[str, Any] = {"loc": "outside lower left", "ncols": 3, "frameon": False, "fontsize": 9}
+    figure.legend(list(entries.values()), list(entries), **where)
+    return _save(figure, Path(path))
+
+
+def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidates: int) -> None:
+    """Draw the errors of candidates below each other, the best at the top."""
+    places = np.arange(len(ranked))
+    errors = np.array([one["score"] for one in ranked])
+    deviations = np.array([one["standard_error"] or 0.0 for one in ranked])
+    good = errors <= errors[0] + deviations[0]
+    for chosen, colour, marker in ((good, BLUE, "o"), (~good, MUTED, "D")):  # shapes tell them apart too
+        style: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 5.5, "elinewidth": 1.2, "capsize": 3}
+        axes.errorbar(errors[chosen], places[chosen], xerr=deviations[chosen], **style)
+    axes.axvline(errors[0] + deviations[0], color=MUTED, lw=1.0, ls="--")
+    axes.set_yticks(places, [_candidate_words(one) for one in ranked], parse_math=False)
+    axes.set_ylim(len(ranked) - 0.4, -0.6)
+    shown = f"the best {len(ranked)} of" if n_candidates > len(ranked) else "all"
+    title = f"{shown} {n_candidates} candidates; discs: within one standard error of the best"
+    axes.set_title(title, loc="left", fontsize=9.5, color=MUTED)
+    axes.set_xlabel("mean squared error / variance, and its standard error", color=MUTED)
+    plain_axes(axes)
+
+
+def _candidate_words(row: Mapping[str, Any]) -> str:
+    scale = row["length_scale"]
+    width = "" if scale is None else ", by column" if isinstance(scale, list) else f", width {number(scale)}"
+    return f"{shortened_text(row['kernel'])}{width}, D = {row['n_components']:,}"
+
+
+@dataclass(frozen=True, eq=False)
+class AlphaPath:
+    """The values of a criterion at each alpha, for each target.
+
+    `label`: the criterion.
+    `alphas`: float64 array of shape (n_alphas,).
+    `values`: float64 array of shape (n_alphas, n_targets). Values that are not finite leave gaps.
+    `logarithmic`: whether the axis of the values is logarithmic.
+    """
+
+    label: str
+    alphas: FloatArray
+    values: FloatArray
+    logarithmic: bool = True
+
+
+def save_alpha_paths(
+    path: PathLike,
+    paths: Sequence[AlphaPath],
+    *,
+    chosen: ArrayLike,
+    labels: Sequence[str],
+    title: str,
+    subtitle: str = "",
+) -> Path:
+    """Save values against alpha as a PNG, one panel for each path and one line for each target.
+
+    `chosen`: float or array of shape (n_targets,). The alpha to mark, or one for each target.
+    `labels`: sequence of str of length n_targets. The targets' names. Only the first nine targets are drawn.
+    Raises StorageError if the file cannot be written.
+    """
+    figure = figure_of(2.4 + 5.2 * len(paths), 4.6, title=title)
+    shown = min(len(labels), _MAX_LINES)
+    colours = _shades(shown)
+    panels = figure.subplots(1, len(paths), squeeze=False)[0]
+    for axes, one in zip(panels, paths, strict=True):
+        values = np.where(np.isfinite(one.values), one.values, np.nan)
+        for target in range(shown):
+            style = {"color": colours[target], "lw": 1.8, "marker": ".", "ms": 4}
+            axes.plot(one.alphas, values[:, target], label=labels[target], **style)
+        for alpha in np.unique(np.atleast_1d(np.asarray(chosen))[: len(_COLOURS)]):
+            axes.axvline(alpha, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {alpha:.3g}")
+        axes.set(xscale="log", yscale="log" if one.logarithmic else "linear")
+        axes.set_xlabel("alpha", color=MUTED)
+        axes.set_ylabel(one.label, color=MUTED)
+        axes.yaxis.set_major_formatter("{x:g}")
+        if one.logarithmic:
+            axes.yaxis.set_minor_formatter("{x:g}")
+        plain_axes(axes)
+    _subtitle(panels[0], subtitle)
+    handles, names = panels[0].get_legend_handles_labels()
+    if shown < len(labels):
+        names[shown - 1] += f" (of {len(labels):,} targets)"
+    figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9)
+    return _save(figure, Path(path))
+
+
+def save_clusters(path: PathLike, view: ClusterView, *, title: str, subtitle: str = "") -> Path:
+    """Save rows in two kernel principal components as a PNG, in the colours and shapes of their clusters.
+
+    `view`: from `workbench.page.pictures.view_clusters`. Up to 40 clusters have their numbers at their
+      centres, unless they have no rows in the view.
+    Raises DataError if there is no row; StorageError if the file cannot be written.
+    """
+    if not len(view.scores):
+        raise DataError("there is nothing to draw; expected at least 1 row")
+    figure = figure_of(7.6, 6.2, title=title)
+    axes = figure.subplots()
+    _subtitle(axes, subtitle)
+    looks = [_look(i) for i in range(len(view.centres))]
+    for i in np.unique(view.labels):
+        across, up = view.scores[view.labels == i].T
+        colour, marker = looks[i]
+        axes.scatter(across, up, s=13, color=colour, marker=marker, alpha=0.75, linewidths=0, zorder=3)
+    if len(view.centres) <= _MAX_NUMBERS:
+        for i in np.unique(view.labels):
+            box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": looks[i][0], "lw": 1.6}
+            x, y = view.centres[i]
+            axes.text(x, y, str(i), ha="center", va="center", fontsize=8.5, color=INK, bbox=box, zorder=4)
+    for which, share, place in zip(("first", "second"), view.shares, (axes.xaxis, axes.yaxis), strict=True):
+        place.set_label_text(f"{which} kernel principal component, {share:.1%} of the variance", color=MUTED)
+    plain_axes(axes)
+    return _save(figure, Path(path))
+
+
+def save_clustering(
+    path: PathLike, dataset: blocks.Dataset, clusters: starts.Clusters, *, seed: int, title: str
+) -> Path:
+    """Save a picture of a seeded sample of a dataset's rows in their clusters, see `save_clusters`."""
+    view = view_clusters(dataset, clusters, seed=seed)
+    words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {dataset.n_samples:,}"
+    return save_clusters(path, view, title=title, subtitle=words)
+
+
+def figure_of(
+    width: float, height: float, *, title: str = "", pads: tuple[float, float] = (0.12, 0.1)
+) -> Figure:
+    """Return an empty figure with a title; sizes are in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=pads[0], h_pad=pads[1])  # type: ignore[union-attr, call-arg]
+    if not title:
+        return figure
+    # Titles hold names that users chose: a dollar sign in them must not start a formula.
+    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": INK}
+    figure.suptitle(title, x=pads[0] / width, ha="left", **heading)
+    return figure
+
+
+def _subtitle(axes: Any, text: str) -> None:
+    axes.set_title(text, parse_math=False, loc="left", fontsize=9.5, color=MUTED)
+
+
+def _look(cluster: int) -> tuple[str, str]:
+    """Return a cluster's colour and shape; no two of the first 42 clusters share both."""
+    return _HUES[cluster % len(_HUES)], _MARKERS[cluster // len(_HUES) % len(_MARKERS)]
+
+
+def _mark(choice: cross_validation.Choice, panels: Sequence[Any], *, marker: str, label: str) -> None:
+    words = f"{label}: D = {choice.n_components:,}, alpha = {choice.alpha:.2g}"
+    # The square is larger: it goes around the circle if both mark one place.
+    style = {"marker": marker, "facecolor": "none", "edgecolor": _COLOURS[1], "linewidth": 1.6, "zorder": 4}
+    for axes, x in zip(panels, (choice.alpha, choice.n_components), strict=False):
+        axes.scatter([x], [choice.score], s=150 if marker == "s" else 80, label=words, **style)
+
+
+def _shades(n: int) -> list[tuple[float, ...]]:
+    """Return colours of one hue, from light to dark."""
+    light, dark = np.array([0.62, 0.80, 0.88]), np.array([0.02, 0.22, 0.34])
+    return [tuple(light + (dark - light) * share) for share in np.linspace(0 if n > 1 else 0.6, 1, n)]
+
+
+def plain_axes(axes: Any) -> None:
+    """Reduce axes to a light grid and two lines."""
+    axes.set_axisbelow(True)
+    axes.grid(True, which="major", color="#e6e6e6", lw=0.7)
+    axes.tick_params(colors=MUTED, which="both", labelsize=9)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color("#c8c8c8")
+
+
+def round_ticks(axes: Any) -> None:
+    """Put few ticks on linear axes, with numbers as in tables."""
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_formatter(lambda value, _: number(value))
+
+
+def _label_components(axes: Any, n_components: Sequence[int]) -> None:
+    axes.set_xlabel("D, the number of components", color=MUTED)
+    axes.set_xticks(list(n_components), [f"{D:,}" for D in n_components])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    # matplotlib's name and version are left out, so that the same picture has the same bytes.
+    save = partial(figure.savefig, format="png", dpi=_DPI, metadata={"Software": None})
+    return documents.write_whole(path, save, what="picture")
+
+
+def save_choice(model: models.RidgeModel, path: PathLike, *, title: str, about: str) -> Path | None:
+    """Draw the errors that a model's alpha was chosen by; return None, and draw nothing, if it was given.
+
+    `model`: need not hold its sums.
+    `path`: of the PNG.
+    `title`, `about`: above the axes: the data, and the features.
+    Raises DataError if no error is above 0; StorageError if the picture cannot be written.
+    """
+    arrays = model.selection
+    if "cv_alphas" in arrays:
+        folds = model.card["folds"]
+        table = cross_validation.CrossValidation.from_arrays(folding.folds_from_dict(folds), arrays)
+        subtitle = f"{about}, {folding.folds_words(folds)}"
+        return save_cross_validation(path, table, title=title, subtitle=subtitle, alpha=model.plain_alpha)
+    if "press_alphas" in arrays:
+        errors = np.sqrt(arrays["press_errors"])
+        panels = [AlphaPath("leave-one-out RMSE", arrays["press_alphas"], errors)]
+    elif "alphas" in arrays:
+        panels = [AlphaPath("root of the GCV score", arrays["alphas"], np.sqrt(arrays["scores"]))]
+        if model.card.get("alpha_given") == "evidence":
+            evidences = arrays["log_evidences"]
+            panels.append(AlphaPath("log evidence", arrays["alphas"], evidences, logarithmic=False))
+    else:
+        return None
+    if len(panels[0].alphas) < 2:
+        return None
+    if not (panels[0].values > 0).any():
+        raise DataError("no error is above 0; expected some to draw on a logarithmic axis")
+    names = model.card.get("target_names") or [f"y{i}" for i in range(model.n_targets)]
+    subtitle = f"{about}, D = {model.feature_map.n_components:,}"
+    return save_alpha_paths(path, panels, chosen=model.alpha, labels=names, title=title, subtitle=subtitle)
+
+
+# -- the data for a picture of clusters ------------------------------------------------------------
+
+
+SAMPLE_ROWS = 2_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClusterView:
+    """A sample of rows and the centres in the two directions of the sample's greatest variance in Z.
+
+    `scores`: float64 array of shape (n_sampled, 2). Coordinates of the rows; if there is one direction only,
+      the second column is 0.
+    `labels`: int array of shape (n_sampled,). Clusters of the rows.
+    `centres`: float64 array of shape (n_clusters, 2). Coordinates of the centres.
+    `shares`: tuple of 2 floats. Each direction's share of the sample's variance.
+    """
+
+    scores: FloatArray
+    labels: NDArray[np.integer[Any]]
+    centres: FloatArray
+    shares: tuple[float, float]
+
+
+def view_clusters(
+    dataset: blocks.Dataset, clusters: starts.Clusters, *, seed: int = 0, n_rows: int = SAMPLE_ROWS
+) -> ClusterView:
+    """Label a seeded sample of rows, and project it on its own first two kernel principal components.
+
+    Takes no pass over the data, but O(n_rows² · n_components) time in this process. `pca.fit.fit_components`
+    computes the components of all rows.
+
+    `seed`: seed of the sample.
+    `n_rows`: largest size of the sample.
+    Raises DataError if the columns do not fit the clusters, or a sampled row holds NaN or infinity.
+    """
+    predicting.check_dataset(dataset, clusters)
+    X = samples.sample_inputs(dataset.without_targets(), seed, n_rows=n_rows)
+    labels = lloyd_pass.label_rows(blocks.Rows(blocks.Block(0, 0, len(X)), X), clusters.state)
+    Z = clusters.feature_map.transform(X, dtype=np.float64)
+    middle = Z.mean(axis=0)
+    Z -= middle
+    n_kept = min(2, len(X))
+    with machine.using_threads(1):
+        gram = Z @ Z.T
+        total = float(np.trace(gram))
+        values, vectors = scipy.linalg.eigh(gram, subset_by_index=(len(X) - n_kept, len(X) - 1))
+        values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+        # eigenvectors have no sign of their own: make the score of largest size positive
+        vectors *= np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[np.newaxis], 0))
+        scores, centres = np.zeros((len(X), 2)), np.zeros((clusters.n_clusters, 2))
+        scores[:, :n_kept] = vectors * np.sqrt(values)
+        above = values > 1e-12 * max(total, math.ulp(0.0))
+        axes = Z.T @ vectors[:, above] / np.sqrt(values[above])
+        centres[:, :n_kept][:, above] = (clusters.centres - middle) @ axes
+    shares = [float(value) / total if total > 0 else 0.0 for value in values]
+    return ClusterView(scores, labels, centres, (shares[0], shares[1] if n_kept > 1 else 0.0))

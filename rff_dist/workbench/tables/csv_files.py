@@ -1,0 +1,192 @@
+"""CSV files, whose delimiter, header and encoding are found out unless they are given."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from pyarrow import csv as arrow_csv
+
+from rff_dist.recipes import notations, tables
+
+_SAMPLE_BYTES, _PIECE = 2**16, 2**20
+_LONGEST_LINE = 2**26
+#: Commas may be in numbers and spaces in text, so they are tried last.
+_DELIMITERS = "\t;|, "
+_VALUE = re.compile(
+    rf"{notations.number_pattern('.')}|{notations.number_pattern(',')}|true|false|\d{{4}}-\d\d-\d\d.*",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one CSV file is written.
+
+    `names`: names of the columns, if no line of the file holds them, or some come twice.
+    `has_header`: whether the first line holds names.
+    `is_quoted`: whether there are quotes; quoted text may hold line breaks.
+    `block_size`: bytes that are read at once; enough for several rows.
+    """
+
+    names: list[str] | None
+    has_header: bool
+    delimiter: str
+    encoding: str
+    is_quoted: bool
+    block_size: int
+
+    @property
+    def notes(self) -> list[str]:
+        """In words, what is unusual about the file."""
+        names = {"\t": "tab", " ": "space"}
+        parts = [
+            "no header: columns are called 0, 1, …" if not self.has_header else "",
+            f"delimiter {names.get(self.delimiter, self.delimiter)}" if self.delimiter != "," else "",
+            *tables.numbered_note(self.names or []),
+            f"encoding {self.encoding}" if self.encoding != "utf-8" else "",
+        ]
+        return [part for part in parts if part]
+
+    def open(self, path: Path, types: Mapping[str, pyarrow.DataType] | None = None) -> Any:
+        """Return a reader of a file, to be used in a `with`; given `types`, it reads these columns only."""
+        return arrow_csv.open_csv(
+            str(path),
+            arrow_csv.ReadOptions(
+                block_size=self.block_size,
+                use_threads=False,
+                column_names=None if self.names is None else tables.numbered(self.names),
+                skip_rows_after_names=int(self.has_header and self.names is not None),
+                encoding=self.encoding,
+            ),
+            arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=self.is_quoted),
+            arrow_csv.ConvertOptions(
+                column_types=types,
+                include_columns=None if types is None else list(types),
+                null_values=tables.MISSING_TEXTS,
+                timestamp_parsers=[arrow_csv.ISO8601, *notations.DATE_FORMATS],
+            ),
+        )
+
+
+def csv_table(path: Path, reading: tables.Reading) -> tables.Table:
+    """Return a file as a table; the first block of the file decides the types of its columns.
+
+    Raises StorageError if it cannot be read. The table's batches raise DataError if a value has another type.
+    """
+    dialect = find_dialect(path, reading)
+    with tables.opening(path, "CSV"), dialect.open(path) as reader:
+        schema = reader.schema
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        with tables.expecting_types(path), dialect.open(path, types) as reader:
+            yield from reader
+
+    decimal = "," if dialect.delimiter == ";" else "."  # a semicolon is there since commas are decimal points
+    return tables.Table(path.name, schema, batches, None, dialect.notes, decimal=decimal)
+
+
+def find_dialect(path: Path, reading: tables.Reading) -> Dialect:
+    """Find out how a file is written, from its first lines; all of it is scanned for the encoding.
+
+    A file that is not UTF-8 is taken for Windows-1252, which includes Latin-1.
+
+    Raises StorageError if it cannot be read.
+    """
+    with tables.opening(path, "CSV"):
+        encoding, is_quoted = _scan(path, reading.encoding)
+        sample, is_whole = _first_lines(path)
+    # the sample may end within a character, and within its last line
+    text = sample.decode(encoding, errors="replace").removeprefix("\ufeff")
+    lines = list(io.StringIO(text, newline=""))
+    lines = lines if is_whole or len(lines) < 2 else lines[:-1]
+    longest = max(map(len, lines), default=0)
+    delimiter = reading.delimiter or _find_delimiter(lines)
+    rows = _rows(lines, delimiter)
+    has_header = has_names(rows) if reading.header is None else reading.header
+    names = None
+    if rows and not has_header:
+        names = [str(i) for i in range(len(rows[0]))]
+    elif rows and tables.repeated(rows[0]):
+        names = rows[0]
+    # Arrow refuses a row that is longer than a block
+    return Dialect(names, has_header or not rows, delimiter, encoding, is_quoted, max(2**20, 16 * longest))
+
+
+def has_names(rows: list[list[str]]) -> bool:
+    """Say whether the first of some rows holds names.
+
+    It does if text stands above a column of numbers, or if it holds 0, 1, 2, … in this order. Otherwise it
+    does not if it holds a number, or text that comes again below it.
+
+    >>> has_names([["a", "b"], ["1", "x"]]), has_names([["1.5", "x"], ["2", "y"]])
+    (True, False)
+    """
+    if not rows:
+        return True
+    first = [cell.strip() for cell in rows[0]]
+    below = [[cell.strip() for cell in column] for column in zip(*rows[1:], strict=False)]
+    for name, column in zip(first, below, strict=False):
+        values = [cell for cell in column if cell not in tables.MISSING_TEXTS]
+        is_text = name not in tables.MISSING_TEXTS and not _VALUE.fullmatch(name)
+        if is_text and values and all(map(_VALUE.fullmatch, values)):
+            return True
+    if len(first) > 2 and first == [str(i) for i in range(len(first))]:
+        return True
+    if any(map(_VALUE.fullmatch, first)):
+        return False
+    return not any(name and name in column for name, column in zip(first, below, strict=False))
+
+
+def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
+    """Return the encoding of a file, and whether it has quotes."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    found, is_quoted = encoding, False
+    with pyarrow.input_stream(str(path), compression="detect") as stream:
+        piece = stream.read(_PIECE)
+        if found is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            found = "utf-16"
+        while piece and (found is None or not is_quoted):
+            is_quoted = is_quoted or b'"' in piece
+            if found is None:
+                try:
+                    decoder.decode(piece)
+                except UnicodeDecodeError:
+                    found = "cp1252"
+            piece = stream.read(_PIECE)
+    return found or "utf-8", is_quoted
+
+
+def _first_lines(path: Path) -> tuple[bytes, bool]:
+    """Return the beginning of a file, at least two lines, and whether that is the whole file."""
+    with pyarrow.input_stream(str(path), compression="detect") as stream:
+        sample = stream.read(_SAMPLE_BYTES)
+        while sample.count(b"\n") < 3 and len(sample) < _LONGEST_LINE:
+            more = stream.read(len(sample) or 1)
+            if not more:
+                return sample, True
+            sample += more
+        return sample, not stream.read(1)
+
+
+def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
+    try:
+        return [row for row in csv.reader(lines, delimiter=delimiter) if row]
+    except csv.Error:
+        return []
+
+
+def _find_delimiter(lines: list[str]) -> str:
+    """Return the character that cuts all lines into equally many cells; a comma if none does."""
+    for delimiter in _DELIMITERS:
+        widths = {len(row) for row in _rows(lines, delimiter)}
+        if len(widths) == 1 and widths != {1}:
+            return delimiter
+    return ","

@@ -1,0 +1,366 @@
+"""Files to ingest: found here or in an object store, recognised by their digests, opened as tables."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from rff_dist.errors import DataError, StorageError
+from rff_dist.recipes import tables
+from rff_dist.storage import appending, locations, repositories
+from rff_dist.typing import PathLike
+from rff_dist.workbench.tables import array_files
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_KINDS = {
+    ".csv": (".csv", ".tsv", ".txt"),
+    ".parquet": (".parquet", ".pq"),
+    ".arrow": (".arrow", ".feather", ".ipc", ".arrows"),
+    ".jsonl": (".jsonl", ".ndjson", ".json"),
+    ".npy": (".npy",),
+    ".npz": (".npz",),
+    ".xlsx": (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"),  # refused, with advice
+}
+_COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Hive's name of a folder whose rows have no value
+_PIECE = 2**20
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of rows, or a folder that is a Zarr group; made by `find_files`.
+
+    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".npz", ".zarr"}. How it is read.
+    `stamp`: size and time, or an object store's ETag: changes with the file, and is known without reading it.
+    `partitions`: columns that the names of its folders (`day=2020-01-01/`) give all its rows, as text; None
+      is a missing value.
+    """
+
+    location: locations.Location
+    kind: str
+    stamp: str
+    partitions: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.location.url
+
+    def is_known(self, sources: Sequence[Mapping[str, Any]]) -> bool:
+        """Say whether a dataset holds it already, by its name and stamp."""
+        return any(appending.is_named(one, self.name) and one.get("stamp") == self.stamp for one in sources)
+
+
+@contextmanager
+def fetch(file: File) -> Iterator[Path]:
+    """Yield a local path of a file: its own, or a temporary copy if it is in an object store.
+
+    Raises StorageError if the store does not answer.
+    """
+    if file.location.is_local:
+        yield Path(file.location.path)
+        return
+    with TemporaryDirectory(prefix="rff_dist-") as folder:
+        path = Path(folder) / PurePosixPath(file.location.path).name
+        with locations.reaching(f"{file.location} cannot be read"):
+            _download(file.location, path)
+        yield path
+
+
+def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> appending.Source:
+    """Digest a file's bytes.
+
+    `sources`: files that the dataset holds already.
+    Raises DataError if the file is one of them and has grown: its first rows would be added twice.
+    """
+    if path.is_dir():
+        return _identify_folder(file, path)
+    before = {
+        one["n_bytes"]: one.get("sha256")
+        for one in sources
+        if appending.is_named(one, file.name) and type(one.get("n_bytes")) is int
+    }
+    digest, n_bytes = hashlib.sha256(), 0
+    with open(path, "rb") as stream:
+        # pieces end where a file of the dataset ended, so that the digests there can be compared
+        while piece := stream.read(min([_PIECE, *(end - n_bytes for end in before if end > n_bytes)])):
+            digest.update(piece)
+            n_bytes += len(piece)
+            more = n_bytes < path.stat().st_size
+            if more and n_bytes in before and before[n_bytes] == digest.hexdigest():
+                raise DataError(
+                    f"{file.name} has grown since it was ingested: the first {n_bytes:_} of its "
+                    f"{path.stat().st_size:_} bytes are in the dataset already, and would be added twice; "
+                    "expected new rows in a file of their own"
+                )
+    return appending.Source(file.name, digest.hexdigest(), {"stamp": file.stamp, "n_bytes": n_bytes})
+
+
+def _identify_folder(file: File, path: Path) -> appending.Source:
+    digest = hashlib.sha256()
+    for one in sorted(path.rglob("*")):
+        if one.is_file():
+            with open(one, "rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest.update(f"{one.relative_to(path)}|{content}|".encode())
+    return appending.Source(file.name, digest.hexdigest(), {"stamp": file.stamp})
+
+
+def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False) -> list[File]:
+    """Find files by their paths, URLs, folders and patterns, each once, in the order given.
+
+    `sources`: files; folders, which stand for all Parquet files in them, in the order of their names; or
+      patterns with `*`, `?`, `[…]` and, for local files, `**`. Object stores work alike
+      (`s3://bucket/new/*.csv`).
+    `may_be_none`: whether a pattern or a folder may hold no file (yet).
+    Raises StorageError if there is no such file, its type is unknown, or it belongs to a table of Delta or
+      Iceberg.
+    """
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    found: dict[str, File] = {}
+    for source in given:
+        location = locations.parse_location(source)
+        if location.scheme == "memory":
+            raise StorageError(f"{location} can only hold Zarr data; expected files of rows")
+        files = _find_local(location, may_be_none) if location.is_local else _find_remote(location)
+        if not files and not may_be_none:
+            raise StorageError(f"there is no file at {location}; expected one or more files with rows")
+        found.update({file.name: file for file in files})
+    for folder in dict.fromkeys(folder for file in found.values() for folder in _folders_of(file.location)):
+        if format_ := _table_format(folder):
+            raise StorageError(
+                f"{folder} is a table in {format_} format, whose files hold removed rows too; expected "
+                "files of which every row counts. Write its current rows as Parquet elsewhere (with Spark, "
+                "DuckDB, deltalake or pyiceberg), and ingest those"
+            )
+    return list(found.values())
+
+
+def _folders_of(location: locations.Location) -> Iterator[locations.Location]:
+    """Yield the folders that a file is in, up to the root or the bucket."""
+    path = location.path.rpartition("/")[0]
+    while path:
+        yield locations.Location(location.scheme, path)
+        path = path.rpartition("/")[0]
+
+
+def _table_format(folder: locations.Location) -> str | None:
+    """Return "Delta" or "Iceberg" if a folder is such a table: its log says which Parquet files count."""
+    if folder.is_local:
+        path = Path(folder.path)
+        logs, metadata = path.glob("_delta_log/*"), path.glob("metadata/*.metadata.json")
+        return "Delta" if any(logs) else "Iceberg" if any(metadata) else None
+    import obstore
+
+    store: Any = locations.open_store(folder, read_only=True)
+    try:
+        if any(obstore.list(store.store, "_delta_log")):
+            return "Delta"
+        pages = obstore.list(store.store, "metadata")
+        return (
+            "Iceberg"
+            if any(one["path"].endswith(".metadata.json") for page in pages for one in page)
+            else None
+        )
+    except Exception as error:  # one may be allowed to read a file, but not to list its folders
+        _log.info(
+            "%s cannot be listed, so whether it is a Delta or Iceberg table is unknown: %s", folder, error
+        )
+        return None
+
+
+def _find_local(location: locations.Location, may_be_none: bool) -> list[File]:
+    path = Path(location.path)
+    if path.is_dir() and (
+        repositories.is_versioned(location) or any((path / name).exists() for name in locations.NODE_FILES)
+    ):
+        parts = [one.stat() for one in path.rglob("*")]
+        stamp = f"{len(parts)}-{max(one.st_mtime_ns for one in parts)}"
+        return [File(location, ".zarr", stamp)]
+    if path.is_dir():
+        files = sorted(path.rglob("*.parquet"))
+        if not files and not may_be_none:
+            raise StorageError(f"{path} is a folder without Parquet files; expected *.parquet in it")
+        return [_local_file(file, _partitions(file.relative_to(path).parts[:-1])) for file in files]
+    if not path.exists() and glob.has_magic(location.path):
+        matches = [Path(name) for name in sorted(glob.glob(location.path, recursive=True))]
+        return [_local_file(match) for match in matches if match.is_file()]
+    if not path.exists():
+        raise StorageError(f"there is no file at {path}; expected one with rows, a folder or a pattern")
+    return [_local_file(path)]
+
+
+def _partitions(folders: Sequence[str]) -> dict[str, str | None]:
+    """Return the columns that folders name as Hive does, such as `day=2020-01-01`."""
+    pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
+    return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}
+
+
+def _local_file(path: Path, partitions: Mapping[str, str | None] = {}) -> File:
+    status = path.stat()
+    stamp = f"{status.st_size}-{status.st_mtime_ns}"
+    return File(locations.Location("file", str(path)), _kind(str(path)), stamp, partitions)
+
+
+def _find_remote(location: locations.Location) -> list[File]:
+    import obstore
+
+    bucket, _, key = location.path.partition("/")
+    parts = key.split("/") if key else []
+    n_plain = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    has_pattern = n_plain < len(parts)
+    if any("**" in part for part in parts):
+        raise StorageError(
+            f"{location}: `**` is not known in object stores; expected `*` within a folder's name"
+        )
+    with locations.reaching(f"{location} cannot be read"):
+        if not has_pattern and parts:
+            parent: Any = locations.open_store(
+                locations.Location(location.scheme, "/".join([bucket, *parts[:-1]])), read_only=True
+            )
+            try:
+                return [_remote_file(location, obstore.head(parent.store, parts[-1]))]
+            except FileNotFoundError:
+                parts = [*parts, "*.parquet"]  # a folder, perhaps
+        folder = locations.Location(location.scheme, "/".join([bucket, *parts[:n_plain]]))
+        store: Any = locations.open_store(folder, read_only=True)
+        stored = [one for page in obstore.list(store.store) for one in page]
+    pattern = parts[n_plain:]
+    chosen = {one["path"]: one for one in stored if _is_chosen(one["path"].split("/"), pattern, has_pattern)}
+    if not chosen and not has_pattern:
+        raise StorageError(f"there is no file at {location}, and no *.parquet in it; expected one with rows")
+    return [
+        _remote_file(folder.child(name), chosen[name], _partitions(name.split("/")[:-1]))
+        for name in sorted(chosen)
+    ]
+
+
+def _is_chosen(names: Sequence[str], pattern: Sequence[str], has_pattern: bool) -> bool:
+    """Say whether an object matches a pattern, or lies anywhere in a folder."""
+    if not has_pattern:
+        return fnmatch.fnmatchcase(names[-1], pattern[-1])
+    return len(names) == len(pattern) and all(map(fnmatch.fnmatchcase, names, pattern))
+
+
+def _remote_file(
+    location: locations.Location, found: Mapping[str, Any], partitions: Mapping[str, str | None] = {}
+) -> File:
+    stamp = found["e_tag"] or f"{found['size']}-{found['last_modified'].isoformat()}"
+    return File(location, _kind(location.path), str(stamp), partitions)
+
+
+def _download(location: locations.Location, path: Path) -> None:
+    import obstore
+
+    parent, _, name = location.path.rpartition("/")
+    store: Any = locations.open_store(locations.Location(location.scheme, parent), read_only=True)
+    with open(path, "wb") as stream:
+        for piece in obstore.get(store.store, name).stream():
+            stream.write(piece)
+
+
+def _kind(path: str) -> str:
+    kind = table_kind(path)
+    if kind == ".xlsx":
+        raise StorageError(
+            f"{path} is a spreadsheet, which is not read, since it may hold several tables; expected a file "
+            "of rows. Save the sheet as CSV (UTF-8), or in Python: "
+            f'pandas.read_excel("{PurePosixPath(path).name}").to_parquet("{PurePosixPath(path).stem}.parquet")'
+        )
+    if kind is None:
+        raise StorageError(
+            f"{path} is of an unknown type; expected .csv, .tsv or .jsonl (also with .gz, .zst or .bz2), "
+            ".parquet, .arrow, .feather, .npy, .npz or a folder of Parquet files"
+        )
+    return kind
+
+
+def table_kind(path: str) -> str | None:
+    """Return the kind of a file by its name, see `File`; None if it is unknown."""
+    name = path.lower()
+    for kind, suffixes in _KINDS.items():
+        ends = _COMPRESSED if kind in (".csv", ".jsonl") else ("",)
+        if name.endswith(tuple(suffix + end for suffix in suffixes for end in ends)):
+            return kind
+    return None
+
+
+# -- as tables -------------------------------------------------------------------------------------
+
+
+def open_table(path: Path, kind: str, reading: tables.Reading, partitions: Mapping[str, Any]) -> tables.Table:
+    """Open a file as a table; its rows are not read yet.
+
+    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".zarr"}.
+    `partitions`: columns of one value, which the names of the file's folders give, as Arrow scalars.
+    Raises StorageError if it cannot be read; DataError if it is no table.
+    """
+    from rff_dist.workbench.tables.array_files import arrow_table, json_table, parquet_table
+    from rff_dist.workbench.tables.csv_files import csv_table
+
+    open_it: Mapping[str, Callable[[Path], tables.Table]] = {
+        ".csv": lambda path: csv_table(path, reading),
+        ".parquet": parquet_table,
+        ".arrow": arrow_table,
+        ".jsonl": json_table,
+        ".npy": lambda path: array_files.array_table([path]),
+        ".zarr": array_files.group_table,
+    }
+    if kind not in open_it:
+        raise DataError(
+            f"{path.name} is an {kind} file, which holds arrays, not columns; expected a table: .csv, "
+            ".tsv, .jsonl, .parquet, .arrow, .feather or .npy"
+        )
+    table = open_it[kind](path)
+    return _with_partitions(table, partitions) if partitions else table
+
+
+def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str, Any]]:
+    """Return the columns that names of folders give, as Arrow scalars of one type in all files.
+
+    `found`: for each file, the texts by the names of columns.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    columns = {}
+    for name in {name for one in found for name in one}:
+        columns[name] = pyarrow.array([one.get(name) for one in found], pyarrow.string())
+        for kind in (pyarrow.int64(), pyarrow.float64(), pyarrow.date32()):
+            with suppress(pyarrow.ArrowException):
+                columns[name] = compute.cast(columns[name], kind)
+                break
+    return [{name: columns[name][i] for name in one} for i, one in enumerate(found)]
+
+
+def _with_partitions(table: tables.Table, partitions: Mapping[str, Any]) -> tables.Table:
+    """Add columns of one value each, which replace columns of the same names."""
+    import pyarrow
+
+    fields = [one for one in table.schema if one.name not in partitions]
+    added = [pyarrow.field(name, value.type) for name, value in partitions.items()]
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        own = {name: kind for name, kind in types.items() if name not in partitions}
+        if not own:  # one column must be read to count the rows
+            own = {one.name: one.type for one in fields[:1]}
+        for batch in table.batches(own):
+            columns = {name: batch.column(name) for name in own}
+            for name, value in partitions.items():
+                repeated_value = pyarrow.repeat(value, batch.num_rows)
+                columns[name] = repeated_value.cast(types.get(name, value.type))
+            yield pyarrow.RecordBatch.from_pydict(columns)
+
+    return replace(table, schema=pyarrow.schema([*fields, *added]), batches=batches)

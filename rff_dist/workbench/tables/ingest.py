@@ -1,0 +1,636 @@
+"""Files and queries → a new dataset, or more rows of one, a few batches at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rff_dist.data.columns import is_text
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.recipes import recipes
+from rff_dist.recipes.notations import Notation, find_notations, notation_notes, with_notations
+from rff_dist.recipes.tables import Reading, Table, kind_of, listed
+from rff_dist.storage import appending, datasets, locations, output_places, writing
+from rff_dist.typing import PathLike
+from rff_dist.workbench.tables import array_files, queries
+from rff_dist.workbench.tables.files import (
+    File,
+    fetch,
+    find_files,
+    identify,
+    open_table,
+    partition_values,
+)
+from rff_dist.workbench.tables.learn import (
+    Encoding,
+    Learned,
+    check_classes,
+    learn,
+    needs_pass,
+    plain,
+)
+from rff_dist.workbench.tables.roles import (
+    Roles,
+    TablePlan,
+    choose_columns,
+    common_schema,
+    find_index,
+    plan_columns,
+)
+from rff_dist.workbench.tables.rows import (
+    Holdout,
+    Input,
+    Journal,
+    RowSelection,
+    check_rows,
+    find_start,
+    order_type,
+    read_batches,
+    read_tables,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Attributes that keep the names of columns, so that `ingest_more` finds them; and a count.
+_WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
+PARTS = "parts"
+_log = logging.getLogger(__name__)
+
+type Sources = PathLike | Sequence[PathLike] | queries.Query
+type _Batches = Callable[[Journal, RowSelection | None], Iterator[writing.RowBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What `ingest_more` did.
+
+    `n_before`, `n_after`: rows of the dataset before and after.
+    `ingested`, `skipped`: names of the files (or the query) whose rows were added, and of those whose rows
+      were there already.
+    `dropped_rows`: rows that were left out for missing or infinite values.
+    `version`: the version of the dataset that holds the new rows; None if nothing was added.
+    """
+
+    n_before: int
+    n_after: int
+    ingested: tuple[str, ...]
+    skipped: tuple[str, ...]
+    dropped_rows: int
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """How tables are read, and how their columns become numbers.
+
+    `encoding`: how text, dates and missing values become numbers.
+    `reading`: how CSV files are read.
+    `recipe`: the recipe of another table, which is used as it is: nothing is learned then.
+    """
+
+    encoding: Encoding = field(default_factory=Encoding)
+    reading: Reading = field(default_factory=Reading)
+    recipe: recipes.Recipe | None = None
+
+
+def ingest(
+    source: Sources,
+    url: PathLike,
+    roles: Roles = Roles(),
+    how: writing.Writing = writing.Writing(),
+    preparing: Preparing = Preparing(),
+) -> datasets.ZarrDataset:
+    """Turn tables into a dataset, in memory that does not grow with them.
+
+    Numbers stay as they are. Text becomes a column of 0 and 1 for each level, or means of the target; dates
+    become numbers; see `Encoding`. If there is text or a date, or missing values are filled in, the rows are
+    read twice. The dataset's attribute `recipe` says what was done.
+
+    `source`: files here or in an object store, which are read in the order of their names and must have the
+      same columns: CSV (.csv, .tsv, .txt) and JSON lines (.jsonl), also compressed (.gz, .zst, .bz2),
+      Parquet, Arrow and Feather, .npy or .npz. Also a pattern such as "new/*.csv"; a folder of Parquet files,
+      where folders such as `day=2020-01-01` give columns; or a Zarr group whose arrays are columns, as xarray
+      writes it. The columns of an .npy file are named "0", "1", …; further .npy files with 1-D arrays are
+      columns with the names of their files. An .npz file must be the only one; it holds the array "X" and
+      optionally "y".
+    Returns the open dataset. If y is text, the dataset is without it, and `open_column(url, "y")` opens y.
+      The attribute `sources` holds name, digest and number of rows of each file.
+    Raises StorageError if the source cannot be read, its type is unknown, or the output cannot be written;
+      InvalidParameterError if a named column is not there; DataError, which names column and row, if a column
+      cannot become numbers, or a value is missing.
+    """
+    (written,) = _ingest(source, [(url, None)], roles, how, preparing)
+    return written
+
+
+def ingest_parts(
+    source: Sources,
+    urls: tuple[PathLike, PathLike],
+    holdout: Holdout,
+    roles: Roles = Roles(),
+    *,
+    how: writing.Writing = writing.Writing(),
+    preparing: Preparing = Preparing(),
+) -> tuple[datasets.ZarrDataset, datasets.ZarrDataset]:
+    """Turn tables into two datasets: one to train on, and one of rows that are held out.
+
+    The recipe is learned from the rows to train on alone. If `roles` name a column of groups, or else of ids,
+    rows of one group or id stay together, unless the latest rows are held out.
+
+    `urls`: where the rows to train on go, and where those held out go. The attribute `parts` of both says how
+      rows were held out and read.
+    Raises as `ingest`; also DataError if a part has no row, or the rows have no order by `holdout.by`.
+    """
+    output_places.check_output(
+        locations.parse_location(urls[1]),
+        overwrite=how.overwrite,
+        inputs=[locations.parse_location(urls[0])],
+        marker=locations.DATASET_FILES,
+    )
+    places = [(urls[1], RowSelection(holdout, wanted=True)), (urls[0], RowSelection(holdout, wanted=False))]
+    test, train = _ingest(source, places, roles, how, preparing)
+    recipe = recipes.recipe_of(train.attributes)
+    dates = [] if recipe is None else [one.column for one in recipe.columns if isinstance(one, recipes.Date)]
+    if dates and holdout.by is None and roles.groups is None:
+        _log.warning(
+            "the rows to test on were chosen at random, although the table has dates (%s); to test how later "
+            "rows are predicted, hold out the latest ones: give the column as `holdout_by`",
+            listed(dates),
+        )
+    return train, test
+
+
+def find_parts(
+    source: Sources,
+    urls: tuple[PathLike, PathLike],
+    holdout: Holdout,
+    roles: Roles = Roles(),
+    preparing: Preparing = Preparing(),
+) -> tuple[list[datasets.ZarrDataset], bool, list[str]]:
+    """Return what `ingest_parts` wrote before, and how that differs from what it would write now.
+
+    Returns those of the two datasets that are there (one alone was left by a killed run), whether both are
+      made of just these files, and the names of options that had other values.
+    """
+    there = [locations.parse_location(url) for url in urls]
+    found = [
+        datasets.open_dataset(one.url, y=None)
+        for one in there
+        if locations.exists(one) and not output_places.is_unfinished(one)
+    ]
+    found = [one for one in found if PARTS in one.attributes]
+    if len(found) < len(there):
+        return found, False, []
+    now, before = _describe_parts(holdout, roles, preparing), found[0].attributes[PARTS]
+    differing = [key for kind, of in now.items() for key in of if before[kind].get(key) != of[key]]
+    known = appending.known_sources(found[0].attributes)
+    with ExitStack() as stack:
+        try:
+            new, same = _open_inputs(stack, source, _find(source), known, preparing)
+        except DataError:  # a file has grown, or cannot be read as before
+            return found, False, differing
+    return found, not new and len(same) == len(known), differing
+
+
+def _describe_parts(holdout: Holdout, roles: Roles, preparing: Preparing) -> dict[str, Any]:
+    """Return what decides the parts of a table, as JSON has it."""
+    recipe = {"recipe": None if preparing.recipe is None else preparing.recipe.digest()}
+    given = {"holdout": asdict(holdout), "roles": asdict(roles), "recipe": recipe}
+    given |= {"encoding": asdict(preparing.encoding), "reading": asdict(preparing.reading)}
+    return dict(json.loads(json.dumps(given)))
+
+
+def _ingest(
+    source: Sources,
+    places: Sequence[tuple[PathLike, RowSelection | None]],
+    roles: Roles,
+    how: writing.Writing,
+    preparing: Preparing,
+) -> list[datasets.ZarrDataset]:
+    """Write one dataset for each part of the rows; the recipe is learned from the last part."""
+    files = _find(source)
+    given = (
+        [source]
+        if isinstance(source, str | os.PathLike)
+        else []
+        if isinstance(source, queries.Query)
+        else source
+    )
+    inputs = [*(locations.parse_location(one) for one in given), *(file.location for file in files)]
+    url, learned_from = places[-1]
+    # Checked first, since finding a table's columns and types may take a while.
+    output_places.check_output(
+        locations.parse_location(url), overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES
+    )
+    written: list[datasets.ZarrDataset] = []
+    with ExitStack() as stack:
+        opened, _ = _open_inputs(stack, source, files, [], preparing)
+        plan, n_samples, batches = _read(stack, opened, roles, preparing, learned_from)
+        made: list[locations.Location] = []
+        try:
+            for place, selection in places:
+                location = locations.parse_location(place)
+                is_new = not locations.exists(location)
+                held_out = None if selection is None else selection.holdout
+                attributes: dict[str, Any] = (
+                    {} if held_out is None else {PARTS: _describe_parts(held_out, roles, preparing)}
+                )
+                written.append(
+                    writing.write_batches(
+                        location,
+                        _read_selected(opened, plan, batches, selection, attributes=attributes),
+                        n_samples=n_samples if selection is None else None,
+                        names=(plan.features, plan.targets),
+                        attributes=attributes,
+                        how=how,
+                        inputs=inputs,
+                    )
+                )
+                made += [location] if is_new else []
+        except BaseException:
+            for location in made:  # both or neither
+                output_places.discard(location)
+            raise
+    return written
+
+
+def _find(source: Sources, *, may_be_none: bool = False) -> list[File]:
+    return [] if isinstance(source, queries.Query) else find_files(source, may_be_none=may_be_none)
+
+
+def _read_selected(
+    opened: Sequence[Input],
+    plan: TablePlan,
+    batches: _Batches,
+    selection: RowSelection | None,
+    *,
+    attributes: dict[str, Any],
+) -> Iterator[writing.RowBatch]:
+    """Yield the selected rows, of which there must be some; fill in the attributes after the last batch."""
+    journal = Journal()
+    rows = batches(journal, selection)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
+    classes: set[str] = set()
+    for batch in chain([first], rows):
+        labels = batch[1] if plan.text and isinstance(batch, tuple) else None
+        if labels is not None:
+            classes.update(labels.tolist())
+            check_classes(plan.roles.targets[0], classes)
+        yield batch
+    if plan.text and (selection is None or not selection.wanted):
+        check_classes(plan.roles.targets[0], classes, journal.n_read - journal.dropped)
+    if selection is not None and journal.n_read == journal.dropped:
+        raise DataError(
+            f"no row is {'held out' if selection.wanted else 'left to train on'}; expected some. Change "
+            "the share `holdout`"
+        )
+    attributes.update(_facts(plan.roles, journal, {}))
+    if plan.learned is not None:
+        attributes[recipes.RECIPE] = plan.learned.recipe.to_dict()
+
+
+def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: Preparing) -> None:
+    """Refuse names that are no column of a table, before its rows are read.
+
+    Files in an object store are not checked, since they would have to be fetched first.
+
+    Raises InvalidParameterError, DataError as `ingest`.
+    """
+    file = find_files(source)[0]
+    if file.location.is_local and file.kind != ".npz":
+        (values,) = partition_values([file.partitions])
+        table = open_table(Path(file.location.path), file.kind, preparing.reading, values)
+        choose_columns(table.name, with_notations(table, _notations([table], roles, None)).schema, roles)
+
+
+def ingest_more(
+    source: Sources,
+    url: PathLike,
+    roles: Roles = Roles(),
+    how: writing.Writing = writing.Writing(),
+    preparing: Preparing = Preparing(),
+) -> Ingested:
+    """Append the rows of new files to a dataset, or create it. A second run adds nothing more.
+
+    Columns are found by the names that the dataset holds; a file may have further columns. All rows of all
+    new files are added, or none.
+
+    `source`: as for `ingest`, except that a folder or pattern may hold no file. Files that were ingested
+      before are skipped: they have the same name, size and time, or the same bytes. A file that has grown
+      since then is refused.
+    `url`: the dataset. If there is none, it is created as by `ingest`; then `target` or `columns` must be
+      given.
+    `roles`: an existing dataset knows its columns, so they need not be given. X keeps the dataset's dtype;
+      new rows are rounded to it only if it is given.
+    `how`: chunks are chosen when the dataset is created; nothing is overwritten.
+    `preparing`: for an existing dataset its own recipe is used.
+    Raises DataError, InvalidParameterError, StorageError as `ingest` and `append_dataset`; the dataset then
+      stays as it was.
+    """
+    location = locations.parse_location(url)
+    if not locations.exists(location) or output_places.is_unfinished(location):
+        _refuse_to_guess(source, location, roles)
+        created = ingest(source, url, roles, replace(how, overwrite=False), preparing)
+        names = tuple(str(one["name"]) for one in appending.known_sources(created.attributes))
+        dropped = int(created.attributes.get(_DROPPED, 0))
+        return Ingested(0, created.n_samples, names, (), dropped, created.version)
+    files = _find(source, may_be_none=True)
+    with ExitStack() as stack:
+        dataset = stack.enter_context(appending.editing(location))
+        recipe = recipes.recipe_of(dataset.attributes)
+        if preparing.recipe is not None and (recipe is None or recipe.digest() != preparing.recipe.digest()):
+            raise InvalidParameterError(
+                f"`recipe` is given, but {location} was made by another one, which is used; leave it out"
+            )
+        if recipe is not None and preparing.reading == Reading():
+            preparing = replace(preparing, reading=recipe.reading)
+        opened, skipped = _open_inputs(
+            stack, source, files, appending.known_sources(dataset.attributes), preparing
+        )
+        if not opened:
+            return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
+        journal = Journal()
+        batches = read_onto(dataset, opened, roles, journal)
+
+        def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
+            known = opened[0].is_query and (
+                not journal.n_read or journal.digests & appending.known_digests(attributes)
+            )
+            return None if known else _facts(roles, journal, attributes)
+
+        found = appending.append_batches(
+            dataset, batches, change=change, observer=how.observer, message=how.message
+        )
+        names = tuple(one.source.name for one in opened)
+        if opened[0].is_query and found.n_after == found.n_before:
+            return Ingested(found.n_before, found.n_after, (), names, journal.dropped)
+        return Ingested(found.n_before, found.n_after, names, tuple(skipped), journal.dropped, found.version)
+
+
+# -- what is read ----------------------------------------------------------------------------------
+
+
+def _open_inputs(
+    stack: ExitStack,
+    source: Sources,
+    files: Sequence[File],
+    known: Sequence[Mapping[str, Any]],
+    preparing: Preparing,
+) -> tuple[list[Input], list[str]]:
+    """Open the inputs that are not among the known sources; return the names of the others too."""
+    if isinstance(source, queries.Query):
+        n_ingested = source.n_ingested(known)
+        result = stack.enter_context(queries.run_query(source, n_ingested=n_ingested))
+        # An increment with the same values as the one before is new all the same: its digest must differ.
+        begin = str(n_ingested) if source.is_incremental else ""
+        return [Input(appending.Source(source.name, begin), result, None)], []
+    if len(files) > 1 and all(file.kind == ".npy" for file in files):
+        paths = [stack.enter_context(fetch(file)) for file in files]
+        if any(map(array_files.has_one_axis, paths)):
+            return _open_columns(files, paths, known)
+    opened: list[Input] = []
+    skipped: list[str] = []
+    digests = {str(one.get("sha256")) for one in known}
+    partitions = partition_values([file.partitions for file in files])
+    for file, values in zip(files, partitions, strict=True):
+        if file.is_known(known):
+            skipped.append(file.name)
+            continue
+        path = stack.enter_context(fetch(file))
+        found = identify(file, path, known)
+        if values:  # files with the same bytes have other rows in other folders
+            folders = json.dumps(dict(file.partitions), sort_keys=True)
+            digest = hashlib.sha256(f"{found.sha256}|{folders}".encode()).hexdigest()
+            found = replace(found, sha256=digest)
+        if found.sha256 in digests:
+            skipped.append(file.name)
+            _log.info("%s holds rows that are there already", file.name)
+            continue
+        digests.add(found.sha256)
+        table = None if file.kind == ".npz" else open_table(path, file.kind, preparing.reading, values)
+        opened.append(Input(found, table, path))
+    if len(opened) > 1 and any(one.table is None for one in opened):
+        raise InvalidParameterError(
+            f"{listed([one.name for one in opened])}: an .npz file holds X as one array, without names of "
+            "columns; expected it alone. Ingest one after the other with append (--append)"
+        )
+    return opened, skipped
+
+
+def _open_columns(
+    files: Sequence[File], paths: Sequence[Path], known: Sequence[Mapping[str, Any]]
+) -> tuple[list[Input], list[str]]:
+    """Open .npy files as the columns of one table, unless it is among the known sources."""
+    digests = [identify(file, path, []).sha256 for file, path in zip(files, paths, strict=True)]
+    source = appending.Source(
+        ", ".join(file.name for file in files), hashlib.sha256("".join(digests).encode()).hexdigest()
+    )
+    if source.sha256 in {one.get("sha256") for one in known}:
+        return [], [source.name]
+    return [Input(source, array_files.array_table(paths), paths[0])], []
+
+
+def _read(
+    stack: ExitStack, opened: list[Input], roles: Roles, preparing: Preparing, selection: RowSelection | None
+) -> tuple[TablePlan, int | None, _Batches]:
+    """Plan how the rows of a new dataset are read.
+
+    `selection`: which rows to learn from.
+    Returns the plan, the number of rows if it is known, and a function that reads the batches.
+    """
+    first = opened[0]
+    if first.table is None:
+        return _read_archive(first, roles, selection)
+    encoding, recipe = preparing.encoding, preparing.recipe
+    tables = [one.table for one in opened if one.table is not None]
+    by = None if selection is None else selection.holdout.by
+    notations = _notations(tables, roles, by) if recipe is None else recipe.notations
+    tables = [with_notations(one, notations) if recipe is None else recipe.read(one) for one in tables]
+    opened = [replace(one, table=table) for one, table in zip(opened, tables, strict=True)]
+    schema = common_schema(tables)
+    for table in tables:
+        if set(table.schema.names) != set(schema.names):
+            differing = sorted(set(table.schema.names) ^ set(schema.names))
+            raise DataError(f"{table.name} and {tables[0].name} differ in the columns {listed(differing)}")
+    if recipe is not None:
+        recipe.check(schema, tables[0].name)
+        roles = _roles_of(recipe, roles, schema)
+    index = find_index(tables[0], roles) if recipe is None and not encoding.keep_index else None
+    roles = roles if index is None else replace(roles, drop=[*roles.drop, index])
+    columns = choose_columns(tables[0].name, schema, roles)
+    kinds = {name: kind_of(schema.field(name).type) for name in columns}
+    learning = recipe is None and needs_pass(kinds, encoding)
+    learned = Learned(plain(kinds, encoding) if recipe is None else recipe)
+    plan = plan_columns(schema, roles, learned, tables[0].name)
+    order = {} if by is None else order_type(tables[0].name, schema, by)
+    plan = replace(plan, types={**order, **plan.types})
+    if (learning or selection is not None) and tables[0].is_read_once:
+        from rff_dist.workbench.tables.array_files import spool
+
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="rff_dist-")))
+        opened = [replace(opened[0], table=spool(tables[0], plan.types, folder))]
+    if selection is not None and by is not None:
+        plan = replace(plan, test_start=find_start(opened, order, selection.holdout))
+    if learning:
+        looked_at = read_batches(opened, plan, Journal(), selection)
+        learned = learn(schema, columns, looked_at, encoding, targets=roles.targets)
+    notes = {table.name: table.notes for table in tables}
+    notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations)]
+    notes = {name: found for name, found in notes.items() if found}
+    left_out = {} if index is None else {index: "it numbers the rows; --keep-index keeps it"}
+    named = replace(
+        learned.recipe,
+        left_out={**left_out, **learned.recipe.left_out},
+        id=roles.id,
+        reading=preparing.reading,
+        notes=notes,
+        notations=notations,
+    )
+    learned, start = replace(learned, recipe=named), plan.test_start
+    plan = plan_columns(schema, roles, learned, tables[0].name)
+    plan = replace(plan, types={**order, **plan.types}, test_start=start)
+    lengths = [table.n_samples for table in tables]
+    n_rows = None if None in lengths else sum(n for n in lengths if n is not None)
+    return plan, n_rows, partial(read_tables, opened, plan)
+
+
+def _notations(tables: Sequence[Table], roles: Roles, by: str | None) -> dict[str, Notation]:
+    """Find how texts of a new dataset write numbers or dates; ids and groups stay as they are.
+
+    `by`: the column that rows are held out by.
+    """
+    others = {roles.groups, roles.id, *roles.drop} - {by}
+    used = {*(roles.columns or tables[0].schema.names), *roles.targets, roles.weight, by} - others
+    return find_notations(tables, [name for name in tables[0].schema.names if name in used])
+
+
+def _read_archive(
+    one: Input, roles: Roles, selection: RowSelection | None
+) -> tuple[TablePlan, int, _Batches]:
+    """Plan how an .npz file is read; see `_read`."""
+    assert one.path is not None
+    if roles.columns is not None or roles.drop or roles.id is not None or selection is not None:
+        raise InvalidParameterError(
+            "`columns`, `drop`, `id` and `holdout` are for tables; an .npz file holds X as one array, so "
+            "leave them out"
+        )
+    n_samples, rows = array_files.read_npz(
+        one.path, roles.target, roles.weight, roles.groups, dtype=roles.dtype
+    )
+    plan = TablePlan(roles, None, {}, np.dtype(np.float64), False)
+    return plan, n_samples, lambda journal, _: check_rows(rows, one, plan, journal)
+
+
+def _roles_of(recipe: recipes.Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
+    """Return the roles of a table that a given recipe encodes."""
+    if roles.columns is not None:
+        raise InvalidParameterError("`columns` is given, but the recipe names the columns; leave it out")
+    named = roles.id is None and recipe.id in schema.names
+    return replace(roles, columns=recipe.inputs, id=recipe.id if named else roles.id)
+
+
+def read_onto(
+    dataset: appending.Editing, opened: list[Input], roles: Roles, journal: Journal
+) -> Iterator[writing.RowBatch]:
+    """Return batches for a dataset's arrays, with the columns that the dataset names."""
+    X, y = dataset.headers["X"], dataset.headers.get("y")
+    if roles.dtype not in (None, X.dtype.name):
+        raise InvalidParameterError(
+            f"`dtype` is {roles.dtype!r}, but X of {dataset.location} is {X.dtype}; expected that, or None"
+        )
+    if opened[0].table is None:
+        _, _, batches = _read_archive(opened[0], roles, None)
+        return batches(journal, None)
+    recipe = recipes.recipe_of(dataset.attributes)
+    roles = _known_roles(dataset, roles, recipe, one_dimensional=y is None or len(y.shape) == 1)
+    recipe = recipes.plain_recipe(roles.columns or []) if recipe is None else recipe
+    opened = [replace(one, table=recipe.read(one.table)) for one in opened if one.table is not None]
+    tables = [one.table for one in opened if one.table is not None]
+    for table in tables:
+        plan = plan_columns(table.schema, roles, Learned(recipe), table.name)
+        if roles.dtype is None and not np.can_cast(plan.dtype, X.dtype, "safe"):
+            raise DataError(
+                f"{table.name} has columns of {plan.dtype}, which X of {dataset.location} ({X.dtype}) cannot "
+                f'hold without rounding; give dtype="{X.dtype.name}" (--dtype) to round them'
+            )
+        others = sorted(set(table.schema.names) - set(plan.types))
+        if others:
+            _log.info(
+                "%s: columns that the dataset does not have are left out: %s", table.name, listed(others)
+            )
+    plan = plan_columns(common_schema(tables), roles, Learned(recipe), tables[0].name)
+    plan = replace(plan, dtype=X.dtype, text=y is not None and is_text(y.dtype))
+    return read_tables(opened, plan, journal, None)
+
+
+def _known_roles(
+    dataset: appending.Editing, roles: Roles, recipe: recipes.Recipe | None, *, one_dimensional: bool
+) -> Roles:
+    """Complete roles by the columns that a dataset knows, and refuse others."""
+    features, targets = dataset.names("feature_names"), dataset.names("target_names")
+    features = features if recipe is None else tuple(recipe.inputs)
+    for key, given, known in (
+        ("columns", roles.columns, features),
+        ("target", roles.targets or None, targets),
+    ):
+        if given is not None and known is not None and tuple(given) != known:
+            raise InvalidParameterError(
+                f"`{key}` is {list(given)}, but {dataset.location} has {list(known)}, which are found by "
+                "name; leave it out"
+            )
+    if features is None and roles.columns is None:
+        raise InvalidParameterError(
+            f"{dataset.location} holds no names of columns; give them as `columns`, in the order of X"
+        )
+    targets = targets or tuple(roles.targets)
+    if "y" in dataset.headers and not targets:
+        raise InvalidParameterError(
+            f"{dataset.location} holds no names of targets; give the columns of y as `target`"
+        )
+    return replace(
+        roles,
+        target=targets[0] if targets and one_dimensional else targets or None,
+        weight=roles.weight or dataset.attributes.get(_WEIGHT_COLUMN),
+        groups=roles.groups or dataset.attributes.get(GROUPS_COLUMN),
+        columns=features or roles.columns,
+        id=roles.id or (None if recipe is None else recipe.id),
+    )
+
+
+# -- what is remembered ----------------------------------------------------------------------------
+
+
+def _refuse_to_guess(source: Sources, location: locations.Location, roles: Roles) -> None:
+    """Refuse to create a dataset without named columns: its URL may be a typing error."""
+    is_array = {file.kind for file in _find(source)} == {".npz"}
+    if not is_array and not roles.targets and roles.columns is None:
+        raise InvalidParameterError(
+            f"there is no dataset at {location} to append to; to create it, give the columns to predict as "
+            "`target`, or those of X as `columns` if there are no targets"
+        )
+
+
+def _facts(roles: Roles, journal: Journal, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a dataset that change when rows are added."""
+    facts: dict[str, Any] = {appending.SOURCES: [*appending.known_sources(before), *journal.entries]}
+    for key, name in ((_WEIGHT_COLUMN, roles.weight), (GROUPS_COLUMN, roles.groups)):
+        if name is not None and key not in before:
+            facts[key] = name
+    if roles.on_nan == "drop":
+        facts[_DROPPED] = int(before.get(_DROPPED, 0)) + journal.dropped
+    return facts

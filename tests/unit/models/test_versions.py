@@ -1,0 +1,482 @@
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rff_dist.errors import (
+    ConflictError,
+    IntegrityError,
+    InvalidParameterError,
+    NoSuchVersionError,
+    OutputExistsError,
+    StorageError,
+    VersionError,
+)
+from rff_dist.models.versions import Claims, RegisteredModel, Registry, code_version
+from rff_dist.storage.documents import Pointer, read_pointer, swap_pointer
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.records import read_record, write_record
+from tests.versions import keep_publishing, publish, whole
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request, tmp_path):
+    """Return the folder of a model that is not there yet, `models/prices`."""
+    root = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path / "models")
+    return f"{root}/prices"
+
+
+def numbers(url):
+    return [version.number for version in RegisteredModel(url).versions()]
+
+
+# -- publishing, promoting, rolling back --------------------------------------------------------------------
+
+
+def test_a_reader_of_the_models_folder_gets_the_version_published_last(url):
+    for i in (1, 2, 3):
+        assert publish(url, i).number == i
+        assert whole(read_record(url)) == i
+    assert [whole(read_record(f"{url}/versions/{i}")) for i in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_version_tells_what_it_was_made_of(url):
+    publish(url, 1, reason="the first")
+    publish(url, 2)
+    first, second = RegisteredModel(url).versions()
+    assert (first.number, first.parent, first.reason, first.kind, first.digest) == (
+        1, None, "the first", "test", "1",
+    )  # fmt: skip
+    assert (second.parent, second.lineage["parent"], second.lineage["n_samples"]) == (1, 1, 20)
+    assert second.lineage["code_version"] == code_version()["code_version"]
+    assert second == RegisteredModel(url).current() == RegisteredModel(url).version(2)
+
+
+def test_the_version_that_one_was_made_from_can_be_given(url):
+    publish(url, 1)
+    publish(url, 2)
+    model = RegisteredModel(url)
+    version = model.publish(
+        lambda place: write_record(place, kind="test", metadata={}, arrays={}), lineage={"parent": 1}
+    )
+    assert (version.parent, version.digest) == (1, None)
+
+
+def test_secrets_of_the_datas_url_are_not_stored(tmp_path):
+    model = RegisteredModel(tmp_path / "m")
+    model.publish(
+        lambda place: write_record(place, kind="test", metadata={}, arrays={}),
+        lineage={"data": "https://user:secret@host/data.zarr?token=secret"},
+    )
+    stored = "".join(path.read_text() for path in tmp_path.rglob("*.json"))
+    assert "secret" not in stored
+    assert model.versions()[0].lineage["data"] == "https://***@host/data.zarr?***"
+
+
+def test_a_version_that_is_not_promoted_waits(url):
+    publish(url, 1)
+    publish(url, 2, promote=False)
+    assert numbers(url) == [1, 2]
+    assert whole(read_record(url)) == 1
+    RegisteredModel(url).promote(2, reason="by hand")
+    assert whole(read_record(url)) == 2
+    assert RegisteredModel(url).pointer() == Pointer(
+        2, (1,), RegisteredModel(url).pointer().promoted, "by hand"
+    )
+
+
+def test_a_model_of_which_no_version_is_current_cannot_be_read(url):
+    publish(url, 1, promote=False)
+    assert RegisteredModel(url).current() is None
+    with pytest.raises(StorageError, match="is current"):
+        read_record(url)
+
+
+def test_rolling_back_twice_goes_back_two_versions_and_then_there_is_nothing(url):
+    for i in (1, 2, 3):
+        publish(url, i)
+    model = RegisteredModel(url)
+    assert [model.rollback().number, whole(read_record(url))] == [2, 2]
+    assert [model.rollback(reason="worse").number, whole(read_record(url))] == [1, 1]
+    assert model.pointer().reason == "worse"
+    with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
+        model.rollback()
+    assert whole(read_record(url)) == 1
+    assert publish(url, 4).parent == 1
+    assert model.rollback().number == 1
+
+
+def test_versions_that_were_current_are_told_from_those_that_wait(url):
+    for i in (1, 2, 3, 4):
+        publish(url, i, promote=i != 3)
+    model = RegisteredModel(url)
+    model.rollback()
+    assert [version.number for version in model.left_versions()] == [1, 4]
+
+
+def test_promoting_the_current_version_again_is_no_step_to_roll_back(url):
+    publish(url, 1)
+    publish(url, 2)
+    RegisteredModel(url).promote(2)
+    assert RegisteredModel(url).rollback().number == 1
+
+
+def test_what_is_not_there_is_refused_by_name(url):
+    model = RegisteredModel(url)
+    assert model.versions() == []
+    with pytest.raises(NoSuchVersionError, match=r"has no version 1; it has no versions"):
+        model.promote(1)
+    with pytest.raises(NoSuchVersionError, match=r"nothing to roll back"):
+        model.rollback()
+    publish(url, 1)
+    with pytest.raises(NoSuchVersionError, match=r"has no version 7; it has 1"):
+        model.promote(7)
+
+
+def test_a_registry_names_its_models(url):
+    root, _, name = url.rpartition("/")
+    registry = Registry(root)
+    assert registry.names() == []
+    publish(registry.model(name).url, 1)
+    publish(registry.model("another-one.v2").url, 1)
+    publish(registry.model("waits").url, 1, promote=False)
+    write_record(f"{root}/plain", kind="test", metadata={}, arrays={})
+    assert registry.names() == ["another-one.v2", "prices"]
+    for wrong in ("", "a/b", ".hidden", ".."):
+        with pytest.raises(InvalidParameterError, match="cannot name a model"):
+            registry.model(wrong)
+
+
+# -- what must not be replaced ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_neither_a_registered_model_nor_a_version_is_overwritten(url, overwrite):
+    publish(url, 1)
+    published = "never replaced" if overwrite else "exists already"
+    for place, message in ((url, "keeps all of its versions"), (f"{url}/versions/1", published)):
+        with pytest.raises(OutputExistsError, match=message):
+            write_record(place, kind="test", metadata={}, arrays={}, overwrite=overwrite)
+    assert whole(read_record(url)) == 1
+
+
+def test_a_version_is_not_published_where_something_else_is(url):
+    write_record(url, kind="test", metadata={"digest": "9"}, arrays={})
+    with pytest.raises(OutputExistsError, match="something else"):
+        RegisteredModel(url).check()
+    with pytest.raises(OutputExistsError, match="something else"):
+        publish(url, 1)
+    assert read_record(url).metadata == {"digest": "9"}
+
+
+def test_a_model_is_not_published_inside_the_data_it_reads(tmp_path):
+    with pytest.raises(StorageError, match="overlap"):
+        RegisteredModel(tmp_path / "data.zarr" / "model").check(
+            inputs=[parse_location(tmp_path / "data.zarr")]
+        )
+
+
+def test_a_version_that_cannot_be_written_is_none(url):
+    publish(url, 1)
+
+    def fail(place):
+        write_record(place, kind="test", metadata={}, arrays={"a": np.ones(3)})
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        RegisteredModel(url).publish(fail, lineage={})
+    assert numbers(url) == [1]
+    assert publish(url, 3).number == 3
+    with pytest.raises(InvalidParameterError, match="not JSON"):
+        RegisteredModel(url).publish(fail, lineage={"n_samples": np.ones(3)})
+
+
+@pytest.mark.parametrize("name", ["claims", "lineage.json", "current.json"])
+def test_a_full_disk_is_told_of_and_leaves_the_current_version(tmp_path, monkeypatch, name):
+    url, real = str(tmp_path / "m"), os.fsync
+    publish(url, 1)
+
+    def full(descriptor):
+        if name in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"could not be written: OSError.*Free some space"):
+        publish(url, 2)
+    monkeypatch.undo()
+    assert whole(read_record(url)) == 1
+    assert publish(url, 3).parent == 1
+
+
+# -- removing -----------------------------------------------------------------------------------------------
+
+
+def test_pruning_keeps_the_newest_the_current_and_the_one_before(url, monkeypatch):
+    for i in range(1, 7):
+        publish(url, i, promote=False)
+    model = RegisteredModel(url)
+    for number in (1, 3, 2):
+        model.promote(number)
+    monkeypatch.setattr("rff_dist.models.versions._YOUNG", timedelta(0))
+    time.sleep(1)  # times are stored in seconds
+    assert model.prune(2) == [1, 4]
+    assert numbers(url) == [2, 3, 5, 6]
+    assert whole(read_record(url)) == 2
+    assert model.rollback().number == 3
+    with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
+        model.rollback()  # version 1 was removed
+    assert publish(url, 7).number == 7  # a number is never used again
+    with pytest.raises(InvalidParameterError, match="`keep` is 0"):
+        model.prune(0)
+
+
+def test_a_version_that_waits_to_be_promoted_is_not_removed_at_once(url):
+    for i in (1, 2, 3):
+        publish(url, i, promote=i != 1)
+    assert RegisteredModel(url).prune(1) == []
+    assert RegisteredModel(url).promote(1).number == 1
+
+
+def test_a_version_that_is_being_removed_cannot_become_current(url):
+    for i in (1, 2, 3):
+        publish(url, i)
+    model, location = RegisteredModel(url), parse_location(url)
+    pointer, tagged = read_pointer(location)
+    swap_pointer(location, dataclasses.replace(pointer, removing=(1, 2)), expected=tagged)
+    with pytest.raises(NoSuchVersionError, match=r"version 2 .* is being removed"):
+        model.promote(2)
+    with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
+        model.rollback()
+    assert model.prune(9) == []  # finishes what a dead `prune` began
+    assert (numbers(url), model.pointer().removing) == ([3], ())
+
+
+def die_before_the_lineage(url, claimed):
+    """Leave what a publisher leaves that dies after its record is written; return the number."""
+    number, claim = Claims(parse_location(url)).take(1)
+    Path(url, f"claims/{number}.json").write_text(json.dumps({**claim, "claimed": claimed.isoformat()}))
+    write_record(f"{url}/versions/{number}", kind="test", metadata={}, arrays={})
+    return number
+
+
+def test_pruning_removes_what_publishers_left_who_died_a_day_ago(tmp_path):
+    url, now = str(tmp_path / "m"), datetime.now(UTC)
+    publish(url, 1)
+    died = die_before_the_lineage(url, now - timedelta(hours=25)), die_before_the_lineage(url, now)
+    publish(url, 4)
+    assert (died, numbers(url)) == ((2, 3), [1, 4])
+    assert RegisteredModel(url).prune(9) == []
+    assert sorted(os.listdir(tmp_path / "m/versions")) == ["1", "3", "4"]
+
+
+# -- damage -------------------------------------------------------------------------------------------------
+
+
+def json_or_none(content):
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("name", ["current.json", "versions/1/lineage.json"])
+def test_every_flipped_byte_of_the_documents_is_noticed(tmp_path, name):
+    url = str(tmp_path / "m")
+    publish(url, 1)
+    path = tmp_path / "m" / name
+    content = path.read_bytes()
+    for i in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[i] ^= 0x04
+        path.write_bytes(damaged)
+        if json_or_none(damaged) == json.loads(content):
+            continue  # white space
+        with pytest.raises(IntegrityError, match=Path(name).name):
+            RegisteredModel(url).current()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(IntegrityError, match="Restore it"):
+        RegisteredModel(url).current()
+
+
+@pytest.mark.faults("F9")
+def test_a_claim_that_is_lost_hides_no_version_and_its_number_is_not_used_again(tmp_path):
+    url = str(tmp_path / "m")
+    for i in (1, 2):
+        publish(url, i)
+    for claim in (tmp_path / "m/claims").iterdir():
+        claim.unlink()
+    assert numbers(url) == [1, 2]
+    assert RegisteredModel(url).prune(9) == []
+    assert publish(url, 3).number == 3
+
+
+@pytest.mark.faults("F9")
+@pytest.mark.parametrize("promote", [True, False])
+def test_a_lineage_that_is_lost_is_missed_until_the_version_is_removed(tmp_path, promote):
+    url = str(tmp_path / "m")
+    for i in (1, 2, 3):
+        publish(url, i, promote=promote or i != 2)
+    model = RegisteredModel(url)
+    (tmp_path / "m/versions/2/lineage.json").unlink()
+    for look in (model.versions, lambda: model.version(2), lambda: model.promote(2), lambda: model.prune(1)):
+        with pytest.raises(IntegrityError, match=r"lineage\.json of .*versions/2 is lost"):
+            look()
+    assert whole(read_record(url)) == 3
+    shutil.rmtree(tmp_path / "m/versions/2")
+    assert numbers(url) == [1, 3]
+
+
+def test_a_lineage_that_is_lost_is_missed_where_an_older_release_wrote_the_claim(tmp_path):
+    url = str(tmp_path / "m")
+    for i in (1, 2):
+        publish(url, i)
+    for path in (tmp_path / "m/claims").iterdir():
+        claim = json.loads(path.read_text())
+        path.write_text(json.dumps({name: value for name, value in claim.items() if name != "published"}))
+    assert numbers(url) == [1, 2]
+    (tmp_path / "m/versions/1/lineage.json").unlink()
+    with pytest.raises(IntegrityError, match="is lost"):
+        RegisteredModel(url).rollback()
+
+
+def test_a_version_that_is_being_written_is_not_taken_for_a_lost_one(url):
+    publish(url, 1)
+
+    def write(place):
+        write_record(place, kind="test", metadata={}, arrays={})
+        assert numbers(url) == [1]
+
+    assert RegisteredModel(url).publish(write, lineage={}).number == 2
+
+
+def test_a_pointer_of_a_newer_release_is_not_guessed_at(tmp_path, monkeypatch):
+    url = str(tmp_path / "m")
+    publish(url, 1)
+    monkeypatch.setattr("rff_dist.storage.documents._VERSION", 2)
+    RegisteredModel(url).promote(1)
+    monkeypatch.undo()
+    with pytest.raises(VersionError, match="format version 2"):
+        read_record(url)
+
+
+# -- at the same time ---------------------------------------------------------------------------------------
+
+
+def test_publishers_at_once_get_a_number_each_and_no_promotion_is_lost(url):
+    with ThreadPoolExecutor(8) as pool:
+        versions = list(pool.map(lambda i: publish(url, i), range(1, 25)))
+    assert sorted(version.number for version in versions) == list(range(1, 25))
+    assert {v.number: v.digest for v in versions} == {
+        v.number: v.digest for v in RegisteredModel(url).versions()
+    }
+    pointer = RegisteredModel(url).pointer()
+    assert sorted([*pointer.previous, pointer.number]) == list(range(1, 25))
+
+
+def test_a_pointer_that_was_changed_meanwhile_is_not_replaced(url):
+    publish(url, 1)
+    publish(url, 2)
+    location = parse_location(url)
+    _, tagged = read_pointer(location)
+    publish(url, 3)
+    with pytest.raises(ConflictError, match="meanwhile"):
+        swap_pointer(location, Pointer(1, (), "", ""), expected=tagged)
+    assert whole(read_record(url)) == 3
+
+
+@pytest.mark.parametrize("n_versions", [10, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_reader_always_gets_a_whole_version_while_others_publish_promote_and_prune(
+    tmp_path, project_root, n_versions
+):
+    url = str(tmp_path / "m")
+    publish(url, 0)
+    script = f"import sys; from tests.versions import *; keep_publishing(sys.argv[1], {n_versions})"
+    seen = []
+    with (
+        ThreadPoolExecutor(1) as pool,
+        subprocess.Popen([sys.executable, "-c", script, url], cwd=project_root) as process,
+    ):
+        here = pool.submit(keep_publishing, url, n_versions)
+        while process.poll() is None or not here.done():
+            seen.append(whole(read_record(url)))
+    assert (process.returncode, here.exception()) == (0, None)
+    assert len(set(seen)) > 5
+    assert numbers(url)[-1] == 1 + 2 * n_versions
+
+
+KILLER = """
+import os, signal, sys
+from tests.versions import publish
+
+def kill_at(n, folder):
+    # The process dies when it opens a file for writing, or changes a name: each time is one moment.
+    left = [n]
+    def count(event, arguments):
+        if event not in ("open", "os.rename", "os.mkdir") or not str(arguments[0]).startswith(folder):
+            return
+        if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            return
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(count)
+
+# Each moment has its own process, whose threads start after the fork.
+for line in sys.stdin:
+    n, folder = line.split()
+    child = os.fork()
+    if child == 0:
+        kill_at(int(n), folder)
+        publish(folder, 2)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+"""
+
+
+@pytest.mark.faults("F5")
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 5])
+def test_a_publisher_killed_at_any_moment_leaves_the_old_version_or_the_new_one(tmp_path, project_root, step):
+    publish(str(tmp_path / "before"), 1)
+    outcomes = []
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLER],
+        cwd=project_root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as killer:
+        while not outcomes or outcomes[-1][0] != 0:
+            n = step * len(outcomes)
+            url = str(shutil.copytree(tmp_path / "before", tmp_path / f"killed-at-{n}"))
+            killer.stdin.write(f"{n} {url}\n")
+            killer.stdin.flush()
+            code = int(killer.stdout.readline())
+            current = whole(read_record(url))
+            outcomes.append((code, tuple(numbers(url)), current))
+            assert [whole(read_record(f"{url}/versions/{i}")) for i in numbers(url)] == numbers(url)
+            taken = [int(path.stem) for path in Path(url, "claims").glob("[0-9]*.json")]  # whole ones
+            assert publish(url, 3).number == max(taken) + 1
+            assert RegisteredModel(url).rollback().number == current
+        killer.stdin.close()
+    killed = outcomes[:-1]
+    assert outcomes[-1] == (0, (1, 2), 2)
+    assert all(code == -signal.SIGKILL for code, _, _ in killed)
+    # Half-written files are no version. With its lineage it is one, and with the pointer the current one.
+    stages = [(listed, current) for _, listed, current in killed]
+    assert stages == sorted(stages)
+    assert len(stages) > 20 / step
+    if step == 1:
+        assert set(stages) == {((1,), 1), ((1, 2), 1)}

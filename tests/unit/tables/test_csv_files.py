@@ -1,0 +1,194 @@
+"""CSV files as people write them; pandas, which is told how, is the oracle."""
+
+import bz2
+import gzip
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from rff_dist.data.blocks import Block
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.recipes.recipes import recipe_of
+from rff_dist.recipes.tables import Reading
+from rff_dist.storage.columns import open_column
+from rff_dist.workbench.tables.csv_files import find_dialect, has_names
+from tests.tables import ingest, ingest_more
+
+
+def X_of(dataset):
+    return dataset.read(Block(0, 0, dataset.n_samples)).X
+
+
+@pytest.fixture
+def numbers():
+    return pd.DataFrame(np.random.default_rng(0).standard_normal((200, 3)), columns=["a", "b", "c d"])
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|", " "])
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_delimiter_header_and_decimal_point_are_found(tmp_path, numbers, delimiter, header, decimal):
+    if decimal == "," and delimiter in ", ":
+        pytest.skip("ambiguous")
+    numbers.to_csv(tmp_path / "t.csv", sep=delimiter, header=header, decimal=decimal, index=False)
+    dataset = ingest(tmp_path / "t.csv", tmp_path / "d")
+    np.testing.assert_array_equal(X_of(dataset), numbers)
+    assert dataset.feature_names == (tuple(numbers) if header else ("0", "1", "2"))
+    assert bool(dataset.attributes["recipe"]["notes"]) == (not header or delimiter != ",")
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([["x", "y"], ["1", "2"]], True),
+        ([["1", "2"], ["3", "4"]], False),
+        ([["name", "2019"], ["x", "5"]], False),
+        ([["name", "total", "2019"], ["x", "5", "6"]], True),
+        ([["5.1", "setosa"], ["4.9", "setosa"]], False),
+        ([["red", "x"], ["blue", "y"], ["red", "z"]], False),
+        ([["colour", "name"], ["blue", "y"], ["red", "z"]], True),
+        ([["0", "1", "2"], ["7", "8", "9"]], True),
+        ([["?", "1"], ["2", "3"]], False),
+        ([["", "a"], ["0", "2"]], True),
+        ([["2020-01-01", "x"], ["2020-01-02", "y"]], False),
+    ],
+)
+def test_names_are_told_from_values(rows, expected):
+    assert has_names(rows) == expected
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1252"])
+def test_text_is_read_in_its_encoding(tmp_path, encoding):
+    frame = pd.DataFrame({"größe": range(60), "ort": ["Köln", "Zürich", "Ulm"] * 20})
+    frame.to_csv(tmp_path / "t.csv", index=False, encoding=encoding)
+    dataset = ingest(tmp_path / "t.csv", tmp_path / "d")
+    assert dataset.feature_names == ("größe", "ort=Köln", "ort=Ulm", "ort=Zürich")
+
+
+def test_other_encodings_are_said(tmp_path):
+    frame = pd.DataFrame({"город": ["Москва", "Омск"] * 9, "y": range(18)})
+    frame.to_csv(tmp_path / "t.csv", index=False, encoding="cp1251")
+    ingest(tmp_path / "t.csv", tmp_path / "d", target="город", encoding="cp1251")
+    assert set(open_column(tmp_path / "d", "y").take(range(18)).tolist()) == {"Москва", "Омск"}
+    with pytest.raises(InvalidParameterError, match="`encoding` is 'klingon'"):
+        Reading(encoding="klingon")
+
+
+@pytest.mark.parametrize(
+    "opener", [gzip.open, bz2.open, lambda path, _: pa.output_stream(str(path))], ids=["gz", "bz2", "zst"]
+)
+def test_compressed_files_are_read(tmp_path, numbers, opener, request):
+    path = tmp_path / f"t.csv.{request.node.callspec.id}"
+    with opener(path, "wb") as file:
+        file.write(numbers.to_csv(index=False).encode())
+    np.testing.assert_array_equal(X_of(ingest(path, tmp_path / "d")), numbers)
+
+
+def test_quotes_hold_delimiters_and_line_ends(tmp_path):
+    levels = ["a, b", 'say "x"', "two\nlines"]
+    frame = pd.DataFrame({"t": levels * 400, "x": np.arange(1200.0)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    dataset = ingest(tmp_path / "t.csv", tmp_path / "d")
+    assert dataset.feature_names == (*(f"t={level}" for level in sorted(levels)), "x")
+    np.testing.assert_array_equal(X_of(dataset)[:, -1], frame["x"])
+
+
+def test_question_marks_are_missing_numbers(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n?,4\n3,NA\n")
+    dataset = ingest(tmp_path / "t.csv", tmp_path / "d", impute="mean")
+    np.testing.assert_array_equal(X_of(dataset), [[1, 2], [2, 4], [3, 3]])
+
+
+def test_german_dates_are_dates(tmp_path):
+    (tmp_path / "t.csv").write_text("tag;x\n31.12.2020;1\n01.01.2021;2\n")
+    dataset = ingest(tmp_path / "t.csv", tmp_path / "d", dates=["year"])
+    np.testing.assert_array_equal(X_of(dataset), [[2020, 1], [2021, 2]])
+
+
+def test_what_is_given_is_not_looked_for(tmp_path):
+    (tmp_path / "t.csv").write_text("1;2,5\n3;4,5\n")
+    dialect = find_dialect(tmp_path / "t.csv", Reading(header=True, delimiter=",", encoding="ascii"))
+    assert (dialect.names, dialect.delimiter, dialect.encoding) == (None, ",", "ascii")
+    with pytest.raises(InvalidParameterError, match="expected one character"):
+        Reading(delimiter="::")
+
+
+def test_json_lines_are_rows(tmp_path):
+    (tmp_path / "t.jsonl").write_text(
+        '{"a": 1, "t": "x", "d": "2020-01-01T12:00:00"}\n{"a": 2.5, "t": "y", "d": "2021-01-01T12:00:00"}\n'
+    )
+    dataset = ingest(tmp_path / "t.jsonl", tmp_path / "d", dates=["year"])
+    np.testing.assert_array_equal(X_of(dataset), [[1, 0, 2020], [2.5, 1, 2021]])
+    (tmp_path / "bad.jsonl").write_text("not json")
+    with pytest.raises((DataError, OSError), match=r"bad\.jsonl"):
+        ingest(tmp_path / "bad.jsonl", tmp_path / "e")
+
+
+class TestIndex:
+    @pytest.fixture
+    def numbers(self):
+        rng = np.random.default_rng(0)
+        frame = pd.DataFrame(rng.standard_normal((300, 2)), columns=["x", "y"])
+        frame["city"] = rng.choice(["Ulm", "Bonn", None], 300)
+        return frame
+
+    @pytest.mark.parametrize(
+        ("change", "name"),
+        [
+            (lambda frame: frame, ""),
+            (lambda frame: frame.sample(frac=0.5, random_state=0), ""),  # a shuffled part
+            (lambda frame: frame.set_index(np.arange(1, 301)), ""),
+            (lambda frame: frame.rename_axis("Unnamed: 0"), "Unnamed: 0"),  # written, read and written again
+            (lambda frame: frame.rename_axis("index"), "index"),
+        ],
+    )
+    def test_that_pandas_writes_is_left_out_and_said(self, tmp_path, numbers, change, name):
+        change(numbers).to_csv(tmp_path / "t.csv")
+        dataset = ingest(tmp_path / "t.csv", tmp_path / "d", target="y", impute="median")
+        features = ("x", "city=(missing)", "city=Bonn", "city=Ulm")
+        assert dataset.feature_names == features
+        assert dataset.attributes["recipe"]["left_out"] == {
+            name: "it numbers the rows; --keep-index keeps it"
+        }
+        kept = ingest(tmp_path / "t.csv", tmp_path / "e", target="y", impute="median", keep_index=True)
+        assert kept.feature_names == (name, *features)
+
+    @pytest.mark.parametrize(
+        ("first", "name"),
+        [
+            (np.arange(300) + 0.5, ""),
+            (np.arange(300) // 2, ""),
+            (np.arange(300) - 7, ""),
+            (np.arange(300) + 1990, "year"),
+            (np.arange(300) + 7, "index"),
+        ],
+    )
+    def test_is_none_where_a_first_column_is_no_index(self, tmp_path, numbers, first, name):
+        numbers.set_index(pd.Index(first, name=name)).to_csv(tmp_path / "t.csv")
+        dataset = ingest(tmp_path / "t.csv", tmp_path / "d", columns=None, target="y", drop=["city"])
+        assert dataset.feature_names == (name, "x")
+
+    def test_is_none_if_it_is_all_there_is_or_has_a_role(self, tmp_path, numbers):
+        numbers[["x", "y"]].to_csv(tmp_path / "t.csv")
+        assert ingest(tmp_path / "t.csv", tmp_path / "d", target="y", drop=["x"]).feature_names == ("",)
+        ingest(tmp_path / "t.csv", tmp_path / "e", target="y", id="")
+        assert open_column(tmp_path / "e", "id").take([5]).tolist() == [5]
+
+    def test_counts_in_each_of_many_files_and_batches(self, tmp_path):
+        frame = pd.DataFrame(np.random.default_rng(0).standard_normal((200_000, 1)), columns=["x"])
+        frame.to_csv(tmp_path / "1.csv")
+        (-frame).to_csv(tmp_path / "2.csv")
+        dataset = ingest([tmp_path / "1.csv", tmp_path / "2.csv"], tmp_path / "d")
+        np.testing.assert_array_equal(X_of(dataset)[:, 0], [*frame["x"], *-frame["x"]])
+
+    @pytest.mark.parametrize("has_index", [True, False])
+    def test_may_be_there_or_not_in_later_tables(self, tmp_path, numbers, has_index):
+        numbers.to_csv(tmp_path / "1.csv")
+        given = {"columns": None, "target": "y", "drop": ["city"]}
+        recipe = recipe_of(ingest(tmp_path / "1.csv", tmp_path / "d", **given).attributes)
+        numbers[:1].to_csv(tmp_path / "2.csv", index=has_index)
+        assert ingest_more(tmp_path / "2.csv", tmp_path / "d").n_after == 301
+        dataset = ingest(tmp_path / "2.csv", tmp_path / "e", recipe=recipe)
+        np.testing.assert_array_equal(X_of(dataset), numbers[["x"]][:1])

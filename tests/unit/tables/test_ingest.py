@@ -1,0 +1,546 @@
+import contextlib
+import gzip
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from pyarrow import feather, parquet
+
+from rff_dist.data.blocks import Block
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, RFFDistError, StorageError
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.tables.array_files import has_one_axis, read_npz
+from tests.tables import ingest, ingest_more
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "rooms": rng.integers(1, 9, 4000),
+            "area": rng.standard_normal(4000) * 100,
+            "new": rng.integers(0, 2, 4000).astype(bool),
+            "price": rng.standard_normal(4000),
+            "tax": rng.standard_normal(4000).astype(np.float32),
+            "w": rng.uniform(1, 2, 4000),
+        }
+    )
+
+
+def save(frame, path):
+    match path.name.split(".", 1)[1]:
+        case "csv" | "csv.gz":
+            frame.to_csv(path, index=False)
+        case "parquet":
+            frame.to_parquet(path, index=False, row_group_size=700)
+    return path
+
+
+def everything(dataset):
+    return dataset.read(Block(0, 0, dataset.n_samples))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+class TestTables:
+    def test_the_dataset_is_what_pandas_reads(self, tmp_path, frame, name):
+        source = save(frame, tmp_path / name)
+        seen = []
+        dataset = ingest(
+            source,
+            tmp_path / "out",
+            target=["price", "tax"],
+            weight="w",
+            chunk_rows=512,
+            observer=lambda done, total: seen.append((done, total)),
+        )
+        read = pd.read_parquet(source) if name.endswith("parquet") else pd.read_csv(source)
+        rows = everything(dataset)
+        np.testing.assert_array_equal(rows.X, read[["rooms", "area", "new"]].to_numpy(dtype=np.float64))
+        np.testing.assert_array_equal(rows.y, read[["price", "tax"]].to_numpy(dtype=np.float64))
+        np.testing.assert_array_equal(rows.sample_weight, read["w"])
+        assert dataset.dtype == np.float64
+        assert dataset.feature_names == ("rooms", "area", "new")
+        assert dataset.target_names == ("price", "tax")
+        assert seen[-1] == (4000, 4000 if name.endswith("parquet") else None)
+
+    def test_columns_come_in_the_order_asked(self, tmp_path, frame, name):
+        dataset = ingest(save(frame, tmp_path / name), tmp_path / "out", columns=["tax", "rooms"])
+        np.testing.assert_allclose(everything(dataset).X, frame[["tax", "rooms"]].to_numpy(dtype=np.float64))
+        assert dataset.n_targets == 0
+
+    def test_float32_on_request(self, tmp_path, frame, name):
+        dataset = ingest(save(frame, tmp_path / name), tmp_path / "out", target="price", dtype="float32")
+        assert dataset.dtype == np.float32
+        assert everything(dataset).y.dtype == np.float64
+
+    def test_a_missing_target_brings_the_nearest_names(self, tmp_path, frame, name):
+        source = save(frame, tmp_path / name)
+        with pytest.raises(InvalidParameterError, match="no column 'prize'; nearest: 'price'"):
+            ingest(source, tmp_path / "out", target="prize")
+
+    def test_columns_of_text_and_dates_become_numbers(self, tmp_path, frame, name):
+        frame["colour"] = ["red", "blue"] * 2000
+        frame["day"] = pd.date_range("2020-01-01", periods=4000)
+        source = save(frame, tmp_path / name)
+        dataset = ingest(source, tmp_path / "out", target="price", columns=["colour", "day"])
+        days = (frame["day"] - pd.Timestamp("1970-01-01")).dt.days
+        expected = [frame["colour"] == "red", days, frame["day"].dt.day_of_year, frame["day"].dt.day_of_week]
+        np.testing.assert_array_equal(everything(dataset).X, np.column_stack(expected))
+        names = ("colour=red", "day: elapsed-days", "day: day-of-year", "day: weekday")
+        assert dataset.feature_names == names  # no hour: it does not vary
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    @pytest.mark.parametrize("column", ["area", "price", "w"])
+    def test_missing_values_are_refused_with_row_and_column(self, tmp_path, frame, name, column, value):
+        frame.loc[3210, column] = value
+        place = column if column != "w" else "0 of the weights"
+        with pytest.raises(DataError, match=rf"row 3211, column '?{place}'? is missing or not finite"):
+            ingest(save(frame, tmp_path / name), tmp_path / "out", target="price", weight="w")
+        assert [p.name for p in tmp_path.iterdir()] == [name]
+
+    def test_dropped_rows_are_counted(self, tmp_path, frame, name, caplog):
+        frame.loc[[5, 3210], "area"] = np.nan
+        frame.loc[5, "price"] = np.nan
+        dataset = ingest(save(frame, tmp_path / name), tmp_path / "out", target="price", on_nan="drop")
+        np.testing.assert_allclose(everything(dataset).y[:, 0], frame.drop([5, 3210])["price"])
+        assert dataset.attributes["dropped_rows"] == 2
+        assert "2 of 4000 rows dropped" in caplog.text
+
+
+@settings(max_examples=25)
+@given(
+    hnp.arrays(
+        np.float64,
+        st.tuples(st.integers(1, 30), st.integers(1, 3)),
+        elements=st.floats(allow_nan=False, allow_infinity=False),
+    )
+)
+def test_csv_and_parquet_keep_every_digit(tmp_path_factory, values):
+    folder = tmp_path_factory.mktemp("digits")
+    frame = pd.DataFrame(values, columns=[f"c{i}" for i in range(values.shape[1])])
+    for name in ("t.csv", "t.parquet"):
+        dataset = ingest(save(frame, folder / name), folder / "out", overwrite=True)
+        np.testing.assert_array_equal(everything(dataset).X, values)
+
+
+class TestCsv:
+    def test_integers_may_become_fractions_after_the_first_block(self, tmp_path):
+        lines = ["a,b", *["1,2"] * 400_000, "1.5,2.5"]
+        (tmp_path / "t.csv").write_text("\n".join(lines))
+        rows = everything(ingest(tmp_path / "t.csv", tmp_path / "out"))
+        np.testing.assert_array_equal(rows.X[-2:], [[1, 2], [1.5, 2.5]])
+
+    def test_text_in_a_later_block_is_quoted(self, tmp_path):
+        (tmp_path / "t.csv").write_text("\n".join(["a,b", *["1,2"] * 400_000, "1,oops"]))
+        with pytest.raises(DataError, match="oops"):
+            ingest(tmp_path / "t.csv", tmp_path / "out")
+        assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
+
+    def test_a_row_may_be_longer_than_a_block(self, tmp_path):
+        values = np.random.default_rng(0).standard_normal((3, 8_000))
+        np.savetxt(
+            tmp_path / "t.csv", values, delimiter=",", header=",".join(map(str, range(8_000))), comments=""
+        )
+        dataset = ingest(tmp_path / "t.csv", tmp_path / "out", target="7999")
+        np.testing.assert_array_equal(everything(dataset).X, values[:, :-1])
+
+    @pytest.mark.parametrize("content", ["", "a,b\n1,2\n3\n"])
+    def test_damaged_text_is_an_error_of_ours(self, tmp_path, content):
+        (tmp_path / "t.csv").write_text(content)
+        with pytest.raises((DataError, StorageError), match=r"t\.csv"):
+            ingest(tmp_path / "t.csv", tmp_path / "out")
+
+    def test_a_truncated_gzip_is_an_error_of_ours(self, tmp_path):
+        content = gzip.compress(("a,b\n" + "1.25,2.5\n" * 300_000).encode())
+        (tmp_path / "t.csv.gz").write_bytes(content[: len(content) // 2])
+        with pytest.raises((DataError, StorageError), match=r"t\.csv\.gz"):
+            ingest(tmp_path / "t.csv.gz", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+class TestParquet:
+    def test_a_folder_is_read_in_the_order_of_names(self, tmp_path):
+        (tmp_path / "t").mkdir()
+        for i in (2, 0, 1):
+            columns = {"a": [float(i)] * 3, "b": [10 * i] * 3}
+            names = sorted(columns, reverse=i == 1)
+            parquet.write_table(
+                pa.table({n: columns[n] for n in names}), tmp_path / "t" / f"part-{i}.parquet"
+            )
+        dataset = ingest(tmp_path / "t", tmp_path / "out")
+        np.testing.assert_array_equal(everything(dataset).X, np.repeat([[0, 0], [1, 10], [2, 20]], 3, axis=0))
+
+    def test_files_with_other_columns_are_refused(self, tmp_path):
+        (tmp_path / "t").mkdir()
+        parquet.write_table(pa.table({"a": [1.0]}), tmp_path / "t" / "0.parquet")
+        parquet.write_table(pa.table({"b": [1.0]}), tmp_path / "t" / "1.parquet")
+        with pytest.raises(DataError, match=r"1\.parquet and 0\.parquet differ in the columns 'a', 'b'"):
+            ingest(tmp_path / "t", tmp_path / "out")
+
+    def test_partition_folders_are_columns(self, tmp_path):
+        frame = pd.DataFrame({"a": np.arange(6.0), "day": 3 * [20, 21], "town": ["ä b", "c", None] * 2})
+        frame.to_parquet(tmp_path / "t", partition_cols=["day", "town"])
+        dataset = ingest(tmp_path / "t", tmp_path / "out", impute="median")
+        assert dataset.feature_names == ("a", "day", "town=(missing)", "town=c", "town=ä b")
+        X = everything(dataset).X
+        levels = [frame["town"].isna(), frame["town"] == "c", frame["town"] == "ä b"]
+        expected = np.column_stack([frame["a"], frame["day"], *levels])
+        np.testing.assert_array_equal(X[np.argsort(X[:, 0])], expected)
+        n_again = ingest_more(tmp_path / "t", tmp_path / "out").n_after
+        assert n_again == 6
+
+    def test_partition_folders_of_dates_are_dates(self, tmp_path):
+        for day in ("2020-01-01", "2020-03-01"):
+            (tmp_path / "t" / f"day={day}").mkdir(parents=True)
+            parquet.write_table(pa.table({"a": [1.0]}), tmp_path / "t" / f"day={day}" / "0.parquet")
+        dataset = ingest(tmp_path / "t", tmp_path / "out", dates=["month"])
+        assert everything(dataset).X.tolist() == [[1, 1], [1, 3]]
+
+    @pytest.mark.parametrize(
+        ("types", "expected"),
+        [
+            (["float32", "int16"], "float32"),
+            (["float32", "int32"], "float64"),
+            (["int8", "bool"], "float32"),
+            (["uint64"], "float64"),
+        ],
+    )
+    def test_small_types_make_float32(self, tmp_path, types, expected):
+        columns = {f"c{i}": np.array([0, 1]).astype(kind) for i, kind in enumerate(types)}
+        parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+        dataset = ingest(tmp_path / "t.parquet", tmp_path / "out")
+        assert dataset.dtype == expected
+        np.testing.assert_array_equal(everything(dataset).X, [[0] * len(types), [1] * len(types)])
+
+    def test_integers_above_2_to_the_53_are_rounded(self, tmp_path):
+        parquet.write_table(pa.table({"a": [2**60 + 1]}), tmp_path / "t.parquet")
+        assert everything(ingest(tmp_path / "t.parquet", tmp_path / "out")).X[0, 0] == 2.0**60
+
+    def test_nulls_of_integers_are_missing_values(self, tmp_path):
+        parquet.write_table(pa.table({"a": pa.array([1, None, 3])}), tmp_path / "t.parquet")
+        with pytest.raises(DataError, match="row 2, column 'a'"):
+            ingest(tmp_path / "t.parquet", tmp_path / "out")
+
+    def test_a_damaged_file_is_an_error_of_ours(self, tmp_path):
+        (tmp_path / "t.parquet").write_bytes(b"PAR1" + bytes(100))
+        with pytest.raises(StorageError, match="cannot be read as Parquet"):
+            ingest(tmp_path / "t.parquet", tmp_path / "out")
+        (tmp_path / "t.csv").touch()
+        with pytest.raises(StorageError, match="cannot be read as CSV: it is empty"):
+            ingest(tmp_path / "t.csv", tmp_path / "out")
+
+
+class TestNumpyFiles:
+    @pytest.mark.parametrize("order", ["C", "F"])
+    def test_columns_of_npy_are_numbered(self, tmp_path, order):
+        values = np.asarray(np.random.default_rng(0).standard_normal((500, 4)), dtype=np.float32, order=order)
+        np.save(tmp_path / "t.npy", values)
+        dataset = ingest(tmp_path / "t.npy", tmp_path / "out", target="1")
+        np.testing.assert_array_equal(everything(dataset).X, values[:, [0, 2, 3]])
+        np.testing.assert_array_equal(everything(dataset).y, values[:, [1]])
+        assert dataset.dtype == np.float32
+
+    def test_arrays_of_one_axis_are_columns_beside_one_of_two(self, tmp_path):
+        rng = np.random.default_rng(0)
+        X, y = rng.standard_normal((300_000, 2)), rng.standard_normal(300_000).astype(">f8")
+        named = np.array([f"g{i % 9}" for i in range(300_000)])
+        for name, array in (("X", X), ("y", y), ("g", named)):
+            np.save(tmp_path / f"{name}.npy", array)
+        files = [tmp_path / f"{name}.npy" for name in "Xyg"]
+        dataset = ingest(files, tmp_path / "out", target="y", groups="g")
+        np.testing.assert_array_equal(everything(dataset).X, X)
+        np.testing.assert_array_equal(everything(dataset).y[:, 0], y)
+        groups = open_column(tmp_path / "out", "groups").take([0, 10, 299_999])
+        assert groups.tolist() == ["g0", "g1", named[-1]]
+        assert ingest_more(files, tmp_path / "out").ingested == ()
+        np.save(tmp_path / "y.npy", y[:-1])
+        with pytest.raises(DataError, match=r"X.npy \(300000, 2\), y.npy \(299999,\)"):
+            ingest(files, tmp_path / "other", target="y")
+
+    def test_several_arrays_of_two_axes_are_rows_after_rows(self, tmp_path):
+        X = np.random.default_rng(0).standard_normal((10, 2))
+        np.save(tmp_path / "a.npy", X[:6])
+        np.save(tmp_path / "b.npy", X[6:])
+        dataset = ingest([tmp_path / "a.npy", tmp_path / "b.npy"], tmp_path / "out", target="1")
+        np.testing.assert_array_equal(everything(dataset).X, X[:, :1])
+
+    def test_xarrays_variables_are_columns(self, tmp_path):
+        rng = np.random.default_rng(0)
+        given = {
+            "warmth": ("time", rng.standard_normal(50)),
+            "wind": (("time", "height"), rng.standard_normal((50, 2))),
+            "station": ("time", np.array([f"s{i % 3}" for i in range(50)], object)),
+            "load": ("time", rng.standard_normal(50)),
+        }
+        group = xr.Dataset(given, coords={"height": [10.0, 80.0]})
+        group.to_zarr(tmp_path / "weather.zarr", zarr_format=2)
+        dataset = ingest(tmp_path / "weather.zarr", tmp_path / "out", target="load")
+        names = ("station=s0", "station=s1", "station=s2", "warmth", "wind 0", "wind 1")
+        assert dataset.feature_names == names
+        np.testing.assert_array_equal(everything(dataset).X[:, 3], group["warmth"])
+        np.testing.assert_array_equal(everything(dataset).X[:, 4:], group["wind"])
+        np.testing.assert_array_equal(everything(dataset).X[:, 1], np.arange(50) % 3 == 1)
+        np.testing.assert_array_equal(everything(dataset).y[:, 0], group["load"])
+        assert ingest_more(tmp_path / "weather.zarr", tmp_path / "out").ingested == ()
+
+    @pytest.mark.parametrize(
+        ("save", "n_samples"), [(np.savez, 0), (np.savez_compressed, 1), (np.savez_compressed, 300_000)]
+    )
+    def test_npz_is_read_by_name(self, tmp_path, save, n_samples):
+        X = np.random.default_rng(0).integers(0, 9, (n_samples, 3)).astype(np.float32)
+        save(tmp_path / "t.npz", X=X, y=X[:, 0], z=X[:, 1:], w=X[:, 2] + 1.0)
+        dataset = ingest(tmp_path / "t.npz", tmp_path / "out", weight="w")
+        np.testing.assert_array_equal(everything(dataset).X, X)
+        np.testing.assert_array_equal(everything(dataset).y, X[:, :1])
+        np.testing.assert_array_equal(everything(dataset).sample_weight, X[:, 2] + 1)
+        other = ingest(tmp_path / "t.npz", tmp_path / "other", target="z")
+        np.testing.assert_array_equal(everything(other).y, X[:, 1:])
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            ({"Z": np.ones((3, 2))}, "no array 'X'; it has 'Z'"),
+            ({"X": np.ones(3)}, "X of 2 axes"),
+            ({"X": np.ones((3, 2)), "y": np.ones(2)}, "as many rows"),
+            ({"X": np.asfortranarray(np.ones((3, 2)))}, "Fortran order"),
+            ({"X": np.array([["a"]])}, "expected numbers"),
+        ],
+    )
+    def test_npz_that_does_not_fit(self, tmp_path, arrays, message):
+        np.savez(tmp_path / "t.npz", **arrays)
+        with pytest.raises((DataError, InvalidParameterError), match=message):
+            ingest(tmp_path / "t.npz", tmp_path / "out")
+
+    @pytest.mark.parametrize("name", ["t.npy", "t.npz"])
+    def test_pickled_arrays_are_not_loaded(self, tmp_path, name):
+        objects = np.array([[{}]], dtype=object)
+        if name == "t.npy":
+            np.save(tmp_path / name, objects)
+        else:
+            np.savez(tmp_path / name, X=objects)
+        with pytest.raises((DataError, StorageError), match="numbers"):
+            ingest(tmp_path / name, tmp_path / "out")
+
+    @pytest.mark.parametrize("name", ["t.npy", "t.npz"])
+    def test_truncated_files_are_an_error_of_ours(self, tmp_path, name):
+        (np.save if name == "t.npy" else np.savez)(tmp_path / name, np.ones((500, 4)))
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 2])
+        with pytest.raises(StorageError, match="cannot be read"):
+            ingest(tmp_path / name, tmp_path / "out")
+
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_a_flipped_bit_of_an_archive_is_an_error_of_ours_or_changes_nothing(self, tmp_path, save):
+        def read():
+            n_samples, batches = read_npz(tmp_path / "t.npz", "y", None, None, dtype=None)
+            return n_samples, [(X.tobytes(), y.tobytes(), rows.tobytes()) for (X, y, *_), rows in batches]
+
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((2000, 3))  # more bytes than zipfile reads at once
+        save(tmp_path / "t.npz", X=X, y=X[:, 0])
+        content, expected = (tmp_path / "t.npz").read_bytes(), read()
+        outcomes = set()
+        # in headers and the first rows; in rows; in the list of arrays
+        for place in [
+            *rng.integers(0, 260, 300),
+            *rng.integers(260, len(content), 50),
+            *rng.integers(-200, 0, 100),
+        ]:
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << int(rng.integers(8))
+            (tmp_path / "t.npz").write_bytes(damaged)
+            try:
+                assert read() == expected, place
+                outcomes.add("same")
+            except RFFDistError:
+                outcomes.add("error")
+        assert outcomes == {"same", "error"}
+
+    def test_a_flipped_bit_of_a_header_is_no_error_of_numpy(self, tmp_path):
+        np.save(tmp_path / "t.npy", np.ones((50, 3)))
+        content = (tmp_path / "t.npy").read_bytes()
+        for place, bit in np.ndindex(128, 8):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << bit
+            (tmp_path / "t.npy").write_bytes(damaged)
+            with contextlib.suppress(RFFDistError):
+                has_one_axis(tmp_path / "t.npy")
+
+
+class TestParameters:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"target": "area", "columns": ["area"]}, "'area' are named twice"),
+            ({"columns": ["area", "area"]}, "named twice"),
+            ({"columns": ["nothing"]}, "has no column 'nothing'"),
+            ({"weight": "w"}, "`weight` without `target`"),
+            ({"dtype": "int8"}, "unknown `dtype` 'int8'.*, or None"),
+            ({"on_nan": "skip"}, "unknown `on_nan` 'skip'"),
+        ],
+    )
+    def test_are_checked_before_anything_is_written(self, tmp_path, frame, options, message):
+        with pytest.raises(InvalidParameterError, match=message):
+            ingest(save(frame, tmp_path / "t.parquet"), tmp_path / "out", **options)
+        assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]
+
+    def test_sources_that_cannot_be_read(self, tmp_path):
+        (tmp_path / "t.docx").write_text("")
+        (tmp_path / "folder").mkdir()
+        write_dataset(tmp_path / "a", np.ones((2, 2)))
+        for name, message in {
+            "nothing.csv": "there is no file at",
+            "t.docx": "unknown type",
+            "folder": "without Parquet files",
+            "a": "is Zarr data already",
+        }.items():
+            with pytest.raises(StorageError, match=message):
+                ingest(tmp_path / name, tmp_path / "out")
+
+    def test_the_output_is_kept_and_not_put_into_the_source(self, tmp_path, frame):
+        (tmp_path / "t").mkdir()
+        save(frame, tmp_path / "t" / "0.parquet")
+        ingest(tmp_path / "t", tmp_path / "out", target="price")
+        with pytest.raises(OutputExistsError):
+            ingest(tmp_path / "t", tmp_path / "out")
+        with pytest.raises(StorageError, match="overlap"):
+            ingest(tmp_path / "t", tmp_path / "t" / "out")
+        assert open_dataset(tmp_path / "out").n_targets == 1
+
+
+# -- labels and groups -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def species():
+    rng = np.random.default_rng(1)
+    words = np.array(["setosa", "versicolor", "été"], object)
+    return pd.DataFrame(
+        {
+            "length": rng.standard_normal(2500),
+            "species": words[rng.integers(0, 3, 2500)],
+            "site": rng.integers(0, 50, 2500),
+            "ward": np.array(["east", "west"], object)[rng.integers(0, 2, 2500)],
+            "width": rng.standard_normal(2500),
+        }
+    )
+
+
+def read_column(url, name):
+    column = open_column(url, name)
+    return column.read(Block(0, 0, column.n_samples))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+class TestLabels:
+    def test_text_becomes_labels_and_groups_keep_their_type(self, tmp_path, species, name):
+        source, out = save(species, tmp_path / name), tmp_path / "d.zarr"
+        dataset = ingest(source, out, target="species", groups="site", columns=["length", "width"])
+        assert read_column(out, "y").tolist() == species["species"].tolist()
+        assert read_column(out, "groups").tolist() == species["site"].tolist()
+        assert read_column(out, "groups").dtype == np.int64
+        assert dataset.n_targets == 0
+        assert dataset.attributes["target_names"] == ["species"]
+        np.testing.assert_array_equal(everything(dataset).X, species[["length", "width"]])
+
+    def test_groups_may_be_text_beside_numeric_targets_and_weights(self, tmp_path, species, name):
+        source, out = save(species, tmp_path / name), tmp_path / "d.zarr"
+        dataset = ingest(source, out, target="length", weight="site", groups="ward", columns=["width"])
+        assert read_column(out, "groups").tolist() == species["ward"].tolist()
+        read = everything(dataset)
+        np.testing.assert_array_equal(read.y[:, 0], species["length"])
+        np.testing.assert_array_equal(read.sample_weight, species["site"])
+
+    def test_missing_text_is_an_error_or_a_dropped_row(self, tmp_path, species, name):
+        species.loc[2000, "species"] = None
+        species.loc[1000, "width"] = np.nan
+        source, out = save(species, tmp_path / name), tmp_path / "d.zarr"
+        with pytest.raises(DataError, match=r"row 2001, column 'species' is missing .* expected text"):
+            ingest(source, out, target="species", columns=["length"])
+        ingest(source, out, target="species", columns=["length", "width"], on_nan="drop")
+        assert read_column(out, "y").tolist() == species["species"].drop([1000, 2000]).tolist()
+
+    def test_text_among_several_targets_is_refused(self, tmp_path, species, name):
+        source = save(species, tmp_path / name)
+        with pytest.raises(DataError, match=r"not numbers: 'species' \((large_)?string\)"):
+            ingest(source, tmp_path / "d.zarr", target=["species", "width"], columns=["length"])
+
+    def test_groups_need_a_target_and_a_column(self, tmp_path, species, name):
+        source = save(species, tmp_path / name)
+        with pytest.raises(InvalidParameterError, match="`groups` without `target`"):
+            ingest(source, tmp_path / "d.zarr", groups="site", columns=["length"])
+        with pytest.raises(InvalidParameterError, match=r"`groups`: .* has no column 'sit'"):
+            ingest(source, tmp_path / "d.zarr", target="width", groups="sit", columns=["length"])
+
+
+def test_a_categorical_column_of_parquet_is_text(tmp_path, species):
+    species["species"] = species["species"].astype("category")
+    ingest(save(species, tmp_path / "t.parquet"), tmp_path / "d.zarr", target="species", columns=["width"])
+    assert read_column(tmp_path / "d.zarr", "y").tolist() == species["species"].tolist()
+
+
+def test_a_fraction_among_the_groups_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("a,y,g\n1,2,0.5\n")
+    with pytest.raises(DataError, match=r"groups is 0\.5, no whole number .* in row 0"):
+        ingest(tmp_path / "t.csv", tmp_path / "d.zarr", target="y", groups="g")
+
+
+def test_npz_arrays_of_text_and_integers_are_labels_and_groups(tmp_path):
+    y, groups = np.array(["b", "a", "b"]), np.array([3, 1, 2], np.uint8)
+    np.savez(tmp_path / "t.npz", X=np.ones((3, 2)), y=y, site=groups)
+    ingest(tmp_path / "t.npz", tmp_path / "d.zarr", groups="site")
+    assert read_column(tmp_path / "d.zarr", "y").tolist() == y.tolist()
+    assert read_column(tmp_path / "d.zarr", "groups").tolist() == groups.tolist()
+    assert read_column(tmp_path / "d.zarr", "groups").dtype == np.uint8
+
+
+class TestFoldersAndFilesThatAreNoRows:
+    @pytest.mark.parametrize(
+        ("log", "name"),
+        [("_delta_log/00000000000000000000.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")],
+    )
+    @pytest.mark.parametrize("source", ["lake", "lake/day=1/0.parquet", "lake/*/*.parquet", "."])
+    def test_tables_with_a_log_are_refused_by_name(self, tmp_path, log, name, source):
+        """Their folders hold removed files too: bare Parquet would count rows again and again."""
+        for path in ("lake/day=1/0.parquet", f"lake/{log}"):
+            (tmp_path / "in" / path).parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pa.table({"a": [1.0, 2.0]}), tmp_path / "in/lake/day=1/0.parquet")
+        assert ingest(tmp_path / "in" / source, tmp_path / "out").n_samples == 2
+        (tmp_path / "in/lake" / log).write_text("{}")
+        with pytest.raises(StorageError, match=rf"lake is a table in {name} format.*Write its current rows"):
+            ingest(tmp_path / "in" / source, tmp_path / "out2")
+        assert not (tmp_path / "out2").exists()
+
+    @pytest.mark.parametrize("name", ["t.xlsx", "t.XLS", "t.ods"])
+    def test_spreadsheets_are_refused_with_advice(self, tmp_path, name):
+        (tmp_path / name).touch()
+        with pytest.raises(
+            StorageError, match=r"is a spreadsheet.*Save the sheet as CSV.*pandas\.read_excel"
+        ):
+            ingest(tmp_path / name, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.arrow"])
+def test_columns_of_one_name_are_numbered(tmp_path, name):
+    values = [np.arange(4.0), np.arange(4.0) * 2, np.arange(4.0) + 7, np.arange(4.0) ** 2]
+    table = pa.table([pa.array(one) for one in values], names=["a", "", "a", ""])
+    if name == "t.csv":
+        rows = ["a,,a,", *(",".join(map(str, row)) for row in np.column_stack(values))]
+        (tmp_path / name).write_text("\n".join(rows))
+    elif name == "t.parquet":
+        parquet.write_table(table, tmp_path / name)
+    else:
+        feather.write_feather(table, str(tmp_path / name), compression="uncompressed")
+    dataset = ingest(tmp_path / name, tmp_path / "out", columns=["a.2", ".2", "a", ""])
+    np.testing.assert_array_equal(everything(dataset).X, np.column_stack([values[i] for i in (2, 3, 0, 1)]))
+    assert dataset.attributes["recipe"]["notes"] == {
+        name: ["columns of the same name are numbered: 'a.2', '.2'"]
+    }

@@ -1,0 +1,435 @@
+"""Ingesting again and again: only what is new is added, columns by their names, all or nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from datetime import date, datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+import sqlalchemy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rff_dist.data.blocks import Block
+from rff_dist.errors import (
+    DataError,
+    InvalidParameterError,
+    MissingDependencyError,
+    OutputBusyError,
+    StorageError,
+)
+from rff_dist.storage.appending import editing
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.tables import queries
+from rff_dist.workbench.tables.corrections import correct, read_rows_to_change
+from rff_dist.workbench.tables.ingest import Ingested
+from rff_dist.workbench.tables.queries import Query
+from tests.tables import ingest, ingest_more
+
+pandas = pytest.importorskip("pandas")
+
+
+def make_frame(n_rows, *, seed=0):
+    rng = np.random.default_rng(seed)
+    return pandas.DataFrame(rng.normal(size=(n_rows, 3)), columns=["a", "b", "price"])
+
+
+def save(frame, path):
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    return path
+
+
+def read_all(url):
+    dataset = open_dataset(url)
+    rows = dataset.read(Block(0, 0, dataset.n_samples))
+    return np.column_stack([rows.X, rows.y])
+
+
+class FakeResult:
+    """What SQLAlchemy gives of a driver's cursor."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def keys(self):
+        return list(self.columns)
+
+    def partitions(self, size):
+        yield list(zip(*self.columns.values(), strict=True))
+
+
+def rows_of(found: Ingested):
+    return found.n_before, found.n_after
+
+
+@settings(max_examples=4, deadline=None)
+@given(cuts=st.tuples(st.integers(1, 40), st.integers(0, 40), st.integers(1, 40)), kinds=st.data())
+def test_files_one_after_the_other_are_the_table_at_once(tmp_path_factory, cuts, kinds):
+    folder = tmp_path_factory.mktemp("files")
+    frame, start = make_frame(sum(cuts)), 0
+    for i, n_rows in enumerate(cuts):
+        part = frame[start : start + n_rows]
+        columns = kinds.draw(st.permutations(["a", "b", "price"])) if i else ["a", "b", "price"]
+        suffix = kinds.draw(st.sampled_from([".csv", ".parquet"])) if n_rows else ".parquet"
+        save(part[columns].assign(**({"note": "text"} if i else {})), folder / f"{i}{suffix}")
+        start += n_rows
+        # The pattern names the old files too.
+        found = ingest_more(folder / "*.[cp]*", folder / "data.zarr", target="price", chunk_rows=16)
+        assert (found.n_after, len(found.ingested), len(found.skipped)) == (start, 1, i)
+    np.testing.assert_array_equal(read_all(folder / "data.zarr"), frame.to_numpy())
+
+
+class TestASecondRun:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        save(make_frame(30), tmp_path / "1.csv")
+        save(make_frame(20, seed=1), tmp_path / "2.parquet")
+        ingest([tmp_path / "1.csv", tmp_path / "2.parquet"], tmp_path / "data.zarr", target="price")
+        return tmp_path
+
+    def test_does_nothing_and_says_so(self, folder):
+        before = open_dataset(folder / "data.zarr")
+        found = ingest_more([folder / "1.csv", folder / "2.parquet"], folder / "data.zarr")
+        assert found == Ingested(50, 50, (), (str(folder / "1.csv"), str(folder / "2.parquet")), 0)
+        after = open_dataset(folder / "data.zarr")
+        assert (after.fingerprint(), after.attributes) == (before.fingerprint(), before.attributes)
+
+    def test_skips_the_same_bytes_of_another_name_or_time(self, folder):
+        (folder / "copy.csv").write_bytes((folder / "1.csv").read_bytes())
+        os.utime(folder / "1.csv", (0, 0))
+        found = ingest_more([folder / "copy.csv", folder / "1.csv"], folder / "data.zarr")
+        assert (rows_of(found), len(found.skipped)) == ((50, 50), 2)
+
+    def test_adds_a_file_whose_content_is_new(self, folder):
+        frame = save(make_frame(5, seed=2), folder / "1.csv")
+        assert rows_of(ingest_more(frame, folder / "data.zarr")) == (50, 55)
+
+    def test_refuses_a_file_that_has_grown(self, folder):
+        with open(folder / "1.csv", "a") as file:
+            file.write("1,2,3\n")
+        with pytest.raises(DataError, match=r"1\.csv has grown since it was ingested"):
+            ingest_more(folder / "1.csv", folder / "data.zarr")
+
+    def test_finds_no_file_yet_and_does_nothing(self, folder):
+        assert rows_of(ingest_more(folder / "new-*.csv", folder / "data.zarr")) == (50, 50)
+        with pytest.raises(StorageError, match="there is no file at"):
+            ingest(folder / "new-*.csv", folder / "other.zarr")
+
+    def test_of_a_dataset_that_is_not_there_does_not_guess_what_it_is_to_hold(self, folder):
+        with pytest.raises(
+            InvalidParameterError, match=r"no dataset at .*dta\.zarr to append to; to create it"
+        ):
+            ingest_more(folder / "1.csv", folder / "dta.zarr")
+        assert not (folder / "dta.zarr").exists()
+        assert rows_of(ingest_more(folder / "1.csv", folder / "inputs", columns=["a", "b"])) == (0, 30)
+
+    def test_adds_all_files_or_none(self, folder):
+        save(make_frame(5, seed=3), folder / "3.csv")
+        save(make_frame(5, seed=4).assign(b=np.nan), folder / "4.csv")
+        before = open_dataset(folder / "data.zarr").fingerprint()
+        with pytest.raises(DataError, match=r"4\.csv: row 1, column 'b' is missing"):
+            ingest_more([folder / "3.csv", folder / "4.csv"], folder / "data.zarr")
+        assert open_dataset(folder / "data.zarr").fingerprint() == before
+        found = ingest_more([folder / "3.csv", folder / "4.csv"], folder / "data.zarr", on_nan="drop")
+        assert (rows_of(found), found.dropped_rows) == ((50, 55), 5)
+        assert open_dataset(folder / "data.zarr").attributes["dropped_rows"] == 5
+
+    def test_waits_for_nobody(self, folder):
+        save(make_frame(5, seed=3), folder / "3.csv")
+
+        busy = pytest.raises(OutputBusyError, match=f"process {os.getpid()} on ")
+        with editing(parse_location(folder / "data.zarr")), busy:
+            ingest_more(folder / "3.csv", folder / "data.zarr")
+
+
+class TestColumns:
+    def test_weights_and_groups_are_found_again_by_name(self, tmp_path):
+        for i in range(2):
+            frame = make_frame(4, seed=i).assign(w=float(i), site=[f"site {i}"] * 4)
+            save(frame[sorted(frame.columns, reverse=bool(i))], tmp_path / f"{i}.csv")
+        ingest(tmp_path / "0.csv", tmp_path / "d", target="price", weight="w", groups="site")
+        ingest_more(tmp_path / "1.csv", tmp_path / "d")
+        dataset = open_dataset(tmp_path / "d", sample_weight="sample_weight")
+        assert dataset.read(Block(0, 0, 8)).sample_weight.tolist() == [0] * 4 + [1] * 4
+        assert open_column(tmp_path / "d", "groups").take([0, 7]).tolist() == ["site 0", "site 1"]
+
+    def test_labels_stay_text(self, tmp_path):
+        for i in range(2):
+            save(make_frame(3).assign(price=["low", "high", f"{i}"]), tmp_path / f"{i}.csv")
+        ingest(tmp_path / "0.csv", tmp_path / "d", target="price")
+        save(make_frame(3, seed=9), tmp_path / "9.csv")
+        with pytest.raises(DataError, match=r"y is float64, but array .y. of .* holds text"):
+            ingest_more(tmp_path / "9.csv", tmp_path / "d")
+        ingest_more(tmp_path / "1.csv", tmp_path / "d")
+        assert open_column(tmp_path / "d", "y").take([2, 5]).tolist() == ["0", "1"]
+
+    @pytest.mark.parametrize(
+        ("change", "options", "error", "message"),
+        [
+            ({"drop": "b"}, {}, InvalidParameterError, r"`columns`: 2\.csv has no column 'b'"),
+            ({"drop": "price"}, {}, InvalidParameterError, r"`target`: 2\.csv has no column 'price'"),
+            ({}, {"target": "a"}, InvalidParameterError, r"`target` is \['a'\], but .* has \['price'\]"),
+            ({}, {"columns": ["b", "a"]}, InvalidParameterError, r"`columns` is \['b', 'a'\], but"),
+            ({"text": "b"}, {}, DataError, r"2\.csv: row 1, column 'b' is 'x' .*expected a number"),
+            ({}, {"dtype": "float32"}, InvalidParameterError, "`dtype` is 'float32', but X of .* is float64"),
+        ],
+    )
+    def test_others_are_refused_by_name(self, tmp_path, change, options, error, message):
+        ingest(save(make_frame(6), tmp_path / "1.csv"), tmp_path / "d", target="price")
+        frame = make_frame(3, seed=1)
+        frame = frame.drop(columns=change["drop"]) if "drop" in change else frame
+        frame = frame.assign(**{change["text"]: "x"}) if "text" in change else frame
+        save(frame, tmp_path / "2.csv")
+        with pytest.raises(error, match=message):
+            ingest_more(tmp_path / "2.csv", tmp_path / "d", **options)
+        assert open_dataset(tmp_path / "d").n_samples == 6
+
+    def test_are_rounded_to_the_datasets_dtype_on_request_only(self, tmp_path):
+        ingest(save(make_frame(6), tmp_path / "1.csv"), tmp_path / "d", target="price", dtype="float32")
+        save(make_frame(3, seed=1), tmp_path / "2.csv")
+        with pytest.raises(DataError, match='give dtype="float32"'):
+            ingest_more(tmp_path / "2.csv", tmp_path / "d")
+        assert rows_of(ingest_more(tmp_path / "2.csv", tmp_path / "d", dtype="float32")) == (6, 9)
+
+    def test_of_an_unnamed_dataset_are_to_be_named(self, tmp_path):
+        write_dataset(tmp_path / "d", np.zeros((4, 2)), np.zeros(4), versioned=True)
+        path = save(make_frame(3), tmp_path / "1.csv")
+        with pytest.raises(InvalidParameterError, match="holds no names of columns"):
+            ingest_more(path, tmp_path / "d")
+        with pytest.raises(InvalidParameterError, match="holds no names of targets"):
+            ingest_more(path, tmp_path / "d", columns=["a", "b"])
+        found = ingest_more(path, tmp_path / "d", columns=["a", "b"], target="price")
+        assert rows_of(found) == (4, 7)
+
+    def test_an_npz_file_joins_by_its_arrays(self, tmp_path):
+        for i in range(2):
+            np.savez(tmp_path / f"{i}.npz", X=np.full((3, 2), i), y=np.arange(3.0))
+        ingest(tmp_path / "0.npz", tmp_path / "d")
+        assert rows_of(ingest_more(tmp_path / "1.npz", tmp_path / "d")) == (3, 6)
+        np.savez(tmp_path / "wide.npz", X=np.zeros((3, 5)), y=np.arange(3.0))
+        with pytest.raises(DataError, match=r"X has shape \(3, 5\)"):
+            ingest_more(tmp_path / "wide.npz", tmp_path / "d")
+
+
+class TestCorrections:
+    @pytest.fixture
+    def data(self, tmp_path):
+        lines = [f"{key};{town};{area};{i},5" for i, (key, town, area) in enumerate(self.ROWS)]
+        (tmp_path / "t.csv").write_text("\n".join(["key;town;area;price", *lines]))
+        ingest(tmp_path / "t.csv", tmp_path / "d", target="price", id="key", impute="mean")
+        return tmp_path / "d"
+
+    ROWS = (("a", "Ulm", "1,0"), ("b", "Bonn", ""), ("c", "Ulm", "3,0"), ("d", "Bonn", "5,0"))
+
+    def test_of_rows_named_by_their_ids_are_encoded_as_the_dataset_is(self, data, tmp_path):
+        (tmp_path / "new.csv").write_text("town;area;key;price\nUlm;;d;9,5\nBonn;7,0;a;8,5\n")
+        correct(tmp_path / "new.csv", data, by="key")
+        X, y, _ = open_dataset(data).take(np.arange(4))
+        assert open_dataset(data).feature_names == ("town=Ulm", "area")
+        # The mean that fills in is the first rows', (1 + 3 + 5) / 3.
+        np.testing.assert_array_equal(X, [[0, 7], [0, 3], [1, 3], [1, 3]])
+        np.testing.assert_array_equal(y[:, 0], [8.5, 1.5, 2.5, 9.5])
+        assert open_column(data, "id").take(np.arange(4)).tolist() == ["a", "b", "c", "d"]
+
+    def test_rows_to_delete_are_named_by_their_ids(self, data, tmp_path):
+        (tmp_path / "gone.csv").write_text("key\nc\na\n")
+        with editing(parse_location(data)) as dataset:
+            assert read_rows_to_change(tmp_path / "gone.csv", dataset, "key").tolist() == [0, 2]
+
+    def test_an_archive_of_arrays_has_no_columns_to_find_rows_by(self, data, tmp_path):
+        np.savez(tmp_path / "new.npz", X=np.ones((1, 2)))
+        with pytest.raises(DataError, match=r"new\.npz is an \.npz file, which holds arrays"):
+            correct(tmp_path / "new.npz", data, by="key")
+        with (
+            editing(parse_location(data)) as dataset,
+            pytest.raises(DataError, match=r"new\.npz is an \.npz file, which holds arrays"),
+        ):
+            read_rows_to_change(tmp_path / "new.npz", dataset, None)
+
+    def test_an_empty_value_names_no_row(self, data, tmp_path):
+        (tmp_path / "gone.jsonl").write_text('{"row": 1}\n{"row": null}\n')
+        with (
+            editing(parse_location(data)) as dataset,
+            pytest.raises(DataError, match="empty values in 'row'"),
+        ):
+            read_rows_to_change(tmp_path / "gone.jsonl", dataset, None)
+
+
+class TestQueries:
+    @pytest.fixture
+    def database(self, tmp_path, monkeypatch):
+        database = sqlite3.connect(tmp_path / "shop.db")
+        database.execute("CREATE TABLE sales (id INTEGER PRIMARY KEY, a REAL, b INTEGER, price REAL, t TEXT)")
+        self.sell(database, make_frame(2500).to_numpy())
+        monkeypatch.setenv("RFF_DIST_SQL", f"sqlite:///{tmp_path / 'shop.db'}")
+        yield database
+        database.close()
+
+    def sell(self, database, rows):
+        text = "INSERT INTO sales (a, b, price, t) VALUES (?, ?, ?, 'x')"
+        database.executemany(text, [(a, round(100 * b), price) for a, b, price in rows.tolist()])
+        database.commit()
+
+    def test_rows_are_streamed_and_columns_found_by_name(self, database, tmp_path):
+        ingest(Query("SELECT b, price, a FROM sales ORDER BY id"), tmp_path / "d", target="price")
+        expected = np.array(database.execute("SELECT b, a, price FROM sales ORDER BY id").fetchall())
+        np.testing.assert_array_equal(read_all(tmp_path / "d"), expected)
+        assert open_dataset(tmp_path / "d").feature_names == ("b", "a")
+        twice = ingest(Query("SELECT a, b, a, price FROM sales"), tmp_path / "e", target="price")
+        assert twice.feature_names == ("a", "b", "a.2")
+
+    def test_the_same_rows_are_not_added_again(self, database, tmp_path):
+        query = Query("SELECT a, price FROM sales ORDER BY id")
+        assert rows_of(ingest_more(query, tmp_path / "d", target="price")) == (0, 2500)
+        before = open_dataset(tmp_path / "d").fingerprint()
+        again = ingest_more(query, tmp_path / "d")
+        assert (rows_of(again), again.skipped) == ((2500, 2500), (query.name,))
+        assert open_dataset(tmp_path / "d").fingerprint() == before
+
+    def test_only_new_rows_are_asked_for_with_n_ingested(self, database, tmp_path):
+        query = Query("SELECT a, price FROM sales ORDER BY id LIMIT 99999 OFFSET :n_ingested")
+        sizes = [rows_of(ingest_more(query, tmp_path / "d", target="price", on_nan="drop"))]
+        self.sell(database, np.zeros((3, 3)))
+        sizes.append(rows_of(ingest_more(query, tmp_path / "d", on_nan="drop")))
+        database.execute("INSERT INTO sales (a, price) VALUES (NULL, 1), (7, 8)")
+        database.commit()
+        # A dropped row was read; the same values as before are new rows.
+        sizes.append(rows_of(ingest_more(query, tmp_path / "d", on_nan="drop")))
+        self.sell(database, np.zeros((3, 3)))
+        sizes.append(rows_of(ingest_more(query, tmp_path / "d", on_nan="drop")))
+        sizes.append(rows_of(ingest_more(query, tmp_path / "d", on_nan="drop")))
+        assert sizes == [(0, 2500), (2500, 2503), (2503, 2504), (2504, 2507), (2507, 2507)]
+
+    @pytest.mark.parametrize(
+        ("sql", "error", "message"),
+        [
+            ("SELECT nope FROM sales", StorageError, "no such column: nope"),
+            ("SELECT a, price FROM sales WHERE id < 0", DataError, "the query: no rows"),
+            ("SELECT x'00' AS t, price FROM sales", DataError, r"the query: not numbers.*'t' \(binary\)"),
+            ("SELECT a, NULL AS price FROM sales", DataError, r"row 1, column 'price' is missing"),
+            (
+                "SELECT a, CASE WHEN id > 2000 THEN 'q' ELSE price END AS price FROM sales",
+                DataError,
+                r"column 'price' is 'q', a str, in row 2_001",
+            ),
+            ("SELECT a, price FROM sales WHERE t = ':x'", StorageError, "a colon in its text"),
+        ],
+    )
+    def test_bad_ones_are_refused(self, database, tmp_path, sql, error, message):
+        with pytest.raises(error, match=message):
+            ingest(Query(sql), tmp_path / "d", target="price")
+        assert not (tmp_path / "d").exists()
+
+    @pytest.mark.parametrize(
+        ("url", "bound"),
+        [
+            ("postgresql+psycopg://host/name", {"connect_timeout": 30}),
+            ("mysql+pymysql://host/name", {"connect_timeout": 30}),
+            ("postgresql+psycopg://host/name?connect_timeout=5", {}),
+            ("sqlite:///file.db", {}),
+        ],
+    )
+    def test_a_database_that_does_not_answer_is_given_up(self, tmp_path, monkeypatch, url, bound):
+        asked = []
+
+        def create_engine(url, **options):
+            asked.append(options["connect_args"])
+            raise ImportError(name="driver")
+
+        monkeypatch.setattr(sqlalchemy, "create_engine", create_engine)
+        with pytest.raises(MissingDependencyError):
+            ingest_more(Query("SELECT 1", url), tmp_path / "d", target="y")
+        assert asked == [bound]
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "postgresql://me:geheim@127.0.0.1:9/x",
+            "mysql://me:geheim@127.0.0.1:9/x",
+            "nothing://me:geheim@host/x",
+            "sqlite:////no/folder/geheim.db?key=geheim",
+            "me:geheim@host",
+        ],
+    )
+    def test_passwords_are_in_no_error_log_or_attribute(self, tmp_path, url, caplog):
+        import traceback
+
+        caplog.set_level(logging.DEBUG)
+        with pytest.raises((StorageError, InvalidParameterError, ImportError)) as caught:
+            ingest(Query("SELECT 1 AS a", url), tmp_path / "d")
+        text = "".join(traceback.format_exception(caught.value)).replace(url, "")
+        shown = str(caught.value) + caplog.text + repr(Query("SELECT 1", url))
+        assert "geheim" not in shown.replace("/no/folder/geheim.db", "")
+        assert "geheim" not in text.replace("/no/folder/geheim.db", "")
+
+    def test_dates_of_drivers_are_dates(self):
+        """psycopg gives a DATE column as datetime.date, which sqlite3 does not."""
+        day, moment = date(2020, 2, 1), datetime(2020, 2, 1, 6)
+        zone = datetime(2020, 2, 1, 6, tzinfo=timezone(timedelta(hours=2)))
+        result = FakeResult({"day": [day, None], "mixed": [day, moment], "zone": [zone, None]})
+        table = queries._as_table(result, Query("SELECT 1"), sqlalchemy.make_url("sqlite://"))
+        (batch,) = table.batches({field.name: field.type for field in table.schema})
+        midnight = datetime(2020, 2, 1)
+        assert batch.to_pydict() == {
+            "day": [midnight, None],
+            "mixed": [midnight, moment],
+            "zone": [datetime(2020, 2, 1, 4), None],
+        }
+
+    def test_a_dataset_and_its_messages_do_not_hold_the_query(self, database, tmp_path, caplog):
+        """Queries have customers' names in them; datasets are handed on."""
+        caplog.set_level(logging.DEBUG)
+        query = Query("SELECT a, price FROM sales WHERE t <> 'geheim' ORDER BY id LIMIT 9 OFFSET :n_ingested")
+        found = ingest_more(query, tmp_path / "d", target="price")
+        files = [path for path in (tmp_path / "d").rglob("*") if path.is_file()]
+        assert len(files) > 3
+        for path in files:
+            content = path.read_bytes()
+            assert not any(word in content for word in (b"SELECT", b"sales", b"geheim", b"shop.db"))
+        with pytest.raises(StorageError, match="no such column: nope") as caught:
+            ingest(Query("SELECT nope FROM sales WHERE t = 'geheim'"), tmp_path / "e")
+        said = f"{caplog.text}{caught.value}{found}"
+        assert not any(word in said for word in ("SELECT", "geheim"))
+
+    def test_a_line_of_the_query_in_a_drivers_error_is_left_out(self):
+        class PostgresError(Exception):
+            pass
+
+        orig = PostgresError(
+            "column \"geheim\" of 'geheim' does not exist\nLINE 1: SELECT x FROM t WHERE y = 12345\n   ^"
+        )
+        error = sqlalchemy.exc.ProgrammingError("SELECT 12345", {"a": 12345}, orig)
+        told = queries._told(error, sqlalchemy.make_url("sqlite://"), "SELECT x WHERE z = 'geheim'")
+        assert told == "PostgresError: column \"***\" of '***' does not exist"
+
+    def test_a_query_and_a_database_are_read_from_where_nobody_else_looks(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("QUERY", " SELECT 1\n")
+        (tmp_path / "q.sql").write_text("SELECT 2\n")
+        given = ("env:QUERY", f"file:{tmp_path / 'q.sql'}", "SELECT 3", "sqlite:///file.db")
+        found = [queries.read_secret(one, "`sql`") for one in given]
+        assert found == ["SELECT 1", "SELECT 2", "SELECT 3", "sqlite:///file.db"]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("env:NO_SUCH_NAME", r"`sql` is 'env:NO_SUCH_NAME', but .* NO_SUCH_NAME is empty or not there"),
+            ("file:no/such", r"the file no/such cannot be read \(FileNotFoundError\)"),
+        ],
+    )
+    def test_a_place_without_a_query_is_said(self, text, message):
+        with pytest.raises(InvalidParameterError, match=message):
+            queries.read_secret(text, "`sql`")
+
+    def test_no_database_is_said(self, tmp_path, monkeypatch):
+        monkeypatch.delenv("RFF_DIST_SQL", raising=False)
+        with pytest.raises(InvalidParameterError, match="environment variable RFF_DIST_SQL"):
+            ingest(Query("SELECT 1"), tmp_path / "d")

@@ -1,0 +1,188 @@
+"""Texts that are numbers or dates: what is read of them, and the same from every kind of table."""
+
+import sqlite3
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+
+from rff_dist.data.blocks import Block
+from rff_dist.errors import DataError
+from rff_dist.recipes.recipes import Recipe, encode_table, recipe_of
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.workbench.tables.queries import Query
+from tests.tables import ingest, ingest_more
+
+N = 60
+NUMBERS = np.random.default_rng(0).uniform(1000, 10**6, N).round(2)
+
+
+def english(value):
+    return f"{value:,.2f}"
+
+
+def german(value):
+    return f"{value:,.2f}".translate(str.maketrans(",.", ".,"))
+
+
+WRITTEN = {
+    "english": english,
+    "german": german,
+    "french": lambda value: f"{value:,.2f}".replace(",", "\u202f").replace(".", ","),
+    "swiss": lambda value: f"{value:,.2f}".replace(",", "'"),
+    "dollars": lambda value: f"${value:,.2f}",
+    "euros": lambda value: f"{german(value)} €",
+    "percent": lambda value: f"{value} %",
+}
+
+
+def everything(dataset):
+    return dataset.read(Block(0, 0, dataset.n_samples))
+
+
+def save(frame, path, **how):
+    """Write a frame; a database is filled and named by a query."""
+    match path.suffix:
+        case ".csv":
+            frame.to_csv(path, index=False, **how)
+        case ".parquet":
+            parquet.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
+        case ".feather":
+            feather.write_feather(pa.Table.from_pandas(frame, preserve_index=False), str(path))
+        case ".jsonl":
+            frame.to_json(path, orient="records", lines=True)
+        case ".db":
+            with sqlite3.connect(path) as database:
+                frame.to_sql("t", database, index=False)
+            database.close()
+            return Query("SELECT * FROM t", f"sqlite:///{path}")
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "feather", "jsonl", "db"])
+@pytest.mark.parametrize("written", WRITTEN)
+def test_numbers_in_text_are_numbers_whatever_holds_them(tmp_path, written, suffix):
+    texts = [WRITTEN[written](value) for value in NUMBERS]
+    frame = pd.DataFrame({"price": texts, "x": texts, "k": ["a", "b"] * (N // 2)})
+    source = save(frame, tmp_path / f"t.{suffix}")
+    dataset = ingest(source, tmp_path / "d", target="price")
+    np.testing.assert_array_equal(everything(dataset).y[:, 0], NUMBERS)
+    np.testing.assert_array_equal(everything(dataset).X[:, 0], NUMBERS)
+    (notes,) = dataset.attributes["recipe"]["notes"].values()
+    assert any("'price', 'x'" in note and "read as numbers" in note for note in notes)
+    recipe = Recipe.from_dict(dataset.attributes["recipe"])
+    # one row, which alone could be read otherwise
+    row = frame.assign(x=written_alone(written))[:1]
+    assert encode_table(recipe, row)[0, 0] == 1234
+    save(row, tmp_path / "one.csv")
+    assert everything(ingest(tmp_path / "one.csv", tmp_path / "e", recipe=recipe)).X[0, 0] == 1234
+
+
+def written_alone(written):
+    return WRITTEN[written](1234).replace(".00", "").replace(",00", "")
+
+
+def test_points_group_thousands_in_files_with_decimal_commas(tmp_path):
+    frame = pd.DataFrame({"x": np.linspace(0.125, 1.5, N), "n": np.arange(N) * 1000 + 1234, "few": 7})
+    shown = frame.assign(
+        x=[str(x).replace(".", ",") for x in frame["x"]], n=[f"{n:,}".replace(",", ".") for n in frame["n"]]
+    )
+    dataset = ingest(save(shown, tmp_path / "t.csv", sep=";"), tmp_path / "d")
+    np.testing.assert_array_equal(everything(dataset).X, frame)
+    # a column that had no point yet is read by the same notation
+    save(shown[:1].assign(few="1.234"), tmp_path / "u.csv", sep=";")
+    ingest_more(tmp_path / "u.csv", tmp_path / "d")
+    assert everything(open_dataset(tmp_path / "d")).X[-1, 2] == 1234
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["1,234"] * N, 1234),  # in a file of commas or with types; see below for other files
+        (["-$1,234.50"] * N, -1234.5),
+        (["$-1,234.50", "12"] * (N // 2), -1234.5),
+        (["1.5e3", "2.5"] * (N // 2), 1500),
+        (["1,5", "-", "None", ""] * (N // 4), 1.5),
+        (["1,5"] * (N - 1) + ["unknown"], 1.5),
+    ],
+)
+def test_what_is_a_number(tmp_path, texts, expected):
+    source = save(pd.DataFrame({"a": texts, "b": range(N)}), tmp_path / "t.parquet")
+    dataset = ingest(source, tmp_path / "d", columns=["a"], impute="median")
+    assert everything(dataset).X[0, 0] == expected
+    absent = recipe_of(dataset.attributes).notations["a"].missing
+    assert set(absent) == set(texts) & {"-", "None", "unknown"}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["101", "102", "103"] * (N // 3),  # types say that these are codes
+        ["$5", "€5"] * (N // 2),
+        ["01067", "1.5"] * (N // 2),
+        ["12", "12 apples"] * (N // 2),
+        ["1,23,456"] * (N // 2) + ["1.5"] * (N // 2),
+        ["1.2.3", "1.2.4"] * (N // 2),
+    ],
+)
+def test_what_stays_text(tmp_path, texts):
+    source = save(pd.DataFrame({"a": texts}), tmp_path / "t.parquet")
+    dataset = ingest(source, tmp_path / "d")
+    assert all(name.startswith("a=") for name in dataset.feature_names)
+
+
+def test_ids_and_groups_are_as_they_are_written(tmp_path):
+    frame = pd.DataFrame(
+        {"id": [f"1,{i:03}" for i in range(N)], "g": ["2024-01-01", "2024-01-02"] * (N // 2)}
+    )
+    frame["x"] = frame["y"] = frame["id"]
+    ingest(save(frame, tmp_path / "t.csv"), tmp_path / "d", target="y", id="id", groups="g")
+    assert open_column(tmp_path / "d", "id").take([7]).tolist() == ["1,007"]
+    assert open_column(tmp_path / "d", "groups").take([1]).tolist() == ["2024-01-02"]
+
+
+@pytest.mark.parametrize("late", ["12 apples", "€ 5.00"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_later_text_that_does_not_fit_is_refused_with_its_row(tmp_path, late, suffix):
+    texts = [f"$ {value:,.2f}" for value in np.random.default_rng(0).uniform(0, 10**5, 120_000)]
+    texts[119_990] = late
+    source = save(pd.DataFrame({"price": texts, "x": range(len(texts))}), tmp_path / f"t.{suffix}")
+    message = rf"t\.{suffix}: row 119991, column 'price' is '{late}'.*expected a number in \$"
+    with pytest.raises(DataError, match=message):
+        ingest(source, tmp_path / "d", target="price")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "feather", "jsonl", "db", "csv"])
+@pytest.mark.parametrize(
+    "style", ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S.%f", "%d.%m.%Y", "%Y/%m/%d"]
+)
+def test_dates_in_text_are_dates_whatever_holds_them(tmp_path, style, suffix):
+    days = pd.Series(pd.date_range("2023-12-30", periods=N, freq="D"))
+    frame = pd.DataFrame({"day": days.dt.strftime(style), "x": range(N)})
+    dataset = ingest(
+        save(frame, tmp_path / f"t.{suffix}"), tmp_path / "d", columns=["day"], dates=["elapsed-days"]
+    )
+    since = (days - pd.Timestamp("1970-01-01")).dt.days
+    np.testing.assert_array_equal(everything(dataset).X[:, 0], since)
+    recipe = recipe_of(dataset.attributes)
+    for other in (frame, frame.assign(day=days), frame.assign(day=days.dt.strftime("%Y-%m-%d"))):
+        np.testing.assert_array_equal(encode_table(recipe, other)[:, 0], since)
+
+
+def test_zones_are_taken_into_account(tmp_path):
+    texts = ["2024-01-01T12:00:00Z", "2024-01-01T12:00:00+12:00", "2024-01-01T12:00:00.123456789-0600"]
+    source = save(pd.DataFrame({"when": texts}), tmp_path / "t.parquet")
+    dataset = ingest(source, tmp_path / "d", dates=["hour"])
+    np.testing.assert_allclose(everything(dataset).X[:, 0], [12, 0, 18], rtol=1e-4)
+
+
+def test_days_that_are_none_are_no_dates(tmp_path):
+    texts = [f"2023-01-{day:02}" for day in range(1, 31)] * 40
+    save(pd.DataFrame({"day": texts, "x": 1.0}), tmp_path / "t.parquet")
+    recipe = recipe_of(ingest(tmp_path / "t.parquet", tmp_path / "d", columns=["day"]).attributes)
+    with pytest.raises(DataError, match=r"row 3, column 'day' is '2023-02-29'.*expected a date"):
+        encode_table(recipe, pd.DataFrame({"day": ["2023-02-01", None, "2023-02-29"]}))
