@@ -37,8 +37,15 @@ if TYPE_CHECKING:
     from rff_dist.features.nystrom import Nystrom
     from rff_dist.kernels.explicit import Linear, Min, Polynomial
     from rff_dist.kernels.positive_definite import check_positive_definite
-    from rff_dist.kernels.spectral import SpectralKernel
-    from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+    from rff_dist.kernels.stationary import (
+        Cauchy,
+        Gaussian,
+        Laplacian,
+        Matern,
+        RationalQuadratic,
+        Sinc,
+        SpectralKernel,
+    )
     from rff_dist.statistics.passes import accumulate
     from rff_dist.statistics.ridge_statistics import RidgeStatistics
     from rff_dist.storage.appending import append_dataset
@@ -70,7 +77,7 @@ _HOMES = {
     "RidgeStatistics": "rff_dist.statistics.ridge_statistics",
     "SerialEngine": "rff_dist.engines.serial",
     "Sinc": "rff_dist.kernels.stationary",
-    "SpectralKernel": "rff_dist.kernels.spectral",
+    "SpectralKernel": "rff_dist.kernels.stationary",
     "TimeFolds": "rff_dist.data.folding",
     "accumulate": "rff_dist.statistics.passes",
     "append_dataset": "rff_dist.storage.appending",

@@ -26,7 +26,7 @@ from rff_dist.fitting.options import Alpha, RidgeOptions, is_one_alpha
 from rff_dist.frequencies import uniforms
 from rff_dist.numerics import machine, minimize
 from rff_dist.numerics.solution import RidgeSolution
-from rff_dist.ridge import conformal, models, uncertainty
+from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge.choices import Choices
 from rff_dist.ridge.fit import Trained, fold_models_of, refit
 from rff_dist.ridge.fit import fit as fit_ridge
@@ -267,7 +267,7 @@ class FittedModel:
     """
 
     trained: Trained
-    folds: conformal.FoldModels | None = None
+    folds: held_out.FoldModels | None = None
     calibration: platt_scaling.ScoreCalibration | None = None
 
     @property
@@ -429,7 +429,7 @@ def _described(
 
 def estimate_by_folds(
     dataset: blocks.Dataset,
-    folds: conformal.FoldModels,
+    folds: held_out.FoldModels,
     calibration: platt_scaling.ScoreCalibration | None,
     *,
     engine: protocol.Engine,
@@ -460,10 +460,10 @@ def estimate_by_folds(
 
 
 def judge_held_out(
-    rows: blocks.Rows, state: conformal.FoldModels, *, calibration: platt_scaling.ScoreCalibration | None
+    rows: blocks.Rows, state: held_out.FoldModels, *, calibration: platt_scaling.ScoreCalibration | None
 ) -> tuple[predict.Confusion, ...]:
     """Count a block's rows, whose targets are −1 and +1, separately for each split that holds them out."""
-    scores, split, counted = conformal.predict_held_out(rows, state)
+    scores, split, counted = held_out.predict_held_out(rows, state)
     assert rows.y is not None
     n_classes = max(2, rows.y.shape[1])
     weight = None if rows.sample_weight is None else rows.sample_weight[counted]

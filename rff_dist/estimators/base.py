@@ -380,12 +380,16 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     def _chosen(self) -> dict[str, str]:
         return model_facts(self._fitted, self._names)
 
-    def _options(self, **others: Any) -> options.RidgeOptions:
-        """Check the parameters that all of these have, and return them, or others, as options of a fit."""
+    def _options(self, *, sample_weight_kind: str | None = None) -> options.RidgeOptions:
+        """Check the parameters that all of these have, and return them as options of a fit."""
         fit_intercept = inputs.check_flag(self.fit_intercept, "fit_intercept")
         inputs.check_cv(self.cv)
-        given = {"alpha": self.alpha, "sample_weight_kind": self.sample_weight_kind, **others}
-        return options.RidgeOptions(**self._features(self.n_components), fit_intercept=fit_intercept, **given)
+        return options.RidgeOptions(
+            **self._features(self.n_components),
+            alpha=self.alpha,
+            fit_intercept=fit_intercept,
+            sample_weight_kind=sample_weight_kind or self.sample_weight_kind,
+        )
 
     def _with_names(self, model: models.RidgeModel) -> models.RidgeModel:
         """Return the model with a frame's column names, which the arrays made of it have lost."""

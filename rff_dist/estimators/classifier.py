@@ -183,7 +183,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     ) -> labelled.LabelledDataset:
         """Fit from scratch, and return the rows; `classes` if some of them may have no rows yet."""
         clock, automatic = Clock(), self.sample_weight_kind == "auto"
-        options = self._options(**({"sample_weight_kind": "precision"} if automatic else {}))
+        options = self._options(sample_weight_kind="precision" if automatic else None)
         losses = classification.LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
         source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=True)
         with self._passes(source, clock) as engine:

@@ -293,7 +293,7 @@ def check_flag(value: object, name: str) -> bool:
 
 
 def choose_kernel(kernel: str | base.Kernel, length_scale: Any) -> tuple[base.Kernel, str | base.LengthScale]:
-    """Return the kernel and the length scale to draw with, see `features.for_dataset.draw`.
+    """Return the kernel and the length scale to draw with, see `features.draw.draw`.
 
     "evidence" and "median" replace the length scale of a kernel object.
 

@@ -19,7 +19,8 @@ from rff_dist.engines.clock import Clock
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.estimators import base
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
-from rff_dist.features import draw, for_dataset, maps
+from rff_dist.features import draw, maps
+from rff_dist.features import draw as for_dataset
 from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans import exact
 from rff_dist.numerics import machine

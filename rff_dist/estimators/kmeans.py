@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.engines.clock import Clock
 from rff_dist.estimators import base, inputs, kernel_kmeans
-from rff_dist.features import for_dataset
+from rff_dist.features import draw
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import lloyd_pass, starts
@@ -174,11 +174,9 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _options(self) -> tuple[starts.ClusterSpace, starts.LloydOptions]:
         """Return the parameters as the library takes them, checked."""
-        for_dataset.check_width(
-            self.n_components, "phases", self.features
-        )  # `_features` chooses the map by it
+        draw.check_width(self.n_components, "phases", self.features)  # `_features` chooses the map by it
         n_init = kernel_kmeans.starts_of(self.n_init, auto=1)
-        for_dataset.check_without_targets(self.length_scale)
+        draw.check_without_targets(self.length_scale)
         features = self._features(self.n_components)
         space = starts.ClusterSpace(**features, n_principal=self.n_principal, normalize=self.normalize)
         lloyd = starts.LloydOptions(

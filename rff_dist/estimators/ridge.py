@@ -72,7 +72,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         standard error of this saving over the folds; the other targets share one alpha.
     conformal : bool or "normalized", default=False
         Whether one more pass counts the cross-validated errors, so that `predict_interval` assumes nothing
-        of the distribution of the noise; see `rff_dist.ridge.conformal`. True makes all intervals equally
+        of the distribution of the noise; see `rff_dist.ridge.held_out`. True makes all intervals equally
         wide. "normalized" is for noise that differs from row to row: a second regression and one more pass
         fit the width to the size of the residuals near each row.
     solver : {"auto", "direct", "pcg"}, default="auto"

@@ -14,7 +14,8 @@ from rff_dist.engines import progress
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import base, inputs
-from rff_dist.features import draw, for_dataset, kinds, nystrom
+from rff_dist.features import draw, kinds, nystrom
+from rff_dist.features import draw as for_dataset
 from rff_dist.fitting import predicting
 from rff_dist.frequencies import designs
 from rff_dist.kernels.base import Kernel

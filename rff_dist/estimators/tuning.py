@@ -13,7 +13,8 @@ from rff_dist.data import blocks, memory
 from rff_dist.engines import clock, serial
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import inputs, ridge
-from rff_dist.features import draw, for_dataset, kinds
+from rff_dist.features import draw, kinds
+from rff_dist.features import draw as for_dataset
 from rff_dist.features.length_scales import TUNING_ROWS, EvidenceSearch, TunedKernel
 from rff_dist.fitting.prepare import prepare
 from rff_dist.frequencies import designs

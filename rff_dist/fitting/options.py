@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from rff_dist.checks import check_name
 from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import draw, for_dataset, nystrom
+from rff_dist.features import draw, nystrom
+from rff_dist.features import draw as for_dataset
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, explicit
 from rff_dist.selection.alphas import PerTarget, check_per_target

@@ -18,7 +18,8 @@ import numpy as np
 from rff_dist.data import blocks
 from rff_dist.engines import protocol, resuming
 from rff_dist.errors import PlanError
-from rff_dist.features import draw, for_dataset, maps, nystrom
+from rff_dist.features import draw, maps, nystrom
+from rff_dist.features import draw as for_dataset
 from rff_dist.fitting.options import Alpha, RidgeOptions, is_one_alpha
 from rff_dist.numerics import cholesky, conjugate_gradients, machine
 from rff_dist.products.protocol import REGION

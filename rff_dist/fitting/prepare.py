@@ -8,7 +8,8 @@ from typing import Any
 
 from rff_dist.data import blocks, labelled
 from rff_dist.engines import progress, protocol
-from rff_dist.features import for_dataset, maps
+from rff_dist.features import draw as for_dataset
+from rff_dist.features import maps
 from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage import generations

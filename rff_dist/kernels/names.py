@@ -13,7 +13,8 @@ from typing import Any
 
 from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels import base, explicit, spectral, stationary
+from rff_dist.kernels import base, explicit, stationary
+from rff_dist.kernels import stationary as spectral
 
 
 def kernel_text(kernel: base.Kernel) -> str:

@@ -17,7 +17,7 @@ from rff_dist.data import samples
 from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines import progress, protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.features import for_dataset, maps
+from rff_dist.features import draw, maps
 from rff_dist.fitting import plan
 from rff_dist.frequencies import uniforms
 from rff_dist.kmeans import lloyd_pass
@@ -361,7 +361,7 @@ INITS = ("k-means||", "k-means++")
 
 
 @dataclass(frozen=True)
-class ClusterSpace(for_dataset.FeatureOptions):
+class ClusterSpace(draw.FeatureOptions):
     """Features to cluster in, or their leading principal components.
 
     `n_principal`: number of leading principal components in whose scores clusters are found, which takes a
@@ -380,7 +380,7 @@ class ClusterSpace(for_dataset.FeatureOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for_dataset.check_without_targets(self.length_scale)
+        draw.check_without_targets(self.length_scale)
         fit.check_normalize(self.normalize)
         if self.n_principal is None:
             if self.normalize is not None:

@@ -12,7 +12,7 @@ from rff_dist.checks import check_count
 from rff_dist.data import blocks
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features import composed, for_dataset, maps
+from rff_dist.features import composed, draw, maps
 from rff_dist.fitting import plan, predicting
 from rff_dist.fitting.prepare import prepare
 from rff_dist.pca import components
@@ -73,7 +73,7 @@ class KernelComponents:
 
 def fit_components(
     dataset: blocks.Dataset,
-    features: for_dataset.FeatureOptions,
+    features: draw.FeatureOptions,
     *,
     n_components: int = 2,
     normalize: str | None = None,
@@ -96,7 +96,7 @@ def fit_components(
             "principal components are made; lower it, or draw more features"
         )
     check_normalize(normalize)
-    for_dataset.check_without_targets(features.length_scale)
+    draw.check_without_targets(features.length_scale)
     inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
     plan.check_plan(source, features.n_components, plan.Sums(features=features.features), engine=engine)

@@ -11,7 +11,8 @@ from typing import Any
 from rff_dist.checks import check_positive
 from rff_dist.data import blocks, folding
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import draw, for_dataset, nystrom
+from rff_dist.features import draw, nystrom
+from rff_dist.features import draw as for_dataset
 from rff_dist.features import length_scales as median_heuristic
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare

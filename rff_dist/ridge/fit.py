@@ -21,7 +21,8 @@ from rff_dist.fitting.options import Alpha, Penalty, RidgeOptions
 from rff_dist.fitting.plan import Machines, check_solver_plan, plan_readings
 from rff_dist.fitting.prepare import Prepared, describe_dataset, prepare
 from rff_dist.kernels import stationary
-from rff_dist.ridge import conformal, describe, first_round, models, pcg
+from rff_dist.ridge import describe, first_round, models, pcg
+from rff_dist.ridge import held_out as conformal
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
 from rff_dist.ridge.choices import (
     AUTO_COMPONENTS,
@@ -30,7 +31,6 @@ from rff_dist.ridge.choices import (
     choices_of,
     prepare_folds,
 )
-from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.solve import (
     Solved,
     how_cancelling,
@@ -51,9 +51,8 @@ from rff_dist.typing import Do, plainly
 
 logger = logging.getLogger(__name__)
 
-type Sums = (
-    ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
-)  # Z'Z and Z'y of all rows, or of each fold
+#: Z'Z and Z'y of all rows, or of each fold.
+type Sums = ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
 
 
 def fit(
@@ -300,7 +299,7 @@ def _solve_whole(
 ) -> Solved:
     if penalty.named != "press":
         return solve(statistics, penalty)
-    path = leave_one_out(
+    path = conformal.leave_one_out(
         prepared.dataset,
         statistics,
         feature_map,
@@ -434,7 +433,7 @@ def train_without_sums(
 def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices) -> Trained:
     """Measure in one more pass how far off held-out rows are, for intervals; see `hold_out_scores`."""
     assert trained.parts is not None
-    held_out = hold_out_scores(
+    held_out = conformal.hold_out_scores(
         prepared.dataset,
         trained.parts,
         trained.model.feature_map,

@@ -21,7 +21,8 @@ from rff_dist.features import kinds, maps
 from rff_dist.fitting import predicting
 from rff_dist.numerics import machine
 from rff_dist.numerics.solution import RidgeSolution
-from rff_dist.ridge import conformal, uncertainty
+from rff_dist.ridge import held_out as conformal
+from rff_dist.ridge import uncertainty
 from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import records
 from rff_dist.text import redact, short_repr

@@ -18,7 +18,7 @@ from rff_dist.data import blocks
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError
 from rff_dist.fitting import evaluation, plan, predicting
-from rff_dist.ridge import conformal, models, uncertainty
+from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.statistics import inspection
 from rff_dist.typing import FloatArray
 
@@ -115,7 +115,7 @@ class _Predicting:
     one_dimensional: bool
     deviations: float = 0.0
     half_width: FloatArray | None = None
-    root_deviations: conformal.RootDeviations | None = None
+    root_deviations: held_out.RootDeviations | None = None
 
 
 def _predicting(
@@ -131,7 +131,7 @@ def _predicting(
     arrays = ["predictions", *(["standard_deviations"] if std else []), *intervals]
     found = _Predicting(model.linear, arrays, model.one_dimensional)
     if coverage is not None:
-        conformal.check_coverage(coverage)
+        held_out.check_coverage(coverage)
         model.refuse_classifier("intervals")
         if model.held_out is None:
             found = replace(found, deviations=float(scipy.special.ndtri((1.0 + coverage) / 2.0)))
@@ -178,9 +178,14 @@ def predict_in_memory(
 
 
 def _arrays_in_memory(
-    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine, **wanted: Any
+    dataset: blocks.Dataset,
+    model: models.RidgeModel,
+    *,
+    std: bool = False,
+    coverage: float | None = None,
+    engine: protocol.Engine,
 ) -> NDArray[Any]:
-    state = _predicting(dataset, model, **wanted, engine=engine)
+    state = _predicting(dataset, model, std=std, coverage=coverage, engine=engine)
     return predicting.rows_in_memory(dataset, _predict_arrays, state, engine=engine, label="predict")
 
 

@@ -399,19 +399,19 @@ def _icechunk() -> Any:
     return icechunk
 
 
-def _open_repository(location: locations.Location, **options: Any) -> icechunk.Repository:
-    config = _config(**options)
+def _open_repository(location: locations.Location, *, caching: Any = None) -> icechunk.Repository:
+    config = _config(caching)
     repository: icechunk.Repository = _icechunk().Repository.open(_storage(location), config=config)
     return repository
 
 
-def _config(**options: Any) -> Any:
+def _config(caching: Any = None) -> Any:
     """Return Icechunk's configuration, by which a store that does not answer fails in bounded time."""
     icechunk = _icechunk()
     # By default AWS's client waits for ever for an answer; these are the bounds of obstore, see `open_store`.
     one, all_tries = 1000 * _REQUEST_S, 1000 * locations.RETRIED_S
     timeouts = icechunk.StorageTimeoutSettings(one, one, all_tries, one)
-    return icechunk.RepositoryConfig(storage=icechunk.StorageSettings(timeouts=timeouts), **options)
+    return icechunk.RepositoryConfig(storage=icechunk.StorageSettings(timeouts=timeouts), caching=caching)
 
 
 def _storage(location: locations.Location) -> Any:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rff_dist import Matern, Nystrom, SerialEngine
-from rff_dist.features import for_dataset
-from rff_dist.features.for_dataset import KernelFeatures
+from rff_dist.features import draw
+from rff_dist.features.draw import KernelFeatures
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.machine import available_cores
 from rff_dist.statistics import passes
@@ -33,8 +33,8 @@ def run(console: Console, folder: Path) -> None:
         for _ in range(ROUNDS):
             limit = max(limit, dsyrk_gflops(n_centres, n_threads))
             clock = [time.perf_counter()]
-            feature_map = for_dataset.draw(
-                for_dataset.Inputs(dataset),
+            feature_map = draw.draw(
+                draw.Inputs(dataset),
                 KernelFeatures(Matern(3.0), n_components=n_centres, features=Nystrom()),
             )
             clock.append(time.perf_counter())

@@ -12,8 +12,7 @@ from sklearn.linear_model import Ridge
 from rff_dist import RFFSampler, load_model, save_model
 from rff_dist.errors import DataError
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.spectral import SpectralKernel
-from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
+from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern, SpectralKernel
 from tests.plain import plain_ridge
 
 KERNELS = {

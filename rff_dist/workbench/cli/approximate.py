@@ -83,11 +83,10 @@ def approximate(
     """
     from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.features import for_dataset
+    from rff_dist.features import draw
     from rff_dist.features.approximation import Sampling, error_curve
     from rff_dist.features.bounds import better_map
-    from rff_dist.features.draw import check_n_components
-    from rff_dist.features.for_dataset import KernelFeatures
+    from rff_dist.features.draw import KernelFeatures, check_n_components
     from rff_dist.kernels.base import check_design
     from rff_dist.statistics import inspection
     from rff_dist.storage import datasets
@@ -104,11 +103,11 @@ def approximate(
     moments = inspection.inspect(sample, engine=SerialEngine(1))
     standardizer = None if no_standardize else inspection.standardizer_from(moments)
     ranges = inspection.input_range(moments, standardizer)
-    seen = for_dataset.Inputs(sample, standardizer, seed, ranges)
+    seen = draw.Inputs(sample, standardizer, seed, ranges)
     described = KernelFeatures(
         chosen, length_scale=features.scale, n_components=dimension, design=features.design, map=features.map
     )
-    feature_map = for_dataset.draw(seen, described)
+    feature_map = draw.draw(seen, described)
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
     sampling = Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)

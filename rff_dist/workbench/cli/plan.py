@@ -54,7 +54,7 @@ def plan(
 ) -> shell.Report:
     """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
     from rff_dist.engines.connecting import open_engine
-    from rff_dist.features.for_dataset import find_features
+    from rff_dist.features.draw import find_features
     from rff_dist.fitting.options import is_one_alpha
     from rff_dist.fitting.plan import Machines, measure_gflops
     from rff_dist.products.choice import WORTH_MEASURING, rate_for

@@ -13,7 +13,7 @@ from rff_dist.classify import fit as classification
 from rff_dist.data import blocks, columns, labelled, memory
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.features import for_dataset
+from rff_dist.features import draw
 from rff_dist.fitting import plan
 from rff_dist.fitting.options import RidgeOptions, read_widths
 from rff_dist.kernels import base
@@ -114,7 +114,7 @@ class Fit:
         """
         options = self.options
         choice.check_environment()
-        check_name(options.map, for_dataset.DATASET_MAPS, "map")
+        check_name(options.map, draw.DATASET_MAPS, "map")
         if self.loss is not None:
             classification.check_loss(self.loss)
             if options.solver == "pcg":

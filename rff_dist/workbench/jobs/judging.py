@@ -26,7 +26,7 @@ from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels import explicit
 from rff_dist.living import new_rows
 from rff_dist.numerics import machine
-from rff_dist.ridge import conformal, models, uncertainty
+from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.typing import FloatArray, IntArray
 from rff_dist.workbench.jobs import fits, verdict
 
@@ -54,7 +54,7 @@ class JudgedRows:
     y: FloatArray
     weights: FloatArray | None = None
     groups: NDArray[Any] | None = None
-    folds: conformal.FoldModels | None = None
+    folds: held_out.FoldModels | None = None
     split: IntArray | None = None
 
     @property
@@ -180,11 +180,11 @@ def _test_rows(test: fits.JobData, model: models.RidgeModel, most: int = MOST_RO
     )
 
 
-def _fold_rows(data: fits.JobData, model: models.RidgeModel, folds: conformal.FoldModels) -> JudgedRows:
+def _fold_rows(data: fits.JobData, model: models.RidgeModel, folds: held_out.FoldModels) -> JudgedRows:
     dataset = _with_targets(data, model)
     n_rows = _n_rows(max(dataset.n_features, len(folds.linear.intercept)))
     sample = samples.sample_folds(dataset, folds.folds, n_rows=n_rows)
-    split = conformal.split_of_folds(sample.fold_of_row, folds)
+    split = held_out.split_of_folds(sample.fold_of_row, folds)
     counted = np.flatnonzero(split >= 0)
     base = folds.folds.base if isinstance(folds.folds, folding.HeldInFolds) else folds.folds
     return JudgedRows(
@@ -221,7 +221,7 @@ def _groups_of(rows: blocks.Dataset, indices: NDArray[np.intp]) -> NDArray[Any] 
 def _predictions(
     rows: JudgedRows,
     model: models.RidgeModel,
-    folds: conformal.FoldModels | None,
+    folds: held_out.FoldModels | None,
     calibration: platt_scaling.ScoreCalibration | None,
 ) -> verdict.Predictions:
     """Return what a model predicts for the rows, by the models that did not see them.
@@ -235,7 +235,7 @@ def _predictions(
         scores = predicting.predict_rows(rows.rows, model.linear)
     elif rows.split is not None:
         assert folds is not None
-        scores = conformal.predict_by_splits(rows.rows, rows.split, folds)
+        scores = held_out.predict_by_splits(rows.rows, rows.split, folds)
     else:
         predictive = uncertainty.predictive_model(
             model.linear, model.summed, alpha=model.alpha, fit_intercept=model.card["fit_intercept"]

@@ -433,7 +433,7 @@ class ClusterFeatures(Features):
 
     def check_columns(self, n_features: int | None = None) -> None:
         """Check that kernel and design suit each other and, if it is given, the number of columns."""
-        from rff_dist.features.for_dataset import find_features
+        from rff_dist.features.draw import find_features
         from rff_dist.kernels.base import check_design
 
         kernel = self.make_kernel()

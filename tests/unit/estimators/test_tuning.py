@@ -5,7 +5,7 @@ from rff_dist import Gaussian, Linear, Matern, RFFSampler, tune_length_scales, w
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features import for_dataset
+from rff_dist.features import draw
 from rff_dist.features.length_scales import EvidenceSearch, maximize_evidence
 from tests.plain import fit_ridge, plain_ridge
 
@@ -104,7 +104,7 @@ def test_values_that_are_not_finite_are_named(column):
     X, y = rows()
     (X[7] if column == "X" else y[7:8])[:] = np.nan
     with pytest.raises(DataError, match=f"{column} contains NaN or infinity: row 7"):
-        for_dataset.tune(for_dataset.Inputs(ArrayDataset(X, y)), Gaussian())
+        draw.tune(draw.Inputs(ArrayDataset(X, y)), Gaussian())
 
 
 class TestInFits:

@@ -14,8 +14,15 @@ from rff_dist import draw_feature_map
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.designs import DESIGNS
 from rff_dist.kernels.base import Kernel, Product
-from rff_dist.kernels.spectral import SpectralKernel
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.kernels.stationary import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Matern,
+    RationalQuadratic,
+    Sinc,
+    SpectralKernel,
+)
 
 SHIFT_INVARIANT = {
     "gaussian": Gaussian(1.3),

@@ -18,8 +18,15 @@ from rff_dist.features.kinds import read_map
 from rff_dist.frequencies.uniforms import derived_seed
 from rff_dist.kernels.base import Constant
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.spectral import SpectralKernel
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.kernels.stationary import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Matern,
+    RationalQuadratic,
+    Sinc,
+    SpectralKernel,
+)
 from tests.strategies import composite_kernels
 
 # Float32 inputs, so that kernel and features see the same points; not negative, for Min.

@@ -10,7 +10,7 @@ from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.composed import PrincipalFeatureMap
-from rff_dist.features.for_dataset import FeatureOptions
+from rff_dist.features.draw import FeatureOptions
 from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.pca import fit as pca

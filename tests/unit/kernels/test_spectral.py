@@ -17,8 +17,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels import characteristic
 from rff_dist.kernels.characteristic import Law
 from rff_dist.kernels.names import find_kernel, kernel_from_dict
-from rff_dist.kernels.spectral import SpectralKernel
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc, SpectralKernel
 from tests.plain import plain_ridge
 
 AIM = 1e-10  # what the docstring promises

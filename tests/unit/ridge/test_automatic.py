@@ -18,8 +18,8 @@ from rff_dist.data.folding import GroupFolds, HeldInFolds, hold_in
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.features import for_dataset
-from rff_dist.features.for_dataset import KernelFeatures
+from rff_dist.features import draw
+from rff_dist.features.draw import KernelFeatures
 from rff_dist.features.kinds import kernel_of, length_scale_of
 from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.fitting.options import Penalty, RidgeOptions
@@ -45,7 +45,7 @@ def additive(n_samples=500, n_features=8, *, noise=0.1, seed=0):
     return X, np.sin(3 * X[:, 0]) + noise * rng.standard_normal(n_samples)
 
 
-whole_tune, tuned_with = for_dataset.tune, []
+whole_tune, tuned_with = draw.tune, []
 EFFORT = {"n_starts": 1, "n_components": 64}
 
 
@@ -58,7 +58,7 @@ def quick():
         return whole_tune(inputs, kernel, replace(search, **EFFORT), folds=folds, told=told)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(for_dataset, "tune", tune)
+        patched.setattr(draw, "tune", tune)
         yield
 
 
@@ -235,7 +235,7 @@ def test_length_scales_by_evidence_are_of_rows_that_the_default_folds_hold_in():
     assert search == EvidenceSearch()
     assert folds == hold_in(default_folds(100), 100, search.n_samples)
     inputs = prepare(dataset, standardize="auto", engine=ENGINE).inputs(0)
-    tuned = for_dataset.tune(inputs, Gaussian(), search, folds=folds)
+    tuned = draw.tune(inputs, Gaussian(), search, folds=folds)
     assert length_scale_of(model.feature_map) == tuned.length_scale
 
 

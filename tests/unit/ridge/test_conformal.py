@@ -21,17 +21,17 @@ from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.fitting.options import Penalty
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.conformal import (
+from rff_dist.ridge.held_out import (
     REACH,
     FoldModels,
     HeldOutScores,
     fold_models,
+    hold_out_scores,
     root_residual_statistics,
     score_rows,
     sum_root_residuals,
     with_deviations,
 )
-from rff_dist.ridge.held_out import hold_out_scores
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes

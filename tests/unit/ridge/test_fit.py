@@ -32,8 +32,8 @@ from rff_dist.errors import (
     SolveError,
     StatisticsError,
 )
-from rff_dist.features import for_dataset, length_scales
-from rff_dist.features.for_dataset import KernelFeatures
+from rff_dist.features import draw, length_scales
+from rff_dist.features.draw import KernelFeatures
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.kinds import kernel_of, length_scale_of
 from rff_dist.fitting.options import Penalty
@@ -150,7 +150,7 @@ def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(datas
 
 def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and_metric(dataset):
     kernel = Gaussian().on([0, 1]) * Laplacian().on([2]) + 0.5 * Matern(2.0) + Linear() + Matern(nu=2.5)
-    found = for_dataset.resolve_kernel(for_dataset.Inputs(dataset), kernel, "auto")
+    found = draw.resolve_kernel(draw.Inputs(dataset), kernel, "auto")
     near, far, whole = (
         np.median(pdist(points, metric))
         for points, metric in (
@@ -430,9 +430,9 @@ def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, s
         standardize=standardize, seed=seed,
     )  # fmt: skip
     standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
-    inputs = for_dataset.Inputs(dataset, standardizer if standardize else None, seed)
+    inputs = draw.Inputs(dataset, standardizer if standardize else None, seed)
     described = KernelFeatures(Gaussian(), length_scale="median", n_components=n_components, map=feature_kind)
-    feature_map = for_dataset.draw(inputs, described)
+    feature_map = draw.draw(inputs, described)
     assert feature_map.digest() == model.feature_map.digest()
     statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
     assert statistics == model.statistics
@@ -466,7 +466,7 @@ def test_given_frequencies_know_no_length_scale():
 def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(kernel, n_components, expected):
     far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
     described = KernelFeatures(kernel, n_components=n_components, design="iid", map="auto")
-    features = for_dataset.draw(for_dataset.Inputs(far_apart), described)
+    features = draw.draw(draw.Inputs(far_apart), described)
     assert features.spec.map == expected
 
 
@@ -474,7 +474,7 @@ def test_map_auto_looks_at_standardized_rows():
     dataset = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
     standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
     for applied, expected in ((None, "phases"), (standardizer, "pairs")):
-        chosen = for_dataset.choose_map(for_dataset.Inputs(dataset, applied), Cauchy(0.3), 32)
+        chosen = draw.choose_map(draw.Inputs(dataset, applied), Cauchy(0.3), 32)
         assert chosen == expected
 
 
@@ -486,7 +486,7 @@ def test_a_model_keeps_the_map_that_auto_chose(dataset):
 
 def test_one_row_leaves_no_pairs_to_choose_a_map_by():
     dataset = ArrayDataset(np.ones((1, 1)), np.zeros(1))
-    assert for_dataset.choose_map(for_dataset.Inputs(dataset), Cauchy(), 4) == "pairs"
+    assert draw.choose_map(draw.Inputs(dataset), Cauchy(), 4) == "pairs"
 
 
 def test_alpha_by_press_is_the_least_leave_one_out_error():

@@ -22,7 +22,7 @@ from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFo
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
-from rff_dist.features.for_dataset import KernelFeatures
+from rff_dist.features.draw import KernelFeatures
 from rff_dist.fitting import plan
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
