@@ -23,6 +23,9 @@ class Block:
 
     Blocks are cut from the data's own chunks and never depend on the cluster,
     so that any engine accumulates the same blocks in the same way.
+
+    >>> cut_blocks(10, 2, rows_per_block=4)
+    [Block(index=0, start=0, stop=4), Block(index=1, start=4, stop=8), Block(index=2, start=8, stop=10)]
     """
 
     index: int

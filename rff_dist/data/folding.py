@@ -70,6 +70,11 @@ class HashFolds(Folds):
         At least 2. Folds differ in size by at most one row.
     seed : int
         Another seed gives other folds.
+
+    Examples
+    --------
+    >>> HashFolds(n_folds=3).assign(0, 6, n_samples=6, groups=None).tolist()
+    [0, 1, 2, 0, 1, 2]
     """
 
     seed: int = 0

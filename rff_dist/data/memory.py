@@ -109,6 +109,11 @@ class ArrayDataset(RowsInMemory):
     `sample_weight`: real array of shape (n_samples,). Weights.
     `chunk_rows`: blocks have a multiple of so many rows.
     Raises DataError if shapes do not fit together, or values are not real numbers.
+
+    >>> import numpy as np
+    >>> dataset = ArrayDataset(np.arange(12.0).reshape(6, 2), np.arange(6.0), chunk_rows=4)
+    >>> dataset.n_samples, dataset.n_features, dataset.n_targets
+    (6, 2, 1)
     """
 
     X: np.ndarray

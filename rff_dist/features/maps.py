@@ -113,6 +113,14 @@ class FeatureMap(ABC):
         Applied to the inputs first.
     spec : FeatureSpec, or None
         What the map was drawn from; None if its arrays were given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import draw_feature_map
+    >>> feature_map = draw_feature_map('gaussian', n_features=2, n_components=8)
+    >>> feature_map.transform(np.zeros((3, 2))).shape
+    (3, 8)
     """
 
     kind: ClassVar[str]

@@ -12,7 +12,7 @@ model does not say how its rows were cut, if they were cut by folds of groups or
 have changed.
 
 The result is the challenger: `living.gate` decides whether it may replace the champion, the current model,
-and `workbench.jobs.refresh` makes a job of it.
+and `jobs.refresh` makes a job of it.
 """
 
 from __future__ import annotations

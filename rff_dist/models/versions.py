@@ -113,6 +113,10 @@ class RegisteredModel:
     """The versions of one model.
 
     `url`: the model's folder, such as `models/NAME`; it need not exist yet.
+
+    >>> model = RegisteredModel('memory://models/main')
+    >>> model.name, model.current(), model.versions()
+    ('main', None, [])
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:

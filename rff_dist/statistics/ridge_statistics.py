@@ -59,6 +59,20 @@ class RidgeStatistics:
         How often the weight of a row may be halved without rounding.
     whitener : float64 array of shape (n_components, n_components), or None
         The feature map's upper triangular T of Z = V·T⁻¹. Not part of equality, digest or storage.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import accumulate, draw_feature_map, write_dataset
+    >>> X = np.random.default_rng(0).standard_normal((200, 3))
+    >>> feature_map = draw_feature_map('gaussian', n_features=3, n_components=16)
+    >>> spec = accumulate(write_dataset('memory://sums', X, X[:, 0]), feature_map).spec
+    >>> first, second = (
+    ...     accumulate(write_dataset(f'memory://sums-{i}', X[rows], X[rows, 0]), feature_map, spec=spec)
+    ...     for i, rows in enumerate((slice(0, 100), slice(100, 200)))
+    ... )
+    >>> (first + second) - second == first  # without rounding
+    True
     """
 
     spec: specs.StatisticsSpec

@@ -56,6 +56,13 @@ class FileLedger:
 
     `location`: the ledger's folder.
     `token`: names the job that is at work.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ledger = open_ledger(locations.parse_location(folder))
+    ...     ledger.put('c0de5' * 8, range(0, 4), 400)
+    ...     ledger.spans('c0de5' * 8), ledger.find('c0de5' * 8, range(0, 4))
+    ([range(0, 4)], (400,))
     """
 
     location: locations.Location

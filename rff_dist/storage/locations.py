@@ -72,6 +72,9 @@ class Location:
 
     `scheme`: one of `SCHEMES`.
     `path`: an absolute local path, a name in memory, or a bucket and a prefix.
+
+    >>> parse_location('s3://bucket/models/main').child('versions').url
+    's3://bucket/models/main/versions'
     """
 
     scheme: str

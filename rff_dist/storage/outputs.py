@@ -92,6 +92,15 @@ class Output:
     `layout`: its arrays; blocks begin and end on multiples of its `chunk_rows`.
     `overwrite`: whether `finish` may replace a dataset.
     `is_begun`: whether a stopped job may have written some of the rows.
+
+    >>> from rff_dist.data.blocks import Block
+    >>> from rff_dist.storage.datasets import open_dataset
+    >>> output = create_output('memory://an-output', Layout(n_samples=4, chunk_rows=2, n_columns=1))
+    >>> for block in (Block(1, 2, 4), Block(0, 0, 2)):  # in any order, and again
+    ...     output.write(block, np.full((2, 1), block.index))
+    >>> output.finish({})
+    >>> open_dataset('memory://an-output', x='predictions', y=None).X[:, 0].tolist()
+    [0.0, 0.0, 1.0, 1.0]
     """
 
     staged: generations.Staged

@@ -30,9 +30,8 @@ def test_data_of_another_width_than_the_model_exit_65(folder, tmp_path):
 def test_few_rows_are_predicted_without_what_takes_long_to_start(folder, tmp_path):
     (tmp_path / "one.csv").write_text("a,b,c\n0.1,0.2,0.3\n")
     arguments = ["predict", str(folder / "model"), str(tmp_path / "one.csv"), str(tmp_path / "out.csv")]
-    code = (
-        f"import sys, rff_dist.workbench.cli; sys.argv[1:] = {arguments}\ntry: rff_dist.cli.main()\nfinally: "
-    )
+    code = f"import sys; from rff_dist.workbench import cli; sys.argv[1:] = {arguments}\n"
+    code += "try: cli.main()\nfinally: "
     code += "print('loaded', *sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     heavy = {
