@@ -14,7 +14,7 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.living import update
 from rff_dist.living.new_rows import MOST_HALVINGS
-from rff_dist.statistics import accumulate, inspection, passes
+from rff_dist.statistics import accumulate, inspection, passes, specs
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -23,6 +23,7 @@ from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.specs import Update
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.plain import fit_ridge
+from tests.seen import seen
 
 ENGINE = SerialEngine(1)
 CHUNK, TILE, BLOCK = 128, 64, 256
@@ -32,7 +33,7 @@ def make_small(patched):
     """Many blocks and tiles of few rows, so that most of them stay."""
     patched.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK)
     for module in (accumulate, update):
-        patched.setattr(module, "tile_rows", lambda _: TILE)
+        patched.setattr(module, "specs", seen(specs, tile_rows=lambda _: TILE))
 
 
 def draw(n, seed):

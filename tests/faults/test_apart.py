@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rff_dist.data.blocks import BlockTask, Rows
-from rff_dist.engines import dask_pass, dask_workers
+from rff_dist.engines import dask_workers
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import ClusterLostError, StorageError
 from tests.dask_processes import once_after, scaled, slow_power
@@ -64,7 +64,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dask_workers.STUCK_S + 2 * dask_workers.WATCH_S + 5 < 60  # and heartbeats, of up to 5 s
     monkeypatch.setattr(dask_workers, "STUCK_S", 4.0)
     monkeypatch.setattr(dask_workers, "WATCH_S", 1.0)
-    monkeypatch.setattr(dask_pass, "STUCK_S", 4.0)
+    monkeypatch.setattr("rff_dist.engines.dask_workers.STUCK_S", 4.0)
 
 
 def cut(pool: Any, scheduler: str) -> None:

@@ -17,7 +17,7 @@ from rff_dist.living import update
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
-from rff_dist.statistics import accumulate, passes
+from rff_dist.statistics import accumulate, passes, specs
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import open_dataset
@@ -30,6 +30,7 @@ from rff_dist.workbench.jobs.refresh import find_lacking, update_from
 from rff_dist.workbench.jobs.specs import Forget, Update
 from rff_dist.workbench.jobs.steps import in_this_process, publish
 from tests.plain import fit_ridge
+from tests.seen import seen
 
 ENGINE = SerialEngine(1)
 CHUNK, TILE, BLOCK = 128, 64, 256
@@ -44,7 +45,7 @@ class LivingData(RuleBasedStateMachine):
         # Many blocks and tiles of few rows, so that most of them stay.
         self.patched.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK)
         for module in (accumulate, update):
-            self.patched.setattr(module, "tile_rows", lambda _: TILE)
+            self.patched.setattr(module, "specs", seen(specs, tile_rows=lambda _: TILE))
         self.folder = tempfile.TemporaryDirectory()
         self.url, self.model, self.seed = f"{self.folder.name}/data", f"{self.folder.name}/model", 0
         dataset = write_dataset(self.url, *self.draw(1500), chunk_rows=CHUNK, versioned=True)

@@ -270,7 +270,7 @@ class Wire:
 def test_a_store_that_takes_requests_and_answers_none_is_given_up(monkeypatch):
     pytest.importorskip("obstore", reason="needs the extra s3")
     monkeypatch.setattr(repositories, "_REQUEST_S", 1)
-    monkeypatch.setattr(repositories, "RETRIED_S", 2)
+    monkeypatch.setattr("rff_dist.storage.locations.RETRIED_S", 2)
     ended: list[Exception] = []
 
     def read() -> None:

@@ -21,7 +21,6 @@ from rff_dist.flows.running import lend_engine
 from rff_dist.kmeans import fit
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
 from rff_dist.models.kinds import read_any
 from rff_dist.models.versions import RegisteredModel
@@ -201,7 +200,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
 
 def test_what_does_not_fit_in_memory_is_refused_before_a_pass(parameters, tmp_path, monkeypatch):
     places = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
-    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**20)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**20)
     monkeypatch.setattr(inspection, "inspect", lambda *_, **__: pytest.fail("a pass ran"))
     with disable_run_logger(), lend_engine(SerialEngine(1)), pytest.raises(PlanError, match="a worker needs"):
         cluster.fn(**parameters.model_copy(update={**places, "n_clusters": [2, 3]}).model_dump())

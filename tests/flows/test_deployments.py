@@ -44,7 +44,11 @@ def model_of(entrypoint: str) -> type[BaseModel]:
 
 def test_each_flow_has_a_deployment():
     folder = Path(flows.__file__).parent
-    names = {path.stem for path in folder.glob("*.py") if re.search(r"^@job_flow\(", path.read_text(), re.M)}
+    names = {
+        path.stem
+        for path in folder.glob("*.py")
+        if re.search(r"^@(running\.)?job_flow\(", path.read_text(), re.M)
+    }
     assert names == {"train", "tune", "cluster", "predict", "ingest", "refresh"}
     assert set(DEPLOYMENTS) == {f"rff_dist.flows.{name}.{name}" for name in names}
 

@@ -19,7 +19,7 @@ from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import lend_engine
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
-from rff_dist.ridge.models import read_model
+from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
@@ -138,7 +138,7 @@ def test_a_run_that_died_in_the_middle_is_repeated_to_the_digest_of_an_undisturb
 
 def test_a_model_in_a_folder_is_replaced_and_test_data_decide(parameters, tmp_path):
     folder = tmp_path / "model"
-    steps.write_model(read_model(parameters.model), folder)
+    write_model(read_model(parameters.model), folder)
     append_dataset(parameters.data, *batch(1, 300))
     write_dataset(tmp_path / "test.zarr", *batch(9, 200))
     result = run(parameters, model=str(folder), test=str(tmp_path / "test.zarr")).result()

@@ -476,7 +476,7 @@ def test_an_engine_works_where_the_scheduler_cannot_count(
 
     engine = scaled(embedded, 1)
     engine.client.unregister_scheduler_plugin(dask_tasks.CountBlocks.name)
-    monkeypatch.setattr(dask_tasks, "pass_counters", refuse)
+    monkeypatch.setattr("rff_dist.engines.prometheus.pass_counters", refuse)
     with caplog.at_level("INFO", "rff_dist"), DaskEngine(client=engine.client) as another:
         assert another.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
     assert "metrics need the package prometheus_client" in caplog.text

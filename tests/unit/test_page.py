@@ -19,7 +19,6 @@ from sklearn.inspection import permutation_importance as sklearn_importance
 from sklearn.linear_model import Ridge
 
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines import clock
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.predicting import predict_rows
@@ -189,7 +188,7 @@ def test_a_page_predicts_no_more_rows_than_the_fit(monkeypatch, n_columns):
         asked.append(len(rows.X))
         return predict_rows(rows, linear)
 
-    monkeypatch.setattr(columns, "predict_rows", counted)
+    monkeypatch.setattr("rff_dist.fitting.predicting.predict_rows", counted)
     monkeypatch.setattr(columns, "_FLOOR", 0.0)  # as if predicting were slower
     page = Page("", "")
     columns.columns_section(page, sample_data(JobData(data), model), model)
@@ -306,7 +305,7 @@ def test_the_page_of_clusters_has_sizes_map_and_rows_that_stand_for_them(tmp_pat
 
 
 def test_the_page_says_how_near_to_the_limit_products_were(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(clock, "WORTH_MEASURING", 0.0)
+    monkeypatch.setattr("rff_dist.products.choice.WORTH_MEASURING", 0.0)
     words = [
         "fit",
         trained / "data",

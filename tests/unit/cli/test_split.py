@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rff_dist.storage import writing
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
@@ -10,6 +11,7 @@ from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import split as module
 from rff_dist.workbench.jobs.specs import Split
 from tests.command_line import document, refusal
+from tests.seen import seen
 from tests.tables import ingest
 
 N = 2000
@@ -92,13 +94,13 @@ def test_both_parts_are_of_one_version(tmp_path, monkeypatch):
     X = np.arange(100.0)[:, np.newaxis]
     url = tmp_path / "d.zarr"
     write_dataset(url, X, X[:, 0], versioned=True)
-    write = module.write_batches
+    write = writing.write_batches
 
     def write_late(*given, **named):
         append_dataset(url, X, X[:, 0])
         return write(*given, **named)
 
-    monkeypatch.setattr(module, "write_batches", write_late)
+    monkeypatch.setattr(module, "writing", seen(writing, write_batches=write_late))
     found = module.split(Split(data=str(url), share=0.3))
     assert found.n_train + found.n_test == 100
     assert open_dataset(url).n_samples == 300

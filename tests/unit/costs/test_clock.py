@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines import clock as clocks
 from rff_dist.engines.clock import Clock, products_words
 from rff_dist.engines.progress import PassFinished, PassResumed, PassStarted, Remark, Work
 from rff_dist.engines.serial import SerialEngine
@@ -27,7 +26,7 @@ IMPORTED = time.perf_counter()
 @pytest.fixture
 def engine(monkeypatch):
     """An engine of two threads, each of which does 10⁹ operations a second."""
-    monkeypatch.setattr(clocks, "rate_for", lambda *_: Rate(Float64Products(), 1.0, 0.0))
+    monkeypatch.setattr("rff_dist.products.choice.rate_for", lambda *_: Rate(Float64Products(), 1.0, 0.0))
     return SerialEngine(2)
 
 

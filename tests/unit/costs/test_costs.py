@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from rff_dist import SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sizes, plan_fit
+from rff_dist.statistics import inspection
 from rff_dist.workbench.jobs import costs as measuring
 from rff_dist.workbench.jobs.costs import Rates, measure_rates, predict, workers_worth_having
 from tests.benchmarks.simulation import Job, job_of, scale, simulate
+from tests.seen import seen
 
 RATES = Rates(
     feature=1e-9,
@@ -99,7 +101,7 @@ def test_a_slow_look_at_the_moments_makes_rows_no_cheaper(monkeypatch):
     def stalled(*args, **options):
         time.sleep(0.3)
 
-    monkeypatch.setattr(measuring, "inspect", stalled)
+    monkeypatch.setattr(measuring, "inspection", seen(inspection, inspect=stalled))
     X = np.random.default_rng(0).normal(size=(5000, 3))
     found = measure_rates(ArrayDataset(X, X[:, 0]), 64, engine=SerialEngine(1))
     assert found.row(64) > 0

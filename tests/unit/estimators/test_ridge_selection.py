@@ -99,10 +99,10 @@ def test_groups_without_weight_fill_no_fold(problem):
 def test_more_groups_than_are_balanced_are_cut_by_their_hashes(problem, monkeypatch):
     X, y, _ = problem
     groups = np.arange(1500) % 40
-    monkeypatch.setattr("rff_dist.ridge.choices.MAX_BALANCED_GROUPS", 39)
+    monkeypatch.setattr("rff_dist.data.folding.MAX_BALANCED_GROUPS", 39)
     dataset = GroupedDataset(ArrayDataset(X, y), as_column(groups))
     assert prepare_folds(dataset, GroupFolds(3), engine=SerialEngine(1)) == GroupFolds(3)
-    monkeypatch.setattr("rff_dist.ridge.choices.MAX_BALANCED_GROUPS", 40)
+    monkeypatch.setattr("rff_dist.data.folding.MAX_BALANCED_GROUPS", 40)
     expected = GroupFolds(3).balanced(*np.unique(groups, return_counts=True))
     assert prepare_folds(dataset, GroupFolds(3), engine=SerialEngine(1)) == expected
 

@@ -285,6 +285,6 @@ def test_an_update_that_does_not_fit_into_memory_is_refused_with_both_numbers(pl
     """An update holds two more sets of sums than a fit."""
     data.append(1)
     enough_for_a_fit = check_plan(data.now, 32, Sums(alpha=0.1), engine=ENGINE).client_bytes
-    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: enough_for_a_fit)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: enough_for_a_fit)
     with pytest.raises(PlanError, match=r"needs \d+\.\d MiB .* has \d+\.\d MiB"):
         run(place, data.now)

@@ -30,6 +30,7 @@ from rff_dist.ridge.choices import choices_of
 from rff_dist.ridge.describe import chosen_candidate, n_candidates
 from rff_dist.ridge.fit import fit as fit_ridge
 from rff_dist.ridge.models import read_model
+from rff_dist.storage import output_places
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hidden_beside
@@ -39,6 +40,7 @@ from rff_dist.workbench.jobs.fits import Fit, JobData
 from rff_dist.workbench.jobs.options import Destination
 from rff_dist.workbench.jobs.steps import Runner, in_this_process
 from tests.plain import fit_labels, search_plain
+from tests.seen import seen
 
 PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
 
@@ -83,9 +85,9 @@ def run(dataset, place, fit=None, *, labels=None, test=None, do=None, **destinat
 def watching(before, engine=None, holder="a test"):
     """Return a runner that calls `before` with the name of each step before it is taken."""
 
-    def take(step):
-        before(step.name)
-        return step.run()
+    def take(name, step, repeatable):
+        before(name)
+        return step()
 
     return Runner(lambda _: nullcontext(engine or SerialEngine(1)), take, holder)
 
@@ -257,10 +259,10 @@ def test_failed_run_leaves_nothing(problem, tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"alpha": "cv"}, {"alpha": "press"}, {"conformal": True, "cv": 3}])
 def test_a_step_that_is_run_again_does_no_harm(problem, tmp_path, options):
-    def twice(step):
-        if step.repeatable:
-            step.run()
-        return step.run()
+    def twice(name, step, repeatable):
+        if repeatable:
+            step()
+        return step()
 
     fit = Fit(options=RidgeOptions(**{**PLAIN, "alpha": 0.1, **options}))
     runner = Runner(lambda _: nullcontext(SerialEngine(1)), twice)
@@ -374,7 +376,7 @@ def test_what_a_run_left_that_was_killed_when_it_had_published_is_removed(
 ):
     place = str(tmp_path / "model")
     with monkeypatch.context() as patched:
-        patched.setattr(training, "discard", lambda _: None)
+        patched.setattr(training, "output_places", seen(output_places, discard=lambda _: None))
         run(problem, place, register=register)
     assert list(tmp_path.glob(".model.run-*/trained-model"))
     with training.open_run(parse_location(place), "a run"):

@@ -20,12 +20,14 @@ from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.fit import Comparison, JudgedNumber, mean_silhouettes
 from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
+from rff_dist.numerics import machine
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.cluster import cluster
 from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.specs import Clustering
 from rff_dist.workbench.jobs.steps import in_this_process
+from tests.seen import seen
 
 ENGINE = SerialEngine(n_threads=1)
 X, LABELS = make_blobs(600, 3, centers=[[0, 0, 0], [6, 0, 0], [0, 6, 0], [0, 0, 6]], random_state=0)
@@ -147,15 +149,15 @@ def test_an_empty_cluster_of_a_smaller_number_is_refilled_and_its_absent_ones_ar
 def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch):
     unread = stored(X)
     monkeypatch.setattr(ZarrDataset, "read", lambda *_: pytest.fail("a row was read"))
-    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**29)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**29)
     with pytest.raises(
         PlanError, match=r"for 30_000 centres \(n_clusters=500, starts=60, n_components=1_024\)"
     ):
         compare(unread, n_clusters=[400, 450, 500], n_init=20)
     with pytest.raises(PlanError, match=r"a worker needs .* n_components=30_000\) but has 512.0 MiB"):
         kmeans.fit(unread, ClusterSpace(Gaussian(), n_components=30_000), LloydOptions(500), engine=ENGINE)
-    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**34)
-    monkeypatch.setattr(fit, "available_memory", lambda: 2**28)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**34)
+    monkeypatch.setattr(fit, "machine", seen(machine, available_memory=lambda: 2**28))
     with pytest.raises(PlanError, match="the samples on which numbers of clusters are judged need"):
         compare(unread, n_clusters=[2, 3], n_components=8_192)
 

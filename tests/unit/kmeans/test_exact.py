@@ -330,7 +330,7 @@ def test_bad_grams_are_refused():
 
 
 def test_more_rows_than_memory_holds_a_gram_of_are_refused(monkeypatch):
-    monkeypatch.setattr(estimators_module, "available_memory", lambda: 1000)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 1000)
     with pytest.raises(
         PlanError, match=r"Gram matrix of 20 rows needs 3.1 KiB and there are 1000 B; use RFFKMeans"
     ):

@@ -31,7 +31,6 @@ from rff_dist.features.nystrom import draw_nystrom
 from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.lloyd_pass import centre_distances
 from rff_dist.kmeans.starts import LloydOptions
 from rff_dist.statistics.inspection import blocks_of
@@ -458,7 +457,7 @@ def test_weights_must_count(blobs):
 
 
 def test_more_centres_than_memory_holds_are_refused_before_the_pass(blobs, monkeypatch):
-    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**30)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**30)
     with pytest.raises(
         PlanError, match=r"needs .* GiB for 10_000 centres \(n_clusters=1_000, starts=10, .* but has 1.0 GiB"
     ):

@@ -360,7 +360,7 @@ def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
     dataset = ArrayDataset(*additive(600, 3))
     size = {n: plan_for(dataset, n) for n in (1, 2, 3, 5)}
     fits = max((one for n, one in size.items() if n <= limit), key=lambda one: one.peak_bytes)
-    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: fits.peak_bytes)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: fits.peak_bytes)
     with caplog.at_level(logging.WARNING, "rff_dist"):
         model = fit(dataset, RidgeOptions(**FIXED), engine=ENGINE).model
     assert (model.card["folds"]["n_folds"] if n_folds else None) == n_folds

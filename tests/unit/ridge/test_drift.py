@@ -180,13 +180,6 @@ def test_moments_of_parts_add_up_to_those_of_all_rows(sizes, seed):
     assert (again.n_samples, again.weight) == (found.n_samples, found.weight)
 
 
-def test_moments_that_an_older_release_stored_are_read():
-    arrays = moments_of(np.random.default_rng(0).standard_normal((50, 2))).to_arrays()
-    again = ColumnMoments.from_arrays({**arrays, "moments": arrays["moments"][:4]})
-    assert np.array_equal([again.mean, *again.central], arrays["moments"][:4])
-    assert not again.rounding.any()
-
-
 def test_a_column_with_other_spread_is_found_and_its_mean_is_not_blamed():
     rng = np.random.default_rng(0)
     X, X_new = rng.standard_normal((4000, 3)), rng.standard_normal((1000, 3)) * [1.0, 1.3, 1.0]

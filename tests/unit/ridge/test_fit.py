@@ -387,7 +387,7 @@ def test_a_fit_that_memory_does_not_hold_is_refused_before_data_are_read(monkeyp
         def read(self, block):
             pytest.fail("data were read")
 
-    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: 600 * 2**20)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 600 * 2**20)
     dataset = Unread(np.zeros((1000, 2)), np.zeros(1000))
     with pytest.raises(PlanError, match=r"needs .* GiB \(n_components=16_384.* but has 600\.0 MiB"):
         fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=16_384)

@@ -275,7 +275,7 @@ def test_a_refusal_takes_no_work_of_the_jobs_size(plan, monkeypatch):
     sizes = Sizes(n_samples=10**12, n_features=8, n_targets=1, chunk_rows=8192)
     machines = Machines(n_workers=2, n_threads=2, memory_limit=2**34)
     plans = []
-    monkeypatch.setattr(planning, "tile_rows", lambda wanted: plans.append(wanted) or 2048)
+    monkeypatch.setattr("rff_dist.statistics.specs.tile_rows", lambda wanted: plans.append(wanted) or 2048)
     tracemalloc.start()
     try:
         with pytest.raises(PlanError, match=r"a worker needs .* \(n_components=10_000_000.* lower n_com"):
@@ -354,7 +354,7 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     X, y = rng.standard_normal((50, 2)), rng.standard_normal(50)
     model = plain_ridge(n_components=8, alpha=1.0, engine=SerialEngine(n_threads=1)).fit(X, y)
     data, engine = ArrayDataset(X, y), SerialEngine(n_threads=1)
-    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: 2**20)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**20)
     prediction.evaluate(data, model.model_, engine=engine)
     for run in (
         lambda: prediction.evaluate(data, model.model_, engine=engine, std=True),

@@ -140,7 +140,7 @@ def test_little_memory_takes_more_readings_and_gives_the_same(
 
 
 def test_memory_for_no_candidate_is_refused_before_the_data_are_read(dataset, monkeypatch):
-    monkeypatch.setattr("rff_dist.fitting.plan.available_memory", lambda: 2**20)
+    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**20)
     engine, passes = counting()
     with pytest.raises(PlanError, match=r"needs .* but has 1\.0 MiB"):
         search_plain(dataset, make_candidates(KERNELS), engine=engine)

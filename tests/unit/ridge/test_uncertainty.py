@@ -333,7 +333,7 @@ def test_the_triangle_is_made_once_stays_with_the_model_and_is_not_pickled(monke
     expected = model.predict(X[:3], return_std=True)
     assert len(pickle.dumps(model)) == small
     again = pickle.loads(pickle.dumps(model))
-    monkeypatch.setattr("rff_dist.ridge.models.predictive_model", pytest.fail)
+    monkeypatch.setattr("rff_dist.ridge.uncertainty.predictive_model", pytest.fail)
     assert_array_equal(model.predict(X[:3], return_std=True), expected)
     monkeypatch.undo()
     assert_array_equal(again.predict(X[:3], return_std=True), expected)

@@ -25,7 +25,6 @@ from rff_dist.numerics import machine
 from rff_dist.numerics.machine import falling_tiles, share_out, using_threads
 from rff_dist.products.bytes import ByteProducts
 from rff_dist.products.protocol import Float64Products
-from rff_dist.statistics import accumulate as accumulation_module
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import measure_moments
 from rff_dist.statistics.specs import FIXED_FRACTION_BITS, StatisticsSpec
@@ -82,7 +81,7 @@ def _one_blas_thread():
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(accumulation_module, "tile_rows", lambda _: TILE)
+    monkeypatch.setattr("rff_dist.statistics.specs.tile_rows", lambda _: TILE)
 
 
 class TestCuttingBlocks:
@@ -128,7 +127,7 @@ class TestSameBits:
         rows = random_rows(4_096 + 900)
         found = []
         for products in (Float64Products(), Float64Products(region=512), ByteProducts()):
-            monkeypatch.setattr(accumulation_module, "products_for", lambda *_, way=products: way)
+            monkeypatch.setattr("rff_dist.products.choice.products_for", lambda *_, way=products: way)
             for n_threads in (1, 3):
                 with using_threads(n_threads):
                     found.append(accumulate_rows(rows, state))
@@ -148,7 +147,7 @@ class TestSameBits:
         for ways in ((Float64Products(), ByteProducts(), Float64Products(512)), 3 * (Float64Products(),)):
             partials = []
             for block, way in zip(blocks, ways, strict=True):
-                monkeypatch.setattr(accumulation_module, "products_for", lambda *_, way=way: way)
+                monkeypatch.setattr("rff_dist.products.choice.products_for", lambda *_, way=way: way)
                 partials.append(accumulate_rows(block, state))
             totals.append(functools.reduce(add, partials).digest())
         assert totals[0] == totals[1]
@@ -171,7 +170,7 @@ class TestSameBits:
         state, rows = accumulation(n_components), random_rows(n_samples, weights=weights)
         edges = sorted({0, n_samples, *(cut * TILE for cut in cuts if cut * TILE < n_samples)})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(accumulation_module, "tile_rows", lambda _: TILE)
+            patch.setattr("rff_dist.statistics.specs.tile_rows", lambda _: TILE)
             whole = accumulate_rows(rows, state)
             pieces = [
                 accumulate_rows(part(rows, start, stop), state) for start, stop in itertools.pairwise(edges)

@@ -19,7 +19,7 @@ import pytest
 from zarr.storage import ObjectStore
 
 from rff_dist.errors import OutputBusyError, StorageError
-from rff_dist.storage import output_places
+from rff_dist.storage import conditional, locations, output_places
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import check_lease, hold
 from rff_dist.storage.writing import write_dataset
@@ -36,7 +36,7 @@ def make_place(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
     def open_in_memory(location: Any, *, read_only: bool) -> ObjectStore[Any]:
         return ObjectStore(folders.setdefault(location.url, new()), read_only=read_only)
 
-    monkeypatch.setattr(output_places, "open_store", open_in_memory)
+    monkeypatch.setattr("rff_dist.storage.locations.open_store", open_in_memory)
     return "s3://bucket/model"
 
 
@@ -88,17 +88,17 @@ def lock_of(place: str | Path) -> Path:
 
 
 def store_of(place: str) -> Any:
-    return output_places.open_store(output_places._folder(parse_location(place)), read_only=False)
+    return locations.open_store(output_places._folder(parse_location(place)), read_only=False)
 
 
 def claim_at(place: str) -> bytes | None:
-    found = output_places.read_tagged(store_of(place), output_places._KEY, where=place)
+    found = conditional.read_tagged(store_of(place), output_places._KEY, where=place)
     return None if found is None else found.content
 
 
 def put(place: str, content: bytes) -> None:
-    found = output_places.read_tagged(store_of(place), output_places._KEY, where=place)
-    assert output_places.replace_bytes(
+    found = conditional.read_tagged(store_of(place), output_places._KEY, where=place)
+    assert conditional.replace_bytes(
         store_of(place), output_places._KEY, content, expected=found, where=place
     )
 
@@ -211,12 +211,12 @@ def test_a_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(stored,
 
 
 def test_a_claim_that_this_process_could_not_give_back_does_not_keep_it_out(stored, monkeypatch, caplog):
-    delete = output_places.delete_bytes
+    delete = locations.delete_bytes
     with hold(stored, holder="one"):
         assert isinstance(try_to_hold(stored), OutputBusyError)
-        monkeypatch.setattr(output_places, "delete_bytes", lambda *_: 1 / 0)
+        monkeypatch.setattr("rff_dist.storage.locations.delete_bytes", lambda *_: 1 / 0)
     assert "was not given back" in caplog.text
-    monkeypatch.setattr(output_places, "delete_bytes", delete)
+    monkeypatch.setattr("rff_dist.storage.locations.delete_bytes", delete)
     assert not is_free(stored)
     assert try_to_hold(stored) == "held"
 
@@ -367,8 +367,12 @@ def race(place: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, i
             turns.end()
 
     with monkeypatch.context() as patch:
-        for name in ("read_tagged", "replace_bytes", "delete_bytes"):
-            patch.setattr(output_places, name, step(getattr(output_places, name)))
+        for module, name in (
+            (conditional, "read_tagged"),
+            (conditional, "replace_bytes"),
+            (locations, "delete_bytes"),
+        ):
+            patch.setattr(module, name, step(getattr(module, name)))
         threads = [threading.Thread(target=run) for _ in range(3)]
         for thread in threads:
             thread.start()

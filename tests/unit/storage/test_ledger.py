@@ -20,6 +20,7 @@ from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.gram_products import GramProduct
 from rff_dist.statistics.passes import accumulate, accumulate_folds, statistics_spec
+from rff_dist.storage import documents
 from rff_dist.storage import ledger as ledger_module
 from rff_dist.storage.ledger import FileLedger, ledger_place, open_ledger
 from rff_dist.storage.locations import parse_location
@@ -161,13 +162,13 @@ def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger: FileLedge
 def test_a_file_that_claims_more_than_it_holds_takes_no_memory(ledger: FileLedger) -> None:
     parts = ledger_module._to_parts(f"{NAME}-0-1.sums", {"array": 0}, [np.zeros(4)])
     version = ledger_module.FORMAT_VERSION
-    document = ledger_module.parse_document(
+    document = documents.parse_document(
         bytes(parts[1]), kind="sums of a pass", version=version, where="a test"
     )
     document["arrays"] = [{"dtype": "<f8", "shape": [2**40]}]
     for key in ("format", "format_version"):
         del document[key]
-    signed = ledger_module.sign_document(document, kind="sums of a pass", version=version)
+    signed = documents.sign_document(document, kind="sums of a pass", version=version)
     path = Path(ledger.location.path, f"{NAME}-0-1.sums")
     path.write_bytes(len(signed).to_bytes(8, "little") + signed + bytes(32))
     assert ledger.find(NAME, range(1)) is None
@@ -199,7 +200,7 @@ def test_a_full_disk_ends_keeping_and_not_the_job(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ledger_module, "write_parts", full)
+    monkeypatch.setattr("rff_dist.storage.locations.write_parts", full)
     with caplog.at_level(logging.WARNING):
         ledger.put(NAME, range(1), WHOLE)
     assert "No space left" in caplog.text
