@@ -245,6 +245,7 @@ class Pass:
             return []
         finally:
             fetching.cancel()
+            del fetching  # its error holds this frame, in a circle, and so the pass and its state
 
     def release(self) -> None:
         """Tell the scheduler that nobody wants this pass's tasks, so that it does not run the rest."""

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import operator
 import os
 import re
@@ -281,6 +282,31 @@ def test_nothing_is_left_on_the_cluster_after_a_pass(embedded: DaskEngine) -> No
     engine = scaled(embedded, 2)
     engine.map_reduce(slow_power, unit_blocks(9), engine.broadcast("state"), combine=operator.add)
     wait_until_no_tasks(engine)
+
+
+def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(
+    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, real, n_asked = scaled(embedded, 1), dask_pass.Pass._fetch, 0
+
+    async def lose_first(*arguments: Any) -> Any:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 1:
+            raise TotalLostError("killed")
+        return await real(*arguments)
+
+    monkeypatch.setattr(dask_pass.Pass, "_fetch", lose_first)
+    state = engine.broadcast("state")
+    gc.collect()
+    gc.disable()
+    try:
+        assert engine.map_reduce(slow_power, unit_blocks(9), state, combine=operator.add) == 2**9 - 1
+        del state
+        wait_until_no_tasks(engine)
+    finally:
+        gc.enable()
+    assert n_asked == 2
 
 
 def test_ctrl_c_cancels_what_is_outstanding(embedded: DaskEngine) -> None:
