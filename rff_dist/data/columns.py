@@ -1,7 +1,5 @@
 """Columns beside a dataset, in memory: a label or group for each row, as integers, booleans or text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

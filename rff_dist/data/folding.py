@@ -1,7 +1,5 @@
 """Folds for cross-validation: which rows are held out together."""
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 from abc import ABC, abstractmethod

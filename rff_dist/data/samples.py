@@ -1,6 +1,6 @@
 """Seeded samples of a dataset's rows, and of its folds."""
 
-from __future__ import annotations
+from __future__ import annotations  # an evaluated annotation would load numpy.random
 
 from dataclasses import dataclass
 from typing import Any

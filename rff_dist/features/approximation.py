@@ -1,6 +1,6 @@
 """Is D large enough? The error of Z Z' against the exact kernel, measured on a sample of rows."""
 
-from __future__ import annotations
+from __future__ import annotations  # an evaluated annotation would load numpy.random
 
 import math
 from collections.abc import Iterator, Sequence

@@ -12,8 +12,6 @@ Each has an inverse whose name ends in `_error`. All are safe but loose, often b
 `rff_dist.approximation_error` measures the real error. The variances are exact.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

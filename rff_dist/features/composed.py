@@ -1,7 +1,5 @@
 """Feature maps made of other maps: side by side for a sum of kernels, or their principal components."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Self

@@ -4,8 +4,6 @@ Each sine follows its cosine, (cos ω₁'x, sin ω₁'x, cos ω₂'x, sin ω₂'
 the features of a smaller draw.
 """
 
-from __future__ import annotations
-
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Feature maps of kernels that are not functions of x - y: constant, linear, polynomial, min."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 from itertools import combinations_with_replacement

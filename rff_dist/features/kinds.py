@@ -1,7 +1,5 @@
 """The kinds of feature maps by their stored names, and which kernel a map approximates."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 """Length scales from a sample of rows: by the median distance, or by the evidence."""
 
-from __future__ import annotations
+from __future__ import annotations  # an evaluated annotation would load scipy.optimize
 
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """What a feature map is: all that tiles, statistics and solvers know about it."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ z(x) = T⁻ᵀ·k(C, x) with T'T = k(C, C) + jitter·I, so that z(x)'z(y) = k(x,
 projection of the kernel on the span of its centres. Any kernel will do, since only k(x, y) is needed.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

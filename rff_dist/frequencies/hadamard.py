@@ -1,7 +1,5 @@
 """Orthogonal frequencies by fast transforms: p of them take O(p) memory, and O(p log p) work per row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,6 +1,6 @@
 """Uniform numbers: pure functions of (seed, stream, position), and scrambled Sobol points."""
 
-from __future__ import annotations
+from __future__ import annotations  # an evaluated annotation would load numpy.random
 
 import numpy as np
 

@@ -9,8 +9,6 @@ spherical Bessel functions: Filon's method, as exact for rapid oscillation as fo
 # The mean over 2**20 quantiles (quasi-Monte Carlo) would be less code, but for |t| up to 100 it is off by
 # 2e-6 for a normal law, 8e-5 for Cauchy's and 3e-4 for Lévy's.
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache

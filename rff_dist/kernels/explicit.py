@@ -1,7 +1,5 @@
 """Kernels that are not functions of x - y, and have features of their own: linear, polynomial, min."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Kernels by their names: found from text or stored facts, and written as text."""
 
-from __future__ import annotations
-
 import math
 import operator
 import re

@@ -1,7 +1,5 @@
 """Whether a function of the distance is a kernel: a numerical check of its spectral density (Bochner)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

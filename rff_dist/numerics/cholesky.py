@@ -3,8 +3,6 @@
 See `rff_dist.numerics.cholesky` for the tiles.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait

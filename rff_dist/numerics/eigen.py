@@ -1,7 +1,5 @@
 """Decompose the Gram once; ridge for any alpha then takes O(n_components)."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """What this machine gives a computation: its cores, its memory, and threads that share out whole tiles."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import deque

@@ -7,8 +7,6 @@ Eldén (1977), Algorithms for the regularization of ill-conditioned least square
 Golub & Van Loan (2013), Matrix Computations, section 8.3.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass

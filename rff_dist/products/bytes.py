@@ -1,7 +1,5 @@
 """Products of bytes by ONNX Runtime: several times the rate of float64 where processors multiply bytes."""
 
-from __future__ import annotations
-
 import math
 import time
 from functools import lru_cache

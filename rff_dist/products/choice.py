@@ -3,8 +3,6 @@
 All ways give the same whole numbers, so no result depends on the choice, and a cluster may mix machines.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -3,8 +3,6 @@
 A fixed-point feature is a whole number q with |q| ≤ 127·128, in units of 2⁻¹⁴.
 """
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Statistics add and subtract exactly. So the sums of all rows minus those of the 
 those of the training rows, for every split of a cross-validation.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +32,7 @@ class FoldStatistics:
     folds: folding.Folds
     parts: tuple[ridge_statistics.RidgeStatistics | None, ...]
 
-    def __add__(self, other: FoldStatistics) -> Self:
+    def __add__(self, other: Self) -> Self:
         if not isinstance(other, FoldStatistics):
             return NotImplemented
         if self.folds != other.folds:

@@ -4,8 +4,6 @@ As in all sums the features are unnormalised: U. A pass sums U'W(UV − 1o'), wh
 as integers on a grid that the trace of U'WU fixes. So the sums have the same bits in any order and grouping.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import threading

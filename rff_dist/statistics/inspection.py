@@ -1,13 +1,12 @@
 """A first look at a dataset: moments of its columns, its labels, and quantiles from a sample."""
 
-from __future__ import annotations
-
 import logging
 import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from typing import Self
 
 import numpy as np
 import scipy
@@ -354,10 +353,10 @@ class RowSample:
     keys: NDArray[np.uint64]
     values: FloatArray
 
-    def __add__(self, other: RowSample) -> RowSample:
+    def __add__(self, other: Self) -> Self:
         keys = np.concatenate([self.keys, other.keys])
         least = np.argsort(keys, kind="stable")[: self.size]
-        return RowSample(self.size, keys[least], np.concatenate([self.values, other.values])[least])
+        return type(self)(self.size, keys[least], np.concatenate([self.values, other.values])[least])
 
 
 def sample_size(n_columns: int) -> int:

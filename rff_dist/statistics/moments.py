@@ -1,7 +1,5 @@
 """Moments of the columns of X and y: exact sums of a first pass, and the central moments of models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -46,7 +44,7 @@ class Moments:
     maximum: FloatArray
     n_targets: int
 
-    def __add__(self, other: Moments) -> Moments:
+    def __add__(self, other: Self) -> Self:
         if self.n_targets != other.n_targets or not np.array_equal(self.pivot, other.pivot):
             raise StatisticsError(
                 f"these moments do not belong together: pivots {self.pivot} and {other.pivot}, "
@@ -188,7 +186,7 @@ class ColumnMoments:
             np.zeros(n_features),
         )
 
-    def __add__(self, other: ColumnMoments) -> ColumnMoments:
+    def __add__(self, other: Self) -> Self:
         weight = self.weight + other.weight
         mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
         moved = [
@@ -203,7 +201,7 @@ class ColumnMoments:
             summed = np.abs([share * parts[0] for share, parts in moved]).sum(axis=0)
             rounding = np.maximum(rounding, np.sqrt(_CANCELLED * summed))
         n_samples = self.n_samples + other.n_samples
-        return ColumnMoments(n_samples, weight, mean, second, third, fourth, rounding)
+        return type(self)(n_samples, weight, mean, second, third, fourth, rounding)
 
     @property
     def central(self) -> tuple[FloatArray, FloatArray, FloatArray]:

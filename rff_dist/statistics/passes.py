@@ -1,7 +1,5 @@
 """Passes that accumulate a dataset's statistics, for all rows or for each fold."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings

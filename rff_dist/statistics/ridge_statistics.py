@@ -6,8 +6,6 @@ same bits in any order and on any number of workers, and `(S + T) - T` is S. Sca
 are applied when the statistics are read, in float64.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import operator
