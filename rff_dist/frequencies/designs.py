@@ -11,15 +11,7 @@ import scipy
 
 from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies import hadamard
-from rff_dist.frequencies.uniforms import (
-    FREQUENCY_STREAM,
-    RADIUS_STREAM,
-    SIGN_STREAM,
-    STREAMS,
-    counter_uniforms,
-    scrambled_sobol,
-)
+from rff_dist.frequencies import hadamard, uniforms
 from rff_dist.typing import FloatArray
 
 
@@ -50,14 +42,17 @@ class IID:
     def draw(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
-        streams = STREAMS * first
-        uniforms = counter_uniforms(seed, streams + FREQUENCY_STREAM, n_frequencies, n_features)
-        more = measure.n_uniforms(n_features) - n_features
-        if more > 0:
+        streams = uniforms.STREAMS * first
+        numbers = uniforms.counter_uniforms(
+            seed, streams + uniforms.FREQUENCY_STREAM, n_frequencies, n_features
+        )
+        if (more := measure.n_uniforms(n_features) - n_features) > 0:
             # column 0 gives the lengths of orthogonal designs, and column 1 the scales, see `_radii`
-            further = counter_uniforms(seed, streams + RADIUS_STREAM, n_frequencies, 1 + more)
-            uniforms = np.hstack([uniforms, further[:, 1:]])
-        return np.ascontiguousarray(measure.frequencies(uniforms, n_features).T)
+            further = uniforms.counter_uniforms(
+                seed, streams + uniforms.RADIUS_STREAM, n_frequencies, 1 + more
+            )
+            numbers = np.hstack([numbers, further[:, 1:]])
+        return np.ascontiguousarray(measure.frequencies(numbers, n_features).T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +69,12 @@ class Orthogonal:
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
         isotropic = _isotropic(measure, self.name)
-        n_blocks, stream = -(-n_frequencies // n_features), STREAMS * first + FREQUENCY_STREAM
-        uniforms = counter_uniforms(seed, stream, n_blocks * n_features, n_features)
-        directions = _haar_columns(scipy.special.ndtri(uniforms).reshape(n_blocks, n_features, n_features))
+        n_blocks, stream = (
+            -(-n_frequencies // n_features),
+            uniforms.STREAMS * first + uniforms.FREQUENCY_STREAM,
+        )
+        numbers = uniforms.counter_uniforms(seed, stream, n_blocks * n_features, n_features)
+        directions = _haar_columns(scipy.special.ndtri(numbers).reshape(n_blocks, n_features, n_features))
         columns = directions.transpose(1, 0, 2).reshape(n_features, -1)[:, :n_frequencies]
         return np.ascontiguousarray(columns * _radii(isotropic, n_features, n_frequencies, seed, first))
 
@@ -95,8 +93,8 @@ class QuasiMonteCarlo:
     def draw(
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
-        uniforms = scrambled_sobol(seed, first, n_frequencies, measure.n_uniforms(n_features))
-        return np.ascontiguousarray(measure.frequencies(uniforms, n_features).T)
+        numbers = uniforms.scrambled_sobol(seed, first, n_frequencies, measure.n_uniforms(n_features))
+        return np.ascontiguousarray(measure.frequencies(numbers, n_features).T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +126,11 @@ class Structured:
         isotropic = _isotropic(measure, self.name)
         if n_features <= hadamard.CHUNK:
             return None
-        p = 1 << (n_features - 1).bit_length()
+        p, chunk, streams = 1 << (n_features - 1).bit_length(), hadamard.CHUNK, uniforms.STREAMS * first
         n_blocks = -(-n_frequencies // p)
-        streams = STREAMS * first
-        uniforms = counter_uniforms(seed, streams + FREQUENCY_STREAM, n_blocks * p, hadamard.CHUNK)
-        normals = scipy.special.ndtri(uniforms).reshape(
-            n_blocks, p // hadamard.CHUNK, hadamard.CHUNK, hadamard.CHUNK
-        )
-        coins = counter_uniforms(seed, streams + SIGN_STREAM, n_blocks, 2 * p) < 0.5
+        numbers = uniforms.counter_uniforms(seed, streams + uniforms.FREQUENCY_STREAM, n_blocks * p, chunk)
+        normals = scipy.special.ndtri(numbers).reshape(n_blocks, p // chunk, chunk, chunk)
+        coins = uniforms.counter_uniforms(seed, streams + uniforms.SIGN_STREAM, n_blocks, 2 * p) < 0.5
         return hadamard.HadamardBlocks(
             rotations=_haar_columns(normals),
             signs=np.where(coins, 1, -1).astype(np.int8).reshape(n_blocks, 2, p),
@@ -155,10 +150,11 @@ def _isotropic(measure: SpectralMeasure, design: str) -> GaussianMixture:
 
 def _radii(measure: GaussianMixture, dimension: int, n_frequencies: int, seed: int, first: int) -> FloatArray:
     """Return lengths of frequencies: those of standard normal vectors, times the measure's scales."""
-    uniforms = counter_uniforms(seed, STREAMS * first + RADIUS_STREAM, n_frequencies, 2)
+    stream = uniforms.STREAMS * first + uniforms.RADIUS_STREAM
+    numbers = uniforms.counter_uniforms(seed, stream, n_frequencies, 2)
     # half the square of such a length follows Gamma(dimension / 2)
-    lengths = np.sqrt(2 * scipy.special.gammaincinv(dimension / 2, uniforms[:, 0]))
-    return np.asarray(lengths * measure.scales(uniforms[:, 1]))
+    lengths = np.sqrt(2 * scipy.special.gammaincinv(dimension / 2, numbers[:, 0]))
+    return np.asarray(lengths * measure.scales(numbers[:, 1]))
 
 
 def _haar_columns(normals: FloatArray) -> FloatArray:
@@ -169,8 +165,7 @@ def _haar_columns(normals: FloatArray) -> FloatArray:
     return q * signs[..., np.newaxis, :]
 
 
-_DESIGNS: tuple[Design, ...] = (IID(), Orthogonal(), QuasiMonteCarlo(), Structured())
-DESIGNS = {design.name: design for design in _DESIGNS}
+DESIGNS: dict[str, Design] = {d.name: d for d in (IID(), Orthogonal(), QuasiMonteCarlo(), Structured())}
 
 
 def find_design(design: str | Design) -> Design:

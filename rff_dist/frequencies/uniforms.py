@@ -65,9 +65,7 @@ def seed_of(rng: object, *, name: str = "rng") -> int:
 
 def derived_seed(seed: int, index: int) -> int:
     """Return the seed of the `index`-th of several independent draws; the first is `seed` itself."""
-    if index == 0:
-        return seed
-    return int(philox(seed, _SEED_STREAM + index).random_raw())
+    return int(philox(seed, _SEED_STREAM + index).random_raw()) if index else seed
 
 
 def draw_phases(n_components: int, seed: int) -> FloatArray:
@@ -78,9 +76,9 @@ def draw_phases(n_components: int, seed: int) -> FloatArray:
 def pick(weights: FloatArray, uniforms: FloatArray) -> IndexArray:
     """Draw an index for each uniform number in [0, 1), with probabilities proportional to `weights`."""
     cumulated = np.cumsum(weights)
-    found = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
+    places = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
     # the product may round up to the total, which lies behind the last index
-    return np.asarray(np.minimum(found, np.flatnonzero(weights)[-1]), np.intp)
+    return np.asarray(np.minimum(places, np.flatnonzero(weights)[-1]), np.intp)
 
 
 # -- scrambled Sobol points ------------------------------------------------------------------------

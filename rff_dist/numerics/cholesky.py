@@ -1,7 +1,4 @@
-"""Ridge for one alpha by a Cholesky factorisation in tiles.
-
-See `rff_dist.numerics.cholesky` for the tiles.
-"""
+"""Ridge for one alpha by a Cholesky factorisation in tiles, which the second half of this file makes."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,19 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rff_dist.errors import SolveError
-from rff_dist.numerics import eigen, machine
-from rff_dist.numerics.solution import (
-    NormalEquations,
-    RidgeSolution,
-    SolveStatus,
-    check_alpha,
-    check_equations,
-    make_solution,
-)
-from rff_dist.typing import FloatArray
+from rff_dist.numerics import eigen, machine, solution
+from rff_dist.typing import FloatArray, IndexArray
 
 _BY_TARGET = (
     "coefficients", "intercept", "alpha", "residual_sum_of_squares", "rss_error_bound", "unexplained",
@@ -30,12 +19,9 @@ _BY_TARGET = (
 
 
 def solve_cholesky(
-    equations: NormalEquations,
-    alpha: ArrayLike,
-    *,
-    overwrite_gram: bool = False,
-) -> RidgeSolution:
-    """Solve (gram + alpha·I)·w = moments for one alpha, or one alpha per target.
+    equations: solution.NormalEquations, alpha: ArrayLike, *, overwrite_gram: bool = False
+) -> solution.RidgeSolution:
+    """Like `scipy.linalg.solve(gram + alpha·I, moments, assume_a="pos")`, for one alpha or one per target.
 
     Takes n_components³/3 floating-point operations per different alpha, and one float64 array of the
     Gram's size unless `overwrite_gram`. For more than some 20 values of alpha `eigen.decompose` is
@@ -55,19 +41,17 @@ def solve_cholesky(
       equations hold NaN or infinity, or the Gram was overwritten and is not positive semi-definite.
     Source: Golub & Van Loan, Matrix Computations, 4th ed., section 4.2.6 (block Cholesky, here left-looking).
     """
-    check_equations(equations)
-    penalty = check_alpha(alpha, equations.moments.shape[1])
+    solution.check_equations(equations)
+    penalty = solution.check_alpha(alpha, equations.moments.shape[1])
     prepared = replace(equations, gram=np.ascontiguousarray(equations.gram, dtype=np.float64))
-    different = np.unique(penalty)
-    parts = []
+    different, parts = np.unique(penalty), []
     with machine.tile_pool() as pool:
         floor = max(rounding_floor(prepared.gram), prepared.gram_error)
         for value in different.tolist():
             targets = np.flatnonzero(penalty == value)
             in_place = overwrite_gram and len(different) == 1 and value >= floor
             part = _select_targets(prepared, targets)
-            solution = _solve_shared(part, value, floor=floor, pool=pool, overwrite_gram=in_place)
-            parts.append((targets, solution))
+            parts.append((targets, _solve_shared(part, value, floor, pool, overwrite_gram=in_place)))
     return parts[0][1] if len(parts) == 1 else _join(parts)
 
 
@@ -77,9 +61,8 @@ def rounding_floor(gram: FloatArray) -> float:
     The largest eigenvalue is estimated by eight power iterations, which read the upper triangle eight times.
     The estimate is up to a few per cent low.
     """
-    largest = _largest_eigenvalue(
-        lambda vector: scipy.linalg.blas.dsymv(1.0, gram.T, vector, lower=1), len(gram), steps=8
-    )
+    symv = scipy.linalg.blas.dsymv
+    largest = _largest_eigenvalue(lambda x: symv(1.0, gram.T, x, lower=1), len(gram), steps=8)
     return len(gram) * float(np.finfo(np.float64).eps) * largest
 
 
@@ -97,12 +80,11 @@ def _largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, st
 
 
 def _solve_shared(
-    equations: NormalEquations, alpha: float, *, floor: float, pool: Executor, overwrite_gram: bool
-) -> RidgeSolution:
+    equations: solution.NormalEquations, alpha: float, floor: float, pool: Executor, *, overwrite_gram: bool
+) -> solution.RidgeSolution:
     """Solve with one alpha for all targets."""
     factor = equations.gram if overwrite_gram else equations.gram.copy()
-    n_components = len(factor)
-    factor.flat[:: n_components + 1] += alpha
+    factor.flat[:: len(factor) + 1] += alpha
     broken_at = cholesky_in_place(factor, pool)
     if broken_at is not None and overwrite_gram:
         raise SolveError(
@@ -129,14 +111,14 @@ def _solve_shared(
         + quadratic_forms
         - alpha * np.square(coefficients).sum(axis=0)
     )
-    return make_solution(
+    return solution.make_solution(
         equations,
         coefficients,
         np.full(len(rss), alpha),
         rss=rss,
-        effective_rank=n_components,
+        effective_rank=len(factor),
         floor=floor,
-        status=SolveStatus.ILL_CONDITIONED if nearly_singular else SolveStatus.OK,
+        status=solution.SolveStatus.ILL_CONDITIONED if nearly_singular else solution.SolveStatus.OK,
     )
 
 
@@ -150,7 +132,7 @@ def smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
     return 1.0 / growth if np.isfinite(growth) and growth > 0.0 else 0.0
 
 
-def _select_targets(equations: NormalEquations, targets: NDArray[np.intp]) -> NormalEquations:
+def _select_targets(equations: solution.NormalEquations, targets: IndexArray) -> solution.NormalEquations:
     return replace(
         equations,
         moments=equations.moments[:, targets],
@@ -159,19 +141,16 @@ def _select_targets(equations: NormalEquations, targets: NDArray[np.intp]) -> No
     )
 
 
-def _join(parts: Sequence[tuple[NDArray[np.intp], RidgeSolution]]) -> RidgeSolution:
+def _join(parts: Sequence[tuple[IndexArray, solution.RidgeSolution]]) -> solution.RidgeSolution:
     """Put the targets' solutions back in order; the worst status is that of all."""
-    order = np.argsort(np.concatenate([targets for targets, _ in parts]))
-    solutions = [solution for _, solution in parts]
-    each = {
-        name: np.concatenate([getattr(one, name) for one in solutions], axis=-1)[..., order]
-        for name in _BY_TARGET
-    }
-    return RidgeSolution(
-        **each,
-        effective_rank=min(s.effective_rank for s in solutions),
-        floor=max(s.floor for s in solutions),
-        status=max((s.status for s in solutions), key=list(SolveStatus).index),
+    targets, solved = zip(*parts, strict=True)
+    order = np.argsort(np.concatenate(targets))
+    arrays = {name: np.concatenate([getattr(part, name) for part in solved], axis=-1) for name in _BY_TARGET}
+    return solution.RidgeSolution(
+        **{name: array[..., order] for name, array in arrays.items()},
+        effective_rank=min(part.effective_rank for part in solved),
+        floor=max(part.floor for part in solved),
+        status=max((part.status for part in solved), key=list(solution.SolveStatus).index),
     )
 
 
@@ -188,7 +167,7 @@ _PANEL_ROWS = 64
 
 
 def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
-    """Factor matrix = U'U, writing U over the upper triangle.
+    """Like `scipy.linalg.cholesky(matrix)`, factor matrix = U'U, writing U over the upper triangle.
 
     Tile (j, i) waits for the tiles above it in columns j and i, then for its diagonal tile. Tiles enter the
     pool row by row, and a pool starts tasks in the order in which they enter. So each waits only for tasks
@@ -202,11 +181,28 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
     """
     tiles = tiles_of(len(matrix))
     done: dict[tuple[int, int], Future[None]] = {}
-    for j, rows in enumerate(tiles):
-        for i, columns in enumerate(tiles[j:], start=j):
-            above = [done[j - 1, j], done[j - 1, i]] if j else []
-            diagonal = done[j, j] if i > j else None
-            done[j, i] = pool.submit(_factor_tile, matrix, rows, columns, above=above, diagonal=diagonal)
+
+    def factor(j: int, i: int) -> None:
+        rows, columns = tiles[j], tiles[i]
+        for above in ((j - 1, j), (j - 1, i)) if j else ():
+            done[above].result()
+        tile = np.ascontiguousarray(matrix[rows, columns])
+        if j:
+            # matmul, unlike SciPy's wrappers of BLAS, lets other threads run meanwhile
+            tile = tile - matrix[: rows.start, rows].T @ matrix[: rows.start, columns]
+        if i > j:
+            done[j, j].result()
+            matrix[rows, columns] = _solve_tile(matrix[rows, rows], tile, transposed=True)
+            return
+        # LAPACK's order is the transposed one: the lower triangle of tile.T is the upper one of tile
+        lower, stopped = scipy.linalg.lapack.dpotrf(tile.T, lower=1, clean=0, overwrite_a=1)
+        if stopped:
+            raise _NotPositiveDefiniteError(rows.start + stopped - 1)
+        matrix[rows, columns] = lower.T
+
+    for j in range(len(tiles)):
+        for i in range(j, len(tiles)):
+            done[j, i] = pool.submit(factor, j, i)
     try:
         for future in done.values():
             future.result()
@@ -220,40 +216,13 @@ class _NotPositiveDefiniteError(Exception):
     """The argument is the component at which the matrix proved not to be positive definite."""
 
 
-def _factor_tile(
-    matrix: FloatArray,
-    rows: slice,
-    columns: slice,
-    *,
-    above: Sequence[Future[None]],
-    diagonal: Future[None] | None,
-) -> None:
-    for future in above:
-        future.result()
-    tile = np.ascontiguousarray(matrix[rows, columns])
-    if rows.start:
-        # matmul, unlike SciPy's wrappers of BLAS, lets other threads run meanwhile
-        tile = tile - matrix[: rows.start, rows].T @ matrix[: rows.start, columns]
-    if diagonal is None:
-        # LAPACK's order is the transposed one: the lower triangle of tile.T is the upper one of tile
-        lower, stopped = scipy.linalg.lapack.dpotrf(tile.T, lower=1, clean=0, overwrite_a=1)
-        if stopped:
-            raise _NotPositiveDefiniteError(rows.start + stopped - 1)
-        matrix[rows, columns] = lower.T
-    else:
-        diagonal.result()
-        matrix[rows, columns] = _solve_tile(matrix[rows, rows], tile, transposed=True)
-
-
-def solve_factored(
-    factor: FloatArray, right_hand_sides: FloatArray, pool: Executor
-) -> tuple[FloatArray, FloatArray]:
-    """Solve U'U·w = b for many right-hand sides, and give b'w = ‖U⁻ᵀb‖² for each.
+def solve_factored(factor: FloatArray, right: FloatArray, pool: Executor) -> tuple[FloatArray, FloatArray]:
+    """Like `scipy.linalg.cho_solve`, solve U'U·w = b for many right-hand sides; give b'w = ‖U⁻ᵀb‖² too.
 
     Strips of 256 right-hand sides run side by side in the pool; 2·n_components² operations each.
 
     `factor`: C-ordered float64 array of shape (n_components, n_components). U in its upper triangle.
-    `right_hand_sides`: float64 array of shape (n_components, n_targets). b.
+    `right`: float64 array of shape (n_components, n_targets). b.
     `pool`: where strips run. BLAS must be limited to one thread meanwhile.
     Returns `solutions`, float64 array of shape (n_components, n_targets).
     Returns `quadratic_forms`, float64 array of shape (n_targets,).
@@ -266,14 +235,13 @@ def solve_factored(
         solve_upper(factor, x)
         return x, quadratic_forms
 
-    n_targets = right_hand_sides.shape[1]
-    strips = [right_hand_sides[:, s : s + STRIP_COLUMNS] for s in range(0, n_targets, STRIP_COLUMNS)]
-    solved = list(pool.map(solve, strips))
-    return np.hstack([s for s, _ in solved]), np.hstack([q for _, q in solved])
+    strips = [right[:, start : start + STRIP_COLUMNS] for start in range(0, right.shape[1], STRIP_COLUMNS)]
+    solutions, quadratic_forms = zip(*pool.map(solve, strips), strict=True)
+    return np.hstack(solutions), np.hstack(quadratic_forms)
 
 
 def solve_transposed(factor: FloatArray, x: FloatArray) -> None:
-    """Overwrite x by U⁻ᵀx.
+    """Overwrite x by U⁻ᵀx: `scipy.linalg.solve_triangular(factor, x, trans="T")`, tile by tile.
 
     `factor`: float64 array of shape (n_components, n_components). U in its upper triangle.
     `x`: C-ordered float64 array of shape (n_components, n_columns).
@@ -284,7 +252,7 @@ def solve_transposed(factor: FloatArray, x: FloatArray) -> None:
 
 
 def solve_upper(factor: FloatArray, x: FloatArray) -> None:
-    """Overwrite x by U⁻¹x; arguments as for `solve_transposed`."""
+    """Overwrite x by U⁻¹x: `scipy.linalg.solve_triangular(factor, x)`; arguments as `solve_transposed`."""
     for rows in reversed(tiles_of(len(factor))):
         x[rows] -= factor[rows, rows.stop :] @ x[rows.stop :]
         x[rows] = _solve_tile(factor[rows, rows], x[rows], transposed=False)
@@ -364,10 +332,8 @@ def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
 
 def _solve_tile(upper: FloatArray, x: FloatArray, *, transposed: bool) -> FloatArray:
     """U⁻ᵀx or U⁻¹x for one tile; `x` is used up."""
-    lower = np.ascontiguousarray(upper).T
-    solved: FloatArray = scipy.linalg.blas.dtrsm(
-        1.0, lower, x.T, side=1, lower=1, trans_a=int(transposed), overwrite_b=1
-    )
+    lower, trsm = np.ascontiguousarray(upper).T, scipy.linalg.blas.dtrsm
+    solved: FloatArray = trsm(1.0, lower, x.T, side=1, lower=1, trans_a=int(transposed), overwrite_b=1)
     return solved.T
 
 

@@ -62,7 +62,7 @@ def conjugate_gradients(
     max_products: int,
     start: FloatArray | None = None,
 ) -> Iterated:
-    """Solve (A + alpha·I)·w = b column by column, with one product for all columns in each step.
+    """Like `scipy.sparse.linalg.cg` for (A + alpha·I)·w = b, with one product for all columns in each step.
 
     `multiply`: returns A times columns of shape (n_components, n_columns); it gets fewer columns towards the
       end.
@@ -111,17 +111,11 @@ class Descent:
     """
 
     def __init__(
-        self,
-        solution: FloatArray,
-        residual: FloatArray,
-        alpha: FloatArray,
-        preconditioner: NystromPreconditioner,
+        self, solution: FloatArray, residual: FloatArray, alpha: FloatArray, near: NystromPreconditioner
     ) -> None:
         self.solution, self._residual, self._alpha = solution, residual, alpha
-        self._preconditioner = preconditioner
-        solved = preconditioner.solve(residual, alpha)
-        self.direction = solved.copy()
-        self._squares = (residual * solved).sum(axis=0)
+        self._preconditioner, self.direction = near, near.solve(residual, alpha)
+        self._squares = (residual * self.direction).sum(axis=0)
 
     def active(self, tolerance: FloatArray) -> IntArray:
         """Return the columns whose √(r'P⁻¹r) is above a tolerance, shape (n_columns,)."""

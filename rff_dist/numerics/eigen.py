@@ -12,6 +12,8 @@ from rff_dist.errors import SolveError
 from rff_dist.numerics import machine, solution
 from rff_dist.typing import FloatArray
 
+type _Eigen = tuple[FloatArray, FloatArray]  # values, ascending, and vectors
+
 logger = logging.getLogger(__name__)
 
 # Threaded OpenBLAS segfaults in large symmetric kernels (numpy issue 19685): fine at 14,000, dead at 16,000.
@@ -101,9 +103,9 @@ class RidgeSpectrum(solution.EquationFacts):
 
     def degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
         """Effective number of parameters, Σ λ/(λ + alpha), plus one for an intercept; shape (n_alphas,)."""
-        return float(self.fit_intercept) + np.array(
-            [(self.eigenvalues[:, np.newaxis] * self._filter(row)).sum() for row in self._column(alphas)]
-        )
+        column = self.eigenvalues[:, np.newaxis]
+        traces = [(column * self._filter(row)).sum() for row in self._column(alphas)]
+        return float(self.fit_intercept) + np.array(traces)
 
     def residual_degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
         """Compute n_samples − `degrees_of_freedom` without cancellation; shape (n_alphas,)."""
@@ -142,7 +144,7 @@ class RidgeSpectrum(solution.EquationFacts):
     def _squared_norms(self, penalties: FloatArray) -> FloatArray:
         """Compute ‖w‖² of each target for rows of penalties."""
         weights = (self._filter(row) * self.projected_moments for row in penalties)
-        return np.stack([np.square(one).sum(axis=0) for one in weights])
+        return np.stack([np.square(columns).sum(axis=0) for columns in weights])
 
     def _signed_rss(self, penalties: FloatArray) -> FloatArray:
         """Compute c − Σ b²(λ + 2·alpha)/(λ + alpha)² for rows of penalties; rounding may make it negative."""
@@ -156,7 +158,7 @@ class RidgeSpectrum(solution.EquationFacts):
 
 
 def decompose(equations: solution.NormalEquations) -> RidgeSpectrum:
-    """Decompose normal equations for a whole path of alpha.
+    """Like `scipy.linalg.eigh(gram)`, decompose normal equations for a whole path of alpha.
 
     Takes O(n_components³), some 20 times a Cholesky factorisation, and three more float64 arrays of
     the Gram's size; O(n_components² · n_samples) where the rows are at most half as many as the
@@ -169,24 +171,29 @@ def decompose(equations: solution.NormalEquations) -> RidgeSpectrum:
     Raises SolveError if the equations hold NaN or infinity, or the eigenvalues do not converge.
     """
     solution.check_equations(equations)
-    threads = machine.available_cores()
     n_components = len(equations.gram)
-    if n_components > MAX_THREADED_COMPONENTS and threads > 1:
-        logger.debug("eigenvalues of %d components on one thread: threaded BLAS crashes there", n_components)
-        threads = 1
-    if n_components <= MIN_THREADED_COMPONENTS:
-        threads = 1
+    threaded = MIN_THREADED_COMPONENTS < n_components <= MAX_THREADED_COMPONENTS
+    threads = machine.available_cores() if threaded else 1
     gram = np.asarray(equations.gram, dtype=np.float64)
     with machine.limit_blas(threads):
         few = 2 * equations.n_samples <= n_components
-        found = _eigh_of_low_rank(gram, equations.n_samples, equations.gram_error) if few else None
-        eigenvalues, eigenvectors = found or _eigh(gram, threads)
+        decomposed = _eigh_of_low_rank(gram, equations) if few else None
+        eigenvalues, eigenvectors = decomposed or _eigh(gram, threads)
         projected = np.zeros((n_components, equations.moments.shape[1]))
         projected[n_components - eigenvectors.shape[1] :] = eigenvectors.T @ equations.moments
-    return _spectrum_of(equations, eigenvalues, eigenvectors, projected)
+    floor, n_clipped = clip(equations, eigenvalues)
+    clipped = np.arange(n_components) < n_clipped
+    return RidgeSpectrum(
+        eigenvalues=np.where(clipped, 0.0, eigenvalues),
+        eigenvectors=eigenvectors,
+        projected_moments=np.where(clipped[:, np.newaxis], 0.0, projected),
+        floor=floor,
+        n_clipped=n_clipped,
+        **{field.name: getattr(equations, field.name) for field in fields(solution.EquationFacts)},
+    )
 
 
-def _eigh(gram: FloatArray, n_threads: int) -> tuple[FloatArray, FloatArray]:
+def _eigh(gram: FloatArray, n_threads: int) -> _Eigen:
     """Decompose by divide and conquer, 1.3 times as fast as "evr" with 2 threads at 2,048 components.
 
     With one BLAS thread by NumPy: unlike SciPy's wrappers it lets other Python threads run meanwhile, and two
@@ -197,9 +204,8 @@ def _eigh(gram: FloatArray, n_threads: int) -> tuple[FloatArray, FloatArray]:
         if n_threads == 1:
             eigenvalues, eigenvectors = np.linalg.eigh(gram.T, UPLO="L")
         else:
-            eigenvalues, eigenvectors = scipy.linalg.eigh(
-                np.ascontiguousarray(gram).T, lower=True, driver="evd", check_finite=False
-            )
+            matrix = np.ascontiguousarray(gram).T
+            eigenvalues, eigenvectors = scipy.linalg.eigh(matrix, driver="evd", check_finite=False)
     except np.linalg.LinAlgError as error:
         raise SolveError(
             f"the eigenvalues of a Gram of {len(gram)} components do not converge ({error}); give "
@@ -208,9 +214,7 @@ def _eigh(gram: FloatArray, n_threads: int) -> tuple[FloatArray, FloatArray]:
     return eigenvalues, eigenvectors
 
 
-def _eigh_of_low_rank(
-    gram: FloatArray, n_samples: int, gram_error: float
-) -> tuple[FloatArray, FloatArray] | None:
+def _eigh_of_low_rank(gram: FloatArray, equations: solution.NormalEquations) -> _Eigen | None:
     """Decompose a Gram of few rows by pivoted Cholesky to its rank, A = LL', then L = (QU)ΣV'.
 
     Higham (1990), Analysis of the Cholesky decomposition of a semi-definite matrix. 5 to 15 times as
@@ -222,9 +226,9 @@ def _eigh_of_low_rank(
     """
     n_components = len(gram)
     rounding = n_components * float(np.finfo(np.float64).eps) * float(np.diagonal(gram).max())
-    tolerance = max(rounding, gram_error)
+    tolerance = max(rounding, equations.gram_error)
     factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram.T, tol=tolerance, lower=1)
-    rank = min(int(rank), n_samples)  # what is left of so few rows is rounding
+    rank = min(int(rank), equations.n_samples)  # what is left of so few rows is rounding
     rows = np.zeros((n_components, rank))
     rows[pivots - 1] = np.tril(factor[:, :rank])
     basis, triangle = np.linalg.qr(rows)
@@ -259,29 +263,9 @@ def clip(equations: solution.NormalEquations, eigenvalues: FloatArray) -> tuple[
             f"rounding explains ({explained:.3g}): was it summed in float32, or from other rows "
             f"than the counts? Eigenvalues up to {floor:.3g} are taken as zero",
             scipy.linalg.LinAlgWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     if n_clipped:
-        message = (
-            "clipped %d of %d eigenvalues at or below the floor %.3g to zero (smallest %.3g, largest %.3g)"
-        )
+        message = "clipped %d of %d eigenvalues at or below the floor %.3g to 0 (smallest %.3g, largest %.3g)"
         logger.debug(message, n_clipped, len(eigenvalues), floor, smallest, largest)
     return floor, n_clipped
-
-
-def _spectrum_of(
-    equations: solution.NormalEquations,
-    eigenvalues: FloatArray,
-    eigenvectors: FloatArray,
-    projected: FloatArray,
-) -> RidgeSpectrum:
-    floor, n_clipped = clip(equations, eigenvalues)
-    clipped = np.arange(len(eigenvalues)) < n_clipped
-    return RidgeSpectrum(
-        eigenvalues=np.where(clipped, 0.0, eigenvalues),
-        eigenvectors=eigenvectors,
-        projected_moments=np.where(clipped[:, np.newaxis], 0.0, projected),
-        floor=floor,
-        n_clipped=n_clipped,
-        **{one.name: getattr(equations, one.name) for one in fields(solution.EquationFacts)},
-    )

@@ -49,15 +49,13 @@ class ExactSum:
         integers = (mantissas * 2.0**53).astype(np.int64)
         position, shift = np.divmod(exponents.astype(np.int64) - 53, _BITS)
         # zeros have no position of their own, and must not widen the range
-        position = np.where(
-            integers == 0, 0 if not integers.any() else position[integers != 0].min(), position
-        )
+        lowest = int(position[integers != 0].min()) if integers.any() else 0
+        position = np.where(integers == 0, lowest, position)
         # a 53-bit integer shifted by up to 31 bits spans three digits; each part stays below 2**63
         low = (integers & _MASK) << shift
         high = (integers >> _BITS) << shift
         parts = (low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS)
-        lowest = int(position.min()) if values.size else 0
-        spread = int(position.max()) - lowest if values.size else 0
+        spread = int(position.max(initial=lowest)) - lowest
         digits = np.zeros((spread + 4, *values.shape), np.int64)
         for step in range(spread + 1):
             here = position == lowest + step
@@ -121,9 +119,9 @@ class ExactSum:
         lowest = min(self.lowest, other.lowest)
         top = max(self.lowest + len(self.digits), other.lowest + len(other.digits))
         digits = np.zeros((top - lowest + 1, *self.shape), np.int64)  # with one for the carry
-        for term, factor in ((self, 1), (other, sign)):
-            offset = term.lowest - lowest
-            digits[offset : offset + len(term.digits)] += factor * term.digits
+        for part, factor in ((self, 1), (other, sign)):
+            offset = part.lowest - lowest
+            digits[offset : offset + len(part.digits)] += factor * part.digits
         return type(self)(*_canonical(lowest, digits))
 
     def __add__(self, other: ExactSum) -> Self:
@@ -160,11 +158,11 @@ def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
     _carry(digits)
     while len(digits) > 1 and (digits[-2] == (digits[-1] & _MASK)).all():
         digits = np.concatenate([digits[:-2], digits[-1:]])
+    if not digits.any():
+        return 0, digits[-1:].copy()
     first = 0
     while first < len(digits) - 1 and not digits[first].any():
         first += 1
-    if len(digits) - first == 1 and not digits[-1].any():
-        return 0, digits[-1:].copy()
     return lowest + first, np.ascontiguousarray(digits[first:])
 
 
@@ -178,11 +176,11 @@ def exact_sum_from_arrays(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Ex
     return ExactSum(int(arrays[f"{prefix}_lowest"]), np.asarray(arrays[f"{prefix}_digits"], np.int64))
 
 
-def add_fields[S](one: S, other: S, **given: Any) -> S:
-    """Add two dataclasses of sums field by field; the fields in `given` are set to what is given."""
-    left: Any = one
-    names = [field.name for field in fields(left) if field.name not in given]
-    total: S = replace(left, **{name: getattr(left, name) + getattr(other, name) for name in names}, **given)
+def add_fields[S](left: S, right: S, **values: Any) -> S:
+    """Add two dataclasses of sums field by field; the fields in `values` are set to these."""
+    noun: Any = left
+    names = [field.name for field in fields(noun) if field.name not in values]
+    total: S = replace(noun, **{name: getattr(left, name) + getattr(right, name) for name in names}, **values)
     return total
 
 

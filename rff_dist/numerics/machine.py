@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -38,9 +38,7 @@ def available_cores() -> int:
 
     The environment does not matter: Dask's workers and its local cluster set OMP_NUM_THREADS to 1.
     """
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # -- threads that share out whole tiles, each with single-threaded BLAS ----------------------------
@@ -142,14 +140,12 @@ def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[
 
 def limit_blas(n_threads: int) -> AbstractContextManager[object]:
     """Let BLAS and OpenMP use `n_threads` threads for a while: `threadpool_limits`, without its 8 ms."""
-    limiter: AbstractContextManager[object] = _libraries(len(sys.modules)).limit(limits=n_threads)
-    return limiter
+    return cast("AbstractContextManager[object]", _libraries(len(sys.modules)).limit(limits=n_threads))
 
 
 def libraries_with_threads() -> list[dict[str, Any]]:
     """Return what `threadpoolctl.threadpool_info` tells of BLAS and OpenMP."""
-    found: list[dict[str, Any]] = _libraries(len(sys.modules)).info()
-    return found
+    return cast("list[dict[str, Any]]", _libraries(len(sys.modules)).info())
 
 
 @lru_cache(maxsize=1)

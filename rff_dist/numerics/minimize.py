@@ -84,8 +84,9 @@ class PenalizedLoss:
 def minimize_loss(
     problem: PenalizedLoss, coefficients: FloatArray, intercept: FloatArray, *, tol: float, max_iter: int
 ) -> Minimum:
-    """Minimise loss(W, b) + penalty·‖W‖², O(n_components³ / 3) besides the evaluations of the loss.
+    """Like `scipy.optimize.minimize(…, method="L-BFGS-B")` on loss(W, b) + penalty·‖W‖².
 
+    Takes O(n_components³ / 3) besides the evaluations of the loss.
     The bits depend on those of the loss alone: BLAS runs on one thread for each tile.
 
     `problem`: its Gram is overwritten.
@@ -96,9 +97,7 @@ def minimize_loss(
     Raises SolveError if the Gram is not positive semi-definite.
     """
     search, goal = _Search(problem, (coefficients, intercept)), tol * problem.reference
-    with machine.limit_blas(
-        1
-    ):  # else the bits of L-BFGS's own products would depend on the number of threads
+    with machine.limit_blas(1):  # else the bits of L-BFGS's own products would depend on the threads
         ending = _run(search, goal=goal, max_iter=max_iter)
     converged = search.excess <= goal
     if not converged:
@@ -129,15 +128,13 @@ def _run(search: _Search, *, goal: float, max_iter: int) -> scipy.optimize.Optim
         objective, gradient = first if known else search(unit * point)
         return objective / unit**2, gradient / unit
 
-    def stop_when_close(intermediate_result: scipy.optimize.OptimizeResult) -> None:
+    def stop(intermediate_result: scipy.optimize.OptimizeResult) -> None:
         if search.excess <= goal:
             raise StopIteration
 
     x0 = start / unit
     options = {"maxcor": MEMORY, "maxiter": max_iter, "maxfun": 10 * max_iter + 20, "ftol": 0.0, "gtol": 0.0}
-    return scipy.optimize.minimize(
-        scaled, x0, jac=True, method="L-BFGS-B", callback=stop_when_close, options=options
-    )
+    return scipy.optimize.minimize(scaled, x0, jac=True, method="L-BFGS-B", callback=stop, options=options)
 
 
 class _Search:

@@ -63,7 +63,7 @@ class Tridiagonal:
         n = len(self.diagonal)
         try:
             with machine.limit_blas(1):
-                found: FloatArray = scipy.linalg.eigvalsh_tridiagonal(
+                values: FloatArray = scipy.linalg.eigvalsh_tridiagonal(
                     self.diagonal, self.off_diagonal[: n - 1], lapack_driver="sterf", check_finite=False
                 )
         except np.linalg.LinAlgError as error:
@@ -71,7 +71,7 @@ class Tridiagonal:
                 f"the eigenvalues of a matrix of {n} columns do not converge ({error}); give "
                 "one alpha, which needs none, and report this"
             ) from error
-        return found
+        return values
 
     def solve_path(self, columns: FloatArray, alphas: FloatArray) -> FloatArray:
         """Return (T + alpha)⁻¹x of each column x for each alpha, of shape (n, n_alphas, n_columns).
@@ -84,12 +84,11 @@ class Tridiagonal:
         diagonal = (alphas[:, np.newaxis] + self.diagonal).ravel()
         between = np.zeros((n_alphas, n))
         between[:, : n - 1] = self.off_diagonal[: n - 1]
-        _, _, solution, failed = scipy.linalg.lapack.dptsv(
-            diagonal, between.ravel()[: max(1, len(diagonal) - 1)], np.tile(columns, (n_alphas, 1))
-        )
+        between = between.ravel()[: max(1, len(diagonal) - 1)]
+        right = np.tile(columns, (n_alphas, 1))
+        _, _, solution, failed = scipy.linalg.lapack.dptsv(diagonal, between, right)
         if failed:
-            alpha = alphas[(failed - 1) // n]
-            raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}")
+            raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alphas[(failed - 1) // n]:g}")
         return np.asarray(solution.reshape(n_alphas, n, -1).swapaxes(0, 1))
 
     def rotate(self, columns: FloatArray, *, transposed: bool) -> FloatArray:
@@ -148,13 +147,13 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
     """
     check_equations(equations)
     form = Tridiagonal.of(equations.gram)
-    found = form.eigenvalues()
-    rounding_error, n_clipped = eigen.clip(equations, found)
+    eigenvalues = form.eigenvalues()
+    rounding_error, n_clipped = eigen.clip(equations, eigenvalues)
     return RidgeTridiagonal(
         form=form,
-        eigenvalues=np.where(np.arange(len(found)) < n_clipped, 0.0, found),
+        eigenvalues=np.where(np.arange(len(eigenvalues)) < n_clipped, 0.0, eigenvalues),
         # so that the least eigenvalue plus the floor is not below the rounding error
-        floor=rounding_error + max(0.0, -float(found[0])),
+        floor=rounding_error + max(0.0, -float(eigenvalues[0])),
         n_samples=equations.n_samples,
         fit_intercept=equations.fit_intercept,
     )
@@ -166,7 +165,7 @@ def _call(name: str, *arguments: bytes | int | FloatArray) -> None:
     SciPy's own wrappers hold the interpreter's lock, so that splits could not be solved side by side.
     """
     status = ctypes.c_int(0)
-    pointers = [_pointer(one) for one in (*arguments, status)]
+    pointers = [_pointer(argument) for argument in (*arguments, status)]
     _routine(name, len(pointers))(*pointers)
     if status.value:
         raise SolveError(f"LAPACK's {name} returned {status.value}; report this")

@@ -132,25 +132,22 @@ def _matrix(name: bytes, data_type: int) -> bytes:
     return _part(1, name) + _part(2, _part(1, _number(1, data_type) + _part(2, axes)))
 
 
-def _model(
-    operator: bytes, inputs: dict[bytes, int], output: int, constants: bytes = b"", extra: bytes = b""
-) -> bytes:
-    """Return a model of one operator (IR version 8, operators of version 13) whose output is Y."""
-    names = b"".join(_part(1, name) for name in inputs)
-    node = names + extra + _part(2, b"Y") + _part(4, operator)
-    graph = _part(1, node) + _part(2, b"graph") + constants
+def _model(operator: bytes, inputs: dict[bytes, int], output: int, zero: bytes = b"") -> bytes:
+    """Return a model of one operator (IR version 8, operators of version 13) whose output is Y.
+
+    `zero`: the name of a constant, an unsigned byte of 128, which is the operator's last input; or nothing.
+    """
+    names = b"".join(_part(1, name) for name in (*inputs, zero) if name)
+    node = names + _part(2, b"Y") + _part(4, operator)
+    graph = _part(1, node) + _part(2, b"graph")
+    graph += _part(5, _number(2, _UINT8) + _part(8, zero) + _part(9, bytes([128]))) if zero else b""
     graph += b"".join(_part(11, _matrix(name, data_type)) for name, data_type in inputs.items())
     graph += _part(12, _matrix(b"Y", output))
     return _number(1, 8) + _part(7, graph) + _part(8, _part(1, b"") + _number(2, 13))
 
 
-_ZERO_POINT = _part(5, _number(2, _UINT8) + _part(8, b"zero") + _part(9, bytes([128])))  # of A
-
 # Y = (A - 128) @ B, of unsigned and signed bytes
-MATMUL_INTEGER = _model(
-    b"MatMulInteger", {b"A": _UINT8, b"B": _INT8}, _INT32, constants=_ZERO_POINT, extra=_part(1, b"zero")
-)
-
+MATMUL_INTEGER = _model(b"MatMulInteger", {b"A": _UINT8, b"B": _INT8}, _INT32, zero=b"zero")
 TRANSPOSE = _model(b"Transpose", {b"A": _UINT8}, _UINT8)  # Y = A.T
 
 # -- products of bytes by JAX ----------------------------------------------------------------------

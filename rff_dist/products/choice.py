@@ -6,6 +6,7 @@ All ways give the same whole numbers, so no result depends on the choice, and a 
 import logging
 import math
 import os
+import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,10 +71,8 @@ class MeasuredWays:
         """Say which way is taken for `n_components`, and the rates of all ways."""
         best = self.best(n_components).products.name
         rates = ", ".join(f"{rate.products.name} {rate.gflops:.0f}e9" for rate in self.rates)
-        refused = "".join(
-            f"; {name} are not used: {reason}; results are the same, in more time"
-            for name, reason in self.refused.items()
-        )
+        note = "; {} are not used: {}; results are the same, in more time"
+        refused = "".join(note.format(name, reason) for name, reason in self.refused.items())
         return f"{best} ({rates} operations a second on one thread{refused})"
 
 
@@ -131,11 +130,8 @@ def check_environment() -> None:
 def _forced(name: str) -> protocol.Products:
     check_environment()
     products = WAYS[name]()
-    reason = _reason_against(products)
-    if reason is not None:
-        raise InvalidParameterError(
-            f"{VARIABLE} is {name!r}, which does not work here: {reason}; leave it out"
-        )
+    if (reason := _reason_against(products)) is not None:
+        raise InvalidParameterError(f"{VARIABLE} is {name!r}, which does not work here: {reason}; unset it")
     logger.debug("products of features by %s, as %s says", name, VARIABLE)
     return products
 
@@ -155,8 +151,7 @@ def _measure() -> MeasuredWays:
         rates, refused = [rate_of(protocol.Float64Products())], {}
         for name in ("bytes", *(["jax"] if bytes.on_accelerator() else [])):
             products = WAYS[name]()
-            reason = _reason_against(products)
-            if reason is None:
+            if (reason := _reason_against(products)) is None:
                 rates.append(rate_of(products))
             else:
                 refused[name] = reason
@@ -182,16 +177,15 @@ def _reason_against(products: protocol.Products) -> str | None:
 
 def rate_of(products: protocol.Products) -> Rate:
     """Time the products of one region in one thread, and the layout of its features."""
-    region = _REGION
-    tile = products.tile(2 * region, _ROWS)
-    out = np.empty((region, region))
+    region, rows = _REGION, slice(0, _ROWS)
+    tile, out = products.tile(2 * region, _ROWS), np.empty((region, region))
     left, right = slice(0, region), slice(region, 2 * region)
 
     def put() -> None:
         for part in (left, right):
-            panel = tile.panel(part.start, part.stop, slice(0, _ROWS))
+            panel = tile.panel(part.start, part.stop, rows)
             panel.fill(0.0)
-            tile.put(part.start, slice(0, _ROWS), panel)
+            tile.put(part.start, rows, panel)
 
     laid_out = _seconds(put, products.clock)
     multiplied = _seconds(lambda: tile.gram(left, right, out), products.clock)
@@ -200,12 +194,7 @@ def rate_of(products: protocol.Products) -> Rate:
 
 def _seconds(function: Callable[[], object], clock: Callable[[], float]) -> float:
     """Return the shortest of a few runs, which other processes have disturbed least."""
-    best = math.inf
-    for _ in range(_REPEATS):
-        start = clock()
-        function()
-        best = min(best, clock() - start)
-    return best
+    return min(timeit.repeat(function, timer=clock, number=1, repeat=_REPEATS))
 
 
 # -- does a way give exact sums on this machine? Some processors' byte products saturate ---------------
@@ -227,32 +216,22 @@ def _gram(products: protocol.Products, numbers: IntArray) -> FloatArray:
     panel = tile.panel(0, n_components, rows)
     panel[...] = numbers / protocol.ONE
     tile.put(0, rows, panel)
-    found, region = np.empty((n_components, n_components)), np.empty((256, n_components - 256))
-    tile.gram(slice(0, n_components), slice(0, n_components), found)
+    gram, region = np.empty((n_components, n_components)), np.empty((256, n_components - 256))
+    tile.gram(slice(0, n_components), slice(0, n_components), gram)
     tile.gram(slice(0, 256), slice(256, n_components), region)
-    return np.append(found, region)
+    return np.append(gram, region)
 
 
 def _cases() -> list[tuple[str, IntArray]]:
     """Return features whose bytes are extreme, and random ones."""
-    shape = (_TEST_COMPONENTS, _TEST_ROWS)
+    shape, unit = (_TEST_COMPONENTS, _TEST_ROWS), protocol.FIXED_POINT_ONE
     random = np.random.Generator(np.random.Philox(0))
     signs = np.where(np.arange(_TEST_ROWS) % 2, -1, 1) * np.ones(shape, np.int64)
-    extremes = np.array(
-        [
-            protocol.FIXED_POINT_ONE,
-            protocol.FIXED_POINT_ONE - 64,
-            -protocol.FIXED_POINT_ONE,
-            -protocol.FIXED_POINT_ONE + 63,
-        ]
-    )  # their low bytes l are 0, -64, 0 and 63
+    extremes = np.array([unit, unit - 64, -unit, -unit + 63])  # their low bytes l are 0, -64, 0 and 63
     return [
-        ("all features +1", np.full(shape, protocol.FIXED_POINT_ONE)),
-        ("all features -1", np.full(shape, -protocol.FIXED_POINT_ONE)),
-        ("features of alternating sign", signs * protocol.FIXED_POINT_ONE),
+        ("all features +1", np.full(shape, unit)),
+        ("all features -1", np.full(shape, -unit)),
+        ("features of alternating sign", signs * unit),
         ("features with extreme bytes", random.choice(extremes, shape)),
-        (
-            "random features",
-            random.integers(-protocol.FIXED_POINT_ONE, protocol.FIXED_POINT_ONE, shape, endpoint=True),
-        ),
+        ("random features", random.integers(-unit, unit, shape, endpoint=True)),
     ]
