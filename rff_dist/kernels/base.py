@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -54,9 +55,7 @@ class Kernel(ABC):
         left = np.atleast_2d(np.asarray(X, np.float64))
         right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-            raise DataError(
-                f"X has shape {left.shape} and Y {right.shape}; expected the same number of columns"
-            )
+            raise DataError(f"X has shape {left.shape} and Y {right.shape}; expected as many columns in both")
         return self.gram(left, right)
 
     @abstractmethod
@@ -97,8 +96,8 @@ class Kernel(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the name and parameters as JSON-able values, for `kernel_from_dict`."""
-        own = fields(cast("Any", self))  # kernels are dataclasses
-        return {"name": self.name, **{one.name: _as_json(getattr(self, one.name)) for one in own}}
+        parameters = fields(cast("Any", self))  # kernels are dataclasses
+        return {"name": self.name, **{p.name: _as_json(getattr(self, p.name)) for p in parameters}}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
@@ -364,8 +363,8 @@ class Product(_Several):
     def terms(self) -> list[Term]:
         terms = [Term(1.0, ())]
         for kernel in self.kernels:
-            own = kernel.terms()
-            terms = [Term(a.weight * b.weight, (*a.factors, *b.factors)) for a in terms for b in own]
+            pairs = itertools.product(terms, kernel.terms())
+            terms = [Term(a.weight * b.weight, (*a.factors, *b.factors)) for a, b in pairs]
         return terms
 
 
@@ -408,13 +407,11 @@ class OnColumns(Kernel):
         _check_kernels((self.kernel,))
         columns = np.atleast_1d(np.asarray(self.columns))
         if columns.dtype.kind not in "iu" or columns.ndim != 1 or not len(columns) or (columns < 0).any():
-            raise InvalidParameterError(
-                f"`columns` is {self.columns!r}; expected a list of column numbers, counted from 0"
-            )
+            raise InvalidParameterError(f"`columns` is {self.columns!r}; expected numbers, counted from 0")
         if len(set(columns.tolist())) < len(columns):
             raise InvalidParameterError(f"`columns` is {self.columns!r}; expected each column once")
         self.kernel.check_columns(len(columns))
-        object.__setattr__(self, "columns", tuple(int(column) for column in columns))
+        object.__setattr__(self, "columns", tuple(columns.tolist()))
 
     def __repr__(self) -> str:
         return f"{_in_brackets(self.kernel)}.on({list(self.columns)})"
@@ -430,24 +427,18 @@ class OnColumns(Kernel):
         return self.kernel.diagonal(self._chosen(X))
 
     def _chosen(self, X: FloatArray) -> FloatArray:
-        if X.shape[1] <= max(self.columns):
-            raise DataError(
-                f"the data have {X.shape[1]} columns, but the kernel sees column {max(self.columns)}, "
-                "counted from 0"
-            )
+        if X.shape[1] <= (last := max(self.columns)):
+            raise DataError(f"the kernel sees column {last}, counted from 0, but X has {X.shape[1]} columns")
         return X[:, list(self.columns)]
 
     def terms(self) -> list[Term]:
-        return [
-            Term(term.weight, tuple(factor.on(self.columns) for factor in term.factors))
-            for term in self.kernel.terms()
-        ]
+        inner = self.kernel.terms()
+        return [Term(term.weight, tuple(k.on(self.columns) for k in term.factors)) for term in inner]
 
     def check_columns(self, n_features: int) -> None:
-        if n_features <= max(self.columns):
+        if n_features <= (last := max(self.columns)):
             raise InvalidParameterError(
-                f"the kernel sees column {max(self.columns)}, counted from 0, but the data have "
-                f"{n_features} columns"
+                f"the kernel sees column {last}, counted from 0, but the data have {n_features} columns"
             )
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
@@ -455,8 +446,8 @@ class OnColumns(Kernel):
         return self.kernel.bind(lower[chosen], upper[chosen]).on(self.columns)
 
     def with_default_length_scales(self, fill: LengthScaleFor, columns: Columns = None) -> Kernel:
-        own = tuple(self.columns) if columns is None else tuple(columns[i] for i in self.columns)
-        return replace(self, kernel=self.kernel.with_default_length_scales(fill, own))
+        seen = tuple(self.columns) if columns is None else tuple(columns[i] for i in self.columns)
+        return replace(self, kernel=self.kernel.with_default_length_scales(fill, seen))
 
     @property
     def is_bound(self) -> bool:
@@ -484,9 +475,8 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
     def draw(
         self, design: designs.Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
-        frequencies = np.zeros((n_features, n_frequencies))
-        drawn = self.kernel.draw(design, len(self.columns), n_frequencies, seed, first=first)
-        frequencies[list(self.columns)] = drawn
+        frequencies, columns = np.zeros((n_features, n_frequencies)), list(self.columns)
+        frequencies[columns] = self.kernel.draw(design, len(columns), n_frequencies, seed, first=first)
         return frequencies
 
 
@@ -507,33 +497,23 @@ def design_for(kernel: Kernel, design: str | designs.Design = "auto") -> designs
 
 def check_design(kernel: Kernel, design: str | designs.Design, n_features: int) -> None:
     """Draw one frequency; raises InvalidParameterError if the design is unknown or does not suit."""
-    found = design_for(kernel, design)
+    known = design_for(kernel, design)
     for factor in _with_measures(kernel):
-        factor.draw(
-            _Check(found) if isinstance(found, designs.Orthogonal) else found, n_features, 1, 0, first=0
-        )
+        factor.draw(_Check() if isinstance(known, designs.Orthogonal) else known, n_features, 1, 0, first=0)
 
 
-@dataclass(frozen=True, slots=True)
 class _Check:
-    """A design that draws few columns of another, which takes O(n_features³) even for one frequency."""
+    """The orthogonal design, in two columns: all take O(n_features³) even for one frequency."""
 
-    design: designs.Orthogonal
     name = "check"
 
     def draw(
-        self,
-        measure: designs.SpectralMeasure,
-        n_features: int,
-        n_frequencies: int,
-        seed: int,
-        *,
-        first: int = 0,
+        self, measure: designs.SpectralMeasure, n_features: int, n_frequencies: int, seed: int, first: int = 0
     ) -> FloatArray:
-        self.design.draw(measure, min(n_features, 2), n_frequencies, seed, first=first)
+        designs.Orthogonal().draw(measure, min(n_features, 2), n_frequencies, seed, first=first)
         return np.ones((n_features, n_frequencies))
 
 
 def _with_measures(kernel: Kernel) -> list[ShiftInvariant]:
-    factors = [factor for term in kernel.terms() for factor in term.factors]
+    factors = itertools.chain.from_iterable(term.factors for term in kernel.terms())
     return [factor for factor in factors if isinstance(factor, ShiftInvariant)]

@@ -27,9 +27,8 @@ from rff_dist.typing import ComplexArray, FloatArray
 _DEGREE = 15
 _NODES, _NODE_WEIGHTS = legendre.leggauss(_DEGREE + 1)
 # from values at the nodes to Legendre coefficients, exact for polynomials of the degree
-_TO_SERIES = (
-    legendre.legvander(_NODES, _DEGREE) * _NODE_WEIGHTS[:, np.newaxis] * (np.arange(_DEGREE + 1) + 0.5)
-)
+_TO_SERIES = legendre.legvander(_NODES, _DEGREE) * _NODE_WEIGHTS[:, np.newaxis]
+_TO_SERIES *= np.arange(_DEGREE + 1) + 0.5
 _TOLERANCES = (1e-14, 1e-13, 1e-12)  # for the last coefficients, tried in turn: some laws are rougher
 _MAX_PANELS = 2**14
 _MAX_ATOMS = 2**20
@@ -80,9 +79,7 @@ class Law:
             for name, value in parameters.items()
         }
         if not all(is_number(value) and np.isfinite(value) for value in plain.values()):
-            raise InvalidParameterError(
-                f"`distribution` has the parameters {plain}; expected one finite number for each"
-            )
+            raise InvalidParameterError(f"`distribution` has the parameters {plain}; expected finite numbers")
         if not np.isfinite(distribution.ppf(0.5)):  # NaN for parameters out of range
             raise InvalidParameterError(
                 f"`distribution` has the parameters {plain}, for which scipy.stats.{dist.name} is not defined"
@@ -205,10 +202,8 @@ def _atoms(law: Law) -> tuple[FloatArray, FloatArray]:
     middle = distribution.ppf(0.5)
     outside = distribution.cdf(middle - _MAX_ATOMS // 2) + distribution.sf(middle + _MAX_ATOMS // 2)
     if outside > _TAIL:  # checked first, since SciPy walks to a quantile step by step
-        raise InvalidParameterError(
-            f"{law} spreads over more than {_MAX_ATOMS:_} values, too many to sum; take a law with lighter "
-            "tails"
-        )
+        problem = f"{law} spreads over more than {_MAX_ATOMS:_} values, too many to sum"
+        raise InvalidParameterError(f"{problem}; take a law with lighter tails")
     first = lower if np.isfinite(lower) else distribution.ppf(_TAIL)
     last = upper if np.isfinite(upper) else distribution.isf(_TAIL)
     first, last = max(first, middle - _MAX_ATOMS // 2), min(last, middle + _MAX_ATOMS // 2)
@@ -269,8 +264,7 @@ def fit_panels(
 ) -> Panels | None:
     """Fit a function, halving panels until their last coefficients are small; None if it takes too many."""
     left, right = edges[:-1], edges[1:]
-    done: list[tuple[FloatArray, FloatArray, NDArray[Any]]] = []
-    n_panels = 0
+    done, n_panels = list[tuple[FloatArray, FloatArray, NDArray[Any]]](), 0
     while len(left):
         n_panels += len(left)
         if n_panels > _MAX_PANELS:
@@ -310,11 +304,8 @@ def _density_panels(law: Law) -> Panels:
         below, above = halves
         if below is None or above is None:
             continue
-        panels = Panels(
-            np.r_[below.left, above.left],
-            np.r_[below.right, above.right],
-            legendre.legder(np.hstack([below.series, above.series])),
-        )
+        density = legendre.legder(np.hstack([below.series, above.series]))
+        panels = Panels(np.r_[below.left, above.left], np.r_[below.right, above.right], density)
         if abs(2 * panels.series[0].sum() - 1) < 1e-11:
             return panels
     raise InvalidParameterError(
@@ -348,11 +339,11 @@ def _integrate(law: Law, t: FloatArray) -> ComplexArray:
     edges = [t[-1]]
     while edges[-1] * spread > 0.5:
         edges.append(edges[-1] / 2)
-    fitted = fit_panels(
-        lambda nodes: _transform(panels, nodes.ravel()).reshape(nodes.shape),
-        np.array([0.0, *edges[::-1]]),
-        1e-13,
-    )
+
+    def on_nodes(nodes: FloatArray) -> ComplexArray:
+        return _transform(panels, nodes.ravel()).reshape(nodes.shape)
+
+    fitted = fit_panels(on_nodes, np.array([0.0, *edges[::-1]]), 1e-13)
     checks = t[:: max(1, len(t) // 64)]
     if fitted is None or np.abs(_interpolate(fitted, checks) - _transform(panels, checks)).max() > 1e-11:
         return _transform(panels, t)  # it oscillates too fast for interpolation

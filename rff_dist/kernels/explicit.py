@@ -14,7 +14,7 @@ from rff_dist.typing import FloatArray
 
 @dataclass(frozen=True)
 class Linear(base.Kernel):
-    """x·y: linear functions. Its features are the inputs themselves, so they are exact."""
+    """x·y, `sklearn.metrics.pairwise.linear_kernel`: its features are the inputs themselves, so exact."""
 
     name = "linear"
 
@@ -27,7 +27,7 @@ class Linear(base.Kernel):
 
 @dataclass(frozen=True)
 class Polynomial(base.Kernel):
-    """(x·y + offset)^degree: polynomials of the inputs up to that degree.
+    """(x·y + offset)^degree, `sklearn.metrics.pairwise.polynomial_kernel` with gamma=1 and coef0=offset.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ class Min(base.Kernel):
                 raise InvalidParameterError(
                     f"`{side}` is {value!r}; expected a finite number, or one per column"
                 )
-            plain = float(numbers) if numbers.ndim == 0 else tuple(float(v) for v in numbers)
-            object.__setattr__(self, side, plain)
+            plain = numbers.astype(np.float64).tolist()
+            object.__setattr__(self, side, tuple(plain) if numbers.ndim else plain)
         lower, upper = self.lower, self.upper
         if lower is None or upper is None:
             return
@@ -124,10 +124,8 @@ class Min(base.Kernel):
         """Return the entries' distances from their lower ends, shape (n_features, n_samples)."""
         lower, upper = self.interval(X.shape[1])
         if self.lower is None and (X < 0).any():
-            raise DataError(
-                f"min(x, y) needs inputs of at least 0, but one is {X.min():g}; give the interval: "
-                "Min(lower, upper)"
-            )
+            problem = f"min(x, y) needs inputs of at least 0, but one is {X.min():g}"
+            raise DataError(f"{problem}; give the interval: Min(lower, upper)")
         return (np.clip(X, lower, upper) - lower).T
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> base.Kernel:

@@ -12,7 +12,6 @@ from typing import Any
 from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels import base, explicit, stationary
-from rff_dist.kernels import stationary as spectral
 
 
 def kernel_text(kernel: base.Kernel) -> str:
@@ -29,10 +28,10 @@ def kernel_text(kernel: base.Kernel) -> str:
         return f"{kernel.weight:g} * {kernel_text(kernel.kernel)}"
     if not isinstance(kernel, stationary.Stationary | explicit.Linear):
         return str(kernel)
-    own = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.name != "length_scale"}
-    if not all(isinstance(value, int | float) for value in own.values()):
+    values = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.name != "length_scale"}
+    if not all(isinstance(value, int | float) for value in values.values()):
         return str(kernel)
-    parameters = ",".join(f"{name}={value:g}" for name, value in own.items())
+    parameters = ",".join(f"{name}={value:g}" for name, value in values.items())
     return f"{kernel.name}:{parameters}" if parameters else kernel.name
 
 
@@ -48,24 +47,17 @@ def shortened_text(text: str) -> str:
 # -- kernels found by their text, or rebuilt from what was stored ----------------------------------
 
 
-KERNELS: dict[str, type[base.Kernel]] = {
-    kernel.name: kernel
-    for kernel in (
-        stationary.Gaussian, stationary.Laplacian, stationary.Cauchy, stationary.Sinc, stationary.Matern,
-        stationary.RationalQuadratic, explicit.Linear, explicit.Polynomial, explicit.Min
-    )
-}  # fmt: skip
-_WITH_PARTS: dict[str, type[base.Kernel]] = {
-    kernel.name: kernel
-    for kernel in (
-        base.Constant,
-        base.Scaled,
-        base.Sum,
-        base.Product,
-        base.OnColumns,
-        spectral.SpectralKernel,
-    )
-}
+def _by_name(*kernels: type[base.Kernel]) -> dict[str, type[base.Kernel]]:
+    return {kernel.name: kernel for kernel in kernels}
+
+
+KERNELS = _by_name(
+    stationary.Gaussian, stationary.Laplacian, stationary.Cauchy, stationary.Sinc, stationary.Matern,
+    stationary.RationalQuadratic, explicit.Linear, explicit.Polynomial, explicit.Min,
+)  # fmt: skip
+_STORED = KERNELS | _by_name(  # some have no text that `find_kernel` reads
+    base.Constant, base.Scaled, base.Sum, base.Product, base.OnColumns, stationary.SpectralKernel
+)
 
 _PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")  # neither the sign of a number nor of its exponent
 _FORM = "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 * linear'"
@@ -99,20 +91,19 @@ def _parsed(text: object) -> base.Kernel:
 
 
 def _product(part: str, text: str) -> base.Kernel:
-    weight, found = 1.0, None
+    weight, kernels = 1.0, list[base.Kernel]()
     for piece in part.split("*"):
         factor = piece.strip()
         if not factor:
             raise InvalidParameterError(f"`kernel` is {text!r}, with nothing beside an operator; {_FORM}")
-        number = _number(factor)
-        if number is not None:
-            weight *= number
+        if (number := _number(factor)) is None:
+            kernels.append(_factor(factor, text))
         else:
-            one = _factor(factor, text)
-            found = one if found is None else found * one
-    if found is None:
+            weight *= number
+    if not kernels:
         return base.Constant(weight)
-    return found if weight == 1 else weight * found
+    product = reduce(operator.mul, kernels)
+    return product if weight == 1 else weight * product
 
 
 def _factor(factor: str, text: str) -> base.Kernel:
@@ -154,7 +145,7 @@ def kernel_from_dict(values: Mapping[str, Any]) -> base.Kernel:
     if not isinstance(values, Mapping):
         raise InvalidParameterError(f"the description of a kernel is {values!r}; expected a dictionary")
     parameters = dict(values)
-    kernel = find_by_name({**KERNELS, **_WITH_PARTS}, parameters.pop("name", None), "kernel")
+    kernel = find_by_name(_STORED, parameters.pop("name", None), "kernel")
     try:
         if "kernel" in parameters:
             parameters["kernel"] = kernel_from_dict(parameters["kernel"])
@@ -162,6 +153,5 @@ def kernel_from_dict(values: Mapping[str, Any]) -> base.Kernel:
             parameters["kernels"] = [kernel_from_dict(part) for part in parameters["kernels"]]
         return kernel.from_parameters(parameters)
     except (TypeError, KeyError) as error:
-        raise InvalidParameterError(
-            f"the kernel {kernel.name!r} cannot be made of {sorted(parameters)}: {error}"
-        ) from error
+        problem = f"the kernel {kernel.name!r} cannot be made of {sorted(parameters)}: {error}"
+        raise InvalidParameterError(problem) from error

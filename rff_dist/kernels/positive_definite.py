@@ -153,9 +153,7 @@ def _find_extent(function: _Function) -> float:
         raise DataError(f"the function is {values[0]:g} at the distance 0; a kernel is above 0 there")
     low = np.abs(values) < values[0] / 2
     if not low.any():
-        raise InvalidParameterError(
-            "the function does not fall to half of k(0) by the distance 1e9; give the `extent` to look at"
-        )
+        raise InvalidParameterError("the function has not halved by the distance 1e9; give the `extent`")
     return float(_EXTENT * distances[np.argmax(low)])
 
 
@@ -168,9 +166,8 @@ def _density_on_a_line(function: _Function, extent: float) -> tuple[FloatArray, 
     step = extent / _N_POINTS
     places = np.arange(_N_POINTS, dtype=np.float64)
     values = _values(function, step * places) * (1 - places / _N_POINTS)
-    circle = np.zeros(4 * _N_POINTS)  # four times as long, for frequencies between the grid's own
-    circle[:_N_POINTS] = values
-    circle[-_N_POINTS + 1 :] = values[:0:-1]
+    # four times as long, for frequencies between the grid's own
+    circle = np.r_[values, np.zeros(2 * _N_POINTS + 1), values[:0:-1]]
     density = np.fft.rfft(circle).real * step / (2 * np.pi)
     return np.linspace(0, np.pi / step, len(density)), density
 
@@ -185,10 +182,8 @@ def _density_in_space(function: _Function, extent: float, n_features: int) -> tu
         lambda r: _values(function, r.ravel()).reshape(r.shape), edges, 1e-13 * size
     )
     if panels is None:
-        raise InvalidParameterError(
-            "the function is too rough to integrate: it jumps or bends at thousands of distances; give a "
-            "smoother one"
-        )
+        problem = "the function is too rough to integrate: it jumps or bends at thousands of distances"
+        raise InvalidParameterError(f"{problem}; give a smoother one")
     r, weights = characteristic.panel_nodes(panels)
     overlap = scipy.special.betainc((n_features + 1) / 2, 0.5, np.maximum(0, 1 - (r / extent) ** 2))
     weighted = weights * overlap * _values(function, r) * r ** (n_features - 1)

@@ -53,8 +53,8 @@ class Stationary(base.ShiftInvariant):
             object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
 
     def __repr__(self) -> str:
-        given = [(f.name, getattr(self, f.name)) for f in fields(self)]
-        shown = ", ".join(f"{name}={_shown(value)}" for name, value in given if value is not None)
+        values = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        shown = ", ".join(f"{name}={_shown(value)}" for name, value in values if value is not None)
         return f"{type(self).__name__}({shown})"
 
     @abstractmethod
@@ -102,9 +102,7 @@ class Stationary(base.ShiftInvariant):
         """Return the same kernel with another length scale; None leaves it to the data."""
         return replace(self, length_scale=length_scale)
 
-    def with_default_length_scales(
-        self, fill: base.LengthScaleFor, columns: base.Columns = None
-    ) -> base.Kernel:
+    def with_default_length_scales(self, fill: base.LengthScaleFor, columns: base.Columns = None) -> Self:
         return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
 
 
@@ -148,10 +146,8 @@ def with_length_scale(kernel: base.Kernel, length_scale: base.LengthScale) -> ba
     if isinstance(kernel, Stationary):
         return kernel.with_length_scale(length_scale)
     if not parts_without_length_scale(kernel):
-        raise InvalidParameterError(
-            f"`length_scale` is {length_scale!r}, but {kernel} has no part without a length scale; "
-            "leave it out"
-        )
+        problem = f"`length_scale` is {length_scale!r}, but {kernel} has no part without a length scale"
+        raise InvalidParameterError(f"{problem}; leave it out")
     return kernel.with_default_length_scales(lambda part, columns: length_scale)
 
 
@@ -162,19 +158,19 @@ def own_length_scale(kernel: base.Kernel | None) -> base.LengthScale | None:
 
 def parts_without_length_scale(kernel: base.Kernel) -> list[Stationary]:
     """Return the parts of a kernel that were made without a length scale."""
-    found: list[Stationary] = []
+    parts: list[Stationary] = []
 
     def note(part: Stationary, columns: base.Columns) -> base.LengthScale:
-        found.append(part)
+        parts.append(part)
         return 1.0
 
     kernel.with_default_length_scales(note)
-    return found
+    return parts
 
 
 @dataclass(frozen=True, repr=False)
 class Gaussian(OfDistance):
-    """exp(-|x - y|² / 2ℓ²): infinitely smooth functions."""
+    """exp(-|x - y|² / 2ℓ²), `sklearn.metrics.pairwise.rbf_kernel`: infinitely smooth functions."""
 
     name = "gaussian"
 
@@ -192,7 +188,7 @@ class Gaussian(OfDistance):
 
 @dataclass(frozen=True, repr=False)
 class Laplacian(OfDistance):
-    """exp(-|x - y|₁ / ℓ), with the L1 distance as in scikit-learn; the L2 form is `Matern(nu=0.5)`."""
+    """exp(-|x - y|₁ / ℓ), `sklearn.metrics.pairwise.laplacian_kernel`; the L2 form is `Matern(nu=0.5)`."""
 
     name = "laplacian"
     metric = "cityblock"
@@ -206,7 +202,9 @@ class Laplacian(OfDistance):
 
 @dataclass(frozen=True, repr=False)
 class Matern(OfDistance):
-    """Matérn kernel: functions with derivatives up to order ceil(nu) - 1; nu → ∞ is the Gaussian.
+    """`sklearn.gaussian_process.kernels.Matern`: functions with derivatives up to order ceil(nu) - 1.
+
+    nu → ∞ is the Gaussian.
 
     Parameters
     ----------
@@ -246,7 +244,9 @@ class Matern(OfDistance):
 
 @dataclass(frozen=True, repr=False)
 class RationalQuadratic(OfDistance):
-    """(1 + |x - y|²/2aℓ²)^(-a): a mixture of Gaussians of all length scales; a → ∞ is the Gaussian.
+    """(1 + |x - y|²/2aℓ²)^(-a), `sklearn.gaussian_process.kernels.RationalQuadratic` with a as `alpha`.
+
+    A mixture of Gaussians of all length scales; a → ∞ is the Gaussian.
 
     Parameters
     ----------
@@ -382,11 +382,7 @@ class SpectralKernel(Stationary):
 
     @classmethod
     def mixture(
-        cls,
-        weights: ArrayLike,
-        means: ArrayLike,
-        scales: ArrayLike,
-        length_scale: base.LengthScale = 1.0,
+        cls, weights: ArrayLike, means: ArrayLike, scales: ArrayLike, length_scale: base.LengthScale = 1.0
     ) -> Self:
         """Return a spectral mixture, Σ_c w_c · cos(μ_c'Δ) · exp(-|S_c'Δ|²/2), which can learn any spectrum.
 
@@ -447,12 +443,9 @@ class SpectralKernel(Stationary):
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
         values = parameters["distribution"]
-        distribution = (
-            characteristic.Law.from_dict(values).distribution
-            if "scipy" in values
-            else Mixture.of(values["weights"], values["means"], values["scales"])
-        )
-        return cls(distribution, parameters["length_scale"])
+        named = "scipy" in values
+        law = characteristic.Law.from_dict(values).distribution if named else Mixture.of(**values)
+        return cls(law, parameters["length_scale"])
 
     def __repr__(self) -> str:
         made_by = ".mixture" if isinstance(self._law, Mixture) else ""
@@ -487,16 +480,13 @@ def _root(covariance: FloatArray) -> FloatArray:
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0)))
 
 
-type _Nested = tuple[Any, ...]
-
-
 @dataclass(frozen=True)
 class Mixture:
     """A mixture of normal laws of the frequencies; see `SpectralKernel.mixture`."""
 
     weights: tuple[float, ...]
-    means: _Nested
-    scales: _Nested
+    means: tuple[Any, ...]
+    scales: tuple[Any, ...]
 
     @classmethod
     def of(cls, weights: ArrayLike, means: ArrayLike, scales: ArrayLike) -> Self:
