@@ -5,7 +5,7 @@ from __future__ import annotations  # an evaluated annotation would load numpy.r
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy
@@ -21,7 +21,7 @@ from rff_dist.kernels import base, names
 
 type Measure = Literal["mean", "max", "operator_norm", "relative_operator_norm"]
 
-MEASURES = ("mean", "max", "operator_norm", "relative_operator_norm")
+MEASURES = get_args(Measure.__value__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class ApproximationError:
         """
         wanted = check_positive(error, "error")
         check_name(measure, MEASURES, "measure")
-        found: Estimate = getattr(self, measure)
-        return 2 * max(1, math.ceil(self.n_components * (found.value / wanted) ** 2 / 2))
+        estimate: Estimate = getattr(self, measure)
+        return 2 * max(1, math.ceil(self.n_components * (estimate.value / wanted) ** 2 / 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,7 @@ class Sampling:
                 f"`n_samples` is {n_samples} and `n_repeats` is {n_repeats}; expected at least 2 of each"
             )
         if not 0 < check_positive(self.confidence, "confidence") < 1:
-            raise InvalidParameterError(
-                f"`confidence` is {self.confidence!r}; expected a number between 0 and 1"
-            )
+            raise InvalidParameterError(f"`confidence` is {self.confidence!r}; expected a number below 1")
 
 
 def approximation_error(
@@ -170,13 +168,12 @@ def error_curve(
     Raises InvalidParameterError if a parameter is out of range, or the map can neither be cut nor drawn
       again.
     """
-    found = names.find_kernel(kernel)
-    found.check_columns(feature_map.n_features)
-    widths = _check_widths(feature_map, n_components)
-    n_repeats = sampling.n_repeats
+    exact = names.find_kernel(kernel)
+    exact.check_columns(feature_map.n_features)
+    widths, n_repeats = _check_widths(feature_map, n_components), sampling.n_repeats
     samples = _samples(X, sampling)
     # axes: sample, number of components, measure
-    measured = np.array([_measure(found, feature_map, rows, widths) for rows in samples])
+    measured = np.array([_measure(exact, feature_map, rows, widths) for rows in samples])
     centre = measured.mean(axis=0)
     spread = scipy.special.stdtrit(n_repeats - 1, (1 + sampling.confidence) / 2) / math.sqrt(n_repeats)
     half_width = spread * measured.std(axis=0, ddof=1)
@@ -228,9 +225,8 @@ def _samples(X: ArrayLike | blocks.Dataset, sampling: Sampling) -> NDArray[Any]:
             f"the data have {len(rows)} rows for {n_repeats} disjoint samples; expected at least 2 rows for "
             "each. Lower `n_repeats` or give more rows"
         )
-    order = np.random.Generator(uniforms.philox(seed, 1)).permutation(
-        len(rows)
-    )  # rows come in the data's order
+    # rows come in the data's order
+    order = np.random.Generator(uniforms.philox(seed, 1)).permutation(len(rows))
     return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)
 
 
@@ -251,9 +247,7 @@ def _measure(
     return measured
 
 
-def _estimates(
-    feature_map: maps.FeatureMap, rows: NDArray[Any], widths: Sequence[int]
-) -> Iterator[NDArray[Any]]:
+def _estimates(feature_map: maps.FeatureMap, rows: NDArray[Any], widths: Sequence[int]) -> Iterator[Any]:
     """Yield Z Z' for each number of components."""
     if not _nested(feature_map):
         for D in widths:

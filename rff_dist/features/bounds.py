@@ -195,9 +195,8 @@ def second_moment(kernel: base.Kernel, n_features: int) -> float:
 
 
 def _second_moment(kernel: base.Kernel, n_features: int) -> float:
-    if isinstance(
-        kernel, base.ShiftInvariantProduct
-    ):  # its frequencies are sums of independent ones of mean 0
+    if isinstance(kernel, base.ShiftInvariantProduct):
+        # its frequencies are sums of independent ones of mean 0
         return math.fsum(_second_moment(factor, n_features) for factor in kernel.kernels)
     if isinstance(kernel, base.OnColumns):
         kernel.check_columns(n_features)
@@ -253,9 +252,7 @@ def feature_variance(
     return _unit_variance(*_once_and_twice(shift_invariant_form(kernel), X, Y), map) / D
 
 
-def _once_and_twice(
-    kernel: base.ShiftInvariant, X: ArrayLike, Y: ArrayLike | None
-) -> tuple[FloatArray, FloatArray]:
+def _once_and_twice(kernel: base.Kernel, X: ArrayLike, Y: ArrayLike | None) -> tuple[FloatArray, FloatArray]:
     """Return k(Δ) and k(2Δ) of all pairs."""
     left = np.asarray(X, np.float64)
     right = left if Y is None else np.asarray(Y, np.float64)
@@ -265,10 +262,8 @@ def _once_and_twice(
 def _unit_variance(once: FloatArray, twice: FloatArray, map: str) -> FloatArray:
     if map == "pairs":
         variance = 1 + twice - 2 * once**2
-    elif map == "phases":
-        variance = 1 + twice / 2 - once**2
     else:
-        variance = 1 - once**2
+        variance = 1 + (twice / 2 if map == "phases" else 0.0) - once**2
     return np.maximum(variance, 0.0)  # near Δ = 0 rounding may make it negative
 
 
@@ -310,15 +305,12 @@ def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
     points = np.atleast_2d(np.asarray(X, np.float64))
     if len(points) < 2:
         raise DataError(f"X has {len(points)} rows; the maps are compared over pairs of at least 2")
-    terms = [
-        (term.weight, whole)
-        for term in kernel.terms()
-        if (whole := base.shift_invariant_term(term)) is not None
-    ]
+    terms = [(term.weight, base.shift_invariant_term(term)) for term in kernel.terms()]
+    invariant = [(weight, whole) for weight, whole in terms if whole is not None]
     above = np.triu_indices(len(points), 1)
-    total = math.fsum(weight for weight, _ in terms)
+    total = math.fsum(weight for weight, _ in invariant)
     means = dict.fromkeys(_REAL_MAPS, 0.0)
-    for weight, whole in terms:
+    for weight, whole in invariant:
         once, twice = (gram[above] for gram in _once_and_twice(whole, points, None))
         for map in _REAL_MAPS:
             means[map] += total * weight * float(_unit_variance(once, twice, map).mean())

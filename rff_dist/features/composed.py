@@ -14,7 +14,7 @@ from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConcatenatedFeatureMap(maps.FeatureMap):
-    """√w₁·z₁, √w₂·z₂, …: the features of Σ wᵢ·kᵢ.
+    """Like `sklearn.pipeline.FeatureUnion` of √wᵢ·zᵢ: the features of Σ wᵢ·kᵢ.
 
     `parts`: feature maps without standardizers of their own.
     """
@@ -36,11 +36,8 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 
     @property
     def scales(self) -> exact_sums.Runs:
-        return tuple(
-            (count, math.sqrt(weight) * scale)
-            for part, weight in zip(self.parts, self.weights, strict=True)
-            for count, scale in part.scales
-        )
+        parts = zip(self.parts, map(math.sqrt, self.weights), strict=True)
+        return tuple((count, root * scale) for part, root in parts for count, scale in part.scales)
 
     @property
     def squared_norm(self) -> float | None:
@@ -57,11 +54,8 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        return [
-            (first + start, first + stop)
-            for first, part in zip(self._firsts, self.parts, strict=True)
-            for start, stop in part.stripes
-        ]
+        parts = zip(self._firsts, self.parts, strict=True)
+        return [(first + start, first + stop) for first, part in parts for start, stop in part.stripes]
 
     @property
     def _firsts(self) -> list[int]:
@@ -156,11 +150,10 @@ class PrincipalFeatureMap(maps.FeatureMap):
                 out[:, first + i : first + i + part.shape[1]] = scores
 
     def _scores(self, features: FloatArray) -> FloatArray:
-        found: FloatArray = self.coefficients.T @ features + self.intercept[:, np.newaxis]
+        scores: FloatArray = self.coefficients.T @ features + self.intercept[:, np.newaxis]
         if self.floor is None:
-            return found
-        scores: FloatArray = found[:-1] / np.maximum(found[-1], self.floor)
-        return scores - self.offset[:, np.newaxis]
+            return scores
+        return np.asarray(scores[:-1] / np.maximum(scores[-1], self.floor) - self.offset[:, np.newaxis])
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
         with machine.tile_pool():  # one BLAS thread, as in a pass: the same bits

@@ -20,6 +20,8 @@ from rff_dist.numerics import exact_sums
 from rff_dist.products import protocol
 from rff_dist.typing import Float32Array, FloatArray
 
+type Angles = Iterator[tuple[slice, slice, NDArray[Any]]]  # of which frequencies and rows
+
 _WHOLE_ROWS = 128  # rows whose angles stay in a core's own cache
 
 
@@ -40,9 +42,7 @@ class CosineFeatureMap(maps.FeatureMap):
         """How many frequencies there are."""
 
     @abstractmethod
-    def angles(
-        self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray
-    ) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+    def angles(self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray) -> Angles:
         """Yield ω'x of frequencies `start:stop`, piece by piece.
 
         `inputs`: float32 array of shape (n_samples, n_features).
@@ -100,7 +100,7 @@ class CosineFeatureMap(maps.FeatureMap):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.spec is None:
-            return type(self), tuple(getattr(self, one.name) for one in fields(cast("Any", self)))
+            return type(self), tuple(getattr(self, field.name) for field in fields(cast("Any", self)))
         return redraw, (type(self), self.spec, self.standardizer, self.digest())
 
     @classmethod

@@ -19,6 +19,8 @@ from rff_dist.kernels import base, names, stationary
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.typing import FloatArray
 
+type _Weighted[T] = list[tuple[float, T]]  # terms of a sum, with their weights
+
 logger = logging.getLogger(__name__)
 
 MAPS = ("pairs", "phases", "complex")
@@ -111,17 +113,17 @@ def draw_feature_map(
     """
     check_name(map, MAPS, "map")
     check_name(precision, PRECISIONS, "precision")
-    found = names.find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
+    resolved = names.find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
     spec = maps.FeatureSpec(
-        kernel=found,
-        design=base.design_for(found, design),
+        kernel=resolved,
+        design=base.design_for(resolved, design),
         n_features=check_count(n_features, "n_features"),
         n_components=check_n_components(n_components, map),
         map=map,
         seed=seed_from_random_state(random_state),
         precision=precision,
     )
-    found.check_columns(spec.n_features)
+    resolved.check_columns(spec.n_features)
     return draw_from_spec(spec, standardizer)
 
 
@@ -132,13 +134,16 @@ def draw_from_spec(spec: maps.FeatureSpec, standardizer: maps.Standardizer | Non
     if spec.map == "complex" or any(base.shift_invariant_term(term) is None for term in terms):
         spec = replace(spec, precision="high")
     if spec.map == "complex":
-        return _draw_complex(spec, whole, standardizer)
+        if whole is None:
+            raise InvalidParameterError(
+                f"map='complex' is for one shift-invariant kernel, not for {spec.kernel}; take map='pairs'"
+            )
+        phases = fourier.draw_fourier(replace(spec, kernel=whole, map="phases"))
+        return fourier.ComplexFeatureMap(phases.frequencies, standardizer, spec)
     if whole is not None:
         return fourier.draw_fourier(replace(spec, kernel=whole), standardizer)
-    parts = _draw_parts(spec, terms)
-    return composed.ConcatenatedFeatureMap(
-        tuple(part for _, part in parts), tuple(weight for weight, _ in parts), standardizer, spec
-    )
+    weights, parts = zip(*_draw_parts(spec, terms), strict=True)
+    return composed.ConcatenatedFeatureMap(parts, weights, standardizer, spec)
 
 
 def shortened(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMap:
@@ -175,18 +180,7 @@ def in_high_precision(feature_map: maps.FeatureMap) -> maps.FeatureMap:
     return draw_from_spec(replace(feature_map.spec, precision="high"), feature_map.standardizer)
 
 
-def _draw_complex(
-    spec: maps.FeatureSpec, whole: base.ShiftInvariant | None, standardizer: maps.Standardizer | None
-) -> maps.FeatureMap:
-    if whole is None:
-        raise InvalidParameterError(
-            f"map='complex' is for one shift-invariant kernel, not for {spec.kernel}; take map='pairs'"
-        )
-    phases = replace(spec, kernel=whole, map="phases")
-    return fourier.ComplexFeatureMap(fourier.draw_fourier(phases).frequencies, standardizer, spec)
-
-
-def _draw_parts(spec: maps.FeatureSpec, terms: list[base.Term]) -> list[tuple[float, maps.FeatureMap]]:
+def _draw_parts(spec: maps.FeatureSpec, terms: list[base.Term]) -> _Weighted[maps.FeatureMap]:
     """Draw the terms' feature maps; pairs come first, so that each starts at an even component."""
     linear, sampled = _split_terms(terms, spec.n_features)
     rest = spec.n_components - sum(part.n_components for _, part in linear)
@@ -196,21 +190,19 @@ def _draw_parts(spec: maps.FeatureSpec, terms: list[base.Term]) -> list[tuple[fl
             f"{spec.n_components - rest + 2 * len(sampled)}: a component per linear column and constant, and "
             "two for each other term"
         )
-    paired: list[tuple[float, maps.FeatureMap]] = []
-    single: list[tuple[float, maps.FeatureMap]] = []
+    paired: _Weighted[maps.FeatureMap] = []
+    single: _Weighted[maps.FeatureMap] = []
     sizes = _shares(sampled, spec.n_features, rest)
     for i, ((weight, kernel), size) in enumerate(zip(sampled, sizes, strict=True)):
         seed = uniforms.derived_seed(spec.seed, i)
         if isinstance(kernel, base.ShiftInvariant):
-            own = replace(spec, kernel=kernel, seed=seed)
             # An odd share is pairs and one cosine with a phase, and all of it has the scale √(2/share).
             odd = size % 2 if spec.map == "pairs" else 0
-            paired.append(
-                (weight * (size - odd) / size, fourier.draw_fourier(replace(own, n_components=size - odd)))
-            )
+            even = replace(spec, kernel=kernel, seed=seed, n_components=size - odd)
+            paired.append((weight * (size - odd) / size, fourier.draw_fourier(even)))
             if odd:
                 # another seed than those of all terms: this cosine must be independent of the pairs
-                lone = replace(own, n_components=1, map="phases", seed=uniforms.derived_seed(seed, 2**20))
+                lone = replace(even, n_components=1, map="phases", seed=uniforms.derived_seed(seed, 2**20))
                 single.append((weight / size, fourier.draw_fourier(lone)))
         else:
             single.append((weight, _draw_explicit(kernel, spec.n_features, size, seed)))
@@ -219,10 +211,10 @@ def _draw_parts(spec: maps.FeatureSpec, terms: list[base.Term]) -> list[tuple[fl
 
 def _split_terms(
     terms: list[base.Term], n_features: int
-) -> tuple[list[tuple[float, maps.FeatureMap]], list[tuple[float, base.Kernel]]]:
+) -> tuple[_Weighted[maps.FeatureMap], _Weighted[base.Kernel]]:
     """Return weights and maps of linear terms and constants, and weights and kernels of all other terms."""
-    linear: list[tuple[float, maps.FeatureMap]] = []
-    sampled: list[tuple[float, base.Kernel]] = []
+    linear: _Weighted[maps.FeatureMap] = []
+    sampled: _Weighted[base.Kernel] = []
     for term in terms:
         whole = base.shift_invariant_term(term)
         if whole is not None:
@@ -231,9 +223,8 @@ def _split_terms(
             linear.append((term.weight, explicit.LinearFeatureMap(np.array([-1]), width=n_features)))
         elif len(term.factors) > 1:
             raise InvalidParameterError(
-                f"the product of {' and '.join(str(factor) for factor in term.factors)} has no random "
-                "features here: only shift-invariant kernels multiply; take features='nystrom', which needs "
-                "k(x, y) alone"
+                f"the product of {' and '.join(map(str, term.factors))} has no random features here: only "
+                "shift-invariant kernels multiply; take features='nystrom', which needs k(x, y) alone"
             )
         else:
             kernel, columns = _columns_of(term.factors[0], n_features)
@@ -244,7 +235,7 @@ def _split_terms(
     return linear, sampled
 
 
-def _shares(sampled: list[tuple[float, base.Kernel]], n_features: int, total: int) -> list[int]:
+def _shares(sampled: _Weighted[base.Kernel], n_features: int, total: int) -> list[int]:
     """Share out components in proportion to weight · typical k(x, x), so that each term's error falls alike.
 
     Terms get an even number, at least two. A term that is exact with fewer gets only as many as that takes.
@@ -267,7 +258,7 @@ def _n_exact(kernel: base.Kernel, n_features: int, most: int) -> int | None:
     return number if number <= most else None
 
 
-def _proportional(sampled: list[tuple[float, base.Kernel]], n_features: int, total: int) -> list[int]:
+def _proportional(sampled: _Weighted[base.Kernel], n_features: int, total: int) -> list[int]:
     if not sampled:
         return []
     sizes = np.array([weight * _typical_size(kernel, n_features) for weight, kernel in sampled])
@@ -368,22 +359,21 @@ def tune(
     Raises InvalidParameterError if the kernel is not one with a length scale; DataError if the dataset has no
       targets, a sampled value is not finite, or the sample says nothing about length scales.
     """
-    found, dataset = length_scales.check_tunable(kernel), inputs.dataset
+    tunable, dataset = length_scales.check_tunable(kernel), inputs.dataset
     if dataset.n_targets < 1:
         raise DataError("the data have no y: the evidence of length scales needs targets")
     if folds is None:
         X, y, weights = samples.sample_rows(dataset, inputs.seed, n_rows=search.n_samples)
     else:
         # half of the rows are held in at most, so twice as many are sampled
-        X, y, weights = samples.sample_folds(dataset, folds, n_rows=2 * search.n_samples).held_in(
-            search.n_samples
-        )
+        sample = samples.sample_folds(dataset, folds, n_rows=2 * search.n_samples)
+        X, y, weights = sample.held_in(search.n_samples)
     assert y is not None  # there are targets
     if weights is not None:
         weights = length_scales.likelihood_weights(weights, repeated=inputs.frequency_weights)
     rows = np.asarray(inputs.prepare(X), np.float64)
     return length_scales.maximize_evidence(
-        found, rows, y, weights, search=search, seed=inputs.seed, told=told
+        tunable, rows, y, weights, search=search, seed=inputs.seed, told=told
     )
 
 
@@ -397,10 +387,10 @@ def choose_map(inputs: Inputs, kernel: base.Kernel, n_components: int) -> str:
     sample = samples.sample_inputs(inputs.dataset, inputs.seed)
     if len(sample) < 2:
         return "pairs"
-    found = bounds.better_map(kernel, inputs.prepare(sample))
+    variances = bounds.better_map(kernel, inputs.prepare(sample))
     message = "map=%r: mean variance times D is %.4g for pairs and %.4g for phases"
-    logger.debug(message, found.better, found.pairs, found.phases)
-    return found.better
+    logger.debug(message, variances.better, variances.pairs, variances.phases)
+    return variances.better
 
 
 def resolve_kernel(
@@ -416,16 +406,14 @@ def resolve_kernel(
         kernel = kernel.with_length_scale(None)
     if length_scale is None or (isinstance(length_scale, str) and length_scale in ("auto", "median")):
         # a length scale of 1, used in silence, once gave an error of 0.876 where the median gives 0.394
-        medians = length_scales.MedianDistances(
-            inputs.dataset, standardizer=inputs.standardizer, seed=inputs.seed
-        )
+        medians = length_scales.MedianDistances(inputs.dataset, inputs.standardizer, seed=inputs.seed)
         kernel = kernel.with_default_length_scales(medians)
-    elif not isinstance(length_scale, str):
-        kernel = stationary.with_length_scale(kernel, length_scale)
-    else:
+    elif isinstance(length_scale, str):
         raise InvalidParameterError(
             f"`length_scale` is {length_scale!r}; expected 'auto', 'median' or numbers above 0"
         )
+    else:
+        kernel = stationary.with_length_scale(kernel, length_scale)
     return kernel if inputs.ranges is None else kernel.bind(*inputs.ranges)
 
 
@@ -434,30 +422,24 @@ def draw(inputs: Inputs, described: KernelFeatures) -> maps.FeatureMap:
 
     Raises InvalidParameterError if the kernel does not suit the columns or the design.
     """
-    by_centres, dataset, seed = find_features(described.features), inputs.dataset, inputs.seed
+    by_centres, D, seed = find_features(described.features), described.n_components, inputs.seed
     kernel = resolve_kernel(inputs, described.kernel, described.length_scale)
+    standardizer = inputs.standardizer
     if by_centres is not None:
-        sample = samples.sample_inputs(
-            dataset, seed, n_rows=by_centres.rows_to_sample(described.n_components)
-        )
+        sample = samples.sample_inputs(inputs.dataset, seed, n_rows=by_centres.rows_to_sample(D))
+        prepared = np.asarray(inputs.prepare(sample), np.float32)
         return nystrom.draw_nystrom(
-            kernel,
-            np.asarray(inputs.prepare(sample), np.float32),
-            n_components=described.n_components,
-            nystrom=by_centres,
-            seed=seed,
-            standardizer=inputs.standardizer,
+            kernel, prepared, n_components=D, nystrom=by_centres, seed=seed, standardizer=standardizer
         )
-    chosen = choose_map(inputs, kernel, described.n_components) if described.map == "auto" else described.map
     return draw_feature_map(
         kernel,
-        n_features=dataset.n_features,
-        n_components=described.n_components,
+        n_features=inputs.dataset.n_features,
+        n_components=D,
         design=described.design,
-        map=chosen,
+        map=choose_map(inputs, kernel, D) if described.map == "auto" else described.map,
         precision=described.precision,
         random_state=seed,
-        standardizer=inputs.standardizer,
+        standardizer=standardizer,
     )
 
 

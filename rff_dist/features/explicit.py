@@ -1,18 +1,18 @@
 """Feature maps of kernels that are not functions of x - y: constant, linear, polynomial, min."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, fields
 from itertools import combinations_with_replacement
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.features import maps
 from rff_dist.frequencies.uniforms import counter_uniforms
 from rff_dist.kernels import explicit
 from rff_dist.numerics import exact_sums
-from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray
+from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, IntArray
 
 _THRESHOLD_STREAM = 3
 _HASH_STREAM = 4
@@ -40,15 +40,14 @@ class ExplicitFeatureMap(maps.FeatureMap):
         return maps.arrays_digest(label, list(arrays.values()), self.standardizer)
 
     def record(self) -> maps.Record:
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         facts = {name: value for name, value in values.items() if isinstance(value, int | float)}
         return facts, {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     @classmethod
     def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
-        stored = {**facts, **arrays}
-        given = {one.name: stored[one.name] for one in fields(cls) if one.name in stored}
-        return cls(**{**given, "standardizer": standardizer, "spec": None})
+        stored: dict[str, Any] = {**facts, **arrays, "standardizer": standardizer}
+        return cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,7 +59,7 @@ class LinearFeatureMap(ExplicitFeatureMap):
 
     kind = "linear"
 
-    columns: NDArray[np.int64]
+    columns: IntArray
 
     @property
     def n_components(self) -> int:
@@ -88,7 +87,7 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
     kind = "threshold"
 
     thresholds: Float32Array
-    columns: NDArray[np.int64]
+    columns: IntArray
     factors: FloatArray
 
     @property
@@ -109,7 +108,7 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
 
 
 def draw_thresholds(
-    kernel: explicit.Min, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
+    kernel: explicit.Min, columns: IntArray, n_components: int, seed: int, *, width: int
 ) -> ThresholdFeatureMap:
     """Draw the thresholds of a min kernel, each uniform on its column's interval.
 
@@ -127,7 +126,7 @@ def draw_thresholds(
     return ThresholdFeatureMap(thresholds.astype(np.float32), columns[which], factors, width=width)
 
 
-def _radical_inverse(indices: NDArray[np.int64]) -> FloatArray:
+def _radical_inverse(indices: IntArray) -> FloatArray:
     """Return each index with its binary digits mirrored at the point (van der Corput)."""
     result, half, rest = np.zeros(len(indices)), 0.5, indices.copy()
     while rest.any():
@@ -152,7 +151,7 @@ class MonomialFeatureMap(ExplicitFeatureMap):
 
     kind = "monomial"
 
-    inputs: NDArray[np.int64]
+    inputs: IntArray
     factors: FloatArray
 
     @property
@@ -174,17 +173,13 @@ def n_monomials(kernel: explicit.Polynomial, n_columns: int) -> int:
     return math.comb(n_columns - (kernel.offset == 0) + kernel.degree, kernel.degree)
 
 
-def make_monomials(
-    kernel: explicit.Polynomial, columns: NDArray[np.int64], *, width: int
-) -> MonomialFeatureMap:
+def make_monomials(kernel: explicit.Polynomial, columns: IntArray, *, width: int) -> MonomialFeatureMap:
     """Return the exact features of a polynomial kernel."""
     degree, offset = kernel.degree, kernel.offset
     choices = [*columns.tolist(), *([-1] if offset else [])]
     products = np.array(list(combinations_with_replacement(choices, degree)), np.int64)
-    orders = [
-        math.factorial(degree) // math.prod(math.factorial(row.count(column)) for column in set(row))
-        for row in products.tolist()
-    ]
+    repeats = [map(math.factorial, Counter(row).values()) for row in products.tolist()]
+    orders = [math.factorial(degree) // math.prod(counts) for counts in repeats]
     constants = (products < 0).sum(axis=1)
     factors = np.sqrt(np.array(orders, np.float64) * offset**constants)
     return MonomialFeatureMap(products, factors, width=width)
@@ -192,7 +187,7 @@ def make_monomials(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PolynomialFeatureMap(ExplicitFeatureMap):
-    """Tensor sketch of a polynomial kernel (Pham & Pagh 2013): products of count sketches, by FFT.
+    """Like `sklearn.kernel_approximation.PolynomialCountSketch` (Pham & Pagh 2013), by FFT.
 
     `buckets`: int64 array of shape (degree, n_inputs). The component to which each count sketch adds each
       input; the last input is √offset.
@@ -203,9 +198,9 @@ class PolynomialFeatureMap(ExplicitFeatureMap):
 
     kind = "polynomial"
 
-    buckets: NDArray[np.int64]
+    buckets: IntArray
     signs: FloatArray
-    columns: NDArray[np.int64]
+    columns: IntArray
     size: int
     offset: float
 
@@ -231,7 +226,7 @@ class PolynomialFeatureMap(ExplicitFeatureMap):
 
 
 def draw_sketch(
-    kernel: explicit.Polynomial, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
+    kernel: explicit.Polynomial, columns: IntArray, n_components: int, seed: int, *, width: int
 ) -> PolynomialFeatureMap:
     """Draw the hashes of a tensor sketch."""
     uniforms = counter_uniforms(seed, _HASH_STREAM, kernel.degree, 2 * (len(columns) + 1))

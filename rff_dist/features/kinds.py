@@ -32,9 +32,7 @@ def read_map(facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | Non
     """
     kind, inner = facts["kind"], dict(facts)
     if kind not in _KINDS:
-        raise IntegrityError(
-            f"the stored feature map is of the unknown kind {kind!r}; expected {sorted(_KINDS)}"
-        )
+        raise IntegrityError(f"the stored feature map is of the kind {kind!r}; expected {sorted(_KINDS)}")
     if kind == composed.ConcatenatedFeatureMap.kind:
         inner["parts"] = [_part(part, arrays, f"part{i}_") for i, part in enumerate(facts["parts"])]
     elif kind == composed.PrincipalFeatureMap.kind:
@@ -45,8 +43,8 @@ def read_map(facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | Non
 
 def _part(facts: Facts, arrays: Arrays, prefix: str) -> maps.FeatureMap:
     """Rebuild a map that another one is made of; the names of its arrays have the prefix."""
-    own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-    return read_map(facts, own)
+    named = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return read_map(facts, named)
 
 
 def drawn_again(stored: maps.FeatureMap, spec: Mapping[str, Any] | None, digest: str) -> maps.FeatureMap:
@@ -103,7 +101,5 @@ def length_scale_of(feature_map: maps.FeatureMap) -> LengthScale | None:
     """
     kernel = kernel_of(feature_map)
     if kernel is None:
-        raise InvalidParameterError(
-            "this feature map was made of given frequencies; it knows no length scale"
-        )
+        raise InvalidParameterError("this feature map was made of given frequencies, without a length scale")
     return stationary.own_length_scale(kernel)

@@ -23,6 +23,8 @@ from rff_dist.numerics import machine
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
+type Mask = NDArray[np.bool_]
+
 logger = logging.getLogger(__name__)
 
 
@@ -35,7 +37,7 @@ class MedianDistances:
     `seed`: of the sample of up to 1,000 rows.
     """
 
-    def __init__(self, dataset: blocks.Dataset, *, standardizer: maps.Standardizer | None, seed: int) -> None:
+    def __init__(self, dataset: blocks.Dataset, standardizer: maps.Standardizer | None, *, seed: int) -> None:
         self._dataset, self._standardizer, self._seed = dataset, standardizer, seed
         self._medians: dict[tuple[str, tuple[int, ...] | None], float] = {}
 
@@ -54,15 +56,15 @@ class MedianDistances:
             points = self._points if columns is None else self._points[:, list(columns)]
             median = median_distance(points, kernel)
             if median is None:
-                logger.warning(
-                    "all sampled rows are equal, so the median heuristic gives a length scale of 1"
-                )
+                logger.warning("all sampled rows are equal: the median heuristic gives a length scale of 1")
             self._medians[key] = 1.0 if median is None else median
         return self._medians[key]
 
 
 def median_distance(points: FloatArray, kernel: stationary.Stationary) -> float | None:
-    """Return the median distance, in the kernel's metric, between distinct rows; None if all are equal.
+    """Return `numpy.median(scipy.spatial.distance.pdist(numpy.unique(points, axis=0), metric))`.
+
+    That is the median distance between distinct rows, in the kernel's metric; None if all are equal.
 
     Raises DataError if the distance is too small or large for float64.
     """
@@ -219,11 +221,10 @@ class Objective:
         """
         n, n_targets = self.n_observations, self.targets.shape[1]
         Z = self.features(length_scales)
-        eigenvalues, eigenvectors = scipy.linalg.eigh(
-            Z.T @ Z, overwrite_a=True, check_finite=False, driver="evd"
-        )
-        eigenvalues = np.maximum(eigenvalues, 0.0)
-        projected = eigenvectors.T @ (Z.T @ self.targets)
+        gram = Z.T @ Z
+        values, vectors = scipy.linalg.eigh(gram, driver="evd", overwrite_a=True, check_finite=False)
+        eigenvalues = np.maximum(values, 0.0)
+        projected = vectors.T @ (Z.T @ self.targets)
         total = (self.targets**2).sum(axis=0)
         least = len(eigenvalues) * np.finfo(np.float64).eps * total  # a smaller misfit is rounding
 
@@ -238,12 +239,10 @@ class Objective:
         grid = np.linspace(np.log(ALPHA_RANGE[0]), np.log(ALPHA_RANGE[1]), 49)
         best = int(np.argmin([value(x) for x in grid]))
         around = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-        found = scipy.optimize.minimize_scalar(
-            value, bounds=around, method="bounded", options={"xatol": 1e-3}
-        )
-        alpha = float(np.exp(found.x))
+        end = scipy.optimize.minimize_scalar(value, bounds=around, method="bounded", options={"xatol": 1e-3})
+        alpha = float(np.exp(end.x))
         constants = n * n_targets * (np.log(2 * np.pi) + 1)
-        return float(-0.5 * (found.fun + constants)), alpha, misfit(alpha) / n
+        return float(-0.5 * (end.fun + constants)), alpha, misfit(alpha) / n
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +285,8 @@ def likelihood_weights(sample_weight: FloatArray, *, repeated: bool) -> FloatArr
         relative = sample_weight / sample_weight.max()  # so that squares stay in float64's range
         return np.asarray(relative * (relative.sum() / (relative**2).sum()))
     if len(broken := sample_weight[sample_weight != np.rint(sample_weight)]):
-        raise DataError(
-            f"a sample weight is {broken[0]:g}, but these weights say how often a row is there; give whole "
-            "numbers"
-        )
+        problem = f"a sample weight is {broken[0]:g}, but these weights say how many times a row is there"
+        raise DataError(f"{problem}; give whole numbers")
     return sample_weight
 
 
@@ -321,28 +318,23 @@ def maximize_evidence(
     Source: Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al. (2010), Sparse spectrum Gaussian
       process regression, JMLR 11, but with fixed frequencies.
     """
-    found = check_tunable(kernel)
-    n_starts, per_feature = search.n_starts, search.per_feature
-    threads = min(machine.available_cores(), n_starts)
-    n_samples, n_features = X.shape
+    tunable = check_tunable(kernel)
+    n_starts, per_feature, (n_samples, n_features) = search.n_starts, search.per_feature, X.shape
     targets, largest, varying = _scaled_targets(y, weights)
     inputs, units = _scaled_inputs(X, per_feature)
     sampled = inputs[:: -(-n_samples // samples.HEURISTIC_ROWS)]
-    median = median_distance(sampled, found)
+    median = median_distance(sampled, tunable)
     if median is None:
-        raise DataError(
-            f"all of {len(sampled):_} sampled rows of X are equal, so no length scale is better than "
-            "another; give a `length_scale`"
-        )
+        problem = f"all of {len(sampled):_} sampled rows of X are equal, so no length scale beats another"
+        raise DataError(f"{problem}; give a `length_scale`")
     roots = None if weights is None else np.sqrt(weights)
     if roots is not None:
         targets *= roots[:, np.newaxis]
-    unit, design = found.with_length_scale(1.0), base.design_for(found)
+    unit, design = tunable.with_length_scale(1.0), base.design_for(tunable)
 
     def objective(index: int, width: int) -> Objective:
-        frequencies = unit.draw(
-            design, n_features, width // 2, uniforms.derived_seed(seed, 1 + index), first=0
-        )
+        seed_of_start = uniforms.derived_seed(seed, 1 + index)
+        frequencies = unit.draw(design, n_features, width // 2, seed_of_start, first=0)
         return Objective(inputs, targets, roots, frequencies)
 
     starts = _starts(n_starts, n_features if per_feature else 1, n_features, seed) + np.log(median)
@@ -353,11 +345,11 @@ def maximize_evidence(
             told(next(steps), n_starts * MAX_ITERATIONS)
 
     # one BLAS thread each: with more, products and so the result would depend on their number
-    with machine.limit_blas(1), ThreadPoolExecutor(threads) as pool:
+    with machine.limit_blas(1), ThreadPoolExecutor(min(machine.available_cores(), n_starts)) as pool:
         objectives = [objective(i, search.n_components) for i in range(n_starts)]
-        found_by = list(pool.map(lambda i: _search(objectives[i], starts[i], median, count), range(n_starts)))
+        searches = list(pool.map(lambda i: _search(objectives[i], starts[i], median, count), range(n_starts)))
         referee = objective(n_starts, COMPARED_COMPONENTS * search.n_components)
-        ends = [np.broadcast_to(np.exp(one.x[:-1]), n_features) for one in found_by]
+        ends = [np.broadcast_to(np.exp(climbed.x[:-1]), n_features) for climbed in searches]
         evidences = [referee.log_evidence(end) for end in ends]
     best = max(range(n_starts), key=lambda i: evidences[i][0])
     _, alpha, noise = evidences[best]
@@ -368,22 +360,20 @@ def maximize_evidence(
     log_evidences = [float(evidence[0] - offset) for evidence in evidences]
     scales = ends[best] * units
     tuned = TunedKernel(
-        kernel=found.with_length_scale(scales if per_feature else float(scales[0])),
+        kernel=tunable.with_length_scale(scales if per_feature else float(scales[0])),
         alpha=alpha,
         noise_variance=tuple(all_noise.tolist()),
         log_evidence=log_evidences[best],
         start_log_evidences=tuple(log_evidences),
-        converged=bool(found_by[best].success),
-        n_evaluations=sum(one.nfev for one in found_by),
+        converged=bool(searches[best].success),
+        n_evaluations=sum(climbed.nfev for climbed in searches),
         n_samples=n_samples,
     )
-    _report(tuned, found_by[best])
+    _report(tuned, searches[best])
     return tuned
 
 
-def _scaled_targets(
-    y: FloatArray, weights: FloatArray | None
-) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+def _scaled_targets(y: FloatArray, weights: FloatArray | None) -> tuple[FloatArray, FloatArray, Mask]:
     """Return the targets that vary, centred and divided by their largest entry; these; and which vary."""
     centred = y - np.average(y, axis=0, weights=weights)
     varying = np.abs(centred).max(axis=0) > 1e-12 * np.abs(y).max(axis=0)  # means of constants are rounded
@@ -436,8 +426,5 @@ def _report(tuned: TunedKernel, search: scipy.optimize.OptimizeResult) -> None:
     message = "evidence of %d rows after %d evaluations, by start: %s; alpha %.3g"
     logger.debug(message, tuned.n_samples, tuned.n_evaluations, evidences, tuned.alpha)
     if not tuned.converged:
-        logger.warning(
-            "the search for length scales stopped before it converged (%s); more starts or another seed may "
-            "improve them",
-            search.message,
-        )
+        message = "the search for length scales stopped before it converged (%s); try more starts or a seed"
+        logger.warning(message, search.message)

@@ -8,7 +8,6 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -176,10 +175,9 @@ def largest_value(kernel: base.Kernel) -> float | None:
             inner = largest_value(kernel.kernel)
             return None if inner is None else getattr(kernel, "weight", 1.0) * inner
         case base.Sum() | base.Product():
-            bounds = [largest_value(part) for part in kernel.kernels]
-            known = [bound for bound in bounds if bound is not None]
+            known = [bound for part in kernel.kernels if (bound := largest_value(part)) is not None]
             join = math.fsum if isinstance(kernel, base.Sum) else math.prod
-            return join(known) if len(known) == len(bounds) else None
+            return join(known) if len(known) == len(kernel.kernels) else None
         # ends that are single numbers hold for each column, and how many columns there are is not known here
         case explicit.Min() if isinstance(kernel.lower, tuple) and isinstance(kernel.upper, tuple):
             return math.fsum(kernel.upper) - math.fsum(kernel.lower)
@@ -226,9 +224,7 @@ def draw_nystrom(
         if factor is not None:
             feature_map.__dict__["whitener"] = factor  # fills the cached property: no second factorisation
             return feature_map
-        message = (
-            "%d centres have no positive definite Gram matrix with the jitter %.3g; trying ten times that"
-        )
+        message = "%d centres have no positive definite Gram matrix with the jitter %.3g; trying ten times it"
         logger.warning(message, len(centres), feature_map.jitter)
         share *= 10
     raise SolveError(
@@ -274,8 +270,9 @@ def choose_uniform(points: FloatArray, kernel: base.Kernel, n_centres: int, seed
 
 
 def choose_by_kmeans(points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int) -> IndexArray:
-    """Choose each row with a probability proportional to its squared distance to the nearest centre so far.
+    """Like `sklearn.cluster.kmeans_plusplus` without local trials, in the kernel's feature space.
 
+    A row is chosen with a probability proportional to its squared distance to the nearest centre so far.
     Distances are those in the kernel's feature space, k(x, x) − 2·k(x, c) + k(c, c), so length scales matter.
     O(n_points · n_centres) values of the kernel.
 
@@ -321,7 +318,15 @@ def choose_by_pivots(points: FloatArray, kernel: base.Kernel, n_centres: int, se
             residual -= known[:, proposed].T @ known[:, proposed]
             kept = proposed[_accept(residual, left[proposed], uniforms[:, 1])]
             new = columns[len(chosen) : len(chosen) + len(kept)]
-            _add_columns(new, known, kernel, points, kept, pool)
+            step = max(1, 2**22 // max(1, len(kept)))  # 32 MiB of kernel values at a time
+            for first in range(0, len(points), step):
+                part = slice(first, first + step)
+                new[:, part] = kernel.gram(points[kept], points[part])
+                new[:, part] -= known[:, kept].T @ known[:, part]
+            factor = np.ascontiguousarray(new[:, kept])
+            stopped = cholesky.cholesky_in_place(factor, pool)
+            assert stopped is None, "`_accept` found all pivots positive by the same elimination"
+            cholesky.solve_transposed(factor, new)
             left -= np.square(new).sum(axis=0)
             chosen += kept.tolist()
             # probabilities: rounding must not make them negative, or let a row be chosen twice
@@ -343,25 +348,6 @@ def _accept(residual: FloatArray, proposed: FloatArray, uniforms: FloatArray) ->
         pivot = residual[i] / np.sqrt(residual[i, i])
         residual -= np.outer(pivot, pivot)
     return np.array(kept, np.intp)
-
-
-def _add_columns(
-    new: FloatArray,
-    known: FloatArray,
-    kernel: base.Kernel,
-    points: FloatArray,
-    kept: IndexArray,
-    pool: Executor,
-) -> None:
-    step = max(1, 2**22 // max(1, len(kept)))  # 32 MiB of kernel values at a time
-    for first in range(0, len(points), step):
-        part = slice(first, first + step)
-        new[:, part] = kernel.gram(points[kept], points[part])
-        new[:, part] -= known[:, kept].T @ known[:, part]
-    factor = np.ascontiguousarray(new[:, kept])
-    stopped = cholesky.cholesky_in_place(factor, pool)
-    assert stopped is None, "`_accept` found all pivots positive by the same elimination"
-    cholesky.solve_transposed(factor, new)
 
 
 RULES: dict[str, Callable[[FloatArray, base.Kernel, int, int], IndexArray]] = {

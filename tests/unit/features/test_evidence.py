@@ -180,7 +180,7 @@ class TestMaximum:
         # the searches see float32 cosines of inputs about another mean, and stop within 1e-6 of the evidence
         assert weighted.log_evidence == pytest.approx(repeated.log_evidence, rel=1e-4)
         assert weighted.length_scale == pytest.approx(repeated.length_scale, rel=0.01)
-        with pytest.raises(DataError, match=r"a sample weight is \d.5, .* how often a row is there"):
+        with pytest.raises(DataError, match=r"a sample weight is \d.5, .* how many times a row is there"):
             maximize(Gaussian(), X, y, times + 0.5, frequency_weights=True)
 
     def test_constant_targets_have_no_say(self):
