@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from rff_dist.errors import DataError, PlanError
 from rff_dist.typing import FloatArray
 
+type Taken = tuple[NDArray[Any], FloatArray | None, FloatArray | None]  # X, y and weights of single rows
+
 ROUNDING = 1e-14  # rounding alone may give a constant a variance of this share of its mean square
 
 
@@ -53,10 +55,8 @@ def whole_chunks(chunk_rows: int, rows_per_block: int) -> int:
     Raises PlanError if either is below 1.
     """
     if chunk_rows < 1 or rows_per_block < 1:
-        raise PlanError(
-            f"cannot cut rows into blocks: `chunk_rows`={chunk_rows} and "
-            f"`rows_per_block`={rows_per_block} must both be at least 1"
-        )
+        sizes = f"`chunk_rows`={chunk_rows} and `rows_per_block`={rows_per_block}"
+        raise PlanError(f"cannot cut rows into blocks: {sizes} must both be at least 1")
     return max(1, round(rows_per_block / chunk_rows)) * chunk_rows
 
 
@@ -153,7 +153,7 @@ class Dataset(ABC):
         """Return all of y as it is held, in its stored dtype; None without y."""
 
     @abstractmethod
-    def take(self, indices: NDArray[np.intp], /) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
+    def take(self, indices: NDArray[np.intp], /) -> Taken:
         """Return X, y and weights of single rows, in the order of `indices`."""
 
     @abstractmethod
@@ -346,10 +346,8 @@ def check_targets(rows: Rows) -> None:
             raise _not_finite(rows, name, values)
     if rows.sample_weight is not None and (rows.sample_weight < 0).any():
         row = int(np.argmax(rows.sample_weight < 0))
-        raise DataError(
-            f"sample_weight is {rows.sample_weight[row]} in row {rows.block.start + row:_}; "
-            "weights must not be negative"
-        )
+        where = f"sample_weight is {rows.sample_weight[row]} in row {rows.block.start + row:_}"
+        raise DataError(f"{where}; weights must not be negative")
 
 
 def _not_finite(rows: Rows, name: str, values: NDArray[Any]) -> DataError:

@@ -103,11 +103,8 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
         good &= np.abs(values) <= 2.0**53  # float64 cannot tell all larger whole numbers apart
         if not good.all():
             at = int(np.argmin(good))
-            what = (
-                "is missing (NaN)"
-                if np.isnan(values[at])
-                else f"is {values[at]!s}, no whole number up to 2^53,"
-            )
+            broken = f"is {values[at]!s}, no whole number up to 2^53,"
+            what = "is missing (NaN)" if np.isnan(values[at]) else broken
             raise DataError(
                 f"{name} {what} in row {rows[at]:_}; expected labels: integers, booleans or text. "
                 "Fill or drop such rows, or round the values"
@@ -126,13 +123,10 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
 
 def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     """Return Python objects as an array of the one type that all of them have."""
-    families: tuple[tuple[Any, Any], ...] = (
-        (str, TEXT),
-        (bool | np.bool_, np.dtype(bool)),
-        (int | np.integer, None),
-    )
+    families: dict[Any, Any] = {str: TEXT, bool | np.bool_: np.dtype(bool), int | np.integer: None}
     first = values[0] if len(values) else ""
-    expected, dtype = next((f for f in families if isinstance(first, f[0])), (None, None))
+    expected = next((family for family in families if isinstance(first, family)), None)
+    dtype = families.get(expected)
     for row, value in zip(rows.tolist(), values.tolist(), strict=True):
         # Python's bool is an int
         mixed = isinstance(value, bool) and not isinstance(first, bool | np.bool_)
@@ -157,9 +151,7 @@ def _as_text(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     try:
         return values.astype(TEXT)
     except UnicodeEncodeError:
-        at = next(
-            i for i, value in enumerate(values.tolist()) if any("\ud800" <= c <= "\udfff" for c in value)
-        )
+        at = next(i for i, text in enumerate(values.tolist()) if any("\ud800" <= c <= "\udfff" for c in text))
         raise _half_a_character(values[at], name, rows[at]) from None
 
 

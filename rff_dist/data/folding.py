@@ -108,7 +108,7 @@ class GroupTable:
 
 @dataclass(frozen=True)
 class GroupFolds(Folds):
-    """Folds of groups: rows of one group (patient, site, day) are held out together.
+    """Like `sklearn.model_selection.GroupKFold`: rows of one group (patient, site) are held out together.
 
     Passes over a dataset first count the rows of its groups. Up to 65,536 groups are then shared out by size,
     so that folds are as even as groups allow. With more groups, or for a group that was not counted, a hash
@@ -188,14 +188,15 @@ def _keys(groups: NDArray[Any]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class TimeFolds(Folds):
-    """Contiguous folds of rows in the order of time; each is validated on after training on those before it.
+    """`sklearn.model_selection.TimeSeriesSplit(n_folds - 1)`: each fold is validated on by those before it.
 
-    The first fold is only trained on, so `n_folds` folds give `n_folds` - 1 splits.
+    Sizes of folds differ by at most one row, where scikit-learn's first one takes all that is left over. The
+    first fold is only trained on, so `n_folds` folds give `n_folds` - 1 splits.
 
     Attributes
     ----------
     n_folds : int
-        At least 2; folds are of equal size.
+        At least 2.
     """
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
@@ -208,7 +209,7 @@ class TimeFolds(Folds):
 
 @dataclass(frozen=True)
 class PredefinedFolds(Folds):
-    """Folds given by you: each row's group is the number of its fold.
+    """`sklearn.model_selection.PredefinedSplit`: each row's group is the number of its fold.
 
     Attributes
     ----------
@@ -222,10 +223,9 @@ class PredefinedFolds(Folds):
         folds = np.asarray(groups)
         wrong = ~np.isin(folds, np.arange(self.n_folds))
         if wrong.any():
-            row = int(np.argmax(wrong))
+            row, last = int(np.argmax(wrong)), self.n_folds - 1
             raise DataError(
-                f"the fold of row {start + row:_} is {folds[row]!r}; expected a number from 0 to "
-                f"{self.n_folds - 1}"
+                f"the fold of row {start + row:_} is {folds[row]!r}; expected one from 0 to {last}"
             )
         return folds.astype(np.int64)
 
@@ -323,24 +323,22 @@ def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
 
 def folds_to_dict(folds: Folds) -> dict[str, Any]:
     """Return folds as JSON-able facts, without a table of groups, for `folds_from_dict`."""
-    facts = {
-        "kind": type(folds).__name__,
-        **{f.name: getattr(folds, f.name) for f in fields(folds) if f.repr},
-    }
+    facts = {"kind": type(folds).__name__}
+    facts |= {field.name: getattr(folds, field.name) for field in fields(folds) if field.repr}
     return {**facts, "base": folds_to_dict(folds.base)} if isinstance(folds, HeldInFolds) else facts
 
 
-def folds_words(found: Mapping[str, Any]) -> str:
+def folds_words(facts: Mapping[str, Any]) -> str:
     """Return the facts of `folds_to_dict` in words for people."""
-    if found["kind"] == "HeldInFolds":
-        return f"{folds_words(found['base'])}, without the rows that length scales were tuned on"
+    if facts["kind"] == "HeldInFolds":
+        return f"{folds_words(facts['base'])}, without the rows that length scales were tuned on"
     how = {
         "HashFolds": "by a hash of the row",
         "GroupFolds": "by group",
         "TimeFolds": "in the order of time",
         "PredefinedFolds": "as given",
     }
-    return f"{found['n_folds']} folds {how[found['kind']]}"
+    return f"{facts['n_folds']} folds {how[facts['kind']]}"
 
 
 def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
@@ -370,9 +368,8 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     The stream starts at a number mixed from the seed. Streams that started at the seeds themselves would be
     shifted copies of each other.
     """
-    return _finished(
-        keys * np.uint64(_GOLDEN) + _finished(np.array([(2 * seed + 1) * _GOLDEN % 2**64], np.uint64))
-    )
+    start = _finished(np.array([(2 * seed + 1) * _GOLDEN % 2**64], np.uint64))
+    return _finished(keys * np.uint64(_GOLDEN) + start)
 
 
 def _finished(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:

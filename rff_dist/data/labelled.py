@@ -148,7 +148,7 @@ class GroupedDataset(ExtendedDataset):
     def without_targets(self) -> GroupedDataset:
         return GroupedDataset(self.source.without_targets(), self.groups)
 
-    def take(self, indices: NDArray[np.intp], /) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
+    def take(self, indices: NDArray[np.intp], /) -> blocks.Taken:
         return self.source.take(indices)
 
     def fingerprint(self) -> str:
@@ -170,8 +170,8 @@ class _WithLabels:
         labelled = replace(rows, y=class_targets(codes, len(self.classes)), own_weight=None)
         if self.class_weight is None:
             return labelled
-        own = np.ones(len(codes)) if weight is None else weight
-        return replace(labelled, sample_weight=self.weighted(codes, weight), own_weight=own)
+        before = np.ones(len(codes)) if weight is None else weight
+        return replace(labelled, sample_weight=self.weighted(codes, weight), own_weight=before)
 
     def read_codes(self, block: blocks.Block) -> IntArray:
         """Return the labels of one block as positions in `classes`, shape (n_samples,)."""
@@ -246,9 +246,8 @@ class LabelledDataset(ExtendedDataset):
     def take(self, indices: NDArray[np.intp], /) -> memory.Sample:
         X, _, weight = self.source.take(indices)
         codes = encode(self.labels.take(indices), self.classes, np.asarray(indices))
-        return memory.Sample(
-            X, class_targets(codes, len(self.classes)), self.addition.weighted(codes, weight)
-        )
+        weight = self.addition.weighted(codes, weight)
+        return memory.Sample(X, class_targets(codes, len(self.classes)), weight)
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256("|".join([self.source.fingerprint(), self.labels.fingerprint()]).encode())
@@ -259,28 +258,28 @@ class LabelledDataset(ExtendedDataset):
 
 
 def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> IntArray:
-    """Return labels as positions in `classes`.
+    """Return labels as positions in `classes`: `sklearn.preprocessing.LabelEncoder.transform`.
 
     `labels`: array of shape (n,). As `Column.read` returns them.
     `classes`: array of shape (n_classes,). Sorted, each once; text may be Python objects or NumPy's.
     `rows`: int array of shape (n,). The labels' rows, for errors.
     Raises DataError, with the first row whose label is not among the classes.
     """
-    known, given = columns.check_values(np.asarray(classes), "classes", np.arange(len(classes))), labels
+    known, sought = columns.check_values(np.asarray(classes), "classes", np.arange(len(classes))), labels
     if columns.is_text(known.dtype) != columns.is_text(labels.dtype):
         kinds = ["text" if columns.is_text(dtype) else "numbers" for dtype in (labels.dtype, known.dtype)]
         raise DataError(
             f"y holds {kinds[0]} ({labels.dtype}), but the classes are {kinds[1]}: {_listed(classes)}; "
             "give labels of the same kind"
         )
-    if known.dtype.kind != given.dtype.kind and columns.is_text(known.dtype):
+    if known.dtype.kind != sought.dtype.kind and columns.is_text(known.dtype):
         # NumPy does not search text of fixed width among text of variable width
-        known, given = known.astype(columns.TEXT), given.astype(columns.TEXT)
+        known, sought = known.astype(columns.TEXT), sought.astype(columns.TEXT)
     # labels beyond the last class point to it, and are found to differ
-    codes = np.minimum(np.searchsorted(known, given), len(known) - 1)
-    found = known[codes] == given
-    if not found.all():
-        at = int(np.argmin(found))
+    codes = np.minimum(np.searchsorted(known, sought), len(known) - 1)
+    equal = known[codes] == sought
+    if not equal.all():
+        at = int(np.argmin(equal))
         raise DataError(
             f"y is {labels[at : at + 1].tolist()[0]!r} in row {rows[at]:_}, which is not among the "
             f"{len(classes)} classes: {_listed(classes)}"
@@ -289,7 +288,7 @@ def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> I
 
 
 def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
-    """Return targets of -1 and +1: one column for two classes, else one per class."""
+    """`sklearn.preprocessing.LabelBinarizer(neg_label=-1)` on codes: for two classes a single column."""
     if n_classes == 2:
         return np.where(codes == 1, 1.0, -1.0)[:, np.newaxis]
     targets = np.full((len(codes), n_classes), -1.0)
@@ -317,23 +316,21 @@ class LabelCounts:
 
     def __add__(self, other: LabelCounts) -> LabelCounts:
         labels = np.unique(np.concatenate([self.labels, other.labels]))
-        n_samples, weight = np.zeros(len(labels), np.int64), exact_sums.ExactSum.zeros((len(labels),))
-        for part in (self, other):
-            places = np.searchsorted(labels, part.labels)
-            n_samples[places] += part.n_samples
-            digits = np.zeros((len(part.weight.digits), len(labels)), np.int64)
-            digits[:, places] = part.weight.digits
-            weight = weight + exact_sums.ExactSum(part.weight.lowest, digits)
-        return LabelCounts(labels, n_samples, weight, self.whole and other.whole)
+        left, right = (part._placed(labels, np.searchsorted(labels, part.labels)) for part in (self, other))
+        weight, whole = left.weight + right.weight, self.whole and other.whole
+        return LabelCounts(labels, left.n_samples + right.n_samples, weight, whole)
 
     def among(self, classes: NDArray[Any]) -> LabelCounts:
         """Return the counts of given classes, sorted, of which some may have no rows yet."""
-        codes = encode(self.labels, classes, np.arange(len(self.labels)))
-        n_samples = np.zeros(len(classes), np.int64)
-        n_samples[codes] = self.n_samples
-        digits = np.zeros((len(self.weight.digits), len(classes)), np.int64)
-        digits[:, codes] = self.weight.digits
-        return LabelCounts(classes, n_samples, exact_sums.ExactSum(self.weight.lowest, digits), self.whole)
+        return self._placed(classes, encode(self.labels, classes, np.arange(len(self.labels))))
+
+    def _placed(self, labels: NDArray[Any], places: NDArray[np.intp] | IntArray) -> LabelCounts:
+        """Return these counts at their places among more labels, whose counts are 0."""
+        n_samples = np.zeros(len(labels), np.int64)
+        n_samples[places] = self.n_samples
+        digits = np.zeros((len(self.weight.digits), len(labels)), np.int64)
+        digits[:, places] = self.weight.digits
+        return LabelCounts(labels, n_samples, exact_sums.ExactSum(self.weight.lowest, digits), self.whole)
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -349,21 +346,17 @@ def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_ro
     `first_row`: of the block, for errors.
     Raises DataError if a weight is negative, NaN or infinite.
     """
-    found, codes = np.unique(labels, return_inverse=True)
-    n_samples = np.bincount(codes, minlength=len(found)).astype(np.int64)
+    distinct, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    n_samples = counts.astype(np.int64)
     if sample_weight is None:
-        return LabelCounts(found, n_samples, exact_sums.ExactSum.of(n_samples.astype(np.float64)))
+        return LabelCounts(distinct, n_samples, exact_sums.ExactSum.of(n_samples.astype(np.float64)))
     usable = np.isfinite(sample_weight) & (sample_weight >= 0)
     if not usable.all():
         at = int(np.argmin(usable))
-        raise DataError(
-            f"sample_weight is {sample_weight[at]} in row {first_row + at:_}; weights must be finite and not "
-            "negative"
-        )
-    whole = bool((sample_weight == np.rint(sample_weight)).all())
-    return LabelCounts(
-        found, n_samples, exact_sums.ExactSum.by_group(sample_weight, codes, len(found)), whole
-    )
+        where = f"sample_weight is {sample_weight[at]} in row {first_row + at:_}"
+        raise DataError(f"{where}; weights must be finite and not negative")
+    weight = exact_sums.ExactSum.by_group(sample_weight, codes, len(distinct))
+    return LabelCounts(distinct, n_samples, weight, bool((sample_weight == np.rint(sample_weight)).all()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -382,7 +375,7 @@ class LabelReader(blocks.BlockFunction[None, LabelCounts]):
 
 
 def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelCounts) -> FloatArray | None:
-    """Return the weight of each class, or None where all are 1.
+    """Like `sklearn.utils.class_weight.compute_class_weight`, return each class's weight; None: all are 1.
 
     `class_weight`: "balanced", mapping of label to float, or None. "balanced" makes all classes weigh the
       same and keeps the total: total weight / (n_classes · the class's weight), as in scikit-learn. Classes
@@ -407,12 +400,9 @@ def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelC
             f"`class_weight` is {class_weight!r}; expected 'balanced', a mapping of label to weight, or None"
         )
     classes = counts.classes.tolist()
-    unknown = [label for label in class_weight if label not in classes]
-    if unknown:
-        raise InvalidParameterError(
-            f"`class_weight` has the label {unknown[0]!r}, which no row has; the labels are "
-            f"{_listed(counts.classes)}"
-        )
+    if unknown := [label for label in class_weight if label not in classes]:
+        problem = f"`class_weight` has the label {unknown[0]!r}, which no row has"
+        raise InvalidParameterError(f"{problem}; the labels are {_listed(counts.classes)}")
     weights = np.array([class_weight.get(label, 1.0) for label in classes], np.float64)
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise InvalidParameterError(

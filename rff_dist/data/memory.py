@@ -80,11 +80,8 @@ class RowsInMemory(ArraysDataset):
 
     def _select(self, rows: slice | np.ndarray) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
         X, y, weight = self.X[rows], self.y, self.sample_weight
-        return (
-            X if isinstance(X, np.ndarray) else X.toarray(),
-            None if y is None else as_targets(y[rows]),
-            None if weight is None else weight[rows],
-        )
+        dense = X if isinstance(X, np.ndarray) else X.toarray()
+        return dense, None if y is None else as_targets(y[rows]), None if weight is None else weight[rows]
 
 
 class Sample(NamedTuple):
@@ -133,9 +130,7 @@ class ArrayDataset(RowsInMemory):
         if y is not None:
             require_numbers("y", y)
             if y.ndim not in (1, 2) or len(y) != len(X):
-                raise DataError(
-                    f"y has shape {y.shape} and X {X.shape}; expected a row of y for each row of X"
-                )
+                raise DataError(f"y has shape {y.shape}, X {X.shape}; expected a row of y for each row of X")
             y = y.astype(np.float64, copy=False)
         weight = None if self.sample_weight is None else np.asarray(self.sample_weight)
         if weight is not None:
@@ -213,14 +208,11 @@ def check_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.nda
     """Return row numbers as int64, or refuse those outside the dataset."""
     rows = np.asarray(indices)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise InvalidParameterError(
-            f"`indices` has shape {rows.shape} and dtype {rows.dtype}; expected 1-D integers"
-        )
+        raise InvalidParameterError(f"`indices` is {rows.dtype} of shape {rows.shape}; expected 1-D integers")
     rows = rows.astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
-        raise InvalidParameterError(
-            f"`indices` from {rows.min()} to {rows.max()}; expected 0 to {n_samples - 1}"
-        )
+        last = n_samples - 1
+        raise InvalidParameterError(f"`indices` from {rows.min()} to {rows.max()}; expected 0 to {last}")
     return rows
 
 
@@ -249,8 +241,8 @@ def prefix_digest(dataset: blocks.Dataset, n_samples: int) -> str:
             f"a digest of the first {n_samples:_} rows was asked for; the dataset has {dataset.n_samples:_}. "
             "Were rows removed?"
         )
-    told = (n_samples, dataset.n_features, dataset.n_targets, dataset.dtype.newbyteorder("=").str)
-    digest = hashlib.sha256(repr(told).encode())
+    facts = (n_samples, dataset.n_features, dataset.n_targets, dataset.dtype.newbyteorder("=").str)
+    digest = hashlib.sha256(repr(facts).encode())
     for start, stop in _segments(n_samples, dataset.n_features * dataset.dtype.itemsize):
         rows = dataset.read(blocks.Block(0, start, stop))
         for name in ("X", "y", "sample_weight", "groups"):

@@ -21,9 +21,7 @@ def sample_inputs(dataset: blocks.Dataset, seed: int, *, n_rows: int = HEURISTIC
     return sample_rows(dataset, seed, n_rows=n_rows)[0]
 
 
-def sample_rows(
-    dataset: blocks.Dataset, seed: int, *, n_rows: int
-) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
+def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Taken:
     """Return X, y and weights of up to `n_rows` rows that have weight.
 
     They are drawn without replacement and keep the data's order. In a dataset of up to `n_rows` rows, rows
@@ -41,10 +39,8 @@ def sample_rows(
             break
         n_drawn = min(dataset.n_samples, 4 * n_drawn)
     if not len(counts):
-        raise DataError(
-            f"none of {n_drawn:_} sampled rows has a weight above 0; give rows with weight, or "
-            "numbers and names in place of 'auto'"
-        )
+        problem = f"none of {n_drawn:_} sampled rows has a weight above 0"
+        raise DataError(f"{problem}; give rows with weight, or numbers and names in place of 'auto'")
     if len(counts) > n_rows:
         counts = np.sort(rng.choice(counts, n_rows, replace=False))
     sample = sample[counts]
@@ -58,9 +54,7 @@ def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None)
         finite = np.ones(1) if values is None else np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
             row = indices[np.argmin(finite)]
-            raise DataError(
-                f"Input {name} contains NaN or infinity: row {row:_}; fill or drop such rows first"
-            )
+            raise DataError(f"Input {name} contains NaN or infinity: row {row:_}; fill or drop such rows")
 
 
 def sample_indices(dataset: blocks.Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:

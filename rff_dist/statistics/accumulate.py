@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.data import blocks, folding
 from rff_dist.errors import DataError, PlanError, StatisticsError
@@ -20,7 +19,7 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
 from rff_dist.products import choice, protocol
 from rff_dist.statistics import fold_statistics, ridge_statistics, specs
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray, IndexArray, IntArray
 
 type _FilledTile = tuple[int, slice, protocol.Tile]  # the tile's piece, rows and features
 type _Stripe = tuple[int, int]  # first component, end
@@ -77,28 +76,24 @@ def accumulate_fold_rows(
     """
     folds = state.folds
     present, pieces = _cut_by_folds(rows, folds, state.n_samples)
-    found = []
+    sums = []
     for i, member in enumerate(state.members):
-        parts: list[ridge_statistics.RidgeStatistics | None] = (
-            [None] * folds.n_folds if totals is None else [*totals[i].parts]
-        )
+        parts: list[fold_statistics.Part] = [None] * folds.n_folds if totals is None else [*totals[i].parts]
         added = _accumulate(rows, member, pieces, [parts[fold] for fold in present])
         for fold, part in zip(present, added, strict=True):
             parts[fold] = part
-        found.append(fold_statistics.FoldStatistics(folds, tuple(parts)))
-    return tuple(found)
+        sums.append(fold_statistics.FoldStatistics(folds, tuple(parts)))
+    return tuple(sums)
 
 
-def _cut_by_folds(
-    rows: blocks.Rows, folds: folding.Folds, n_samples: int
-) -> tuple[NDArray[np.intp], _Pieces]:
+def _cut_by_folds(rows: blocks.Rows, folds: folding.Folds, n_samples: int) -> tuple[IndexArray, _Pieces]:
     """Return the folds that occur in a block, and the block's rows sorted by fold."""
     block = rows.block
     fold_of_row = folds.assign(block.start, block.stop, n_samples=n_samples, groups=rows.groups)
     order = np.argsort(fold_of_row, kind="stable")
     ends = np.cumsum(np.bincount(fold_of_row, minlength=folds.n_folds))
     present = np.flatnonzero(np.diff(ends, prepend=0))
-    return present, _Pieces(order, tuple(int(end) for end in ends[present]))
+    return present, _Pieces(order, tuple(ends[present].tolist()))
 
 
 def add_each[T](left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
@@ -136,10 +131,7 @@ class _Pieces:
 
 
 def _accumulate(
-    rows: blocks.Rows,
-    state: Accumulation,
-    pieces: _Pieces,
-    totals: Sequence[ridge_statistics.RidgeStatistics | None],
+    rows: blocks.Rows, state: Accumulation, pieces: _Pieces, totals: Sequence[fold_statistics.Part]
 ) -> list[ridge_statistics.RidgeStatistics]:
     """Return the statistics of each piece of a block.
 
@@ -163,28 +155,28 @@ def _accumulate(
     weighted = right if weights is None else right * weights[:, np.newaxis]
     layout, n_components = spec.layout, spec.n_components
     starts = (0, *ends[:-1])
+    sizes = np.subtract(ends, starts).tolist()
     begun = [
         ridge_statistics.with_room(
-            ridge_statistics.RidgeStatistics.empty(spec) if total is None else total, end - start
+            ridge_statistics.RidgeStatistics.empty(spec) if total is None else total, size
         )
-        for total, start, end in zip(totals, starts, ends, strict=True)
+        for total, size in zip(totals, sizes, strict=True)
     ]
     sums = [total.low for total in begun]
     cross, targets = [total.cross for total in begun], [total.targets for total in begun]
 
     n_threads = machine.threads_in_use.get()
     units = 2.0 ** -exact_sums.expand(spec.exponents) if spec.exponents else None
-    height = min(specs.tile_rows(n_components), max(1, *(np.subtract(ends, starts))))
+    height = min(specs.tile_rows(n_components), max(1, *sizes))
     pieces_of_tiles = [
         (piece, slice(i, min(i + height, end)))
         for piece, (start, end) in enumerate(zip(starts, ends, strict=True))
         for i in range(start, end, height)
     ]
-    products: protocol.Products
+    products: protocol.Products = protocol.Float64Products(specs.OUTPUT_TILE)
+    panel_rows = height
     if spec.fixed_point:
         products, panel_rows = choice.products_for(len(inputs), n_components), PANEL_ROWS
-    else:
-        products, panel_rows = protocol.Float64Products(specs.OUTPUT_TILE), height
     with_gram, with_moments = state.sums != "moments", state.sums != "gram"
     regions = layout.regions(products.region)
     # Few regions would leave threads idle at the end of each tile, so several tiles are worked on together:
@@ -194,8 +186,8 @@ def _accumulate(
     locks = {offset: Lock() for _, _, offset in layout.tiles()}  # tiles share output tiles
     # Each thread reuses one buffer for its products: Dask's workers return freed memory to the system at
     # once, and fresh pages for each product cost 5 % there.
-    sizes = [(left.stop - left.start) * (right.stop - right.start) for left, right, _ in regions]
-    scratch = [np.empty(max(sizes, default=0)) for _ in range(n_threads)]
+    areas = [(left.stop - left.start) * (right.stop - right.start) for left, right, _ in regions]
+    scratch = [np.empty(max(areas, default=0)) for _ in range(n_threads)]
 
     def fill(job: tuple[_FilledTile, _Stripe]) -> FloatArray:
         (_, rows_of_tile, tile), (start, stop) = job
@@ -271,9 +263,8 @@ def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
     if rows.y is None and spec.n_targets:
         raise DataError("the data have no y: training needs targets")
     if block.n_samples > spec.limb_rows:
-        raise PlanError(
-            f"a block of {block.n_samples:_} rows is too large; cut blocks of at most {spec.limb_rows:_}"
-        )
+        problem = f"a block of {block.n_samples:_} rows is too large"
+        raise PlanError(f"{problem}; cut blocks of at most {spec.limb_rows:_}")
     if spec.n_components != n_components:
         raise StatisticsError(
             f"the statistics are laid out for {spec.n_components} components, the feature map has "
@@ -322,12 +313,12 @@ def checked_weights(rows: blocks.Rows, spec: specs.StatisticsSpec) -> FloatArray
             f"{2.0**spec.weight_exponent:g}, the largest that these exact sums were laid out for; scale the "
             "weights down or fit again"
         )
-    repeats = _own_weight(rows)
-    if repeats is not None and spec.frequency_weights and (repeats != np.rint(repeats)).any():
-        row = int(np.argmax(repeats != np.rint(repeats)))
+    repeats = _own_weight(rows) if spec.frequency_weights else None
+    if repeats is not None and (broken := repeats != np.rint(repeats)).any():
+        row = int(np.argmax(broken))
         raise DataError(
             f"sample_weight is {repeats[row]:g} in row {rows.block.start + row:_}, but these weights say how "
-            'often a row is there; give whole numbers, or sample_weight_kind="precision"'
+            'many times a row is there; give whole numbers, or sample_weight_kind="precision"'
         )
     if weights is None and spec.weight_exponent < 0:
         raise DataError(
@@ -343,10 +334,8 @@ def _own_weight(rows: blocks.Rows) -> FloatArray | None:
 
 def _observations(rows: blocks.Rows, spec: specs.StatisticsSpec) -> IntArray:
     """Return how many observations each row counts as: 0, 1, or its number of repetitions."""
-    counts = np.ones(rows.block.n_samples, np.int64)
-    repeats = _own_weight(rows)
-    if spec.frequency_weights and repeats is not None:
-        counts = repeats.astype(np.int64)
+    repeats = _own_weight(rows) if spec.frequency_weights else None
+    counts = np.ones(rows.block.n_samples, np.int64) if repeats is None else repeats.astype(np.int64)
     return counts if rows.sample_weight is None else np.where(rows.sample_weight > 0, counts, 0)
 
 
@@ -360,12 +349,12 @@ def measure_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatAr
     largest = np.zeros(feature_map.n_components)
     height = min(specs.tile_rows(feature_map.n_components), max(1, len(inputs)))
 
-    def measure(stripe_range: tuple[int, int]) -> None:
-        start, stop = stripe_range
-        stripe = np.empty((stop - start, height))
+    def measure(stripe: _Stripe) -> None:
+        start, stop = stripe
+        memory = np.empty((stop - start, height))
         for first in range(0, len(inputs), height):
             tile = inputs[first : first + height]
-            features = stripe[:, : len(tile)]
+            features = memory[:, : len(tile)]
             feature_map.fill(tile, features, start, stop)
             np.maximum(largest[start:stop], np.abs(features).max(axis=1), out=largest[start:stop])
 

@@ -19,6 +19,8 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import ridge_statistics
 
+type Part = ridge_statistics.RidgeStatistics | None  # None for a fold without rows
+
 
 @dataclass(frozen=True, slots=True)
 class FoldStatistics:
@@ -30,7 +32,7 @@ class FoldStatistics:
     """
 
     folds: folding.Folds
-    parts: tuple[ridge_statistics.RidgeStatistics | None, ...]
+    parts: tuple[Part, ...]
 
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, FoldStatistics):
@@ -81,9 +83,7 @@ class FoldStatistics:
     def sum(self, indices: Sequence[int]) -> ridge_statistics.RidgeStatistics:
         """Return the statistics of the rows of several folds; raises StatisticsError if they have none."""
         parts = [part for index in indices if (part := self.parts[index]) is not None]
-        if not parts:
-            return self.fold(indices[0])
-        return reduce(operator.add, parts)
+        return reduce(operator.add, parts) if parts else self.fold(indices[0])
 
     def targets(self) -> exact_sums.ExactSum:
         """Return [Y - offset, 1]'W[Y - offset, 1] of all rows; see `RidgeStatistics`."""
@@ -116,9 +116,7 @@ class FoldStatistics:
         return replace(self, parts=tuple(None if part is None else change(part) for part in self.parts))
 
 
-def _plus(
-    left: ridge_statistics.RidgeStatistics | None, right: ridge_statistics.RidgeStatistics | None
-) -> ridge_statistics.RidgeStatistics | None:
+def _plus(left: Part, right: Part) -> Part:
     if left is None or right is None:
         return right if left is None else left
     return left + right

@@ -21,6 +21,8 @@ from rff_dist.numerics import exact_sums, machine
 from rff_dist.statistics import accumulate, inspection, specs
 from rff_dist.typing import Float32Array, FloatArray, IntArray
 
+type _Pair = tuple[FloatArray, FloatArray]
+
 # Size of a tile's features, which are read twice. With few columns it matters that they stay in the cache;
 # with many, taller tiles are faster.
 TILE_BYTES, FEW_COLUMNS, TILE_BYTES_OF_MANY = 2**24, 16, 2**26
@@ -39,7 +41,7 @@ class TrainingSplit:
     folds: folding.Folds
     n_samples: int
 
-    def weights(self, rows: blocks.Rows, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def weights(self, rows: blocks.Rows, weights: FloatArray) -> _Pair:
         """Return the training weights and the validation weights of a block's rows; 0 excludes a row."""
         block, (trained, held_out) = rows.block, self.folds.splits[-1]
         fold = self.folds.assign(block.start, block.stop, n_samples=self.n_samples, groups=rows.groups)
@@ -171,9 +173,8 @@ def multiply_rows(rows: blocks.Rows, state: GramFactor, total: GramProduct | Non
     errors = exact_sums.ExactSum.zeros((1,))
     if validation is not None:
         assert rows.y is not None
-        weights, held_out = validation.split.weights(
-            rows, np.ones(len(inputs)) if weights is None else weights
-        )
+        weights = np.ones(len(inputs)) if weights is None else weights
+        weights, held_out = validation.split.weights(rows, weights)
         columns = np.hstack([columns, validation.coefficients])
         errors = exact_sums.ExactSum.zeros((len(validation.targets) + 1,))
         residuals = rows.y[:, validation.targets] - validation.intercept
@@ -318,7 +319,7 @@ class GramOperator:
 
     def multiply_and_validate(
         self, columns: FloatArray, coefficients: FloatArray, targets: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
+    ) -> _Pair:
         """Return Z'WZ times columns, and the errors of some solutions on the rows held out by the split.
 
         `coefficients`: float64 array of shape (n_components, n_solutions).
@@ -332,14 +333,11 @@ class GramOperator:
         intercept = self.target_means[targets] - self.raw_means @ raw
         product, errors = self._run(columns, Validation(self.split, raw, intercept, targets), "iterate")
         if not errors[-1] > 0.0:
-            raise StatisticsError(
-                f"no row with a weight is held out by {self.split.folds}; give other folds, or one alpha"
-            )
+            problem = f"no row with a weight is held out by {self.split.folds}"
+            raise StatisticsError(f"{problem}; give other folds, or one alpha")
         return product, errors[:-1] / errors[-1]
 
-    def _run(
-        self, columns: FloatArray, validation: Validation | None, label: str
-    ) -> tuple[FloatArray, FloatArray]:
+    def _run(self, columns: FloatArray, validation: Validation | None, label: str) -> _Pair:
         raw = self.feature_map.raw_coefficients(columns)
         norms = np.frexp(np.linalg.norm(raw, axis=0))[1]
         raw = np.ldexp(raw, -norms)  # powers of two: scaling norms to at most 1 does not round
@@ -350,12 +348,11 @@ class GramOperator:
         exponent = int(np.frexp(float(self.sums.trace.value()))[1]) + 1 - specs.LIMB_BITS
         factor = GramFactor(self.feature_map, raw, self.raw_means @ raw, exponent, validation)
         task = blocks.BlockTask(self.dataset, multiply_rows, adds=True)
-        found: GramProduct = self.engine.map_reduce(
-            task, inspection.blocks_of(self.dataset), factor, label=label
-        )
-        inspection.check_counted(found.n_samples, self.dataset.n_samples)
-        product = np.ldexp(found.sums.astype(np.float64), exponent + norms)
-        return sums_of_z(product, self.feature_map), found.errors.value()
+        parts = inspection.blocks_of(self.dataset)
+        product: GramProduct = self.engine.map_reduce(task, parts, factor, label=label)
+        inspection.check_counted(product.n_samples, self.dataset.n_samples)
+        sums = np.ldexp(product.sums.astype(np.float64), exponent + norms)
+        return sums_of_z(sums, self.feature_map), product.errors.value()
 
 
 def gram_operator(

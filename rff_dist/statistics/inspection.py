@@ -55,14 +55,8 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int 
     """
     if dataset.n_samples < 1:
         raise DataError("Found array with 0 sample(s): the data have no rows; at least 1 is needed")
-    rows = block_rows(
-        dataset.n_samples,
-        dataset.n_features,
-        dataset.dtype.itemsize,
-        dataset.chunk_rows,
-        max_rows=max_rows,
-        n_folds=n_folds,
-    )
+    sizes = dataset.n_samples, dataset.n_features, dataset.dtype.itemsize, dataset.chunk_rows
+    rows = block_rows(*sizes, max_rows=max_rows, n_folds=n_folds)
     return cut_blocks(dataset.n_samples, rows, rows_per_block=rows)
 
 
@@ -78,15 +72,15 @@ def sum_rows[S, T](
 ) -> T:
     """Call a function with the rows of each block, those of `blocks_of` by default, and sum the results."""
     task = BlockTask(dataset, function)
-    given = blocks_of(dataset) if blocks is None else blocks
-    return engine.map_reduce(task, given, state, combine=combine, label=label)
+    parts = blocks_of(dataset) if blocks is None else blocks
+    return engine.map_reduce(task, parts, state, combine=combine, label=label)
 
 
 def check_counted(n_samples: int, expected: int) -> None:
     """Check that a pass counted each of the expected rows once; raises StatisticsError otherwise."""
     if n_samples != expected:
         raise StatisticsError(
-            f"a pass counted {n_samples:_} of {expected:_} rows; each must count once: run it again"
+            f"a pass counted {n_samples:_} of {expected:_} rows, not each once: run it again"
         )
 
 
@@ -126,9 +120,9 @@ def check_same_rows(moments: Moments, targets: exact_sums.ExactSum, spec: specs.
     # Bounds the sum of absolute values about the pivot, by Cauchy and Schwarz; the 2 is for those about the
     # offset.
     reach = 2.0 * np.sqrt(weight * moments.squares.value()[measured])
-    found = targets.value()[-1]
-    differing = ["weights"] if abs(found[-1] - weight) > REGROUPED * weight else []
-    if (np.abs(found[:-1] - sums) > REGROUPED * reach).any():
+    sums_of_pass = targets.value()[-1]
+    differing = ["weights"] if abs(sums_of_pass[-1] - weight) > REGROUPED * weight else []
+    if (np.abs(sums_of_pass[:-1] - sums) > REGROUPED * reach).any():
         differing.append("targets")
     if differing:
         raise ConflictError(
@@ -167,7 +161,7 @@ def warn_of_lost_digits(moments: Moments) -> None:
 
 
 def standardizer_from(moments: Moments) -> maps.Standardizer:
-    """Return what gives input columns mean 0 and standard deviation 1; constant columns are not scaled."""
+    """`sklearn.preprocessing.StandardScaler` from moments: constant columns are not scaled."""
     deviations = moments.standard_deviations[: moments.n_features]
     return maps.Standardizer(moments.means[: moments.n_features], np.where(deviations > 0, deviations, 1.0))
 
@@ -207,19 +201,18 @@ def standardizer_for(
     if not len(columns):
         return standardizer
     sample = sum_rows(dataset, sample_columns, columns, engine=engine, label="ranks")
-    ranks = tuple(rank_map(int(one), values) for one, values in zip(columns, sample.values.T, strict=True))
+    ranks = tuple(map(rank_map, columns.tolist(), sample.values.T))
     if standardize == "auto":
         ranks = tuple(rank for rank in ranks if len(rank.inputs) >= MIN_RANKED_VALUES)
     standardizer = replace(standardizer, ranks=ranks)
-    logger.info(
-        "columns mapped to a normal distribution by their ranks: %s", list(standardizer.ranked_columns)
-    )
+    columns_ranked = list(standardizer.ranked_columns)
+    logger.info("columns mapped to a normal distribution by their ranks: %s", columns_ranked)
     return standardizer
 
 
 def input_range(moments: Moments, standardizer: maps.Standardizer | None) -> tuple[FloatArray, FloatArray]:
     """Return the least and the largest value of each (standardised) input column."""
-    lower, upper = (one[: moments.n_features] for one in (moments.minimum, moments.maximum))
+    lower, upper = (end[: moments.n_features] for end in (moments.minimum, moments.maximum))
     return (lower, upper) if standardizer is None else (standardizer(lower), standardizer(upper))
 
 
@@ -266,38 +259,31 @@ def count_groups(dataset: Dataset, *, at_most: int, engine: protocol.Engine) -> 
       than `at_most` groups.
     Raises DataError if a weight is negative or not finite.
     """
-    groups = _groups_of(dataset)
-    count = partial(
-        _count_up_to, at_most, labelled.LabelReader(groups, dataset if dataset.weighted else None)
-    )
-    add = partial(_add_up_to, at_most)
-    found: labelled.LabelCounts | None = _count(count, groups, dataset, add, label="groups", engine=engine)
-    if found is None or found.labels.dtype.kind != "f":
-        return found
-    return replace(found, labels=found.labels.astype(np.int64))
+    grouped = dataset
+    while not isinstance(grouped, labelled.GroupedDataset):
+        assert isinstance(grouped, labelled.ExtendedDataset)  # folds were checked to find groups
+        grouped = grouped.source
+    reader = labelled.LabelReader(grouped.groups, dataset if dataset.weighted else None)
+    count, add = partial(_count_up_to, at_most, reader), partial(_add_up_to, at_most)
+    counts: _Counts = _count(count, grouped.groups, dataset, add, label="groups", engine=engine)
+    if counts is None or counts.labels.dtype.kind != "f":
+        return counts
+    return replace(counts, labels=counts.labels.astype(np.int64))
 
 
-def _count_up_to(
-    at_most: int, count: labelled.LabelReader, block: Block, _: None
-) -> labelled.LabelCounts | None:
+type _Counts = labelled.LabelCounts | None  # None: too many groups
+
+
+def _count_up_to(at_most: int, count: labelled.LabelReader, block: Block, _: None) -> _Counts:
     counts = count(block, None)
     return counts if len(counts.labels) <= at_most else None
 
 
-def _add_up_to(
-    at_most: int, left: labelled.LabelCounts | None, right: labelled.LabelCounts | None
-) -> labelled.LabelCounts | None:
+def _add_up_to(at_most: int, left: _Counts, right: _Counts) -> _Counts:
     if left is None or right is None:
         return None
     counts = left + right
     return counts if len(counts.labels) <= at_most else None
-
-
-def _groups_of(dataset: Dataset) -> Column:
-    while not isinstance(dataset, labelled.GroupedDataset):
-        assert isinstance(dataset, labelled.ExtendedDataset)  # folds were checked to find groups
-        dataset = dataset.source
-    return dataset.groups
 
 
 def _count[T](
@@ -384,7 +370,7 @@ def _keys(start: int, stop: int) -> NDArray[np.uint64]:
 
 
 def rank_map(column: int, values: FloatArray) -> maps.RankMap:
-    """Return the map of a column to normal scores, with at most 2·N_CELLS + 2 knots.
+    """Like `sklearn.preprocessing.QuantileTransformer` to normal scores, with at most 2·N_CELLS + 2 knots.
 
     `column`: the column's number among the inputs.
     `values`: float64 array of shape (n_rows,). A sample of the column.

@@ -172,33 +172,22 @@ class ColumnMoments:
         n_features = moments.n_features
         weight = float(moments.weight.value())
         sums = (moments.sums, moments.squares, moments.cubes, moments.fourths)
-        raw = [one.value()[:n_features] / weight for one in sums]
+        raw = [total.value()[:n_features] / weight for total in sums]
         second, third, fourth = _about(-raw[0], *raw)
         second = np.where(second > blocks.ROUNDING * raw[1], second, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
-        return cls(
-            weight / largest,
-            weight,
-            moments.pivot[:n_features] + raw[0],
-            second,
-            third,
-            np.maximum(fourth, 0),
-            np.zeros(n_features),
-        )
+        mean, fourth = moments.pivot[:n_features] + raw[0], np.maximum(fourth, 0)
+        return cls(weight / largest, weight, mean, second, third, fourth, np.zeros(n_features))
 
     def __add__(self, other: Self) -> Self:
         weight = self.weight + other.weight
         mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
-        moved = [
-            (part.weight / weight, _about(part.mean - mean, np.zeros_like(mean), *part.central))
-            for part in (self, other)
-        ]
-        second, third, fourth = (
-            np.asarray(sum(share * parts[i] for share, parts in moved)) for i in range(3)
-        )
+        zero = np.zeros_like(mean)
+        both = [(m.weight / weight, _about(m.mean - mean, zero, *m.central)) for m in (self, other)]
+        second, third, fourth = (np.asarray(sum(share * parts[i] for share, parts in both)) for i in range(3))
         rounding = np.maximum(self.rounding, other.rounding)
         if min(self.weight, other.weight) < 0:  # rows leave, perhaps with most of what varied
-            summed = np.abs([share * parts[0] for share, parts in moved]).sum(axis=0)
+            summed = np.abs([share * parts[0] for share, parts in both]).sum(axis=0)
             rounding = np.maximum(rounding, np.sqrt(_CANCELLED * summed))
         n_samples = self.n_samples + other.n_samples
         return type(self)(n_samples, weight, mean, second, third, fourth, rounding)
@@ -210,10 +199,8 @@ class ColumnMoments:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the moments as arrays to store; `from_arrays` reads them."""
-        return {
-            "weights": np.array([self.n_samples, self.weight]),
-            "moments": np.array([self.mean, *self.central, self.rounding]),
-        }
+        moments = np.array([self.mean, *self.central, self.rounding])
+        return {"weights": np.array([self.n_samples, self.weight]), "moments": moments}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:

@@ -13,16 +13,11 @@ from rff_dist.engines import progress, protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features import maps, nystrom
 from rff_dist.numerics import exact_sums
+from rff_dist.statistics import accumulate as block_sums
 from rff_dist.statistics import fold_statistics, inspection, ridge_statistics, specs
-from rff_dist.statistics.accumulate import (
-    Accumulation,
-    Accumulations,
-    accumulate_fold_rows,
-    accumulate_rows,
-    add_each,
-    measure_features,
-)
 from rff_dist.statistics.moments import Moments
+
+type FoldSums = tuple[fold_statistics.Part, ...]
 
 MAX_WEIGHT_EXPONENT = 400
 WEIGHT_BITS = 10  # the sums' grid should keep at least so many bits of the smallest weight: three digits
@@ -40,9 +35,8 @@ def fraction_bits_for(n_samples: int) -> int:
 def check_weight_kind(sample_weight_kind: object) -> None:
     """Check that the option is "precision" or "frequency"."""
     if sample_weight_kind not in WEIGHT_KINDS:
-        raise InvalidParameterError(
-            f"`sample_weight_kind` is {sample_weight_kind!r}; expected one of {list(WEIGHT_KINDS)}"
-        )
+        problem = f"`sample_weight_kind` is {sample_weight_kind!r}"
+        raise InvalidParameterError(f"{problem}; expected one of {list(WEIGHT_KINDS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ def _feature_grid(
 ) -> tuple[tuple[int, int], ...]:
     engine = serial.SerialEngine() if engine is None else engine
     largest = inspection.sum_rows(
-        dataset, measure_features, feature_map, combine=np.maximum, engine=engine, label="measure"
+        dataset, block_sums.measure_features, feature_map, combine=np.maximum, engine=engine, label="measure"
     )
     exponents = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)  # + 1: head-room for rows added later
     return tuple((count, int(exponent)) for count, exponent in exact_sums.as_runs(exponents))
@@ -181,21 +175,19 @@ def accumulate(
     (1000, (64, 64))
     """
     if not isinstance(dataset, blocks.Dataset):
-        raise InvalidParameterError(
-            f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset(…)"
-        )
+        raise InvalidParameterError(f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset")
     engine = serial.SerialEngine() if engine is None else engine
     if spec is None:
         spec = statistics_spec(dataset, feature_map, with_targets=dataset.n_targets > 0, engine=engine)
         if dataset.weighted:
             grid = weight_grid(inspection.inspect(dataset, engine=engine))
             spec = replace(spec, weight_exponent=grid.exponent, frequency_weights=grid.repeated)
-    shared = engine.broadcast(Accumulation(feature_map, spec).of_part((0, n_parts)))
+    shared = engine.broadcast(block_sums.Accumulation(feature_map, spec).of_part((0, n_parts)))
     return accumulate_shared(dataset, shared, engine=engine)
 
 
 def accumulate_shared(
-    dataset: blocks.Dataset, shared: protocol.Broadcast[Accumulation], *, engine: protocol.Engine
+    dataset: blocks.Dataset, shared: protocol.Broadcast[block_sums.Accumulation], *, engine: protocol.Engine
 ) -> ridge_statistics.RidgeStatistics:
     """Accumulate the exact statistics of all rows in features that every worker has; see `accumulate`.
 
@@ -205,14 +197,14 @@ def accumulate_shared(
     feature_map, spec = first.feature_map, first.spec
     _announce([first], dataset, engine)
 
-    def accumulate_part(part: specs.Part) -> tuple[ridge_statistics.RidgeStatistics]:
-        found: ridge_statistics.RidgeStatistics = engine.map_reduce(
-            blocks.BlockTask(dataset, accumulate_rows, adds=True),
+    def accumulate_part(part: specs.Part) -> FoldSums:
+        statistics: ridge_statistics.RidgeStatistics = engine.map_reduce(
+            blocks.BlockTask(dataset, block_sums.accumulate_rows, adds=True),
             inspection.blocks_of(dataset, max_rows=spec.limb_rows),  # a block's sums must fit in one limb
             shared if part == spec.part else engine.broadcast(first.of_part(part)),
             label="accumulate",
         )
-        return (found,)
+        return (statistics,)
 
     (statistics,) = sum_in_parts(accumulate_part, spec.part[1], engine=engine)
     assert statistics is not None
@@ -222,7 +214,7 @@ def accumulate_shared(
 
 def accumulate_folds(
     dataset: blocks.Dataset,
-    members: Sequence[Accumulation],
+    members: Sequence[block_sums.Accumulation],
     *,
     folds: folding.Folds,
     engine: protocol.Engine,
@@ -239,12 +231,12 @@ def accumulate_folds(
     Returns `statistics`: one for each member.
     Raises DataError if values are not finite, or targets or groups are missing.
     """
-    state = Accumulations(tuple(members), folds, dataset.n_samples)
+    state = block_sums.Accumulations(tuple(members), folds, dataset.n_samples)
     return accumulate_folds_shared(dataset, engine.broadcast(state.of_part((0, n_parts))), engine=engine)
 
 
 def accumulate_folds_shared(
-    dataset: blocks.Dataset, shared: protocol.Broadcast[Accumulations], *, engine: protocol.Engine
+    dataset: blocks.Dataset, shared: protocol.Broadcast[block_sums.Accumulations], *, engine: protocol.Engine
 ) -> tuple[fold_statistics.FoldStatistics, ...]:
     """Accumulate each fold's exact statistics in features that every worker has; see `accumulate_folds`.
 
@@ -255,33 +247,33 @@ def accumulate_folds_shared(
     _announce(members, dataset, engine)
     most = min(member.spec.limb_rows for member in members)
 
-    def accumulate_part(part: specs.Part) -> tuple[ridge_statistics.RidgeStatistics | None, ...]:
-        found: tuple[fold_statistics.FoldStatistics, ...] = engine.map_reduce(
-            blocks.BlockTask(dataset, accumulate_fold_rows, adds=True),
+    def accumulate_part(part: specs.Part) -> FoldSums:
+        members_sums: tuple[fold_statistics.FoldStatistics, ...] = engine.map_reduce(
+            blocks.BlockTask(dataset, block_sums.accumulate_fold_rows, adds=True),
             inspection.blocks_of(dataset, max_rows=most, n_folds=folds.n_folds),
             shared if part == first_part else engine.broadcast(first.of_part(part)),
-            combine=add_each,
+            combine=block_sums.add_each,
             label="accumulate",
         )
-        return tuple(fold for statistics in found for fold in statistics.parts)
+        return tuple(fold for statistics in members_sums for fold in statistics.parts)
 
     summed = sum_in_parts(accumulate_part, first_part[1], engine=engine)
-    found = []
+    whole = []
     for member, parts in zip(members, itertools.batched(summed, folds.n_folds), strict=True):
         statistics = fold_statistics.FoldStatistics(folds, parts)
         statistics.check_complete(dataset.n_samples, member.feature_map)
-        found.append(statistics.with_whitener(member.feature_map.whitener))
-    return tuple(found)
+        whole.append(statistics.with_whitener(member.feature_map.whitener))
+    return tuple(whole)
 
 
-def _announce(members: Sequence[Accumulation], dataset: blocks.Dataset, engine: protocol.Engine) -> None:
+def _announce(
+    members: Sequence[block_sums.Accumulation], dataset: blocks.Dataset, engine: protocol.Engine
+) -> None:
     """Tell the engine's observers how much a pass will multiply."""
-    for member in members:
-        spec = member.spec
+    for spec in (member.spec for member in members):
         operations = float(dataset.n_samples) * spec.n_components**2
-        progress.Announcer(engine.observers)(
-            progress.Work("accumulate", operations, spec.n_components, spec.fixed_point)
-        )
+        work = progress.Work("accumulate", operations, spec.n_components, spec.fixed_point)
+        progress.Announcer(engine.observers)(work)
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -289,8 +281,6 @@ def _announce(members: Sequence[Accumulation], dataset: blocks.Dataset, engine: 
 # If a worker's memory does not hold the whole of Z'Z, each pass sums a part: some of the output tiles. Every
 # pass reads all rows and makes their features again, which is a small share of the work where D is large, and
 # multiplies for its own tiles only. The joined parts have the same bits as the sums of one pass.
-
-type FoldSums = tuple[ridge_statistics.RidgeStatistics | None, ...]  # None for a fold without rows
 
 
 def sum_in_parts(
@@ -305,25 +295,22 @@ def sum_in_parts(
     progress.Announcer(engine.observers)(progress.Rounds("accumulate", n_parts))
     wholes: FoldSums = ()
     for index in range(n_parts):
-        found = accumulate((index, n_parts))
-        wholes = tuple(map(_fill, wholes or (None,) * len(found), found, [index == 0] * len(found)))
+        parts = accumulate((index, n_parts))
+        wholes = tuple(map(_fill, wholes or (None,) * len(parts), parts, [index == 0] * len(parts)))
     return wholes
 
 
-def _fill(
-    whole: ridge_statistics.RidgeStatistics | None, part: ridge_statistics.RidgeStatistics | None, first: bool
-) -> ridge_statistics.RidgeStatistics | None:
+def _fill(whole: fold_statistics.Part, part: fold_statistics.Part, first: bool) -> fold_statistics.Part:
     """Copy a part's output tiles to their places in the whole, which is created for the first part."""
     if first and part is not None:
         spec = replace(part.spec, part=specs.WHOLE)
-        size = spec.layout.size
-        high = None if part.high is None else np.zeros(size, np.int64)
-        whole = replace(part, spec=spec, low=np.zeros(size, np.int64), high=high)
+        low = np.zeros(spec.layout.size, np.int64)
+        whole = replace(part, spec=spec, low=low, high=None if part.high is None else low.copy())
     if whole is None or part is None:
         if whole is not part:
             raise _changed()
         return None
-    counted, again = ((one.n_samples, one.n_observations, one.cross, one.targets) for one in (whole, part))
+    counted, again = ((s.n_samples, s.n_observations, s.cross, s.targets) for s in (whole, part))
     if counted != again:
         raise _changed()
     places = {(row, column): offset for row, column, offset in whole.spec.layout.tiles()}

@@ -23,8 +23,11 @@ from rff_dist.statistics import specs
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray, IntArray
 
+type _Limbs = tuple[IntArray, IntArray | None]  # low, and high if one limb is not enough
+
 _LIMB_MASK = (1 << specs.LIMB_BITS) - 1
 _COUNTS = ("n_samples", "n_observations", "n_tiles", "halvings")
+_COMPARED = ("spec", "halvings", "n_samples", "n_observations", "cross", "targets")
 _STRIP = 2**18  # numbers worked on at a time, a few MiB, so that no temporary array is as large as the result
 
 
@@ -90,15 +93,8 @@ class RidgeStatistics:
     def empty(cls, spec: specs.StatisticsSpec) -> Self:
         """Return the statistics of no rows."""
         width = spec.n_targets + 1
-        return cls(
-            spec,
-            0,
-            0,
-            np.zeros(spec.layout.size, np.int64),
-            None,
-            exact_sums.ExactSum.zeros((spec.n_components, width)),
-            exact_sums.ExactSum.zeros((width, width)),
-        )
+        cross, targets = (exact_sums.ExactSum.zeros((n, width)) for n in (spec.n_components, width))
+        return cls(spec, 0, 0, np.zeros(spec.layout.size, np.int64), None, cross, targets)
 
     # -- arithmetic ---------------------------------------------------------------------------
 
@@ -126,14 +122,10 @@ class RidgeStatistics:
         shift = exponent + halvings - self.halvings
         if not (exponent or shift):
             return self
-        found = replace(
-            self,
-            halvings=halvings,
-            cross=self.cross.times_power(exponent),
-            targets=self.targets.times_power(exponent),
-        )
-        low, high = _shifted(self, shift, two_limbs=self.n_samples > _limb_rows(found))
-        return replace(found, low=low, high=high)
+        cross, targets = (part.times_power(exponent) for part in (self.cross, self.targets))
+        weighted = replace(self, halvings=halvings, cross=cross, targets=targets)
+        low, high = _shifted(self, shift, two_limbs=self.n_samples > _limb_rows(weighted))
+        return replace(weighted, low=low, high=high)
 
     def with_whitener(self, whitener: FloatArray | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
@@ -155,14 +147,9 @@ class RidgeStatistics:
             If there are fewer components.
         """
         if not 1 <= n_components <= self.n_components:
-            raise StatisticsError(
-                f"the leading {n_components} components were asked for, but there are {self.n_components}"
-            )
-        runs = (
-            exact_sums.as_runs(exact_sums.expand(self.spec.exponents)[:n_components])
-            if self.spec.exponents
-            else ()
-        )
+            raise StatisticsError(f"there are no leading {n_components} components of {self.n_components}")
+        exponents = self.spec.exponents
+        runs = exact_sums.as_runs(exact_sums.expand(exponents)[:n_components]) if exponents else ()
         spec = replace(
             self.spec,
             n_components=n_components,
@@ -184,16 +171,9 @@ class RidgeStatistics:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RidgeStatistics):
             return NotImplemented
-        return (
-            self.spec == other.spec
-            and self.halvings == other.halvings
-            and self.n_samples == other.n_samples
-            and self.n_observations == other.n_observations
-            and np.array_equal(self.low, other.low)
-            and _same(self.high, other.high)
-            and self.cross == other.cross
-            and self.targets == other.targets
-        )
+        limbs = ((getattr(noun, limb) for noun in (self, other)) for limb in ("low", "high"))
+        same = all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
+        return same and all(np.array_equal(left, right) for left, right in limbs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -271,7 +251,7 @@ class RidgeStatistics:
         total = sums[-1, -1]
         if self.n_samples == 0 or not total > 0:
             raise StatisticsError(
-                f"nothing to solve: {self.n_samples:_} rows of total weight {total:g} were counted"
+                f"nothing to solve: there are {self.n_samples:_} rows of total weight {total:g}"
             )
         cross = self.cross.value()
         if fit_intercept:
@@ -343,9 +323,8 @@ class RidgeStatistics:
         arrays = {"gram_low": _packed(self.spec.layout, self.low)}
         if self.high is not None:
             arrays["gram_high"] = _packed(self.spec.layout, self.high)
-        arrays |= exact_sums.exact_sum_arrays("cross", self.cross) | exact_sums.exact_sum_arrays(
-            "targets", self.targets
-        )
+        for name in ("cross", "targets"):
+            arrays |= exact_sums.exact_sum_arrays(name, getattr(self, name))
         counts = {name: getattr(self, name) for name in _COUNTS}
         return {"spec": _spec_to_dict(self.spec), **counts, "digest": self.digest()}, arrays
 
@@ -429,13 +408,9 @@ def _limb_rows(statistics: RidgeStatistics) -> int:
     return statistics.spec.limb_rows >> statistics.halvings
 
 
-def _same(left: IntArray | None, right: IntArray | None) -> bool:
-    return left is right if left is None or right is None else np.array_equal(left, right)
-
-
 def _check_same_spec(left: RidgeStatistics, right: RidgeStatistics) -> None:
     if (left.spec, left.halvings) != (right.spec, right.halvings):
-        a, b = ({**asdict(one.spec), "halvings": one.halvings} for one in (left, right))
+        a, b = ({**asdict(sums.spec), "halvings": sums.halvings} for sums in (left, right))
         differing = ", ".join(f"{key}: {a[key]!r} and {b[key]!r}" for key in a if a[key] != b[key])
         raise StatisticsError(
             f"these statistics do not belong together ({differing}); accumulate both with the same "
@@ -443,27 +418,20 @@ def _check_same_spec(left: RidgeStatistics, right: RidgeStatistics) -> None:
         )
 
 
-def _combine_limbs(
-    left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int
-) -> tuple[IntArray, IntArray | None]:
+def _combine_limbs(left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int) -> _Limbs:
     """Add or subtract Grams. One limb up to `limb_rows` rows, two above: equal sums then compare equal."""
     if left.high is None and right.high is None and n_samples <= _limb_rows(left):
         return (left.low + right.low if sign > 0 else left.low - right.low), None
 
     def combine(part: slice) -> tuple[IntArray, IntArray]:
-        left_low, left_high = _split(left, part)
-        right_low, right_high = _split(right, part)
+        (left_low, left_high), (right_low, right_high) = _split(left, part), _split(right, part)
         low = left_low + sign * right_low
-        high = left_high + sign * right_high + (low >> specs.LIMB_BITS)
-        low &= _LIMB_MASK
-        return low, high
+        return low & _LIMB_MASK, left_high + sign * right_high + (low >> specs.LIMB_BITS)
 
     return _by_strips(combine, len(left.low), two_limbs=n_samples > _limb_rows(left))
 
 
-def _by_strips(
-    limbs: Callable[[slice], tuple[IntArray, IntArray]], size: int, *, two_limbs: bool
-) -> tuple[IntArray, IntArray | None]:
+def _by_strips(limbs: Callable[[slice], tuple[IntArray, IntArray]], size: int, *, two_limbs: bool) -> _Limbs:
     """Compute the limbs of a Gram strip by strip; if one limb is enough, both are joined in it."""
     low = np.empty(size, np.int64)
     high = np.empty(size, np.int64) if two_limbs else None
@@ -483,7 +451,7 @@ def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray
     return statistics.low[part] & _LIMB_MASK, statistics.low[part] >> specs.LIMB_BITS
 
 
-def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> tuple[IntArray, IntArray | None]:
+def _shifted(statistics: RidgeStatistics, bits: int, *, two_limbs: bool) -> _Limbs:
     """Return a Gram's limbs times 2**bits; raises StatisticsError if that leaves a fraction."""
 
     def shift(part: slice) -> tuple[IntArray, IntArray]:
@@ -528,13 +496,12 @@ def _unpacked(layout: specs.TileLayout, packed: IntArray) -> IntArray:
     position = 0
     for row, column, offset in layout.tiles():
         tile = layout.view(buffer, row, column, offset)
+        count = len(tile) * (len(tile) + 1) // 2 if row == column else tile.size
+        numbers = packed[position : position + count]
         if row == column:
             indices = np.triu_indices(len(tile))
-            count = len(indices[0])
-            tile[indices] = packed[position : position + count]
-            tile.T[indices] = tile[indices]
+            tile[indices] = tile.T[indices] = numbers
         else:
-            count = tile.size
-            tile[:] = packed[position : position + count].reshape(tile.shape)
+            tile[:] = numbers.reshape(tile.shape)
         position += count
     return buffer

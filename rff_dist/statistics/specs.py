@@ -83,12 +83,12 @@ class TileLayout:
             first = tile // most * most
             return slice(first, min(first + most, self.n_components))
 
-        found: dict[tuple[int, int], Region] = {}
+        regions: dict[tuple[int, int], Region] = {}
         for row, column, offset in self.tiles():
             left, right = components(row), components(column)
-            region = found.setdefault((left.start, right.start), (left, right, []))
+            region = regions.setdefault((left.start, right.start), (left, right, []))
             region[2].append((row, column, offset))
-        return sorted(found.values(), key=lambda region: region[0] == region[1])
+        return sorted(regions.values(), key=lambda region: region[0] == region[1])
 
     def count_regions(self, most: int) -> int:
         """Return the number of regions that `regions` makes of a whole triangle."""
@@ -118,9 +118,7 @@ class TileLayout:
 
 @lru_cache(maxsize=16)
 def _tiles(n_components: int, part: Part) -> list[tuple[int, int, int]]:
-    layout = TileLayout(n_components)
-    tiles = []
-    offset = 0
+    layout, tiles, offset = TileLayout(n_components), [], 0
     for row, column in _places(layout) if part == WHOLE else _places_of_part(layout, part):
         tiles.append((row, column, offset))
         offset += layout.width(row) * layout.width(column)
@@ -139,13 +137,13 @@ def _places_of_part(layout: TileLayout, part: Part) -> list[tuple[int, int]]:
     def cell_of(place: tuple[int, int]) -> tuple[int, int]:
         return place[0] // cell, place[1] // cell
 
-    found, before = [], 0
+    chosen, before = [], 0
     for _, places in itertools.groupby(sorted(_places(layout), key=cell_of), cell_of):
         within = list(places)
         if before * n_parts // layout.size == index:
-            found += within
+            chosen += within
         before += sum(layout.width(row) * layout.width(column) for row, column in within)
-    return found
+    return chosen
 
 
 def cell_components(n_components: int) -> int:
@@ -195,10 +193,8 @@ class StatisticsSpec:
     @property
     def factors(self) -> FloatArray:
         """Z = factors · U, shape (n_components,)."""
-        scales = exact_sums.expand(self.scales)
-        return (
-            np.ldexp(scales, exact_sums.expand(self.exponents).astype(np.int64)) if self.exponents else scales
-        )
+        scales, exponents = exact_sums.expand(self.scales), self.exponents
+        return np.ldexp(scales, exact_sums.expand(exponents).astype(np.int64)) if exponents else scales
 
     @property
     def offsets(self) -> FloatArray:
@@ -281,7 +277,8 @@ def gram_error_of(statistics: ridge_statistics.RidgeStatistics) -> float:
     eps = float(np.finfo(np.float64).eps)
     # The largest entry of V'V is on its diagonal, and ‖V'V‖ is at most its trace.
     squares = [np.abs(diagonal) * spec.factors[rows] ** 2 for rows, diagonal in _diagonals(statistics)]
-    largest, trace = max(float(one.max()) for one in squares), sum(float(one.sum()) for one in squares)
+    largest = max(float(diagonal.max()) for diagonal in squares)
+    trace = sum(float(diagonal.sum()) for diagonal in squares)
     of_sums, of_products = eps * largest, eps * math.sqrt(largest * trace)
     spectral, frobenius = _inverse_norms(whitener)
     return math.hypot(4 * of_grid, 4 * of_sums, 0.5 * of_products) * spectral * frobenius

@@ -203,7 +203,7 @@ def test_given_folds_are_taken_as_they_are_and_checked():
     folds = PredefinedFolds(3)
     given = np.array([2, 0, 1, 1])
     np.testing.assert_array_equal(folds.assign(5, 9, n_samples=9, groups=given), given)
-    with pytest.raises(DataError, match=r"the fold of row 7 is .*3.*; expected a number from 0 to 2"):
+    with pytest.raises(DataError, match=r"the fold of row 7 is .*3.*; expected one from 0 to 2"):
         folds.assign(5, 9, n_samples=9, groups=np.array([2, 0, 3, 1]))
     with pytest.raises(DataError, match="no fold numbers"):
         folds.assign(5, 9, n_samples=9, groups=None)

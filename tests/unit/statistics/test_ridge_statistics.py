@@ -490,7 +490,7 @@ class TestObservations:
 
     def test_fractions_repeat_no_row(self):
         rows = replace(random_rows(3), sample_weight=np.array([1.0, 0.5, 0.0]))
-        with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 1, .* how often a row is there"):
+        with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 1, .* how many times a row"):
             accumulate_rows(rows, accumulation(feature_map(), frequency_weights=True))
 
 
