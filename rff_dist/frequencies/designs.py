@@ -158,7 +158,7 @@ def _radii(measure: GaussianMixture, dimension: int, n_frequencies: int, seed: i
 
 
 def _haar_columns(normals: FloatArray) -> FloatArray:
-    """Return a Haar-distributed orthogonal matrix per matrix of normals (Mezzadri 2007, Sec. 5)."""
+    """Like `scipy.stats.ortho_group`, one matrix per matrix of normals (Mezzadri 2007, Sec. 5)."""
     q, r = np.linalg.qr(normals)
     # QR alone is not Haar: its signs are biased
     signs = np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)

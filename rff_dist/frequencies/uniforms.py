@@ -74,7 +74,7 @@ def draw_phases(n_components: int, seed: int) -> FloatArray:
 
 
 def pick(weights: FloatArray, uniforms: FloatArray) -> IndexArray:
-    """Draw an index for each uniform number in [0, 1), with probabilities proportional to `weights`."""
+    """Like `numpy.random.Generator.choice(p=weights / sum)`: an index for each uniform number in [0, 1)."""
     cumulated = np.cumsum(weights)
     places = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
     # the product may round up to the total, which lies behind the last index
@@ -91,8 +91,9 @@ _WORDS = 32  # random words of a dimension: a column for each digit, a shift, an
 
 
 def scrambled_sobol(seed: int, first: int, n_points: int, n_dimensions: int) -> FloatArray:
-    """Return points of a Sobol sequence, scrambled at random, in `n_dimensions` dimensions from `first` on.
+    """Like `scipy.stats.qmc.Sobol(n_dimensions, scramble=True)`, with dimensions from `first` on.
 
+    Bits do not depend on SciPy's version, and a scramble not on the number of dimensions.
     Each dimension's binary digits are multiplied by a random lower triangular matrix and shifted by random
     digits: every point is exactly uniform, and the points of one scramble fill the cube as evenly as before.
     The scramble of a dimension depends on (seed, dimension) alone. O(n_points · n_dimensions · log n_points).

@@ -259,7 +259,7 @@ def solve_upper(factor: FloatArray, x: FloatArray) -> None:
 
 
 def multiply_upper_in_place(left: FloatArray, right: FloatArray, pool: Executor) -> None:
-    """Overwrite U by U·T, strip by strip of rows, in n_components³ / 3 operations.
+    """Overwrite U by U·T, `numpy.triu(left) @ right`, strip by strip of rows in n_components³ / 3 operations.
 
     `left`: C-ordered float64 array of shape (n_components, n_components). U in its upper triangle.
     `right`: float64 array of the same shape. T, with zeros below its diagonal.
@@ -310,7 +310,9 @@ def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> N
 
 
 def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
-    """Overwrite V by V·U⁻¹, in n_components² operations a row.
+    """Overwrite V by V·U⁻¹: `scipy.linalg.solve_triangular(factor, rows.T, trans="T").T`.
+
+    Takes n_components² operations per row.
 
     Panels of 64 rows, the last one padded, run side by side in the pool. So a row's bits do not depend on the
     rows beside it.

@@ -27,7 +27,7 @@ _MASK = (1 << _BITS) - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactSum:
-    """An array of exact sums of float64 values, in base 2**32, in canonical form.
+    """Like `math.fsum`, for arrays: exact sums of float64 values, in base 2**32, in canonical form.
 
     `lowest`: the first digit counts multiples of 2**(32 * lowest).
     `digits`: int64 array of shape (n_digits + 1, ...). Digits from 0 to 2**32 - 1, least significant first,
@@ -191,7 +191,7 @@ type Runs = tuple[tuple[int, float], ...]
 
 
 def expand(runs: Runs) -> NDArray[np.float64]:
-    """Return runs of (count, value) as an array with one value per place."""
+    """Return runs of (count, value) as an array with one value per place: `numpy.repeat(values, counts)`."""
     counts, values = zip(*runs, strict=True)
     return np.repeat(np.asarray(values, np.float64), counts)
 

@@ -42,7 +42,9 @@ class Tridiagonal:
 
     @classmethod
     def of(cls, matrix: FloatArray) -> Self:
-        """Reduce a matrix in 4/3·n³ operations and one array of its size; only its upper triangle is read.
+        """Like `scipy.linalg.hessenberg(matrix, calc_q=True)` on a symmetric matrix; the upper half is read.
+
+        Takes 4/3·n³ operations and one array of the matrix's size.
 
         It takes one BLAS thread, so that no bit depends on their number. Other Python threads run meanwhile.
         """
@@ -56,7 +58,7 @@ class Tridiagonal:
         return cls(reflectors, scales, diagonal, off_diagonal)
 
     def eigenvalues(self) -> FloatArray:
-        """Return all eigenvalues, ascending.
+        """Return all eigenvalues, ascending: `scipy.linalg.eigvalsh(matrix)`.
 
         Raises SolveError if they do not converge.
         """
