@@ -101,5 +101,5 @@ def length_scale_of(feature_map: maps.FeatureMap) -> LengthScale | None:
     """
     kernel = kernel_of(feature_map)
     if kernel is None:
-        raise InvalidParameterError("this feature map was made of given frequencies, without a length scale")
+        raise InvalidParameterError("the feature map was made of given frequencies; it knows no length scale")
     return stationary.own_length_scale(kernel)

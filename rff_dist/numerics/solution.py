@@ -161,7 +161,7 @@ def check_equations(equations: NormalEquations) -> None:
             f"expected (n_components, n_components) and (n_components, n_targets)"
         )
     if 0 in moments.shape:
-        raise SolveError(f"nothing to solve: moments of {moments.shape}; expected components and targets")
+        raise SolveError(f"nothing to solve: moments have shape {moments.shape}; expected at least (1, 1)")
     for start in range(0, len(gram), 512):
         strip = np.triu(gram[start : start + 512, start:])
         if not np.isfinite(strip).all():
