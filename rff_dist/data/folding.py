@@ -188,10 +188,11 @@ def _keys(groups: NDArray[Any]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class TimeFolds(Folds):
-    """`sklearn.model_selection.TimeSeriesSplit(n_folds - 1)`: each fold is validated on by those before it.
+    """`sklearn.model_selection.TimeSeriesSplit(n_folds - 1)`, if `n_folds` divides the number of rows.
 
-    Sizes of folds differ by at most one row, where scikit-learn's first one takes all that is left over. The
-    first fold is only trained on, so `n_folds` folds give `n_folds` - 1 splits.
+    Folds are contiguous, and each is validated on after training on those before it. If their number does not
+    divide the rows, their sizes differ by at most one, where scikit-learn's first one takes what is left
+    over. The first fold is only trained on, so `n_folds` folds give `n_folds` - 1 splits.
 
     Attributes
     ----------
