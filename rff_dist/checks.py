@@ -1,7 +1,5 @@
 """Checks of values that users give: numbers, counts and names."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard

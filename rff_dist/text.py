@@ -1,7 +1,5 @@
 """How messages write numbers, sizes, URLs and objects."""
 
-from __future__ import annotations
-
 import math
 import re
 import reprlib

@@ -1,7 +1,5 @@
 """Types that many modules use."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Where the time of a job went, and how near its products came to the processor's limit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -137,9 +135,8 @@ class Clock:
             return None
         ways, least = [], 0.0
         for work, n_workers, n_threads in self._work:
-            rate = choice.rate_for(
-                work.n_components, work.operations / n_workers if work.fixed_point else 0.0
-            )
+            operations = work.operations / n_workers if work.fixed_point else 0.0
+            rate = choice.rate_for(work.n_components, operations)
             ways.append(rate.products.name)
             least += work.operations / (1e9 * rate.gflops * n_workers * n_threads)
         by = " and ".join(dict.fromkeys(ways))

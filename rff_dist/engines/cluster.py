@@ -17,12 +17,11 @@ TLS the files `RFF_DIST_TLS_CA`, `RFF_DIST_TLS_CERT` and `RFF_DIST_TLS_KEY`. Wit
 configuration (`distributed.comm.tls`) holds.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 from urllib.parse import urlsplit
 
 from rff_dist.data import blocks
@@ -135,7 +134,7 @@ class Cluster:
         workers = self.n_workers or max(1, n_cpus // (self.n_threads or min(n_cpus, THREADS_PER_WORKER)))
         return workers, self.n_threads or max(1, n_cpus // workers)
 
-    def for_rows(self, n_samples: int) -> Cluster:
+    def for_rows(self, n_samples: int) -> Self:
         """Return where to run passes over `n_samples` rows: in this process if others would be of no use.
 
         A single block, of up to 16,384 rows, is the work of one worker, however many there are.
@@ -144,7 +143,7 @@ class Cluster:
             return self
         return replace(self, serial=True, tls=None)
 
-    def in_environment(self, environment: Mapping[str, str] = os.environ) -> Cluster:
+    def in_environment(self, environment: Mapping[str, str] = os.environ) -> Self:
         """Return this cluster with the environment's scheduler and TLS files, where it gives none itself.
 
         Raises InvalidParameterError if the environment names only some of the TLS files.

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,7 @@ FILE_S = 6.0
 _MAX_FILE_BYTES = 1_000_000
 
 
-def open_engine(
-    cluster: Cluster | None = None, *, observers: Iterable[progress.Observer] = ()
-) -> protocol.Engine:
+def open_engine(cluster: Cluster | None = None, *, observers: progress.Observers = ()) -> protocol.Engine:
     """Return the engine of a cluster, which is started or joined.
 
     Close the engine, or use it as a context manager.

@@ -22,7 +22,6 @@ Who may connect
 """
 
 # mypy: allow-untyped-calls
-from __future__ import annotations
 
 import contextlib
 import importlib.util
@@ -31,7 +30,7 @@ import operator
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -40,20 +39,8 @@ import dask.config
 import distributed
 
 from rff_dist.data.blocks import Block
-from rff_dist.engines import dask_cluster, dask_pass, dask_workers, progress, protocol, resuming, serial
-from rff_dist.engines.worker import (
-    TOPIC,
-    CountBlocks,
-    Parcel,
-    PassTask,
-    SayOnce,
-    bytes_per_row,
-    check_state,
-    pickle_value,
-    place_beside,
-    state_digests,
-    take_apart,
-)
+from rff_dist.engines import dask_cluster, dask_pass, dask_workers, progress, resuming, serial, worker
+from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
 from rff_dist.errors import ClusterLostError, MissingDependencyError, StorageError
 
 logger = logging.getLogger(__name__)
@@ -63,13 +50,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class _Placed[S](protocol.Broadcast[S]):
+class _Placed[S](Broadcast[S]):
     """State on the workers of one engine."""
 
     future: Any
 
 
-class DaskEngine(protocol.Engine):
+class DaskEngine(Engine):
     """Run blocks on a Dask cluster: an embedded local one, or one that exists.
 
     Close the engine, or use it as a context manager; an embedded cluster ends with it.
@@ -124,7 +111,7 @@ class DaskEngine(protocol.Engine):
         min_workers: int | None = None,
         threads_per_worker: int | None = None,
         memory_limit: int | str | None = None,
-        observers: Iterable[progress.Observer] = (),
+        observers: progress.Observers = (),
         insecure: bool = False,
         security: distributed.Security | None = None,
         patience: float = 60.0,
@@ -137,7 +124,7 @@ class DaskEngine(protocol.Engine):
         }
         dask_cluster.check_parameters(scheduler, client, size=size, security=security)
         self.observers = tuple(observers)
-        self._topic = f"{TOPIC}{uuid.uuid4().hex}"
+        self._topic = f"{worker.TOPIC}{uuid.uuid4().hex}"
         self._cluster: distributed.LocalCluster | None = None
         self._passes: dict[str, dask_pass.Pass] = {}
         self._owns_client = client is None
@@ -147,9 +134,8 @@ class DaskEngine(protocol.Engine):
         if client is not None:
             self._join(client)
         elif scheduler is not None:
-            self._dial = partial(
-                dask_cluster.connect, dask_cluster.checked_address(scheduler, insecure=insecure), security
-            )
+            address = dask_cluster.checked_address(scheduler, insecure=insecure)
+            self._dial = partial(dask_cluster.connect, address, security)
             self._join(self._dial())
         else:
             self._cluster = dask_cluster.start_cluster(
@@ -158,11 +144,11 @@ class DaskEngine(protocol.Engine):
                 memory_limit,
                 security=security,
                 min_workers=min_workers,
-                n_wanted=self._n_blocks_left,
+                n_wanted=lambda: sum(running.n_left for running in tuple(self._passes.values())),
             )
-            own = distributed.Client(self._cluster, set_as_default=False, timeout=dask_cluster.CONNECT_S)
-            self._join(own)
-            self._workers.ask(lambda: own.register_plugin(SayOnce()))
+            client = distributed.Client(self._cluster, set_as_default=False, timeout=dask_cluster.CONNECT_S)
+            self._join(client)
+            self._workers.ask(lambda: self._client.register_plugin(worker.SayOnce()))
 
     def _join(self, client: distributed.Client) -> None:
         self._client = client
@@ -220,11 +206,13 @@ class DaskEngine(protocol.Engine):
         ClusterError
             With a table, if a worker has other versions.
         """
-        found = self.ask_workers(dask_cluster.make_fact_reader())
+        answers = self.ask_workers(dask_cluster.make_fact_reader())
         return [
-            dask_cluster.WorkerFacts(address, memory_limit=int(known["memory_limit"] or 0), **found[address])
+            dask_cluster.WorkerFacts(
+                address, memory_limit=int(known["memory_limit"] or 0), **answers[address]
+            )
             for address, known in self._workers.facts().items()
-            if isinstance(found.get(address), dict)
+            if isinstance(answers.get(address), dict)
         ]
 
     @contextlib.contextmanager
@@ -253,9 +241,9 @@ class DaskEngine(protocol.Engine):
                     # The report must not hide the result of the work, or its error.
                     logger.warning("there is no performance report: %s: %s", type(error).__name__, error)
 
-    def broadcast[S](self, state: S) -> protocol.Broadcast[S]:
+    def broadcast[S](self, state: S) -> Broadcast[S]:
         placed = self._place(state)
-        if state_digests(placed.state):
+        if worker.state_digests(placed.state):
             try:
                 with self._workers.errors():
                     _check_everywhere(self._client, self._workers, placed.future)
@@ -268,7 +256,7 @@ class DaskEngine(protocol.Engine):
         self,
         function: Callable[[Block, S], T],
         blocks: Sequence[Block],
-        state: S | protocol.Broadcast[S],
+        state: S | Broadcast[S],
         *,
         combine: Callable[[T, T], T] = operator.add,
         label: str = "pass",
@@ -282,14 +270,15 @@ class DaskEngine(protocol.Engine):
         serial.check_blocks(blocks, label)
         self._check_reach(function)
         number = uuid.uuid4().hex
-        source, compute = take_apart(function)
-        shared = state.state if isinstance(state, protocol.Broadcast) else state
+        source, compute = worker.take_apart(function)
+        shared = state.state if isinstance(state, Broadcast) else state
         kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
-        task = PassTask(compute, combine, self._topic, number, label, bytes_per_row(function), kept)
-        pickled = pickle_value(task, "function")
+        row_bytes = worker.bytes_per_row(function)
+        task = worker.PassTask(compute, combine, self._topic, number, label, row_bytes, kept)
+        pickled = worker.pickle_value(task, "function")
         with progress.announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
             placed = self._place(state)
-            job = self._send("function", place_beside, placed.future, pickled)
+            job = self._send("function", worker.place_beside, placed.future, pickled)
             tasks = dask_pass.Tasks(self._client, task, job, placed.future, source)
             running = self._passes[number] = dask_pass.Pass(self._workers, blocks, tasks=tasks)
             serial.announce_resumed(announce, label, blocks, running.parts)
@@ -323,17 +312,18 @@ class DaskEngine(protocol.Engine):
 
     # -- state and functions ---------------------------------------------------------------------------
 
-    def _place[S](self, state: S | protocol.Broadcast[S]) -> _Placed[S]:
+    def _place[S](self, state: S | Broadcast[S]) -> _Placed[S]:
         if (
             isinstance(state, _Placed)
             and state.future.client is self._client  # another client's scheduler has gone away
             and state.future.status != "cancelled"
         ):
             return state
-        value: S = state.state if isinstance(state, protocol.Broadcast) else state
-        return _Placed(value, self._send("state", Parcel, pickle_value(value, "state"), state_digests(value)))
+        value: S = state.state if isinstance(state, Broadcast) else state
+        pickled, digests = worker.pickle_value(value, "state"), worker.state_digests(value)
+        return _Placed(value, self._send("state", worker.Parcel, pickled, digests))
 
-    def _send(self, name: str, make: Callable[..., Parcel], *parts: Any) -> dask_pass.Future:
+    def _send(self, name: str, make: Callable[..., worker.Parcel], *parts: Any) -> dask_pass.Future:
         """Make a value the result of a task, which the scheduler can run again, unlike a scatter."""
         # Not on workers that are left out, from which others may not be able to fetch it.
         fit = list(self._workers.current()) if self._workers.left_out else []
@@ -345,21 +335,18 @@ class DaskEngine(protocol.Engine):
         ):
             return self._client.submit(make, *parts, key=f"{name}-{uuid.uuid4().hex}", **where)
 
-    def _n_blocks_left(self) -> int:
-        return sum(running.n_left for running in tuple(self._passes.values()))
-
     def _note(self, event: tuple[float, tuple[Any, ...]]) -> None:
         number, *rest = event[1]  # retries are told as (label, n_blocks), which finds no pass
         if (running := self._passes.get(number)) is not None:
-            _, worker, timings, _ = rest
-            running.note(worker, [(position, seconds) for position, _, seconds in timings])
+            _, address, timings, _ = rest
+            running.note(address, [(position, seconds) for position, _, seconds in timings])
 
     def _check_reach(self, function: object) -> None:
         """Raise StorageError if data or output are in this process's memory, out of the workers' reach."""
         if self.address.startswith("inproc://"):
             return
-        output = function.output if isinstance(function, protocol.WriteTask) else None
-        for place in (protocol.source_of(function), output):
+        output = function.output if isinstance(function, WriteTask) else None
+        for place in (source_of(function), output):
             if place is not None and (place.url or "").startswith("memory://"):
                 raise StorageError(
                     f"{place.url} is in the memory of this process, which the workers of the cluster at "
@@ -370,7 +357,7 @@ class DaskEngine(protocol.Engine):
 
 def _export_metrics(client: distributed.Client, workers: dask_workers.Workers) -> None:
     try:
-        workers.ask(lambda: client.register_plugin(CountBlocks()))
+        workers.ask(lambda: client.register_plugin(worker.CountBlocks()))
     except ClusterLostError:
         raise
     except Exception as error:
@@ -389,10 +376,8 @@ def _check_everywhere(
     """Raise BroadcastError if a worker holds a state with other digests than the client."""
     # Tasks are bound to their worker, so that large state goes from worker to worker and stays there. Their
     # results are not gathered, because that would wait without end for a worker that died.
-    checks = {
-        address: client.submit(check_state, state, workers=[address], pure=False)
-        for address in workers.look()
-    }
+    check_on = partial(client.submit, worker.check_state, state, pure=False)
+    checks = {address: check_on(workers=[address]) for address in workers.look()}
     try:
         while checks:
             present = workers.current()

@@ -1,13 +1,12 @@
 """Dask arrays and frames as a dataset that the Dask engine reads where they are."""
 
 # mypy: allow-untyped-calls
-from __future__ import annotations
 
 import copy
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import dask.array
 import distributed
@@ -42,10 +41,9 @@ class DaskArrayDataset(memory.ArraysDataset):
     def __init__(self, X: Any, y: Any = None, sample_weight: Any = None) -> None:
         self.feature_names = _column_names(X)
         self.target_names = _column_names(y)
-        given = {"X": X, "y": y, "sample_weight": sample_weight}
-        arrays = _known_chunks(
-            {name: _as_dask_array(value) for name, value in given.items() if value is not None}
-        )
+        parts = {"X": X, "y": y, "sample_weight": sample_weight}
+        arrays = {name: _as_dask_array(part) for name, part in parts.items() if part is not None}
+        arrays = _known_chunks(arrays)
         X = arrays["X"]
         _check_shapes(arrays)
         if X.numblocks[1] > 1:
@@ -87,7 +85,7 @@ class DaskArrayDataset(memory.ArraysDataset):
     def read_targets(self) -> Any:
         return None if self.y is None else _compute([self.y])[0]
 
-    def without_targets(self) -> DaskArrayDataset:
+    def without_targets(self) -> Self:
         rows = copy.copy(self)
         rows.y = rows.target_names = None
         return rows
@@ -97,8 +95,8 @@ class DaskArrayDataset(memory.ArraysDataset):
         return X, y, sample_weight
 
     def fingerprint(self) -> str:
-        told = [None if a is None else (a.name, a.shape, a.chunks, str(a.dtype)) for a in self._arrays]
-        return hashlib.sha256(repr(told).encode()).hexdigest()
+        facts = [None if a is None else (a.name, a.shape, a.chunks, str(a.dtype)) for a in self._arrays]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def prefix_fingerprint(self, n_samples: int) -> None:
         """Return None: only computing the first rows would tell whether they are the same."""

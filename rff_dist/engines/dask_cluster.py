@@ -1,7 +1,6 @@
 """Dask clusters: their addresses and certificates, embedded clusters, and facts about workers."""
 
 # mypy: allow-untyped-calls
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import dask.config
 import distributed
@@ -22,12 +21,9 @@ from distributed.deploy.utils import nprocesses_nthreads
 from distributed.utils import asciitable
 
 from rff_dist.engines import serial
-from rff_dist.engines.cluster import is_loopback
+from rff_dist.engines.cluster import TLSFiles, is_loopback
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
 from rff_dist.numerics import machine
-
-if TYPE_CHECKING:
-    from rff_dist.engines.cluster import TLSFiles
 
 #: Seconds to wait for a scheduler's answer.
 CONNECT_S = 6.0
@@ -78,10 +74,10 @@ def check_parameters(
     """Raise InvalidParameterError where parameters of an engine exclude each other."""
     if scheduler is not None and client is not None:
         raise InvalidParameterError("`scheduler` and `client` were both given; give one of them")
-    given = [name for name, value in size.items() if value is not None]
-    if given and (scheduler is not None or client is not None):
+    sizes = [name for name, value in size.items() if value is not None]
+    if sizes and (scheduler is not None or client is not None):
         raise InvalidParameterError(
-            f"{', '.join(f'`{name}`' for name in given)} size an embedded cluster, "
+            f"{', '.join(f'`{name}`' for name in sizes)} size an embedded cluster, "
             "but an existing one was given; leave them out"
         )
     if security is not None and client is not None:
@@ -147,11 +143,11 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
 async def _greet(address: str, arguments: dict[str, Any]) -> None:
     """Raise OSError unless a scheduler answers within `CONNECT_S`."""
     try:
-        found = await identify(address, arguments, seconds=CONNECT_S)
+        identity = await identify(address, arguments, seconds=CONNECT_S)
     except TimeoutError:
         raise TimeoutError("nothing there speaks as a scheduler does") from None
-    if found["type"] != "Scheduler":
-        raise ConnectionError(f"it is a Dask {found['type'].lower()}")
+    if identity["type"] != "Scheduler":
+        raise ConnectionError(f"it is a Dask {identity['type'].lower()}")
 
 
 async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -> dict[str, Any]:
@@ -166,11 +162,8 @@ async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -
 
 def tls_security(files: TLSFiles) -> distributed.Security:
     """Return certificates in Dask's form, for a client and for all parts of an embedded cluster."""
-    pair = {
-        f"tls_{role}_{name}": getattr(files, name)
-        for role in ("client", "scheduler", "worker")
-        for name in ("cert", "key")
-    }
+    roles = "client", "scheduler", "worker"
+    pair = {f"tls_{role}_{name}": getattr(files, name) for role in roles for name in ("cert", "key")}
     return distributed.Security(tls_ca_file=files.ca, require_encryption=True, **pair)
 
 
@@ -334,9 +327,8 @@ def make_fact_reader() -> Callable[..., dict[str, Any]]:
 def check_versions(client: Mapping[str, Any], workers: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise ClusterError with a table if any worker runs other versions than the client."""
     names = ("python", *SAME_PACKAGES)
-    here, *there = (
-        tuple(one["packages"].get(name) or "none" for name in names) for one in (client, *workers.values())
-    )
+    machines = (client, *workers.values())
+    here, *there = (tuple(facts["packages"].get(name) or "none" for name in names) for facts in machines)
     wrong = [(worker, *versions) for worker, versions in zip(workers, there, strict=True) if versions != here]
     if not wrong:
         return

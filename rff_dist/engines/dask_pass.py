@@ -1,6 +1,7 @@
 """One pass on a cluster: each worker's total, the runs of blocks that continue it, and the result."""
 
 # mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import asyncio
@@ -230,9 +231,8 @@ class Pass:
     def _fetched(self, chain: _Chain) -> list[Any]:
         """Fetch a total; returns nothing if any was lost meanwhile."""
         # A worker may die before its result is fetched, so the fetch is watched like the pass.
-        fetching = asyncio.run_coroutine_threadsafe(
-            self._fetch(chain), cast("Any", self._tasks.client.loop).asyncio_loop
-        )
+        loop = cast("Any", self._tasks.client.loop).asyncio_loop
+        fetching = asyncio.run_coroutine_threadsafe(self._fetch(chain), loop)
         try:
             while self._is_complete():
                 wait([fetching], timeout=dask_workers.POLL_S)
@@ -455,8 +455,7 @@ class Pass:
             raise ClusterLostError(
                 f"the sums of worker {holders[0]} cannot be fetched, neither from there nor by way of the "
                 f"scheduler: nothing came for {dask_workers.STUCK_S:g} s; the pass has no result. Look at "
-                f"that worker's "
-                "log, and open its ports (`dask worker --worker-port`)"
+                "that worker's log, and open its ports (`dask worker --worker-port`)"
             ) from None
         return cloudpickle.loads(received)  # from a worker, as all results are
 
@@ -498,7 +497,6 @@ def _has_lost_total(task: Future) -> bool:
 
 def _killed(kind: type[RFFDistError], what: str, n_deaths: int) -> RFFDistError:
     return kind(
-        f"{what} was running on {n_deaths} workers when they died; "
-        "the pass has no result. If nobody stopped them, give the workers more memory, "
-        "or look at these rows of the data and at the workers' logs"
+        f"{what} was running on {n_deaths} workers when they died; the pass has no result. If nobody stopped "
+        "them, give the workers more memory, or look at these rows of the data and at the workers' logs"
     )

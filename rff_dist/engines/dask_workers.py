@@ -1,8 +1,6 @@
 # mypy: allow-untyped-calls
 """The workers of a cluster as the client sees them, and the errors when they or the scheduler are gone."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -10,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from functools import partial
-from operator import itemgetter
 from typing import Any, cast
 
 import distributed
@@ -84,21 +81,17 @@ class Workers:
     async def _look(self) -> dict[str, int]:
         if time.monotonic() - self._watched_at > WATCH_S:
             await self._watch()
-        found = dict(await self._answer(self._client.nthreads))
-        if new := found.keys() - self._same_versions:
-            ask = partial(
-                cast("Any", self._client.scheduler).broadcast,
-                msg={"op": "versions", "packages": dask_cluster.SAME_PACKAGES},
-                on_error="ignore",
-            )
-            told = await self._tell(ask, list(new))
-            dask_cluster.check_versions(
-                distributed.versions.get_versions(packages=dask_cluster.SAME_PACKAGES), told
-            )
-            self._same_versions |= told.keys()
+        threads = dict(await self._answer(self._client.nthreads))
+        if new := threads.keys() - self._same_versions:
+            packages = dask_cluster.SAME_PACKAGES
+            message = {"op": "versions", "packages": packages}
+            ask = partial(cast("Any", self._client.scheduler).broadcast, msg=message, on_error="ignore")
+            versions = await self._tell(ask, list(new))
+            dask_cluster.check_versions(distributed.versions.get_versions(packages=packages), versions)
+            self._same_versions |= versions.keys()
         # Workers that told nothing are asked again at the next look.
         fit = self._same_versions - self._left_out.keys()
-        self._threads = {worker: n for worker, n in found.items() if worker in fit}
+        self._threads = {worker: n for worker, n in threads.items() if worker in fit}
         self._looked_at = time.monotonic()
         if self._threads:
             self._seen_at = self._looked_at
@@ -118,7 +111,7 @@ class Workers:
         if len(workers) == 1:
             return {}
         alone = await asyncio.gather(*(self._tell(ask, [worker]) for worker in workers))
-        return {worker: told for one in alone for worker, told in one.items()}
+        return {worker: answer for answers in alone for worker, answer in answers.items()}
 
     @property
     def left_out(self) -> bool:
@@ -143,8 +136,8 @@ class Workers:
 
     def facts(self) -> dict[str, Any]:
         """Return what the scheduler knows of each worker, by address."""
-        found = self.ask(lambda: cast("Any", self._client.scheduler).identity(n_workers=-1))
-        return cast("dict[str, Any]", found["workers"])
+        identity = self.ask(lambda: cast("Any", self._client.scheduler).identity(n_workers=-1))
+        return cast("dict[str, Any]", identity["workers"])
 
     async def _watch(self) -> None:
         """Restart silent workers, which the scheduler gives up after 5 min only, and leave out stuck ones."""
@@ -153,15 +146,18 @@ class Workers:
             self._since = {}
         self._watched_at = now
         scheduler = cast("Any", self._client.scheduler)
-        found = (await self._answer(partial(scheduler.identity, n_workers=-1)))["workers"]
-        states = [
-            (worker, of(one)) for worker, one in found.items() for of in (itemgetter("last_seen"), why_idle)
-        ]
+        workers = (await self._answer(partial(scheduler.identity, n_workers=-1)))["workers"]
+        states = [(worker, facts["last_seen"]) for worker, facts in workers.items()]
+        states += [(worker, why_idle(facts)) for worker, facts in workers.items()]
         self._since = {state: self._since.get(state, now) for state in states}
-        limit = max(SILENT_S, 5 * heartbeat_interval(len(found)))
-        silent = [one for one in found if now - self._since[one, found[one]["last_seen"]] > limit]
+        limit = max(SILENT_S, 5 * heartbeat_interval(len(workers)))
+        silent = [
+            name for name, facts in workers.items() if now - self._since[name, facts["last_seen"]] > limit
+        ]
         left_out = self._left_out.items()
-        self._left_out = {one: (why, until) for one, (why, until) in left_out if one in found and until > now}
+        self._left_out = {
+            name: (why, until) for name, (why, until) in left_out if name in workers and until > now
+        }
         for worker, why in self._since:
             if isinstance(why, str) and now - self._since[worker, why] > STUCK_S:
                 if worker not in self._left_out:
@@ -174,16 +170,10 @@ class Workers:
                 SILENT_S,
             )
             # Workers without a nanny are removed, and so are those with a silent nanny.
-            await self._answer(
-                partial(
-                    scheduler.restart_workers,
-                    workers=silent,
-                    timeout=10,
-                    wait_for_workers=False,
-                    on_error="return",
-                    stimulus_id="rff_dist-silent-workers",
-                )
+            restart = partial(
+                scheduler.restart_workers, workers=silent, stimulus_id="rff_dist-silent-workers"
             )
+            await self._answer(partial(restart, timeout=10, wait_for_workers=False, on_error="return"))
 
     def check_patience(self) -> None:
         """Raise ClusterLostError if there has been no worker for too long, or if all are left out."""

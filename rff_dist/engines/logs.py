@@ -20,8 +20,6 @@ The lines are records of Python's own logging below the logger `rff_dist`, so a 
 elsewhere with `JSONFormatter`. User names, passwords and queries in URLs are left out.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -71,13 +69,8 @@ class JSONFormatter(logging.Formatter):
         members = dict(getattr(record, "event", {}))
         if record.exc_info and record.exc_info[0] is not None:
             members["traceback"] = self.formatException(record.exc_info)
-        return json_line(
-            record.levelname.lower(),
-            record.getMessage(),
-            logger=record.name,
-            time=record.created,
-            members=members,
-        )
+        level, message = record.levelname.lower(), record.getMessage()
+        return json_line(level, message, logger=record.name, time=record.created, members=members)
 
 
 def json_line(

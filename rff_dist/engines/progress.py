@@ -5,29 +5,18 @@ callable of one event. If it raises, its traceback is logged, and it gets no fur
 broken display must neither stop hours of work nor fail in silence.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+import rich.progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Column
 from rich.text import Text
 
@@ -169,6 +158,7 @@ type Event = (
     PassStarted | PassResumed | BlockDone | PassMerging | PassFinished | PassFailed | Remark | Rounds | Work
 )
 type Observer = Callable[[Event], object]
+type Observers = Iterable[Observer]
 
 
 class Announcer:
@@ -225,7 +215,7 @@ class LogObserver:
 
 def describe_event(event: Event) -> dict[str, Any]:
     """Return an event as members of a JSON object, see `rff_dist.engines.logs`."""
-    members = {one.name: getattr(event, one.name) for one in fields(event)}
+    members = {member.name: getattr(event, member.name) for member in fields(event)}
     match event:
         case BlockDone(block=block):
             rows = {"start": block.start, "stop": block.stop, "n_samples": block.n_samples}
@@ -240,8 +230,8 @@ def describe_event(event: Event) -> dict[str, Any]:
 _IN_LOGS = {"label": "pass", "n_samples": "rows", "n_kept": "kept", "n_totals": "totals"}
 
 
-class _RowsPerSecond(ProgressColumn):
-    def render(self, task: Task) -> Text:
+class _RowsPerSecond(rich.progress.ProgressColumn):
+    def render(self, task: rich.progress.Task) -> Text:
         speed = task.fields["rate"]
         return Text("" if speed is None else f"{speed:,.0f} rows/s", style="progress.data.speed")
 
@@ -312,11 +302,11 @@ class RichProgress:
     def __init__(self, console: Console | None = None, name: str = "start") -> None:
         self._console = console or Console(stderr=True)
         self._words = Column(no_wrap=True, overflow="ellipsis")
-        share, spent = TaskProgressColumn(), TimeElapsedColumn()
-        bar = BarColumn(bar_width=None, table_column=Column(ratio=1))
-        wide = (bar, share, _RowsPerSecond(), spent, TimeRemainingColumn(compact=True))
-        self._bar = Progress(
-            TextColumn("{task.description}", table_column=self._words),
+        share, spent = rich.progress.TaskProgressColumn(), rich.progress.TimeElapsedColumn()
+        bar = rich.progress.BarColumn(bar_width=None, table_column=Column(ratio=1))
+        wide = (bar, share, _RowsPerSecond(), spent, rich.progress.TimeRemainingColumn(compact=True))
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}", table_column=self._words),
             *((share, spent) if self._console.width < self.NARROW else wide),
             console=self._console,
             disable=not self._console.is_terminal,
@@ -367,9 +357,8 @@ class RichProgress:
         if event.label != phase.label:
             if phase.turn > 1 and not self._console.is_terminal:
                 seconds = time.perf_counter() - phase.begun
-                self._line(
-                    f"{phase.label}: done after {phase.turn:,} {phase.unit}, {seconds:.1f} s", at_once=True
-                )
+                text = f"{phase.label}: done after {phase.turn:,} {phase.unit}, {seconds:.1f} s"
+                self._line(text, at_once=True)
             phase = self._phase = _Phase(event.label)
         match event:
             case Remark():

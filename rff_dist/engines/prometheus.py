@@ -12,8 +12,6 @@ rff_dist_retries_total     times that a block was given out again, because its w
 =========================  ============================================================================
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The protocol of engines: passes over blocks that give the same bits, whatever an engine runs on."""
 
-from __future__ import annotations
-
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

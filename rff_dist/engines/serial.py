@@ -1,13 +1,11 @@
 """The serial engine: the specification of every other engine."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
 import operator
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -50,7 +48,7 @@ class SerialEngine(protocol.Engine):
     worker_memory = None
     in_process = True
 
-    def __init__(self, n_threads: int | None = None, *, observers: Iterable[progress.Observer] = ()) -> None:
+    def __init__(self, n_threads: int | None = None, *, observers: progress.Observers = ()) -> None:
         check_optional_count("n_threads", n_threads)
         self._n_threads = n_threads or machine.available_cores()
         self.observers = tuple(observers)
@@ -77,10 +75,8 @@ class SerialEngine(protocol.Engine):
         check_blocks(blocks, label)
         shared: S = state.state if isinstance(state, protocol.Broadcast) else state
         kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
-        with (
-            progress.announce_pass(self.observers, label, blocks) as announce,
-            machine.using_threads(self.n_threads),
-        ):
+        threads = machine.using_threads(self.n_threads)
+        with progress.announce_pass(self.observers, label, blocks) as announce, threads:
 
             def done(block: Block, seconds: float) -> None:
                 announce(progress.BlockDone(label, block, seconds, "serial"))
@@ -102,7 +98,7 @@ class SerialEngine(protocol.Engine):
 
 
 def _run_kept[T](
-    reduction: Reduction[Any, T],
+    reduction: "Reduction[Any, T]",
     blocks: Sequence[Block],
     kept: resuming.KeptPass,
     parts: Sequence[tuple[range, bool]],
@@ -181,12 +177,12 @@ class Reduction[S, T]:
                 start = time.perf_counter()
                 # A name that outlived the merge would keep one more result in memory.
                 try:
-                    made = [finish(*total) if adds else finish()]
+                    result = [finish(*total) if adds else finish()]
                 except Exception as error:
                     raise BlockFailed(block) from error
                 seconds = time.perf_counter() - start
-                total[:] = made if adds or not total else [self.combine(total[0], made[0])]
-                del made
+                total[:] = result if adds or not total else [self.combine(total[0], result[0])]
+                del result
                 self.done(block, seconds)
                 if keeper is not None and stop < first + len(blocks):
                     keeper.note(stop, total[0], last=False)

@@ -1,7 +1,6 @@
 """What the Dask engine sends to workers: the tasks of a pass, the state with its digests, and plugins."""
 
 # mypy: allow-untyped-calls
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -21,15 +20,9 @@ import distributed
 from distributed.utils import sync
 from distributed.utils_comm import gather_from_workers
 
+from rff_dist import errors
 from rff_dist.data.blocks import Block, BlockTask, Rows
 from rff_dist.engines import prometheus, protocol, resuming, serial
-from rff_dist.errors import (
-    BroadcastError,
-    ClusterError,
-    InvalidParameterError,
-    MissingDependencyError,
-    RFFDistError,
-)
 from rff_dist.numerics import machine
 
 logger = logging.getLogger(__name__)
@@ -60,8 +53,7 @@ def _walk_digests(value: object, place: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         members = [(f"{place}[{i}]", member) for i, member in enumerate(value)]
     elif is_dataclass(value):
-        names = value.__dataclass_fields__
-        members = [(f"{place}.{name}", getattr(value, name)) for name in names]
+        members = [(f"{place}.{name}", getattr(value, name)) for name in value.__dataclass_fields__]
     else:
         members = [
             (f"{place}.{name}", member)
@@ -84,7 +76,7 @@ class Parcel:
         self._expected = expected
         self._unpickling = threading.Lock()
 
-    def __reduce__(self) -> tuple[type[Parcel], tuple[bytes, dict[str, str]]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         pickled = self._pickled
         return Parcel, (cloudpickle.dumps(self.value) if pickled is None else pickled, self._expected)
 
@@ -99,11 +91,11 @@ class Parcel:
         try:
             # It comes from the client, like the tasks, which can run code here anyway.
             value = cloudpickle.loads(cast("bytes", self._pickled))
-        except RFFDistError as error:
+        except errors.RFFDistError as error:
             error.add_note(f"raised on worker {_worker_address()}")
             raise
         except Exception as error:
-            raise ClusterError(
+            raise errors.ClusterError(
                 f"worker {_worker_address()} cannot unpickle the function or state of a pass: "
                 f"{type(error).__name__}: {error}; install the same packages there as here"
             ) from error
@@ -123,7 +115,7 @@ class Parcel:
             for place, digest in self._expected.items()
             if self._found.get(place) != digest
         )
-        raise BroadcastError(
+        raise errors.BroadcastError(
             f"workers hold another state than the client: {wrong}; "
             "their packages or processors differ. Use the same versions and one type of machine on both "
             "sides, or give the feature map its frequencies as arrays"
@@ -181,7 +173,7 @@ class CountBlocks(distributed.SchedulerPlugin):
     async def start(self, scheduler: distributed.Scheduler) -> None:
         try:
             self._counters = prometheus.pass_counters()
-        except MissingDependencyError as error:
+        except errors.MissingDependencyError as error:
             logger.warning("%s", error)
 
     def log_event(self, topic: str, msg: Any) -> None:
@@ -191,16 +183,10 @@ class CountBlocks(distributed.SchedulerPlugin):
             label, n_blocks = msg
             self._counters.count(label, retries=n_blocks)
             return
-        number, label, _, timings, bytes_per_row = msg
+        number, label, _, timings, row_bytes = msg
         for position, n_samples, seconds in timings:
-            self._counters.count_block(
-                label,
-                number,
-                position,
-                n_samples=n_samples,
-                n_bytes=n_samples * bytes_per_row,
-                seconds=seconds,
-            )
+            sizes = {"n_samples": n_samples, "n_bytes": n_samples * row_bytes}
+            self._counters.count_block(label, number, position, **sizes, seconds=seconds)
 
 
 #: Seconds within which a worker must answer who fetches a total from it.
@@ -284,9 +270,8 @@ class _Report:
         """Tell of the blocks since the last time."""
         job, timings, self._timings = self._job, self._timings, []
         # This goes out before the end of the task, on the same stream, so the client knows it by then.
-        self._worker.log_event(
-            job.topic, (job.number, job.label, self._worker.address, timings, job.bytes_per_row)
-        )
+        event = (job.number, job.label, self._worker.address, timings, job.bytes_per_row)
+        self._worker.log_event(job.topic, event)
         self._told_at = time.monotonic()
 
 
@@ -301,9 +286,8 @@ def _sum_up(
     if kept is None:
         return reduction.run(blocks)
     stop = first + len(blocks)
-    found = kept.find(range(first, stop))
-    if found is not None:
-        return found[0]
+    if (sums := kept.find(range(first, stop))) is not None:
+        return sums[0]
     keeper = resuming.Keeper(kept, first)
     total = reduction.run(blocks, keeper=keeper, first=first)
     keeper.note(stop, total, last=True)
@@ -418,9 +402,7 @@ def _write[S](output: protocol.RegionWriter, compute: Callable[[Rows, S], Any], 
     return protocol.write_rows(output, rows.block, compute(rows, state))
 
 
-def _complete[S, T](
-    addition: Callable[[Rows], Rows], compute: Callable[[Rows, S], T], rows: Rows, state: S
-) -> T:
+def _complete(addition: Callable[[Rows], Rows], compute: Callable[..., Any], rows: Rows, state: Any) -> Any:
     return compute(addition(rows), state)
 
 
@@ -428,10 +410,10 @@ def pickle_value(value: object, name: str) -> bytes:
     """Pickle a value to bytes, which the scheduler does not unpickle: only workers need the packages."""
     try:
         return cast("bytes", cloudpickle.dumps(value))
-    except RFFDistError:
+    except errors.RFFDistError:
         raise  # a dataset says itself why it cannot travel
     except Exception as error:
-        raise InvalidParameterError(
+        raise errors.InvalidParameterError(
             f"the {name} of a pass cannot be pickled: {type(error).__name__}: {error}; "
             "give the Dask engine functions and state without open files, locks or threads"
         ) from error

@@ -1,7 +1,5 @@
 """Open and read one Zarr array: metadata are checked first, and errors name the rows that cannot be read."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import zarr
@@ -79,7 +77,7 @@ class Header:
     def chunk_bytes(self) -> int:
         return math.prod(self.chunks) * self.dtype.itemsize
 
-    def first_rows(self, n_samples: int) -> Header:
+    def first_rows(self, n_samples: int) -> Self:
         """Return the header cut to the first `n_samples` rows; the header itself if it has no more."""
         if not self.shape or self.shape[0] <= n_samples:
             return self
@@ -111,8 +109,8 @@ def read_header(store: Store, path: str, *, label: str, text: bool = False) -> H
         raise StorageError(f"{label}: {error}") from error
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise StorageError(
-            f"{label} has metadata that cannot be read ({type(error).__name__}: {str(error)[:200]}); "
-            "expected a Zarr array of format 2 or 3. Write the dataset again"
+            f"{label} has metadata that cannot be read ({locations.explain(error)}); expected a Zarr array "
+            "of format 2 or 3. Write the dataset again"
         ) from error
     _check_header(header, label)
     return header
@@ -128,9 +126,7 @@ def load_json(content: bytes) -> dict[str, Any]:
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise StorageError(
-            f"the metadata are not JSON ({type(error).__name__}: {str(error)[:200]})"
-        ) from error
+        raise StorageError(f"the metadata are not JSON ({locations.explain(error)})") from error
     if not isinstance(data, dict):
         raise StorageError(f"the metadata are a JSON {type(data).__name__}; expected an object")
     return data
@@ -275,13 +271,13 @@ def _parse_header(metadata: Mapping[str, Any], *, text: bool) -> Header:
     shard_shape = None if shards is None else _lengths("shards", shards, least=1)
     if len(chunk_shape) != len(shape):
         raise StorageError(f"shape {shape} and chunks {chunk_shape}; expected as many axes in both")
-    told = json.dumps(
-        {"shape": shape, "chunks": chunk_shape, "shards": shard_shape, **{k: metadata.get(k) for k in kept}},
-        sort_keys=True,
-    )
+    shapes = {"shape": shape, "chunks": chunk_shape, "shards": shard_shape}
+    decisive = json.dumps({**shapes, **{key: metadata.get(key) for key in kept}}, sort_keys=True)
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
     marked = MARK.items() <= (metadata.get("attributes") or {}).items()
-    return Header(shape, dtype, chunk_shape, shard_shape, tuple(codecs), zarr_format, told, digest, marked)
+    return Header(
+        shape, dtype, chunk_shape, shard_shape, tuple(codecs), zarr_format, decisive, digest, marked
+    )
 
 
 def _check_header(header: Header, label: str) -> None:
@@ -383,8 +379,8 @@ def _naming_chunks(array: zarr.Array[Any], numbers: Iterable[int], label: str) -
             start, stop = i * rows, min((i + 1) * rows, array.shape[0])
             try:
                 array[start:stop]
-            except Exception as found:
-                raise _explain(found, f"{label}, rows {start}:{stop} (chunk {i})") from error
+            except Exception as cause:
+                raise _explain(cause, f"{label}, rows {start}:{stop} (chunk {i})") from error
         raise _explain(error, label) from error
 
 
@@ -400,8 +396,7 @@ def _explain(error: Exception, where: str) -> StorageError:
         return StorageError(f"{where} cannot be read: {locations.explain(error)}")
     return IntegrityError(
         f"{where}: the stored bytes are damaged ({locations.explain(error)}). Restore the dataset from a "
-        f"copy or "
-        "write it again"
+        "copy or write it again"
     )
 
 
@@ -427,17 +422,17 @@ class CheckedStore(WrapperStore[Store]):
         super().__init__(store)
         self._check = check
 
-    def _with_store(self, store: Store) -> CheckedStore:
-        return CheckedStore(store, self._check)
+    def _with_store(self, store: Store) -> Self:
+        return type(self)(store, self._check)
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """Return what is stored, if the check passes."""
-        found = await self._store.get(key, prototype, byte_range)
-        if found is not None:
-            self._check(key, found, byte_range is not None)
-        return found
+        content = await self._store.get(key, prototype, byte_range)
+        if content is not None:
+            self._check(key, content, byte_range is not None)
+        return content
 
 
 def bounded_store(store: Store, codecs: Sequence[str], n_bytes: int) -> Store:
@@ -452,12 +447,12 @@ def bounded_store(store: Store, codecs: Sequence[str], n_bytes: int) -> Store:
     return CheckedStore(store, partial(_check_size, sorted(names), 2 * n_bytes + _SLACK)) if names else store
 
 
-def _check_size(codecs: Sequence[str], limit: int, key: str, found: Buffer, is_part: bool) -> None:
+def _check_size(codecs: Sequence[str], limit: int, key: str, content: Buffer, is_part: bool) -> None:
     if key.rpartition("/")[2] in _METADATA:
         return
-    if any(_SIZES[codec](found.to_bytes(), limit) > limit for codec in codecs):
+    if any(_SIZES[codec](content.to_bytes(), limit) > limit for codec in codecs):
         raise IntegrityError(
-            f"{key} has {len(found):_} bytes and would be decoded to more than {limit:_}, twice the size "
+            f"{key} has {len(content):_} bytes and would be decoded to more than {limit:_}, twice the size "
             "of a chunk of its array"
         )
 
@@ -476,16 +471,16 @@ def _streamed(begin: Callable[[], Any], content: bytes, limit: int) -> int:
         decoder = begin()
         piece = left
         while not decoder.eof and total <= limit:
-            made = len(decoder.decompress(piece, _PIECE))
+            n_decoded = len(decoder.decompress(piece, _PIECE))
             piece = getattr(decoder, "unconsumed_tail", b"")
-            total += made
-            if not made and not piece:
+            total += n_decoded
+            if not n_decoded and not piece:
                 return total  # The stream is cut off; the codec will say so.
         left = decoder.unused_data
     return total
 
 
-def _told(content: bytes, at: int) -> int:
+def _size_at(content: bytes, at: int) -> int:
     """Return the size in a header's four bytes at `at`; 0 if the header is cut off."""
     return int.from_bytes(content[at : at + 4], "little") if len(content) >= at + 4 else 0
 
@@ -507,7 +502,7 @@ _SIZES: dict[str, Callable[[bytes, int], int]] = {
     "zlib": _inflated,
     "bz2": lambda content, limit: _streamed(bz2.BZ2Decompressor, content, limit),
     "lzma": lambda content, limit: _streamed(lzma.LZMADecompressor, content, limit),
-    "blosc": lambda content, limit: _told(content, 4),
-    "lz4": lambda content, limit: _told(content, 0),
+    "blosc": lambda content, limit: _size_at(content, 4),
+    "lz4": lambda content, limit: _size_at(content, 0),
     "zstd": _zstd,
 }

@@ -1,7 +1,5 @@
 """Columns: one label, group or id for each row, as integers, booleans or text, in memory or in Zarr."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ class StoredColumn:
     url: str | None
     _header: arrays.Header
     _label: str
-    _reopen: tuple[Callable[..., StoredColumn], tuple[Any, ...]] | None
+    _reopen: tuple[Callable[..., "StoredColumn"], tuple[Any, ...]] | None
 
     in_memory = False
 
@@ -61,9 +59,8 @@ class StoredColumn:
     def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
         """Read single rows, in the order of `indices`; raises as `read`."""
         rows, places = np.unique(memory.check_indices(indices, self.n_samples), return_inverse=True)
-        return columns.check_values(
-            arrays.gather_rows(self.array, rows, label=self._label), self._label, rows
-        )[places]
+        values = arrays.gather_rows(self.array, rows, label=self._label)
+        return columns.check_values(values, self._label, rows)[places]
 
     def fingerprint(self) -> str:
         """Return a digest of the metadata and of up to 8 chunks, the first and the last among them."""
@@ -79,11 +76,7 @@ class StoredColumn:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
-            raise StorageError(
-                f"{self._label} cannot be sent to another process: its store "
-                f"({type(self.array.store).__name__}) is not a local folder. Open it with "
-                "open_column(url, name) instead"
-            )
+            raise groups.cannot_travel(self._label, self.array.store, "it with open_column(url, name)")
         return self._reopen
 
     def __repr__(self) -> str:
@@ -124,8 +117,8 @@ def column_of(dataset: datasets.ZarrDataset, name: str) -> StoredColumn:
 def id_column(attributes: Mapping[str, Any]) -> str | None:
     """Return the column of the ingested table that a dataset's ids came from; None if it has no ids."""
     recipe = attributes.get("recipe")
-    found = recipe.get("id") if isinstance(recipe, Mapping) else None
-    return None if found is None else str(found)
+    name = recipe.get("id") if isinstance(recipe, Mapping) else None
+    return None if name is None else str(name)
 
 
 def ids_of(dataset: Any) -> StoredColumn | None:

@@ -5,8 +5,6 @@ Folders use a lock of the operating system, which ends with its process, and sto
 process.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os
@@ -17,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
@@ -27,6 +25,7 @@ from rff_dist.storage import locations
 
 logger = logging.getLogger(__name__)
 
+_RISK = "two writers at the same moment could overwrite one another"
 _memory_lock = threading.Lock()
 
 
@@ -41,7 +40,7 @@ class Tagged:
     tag: Mapping[str, str]
 
     @classmethod
-    def of(cls, content: bytes, meta: Mapping[str, Any]) -> Tagged:
+    def of(cls, content: bytes, meta: Mapping[str, Any]) -> Self:
         """Return what an object store tells of an object in `meta`; the content need not be read then."""
         return cls(content, {name: value for name in ("e_tag", "version") if (value := meta[name])})
 
@@ -58,10 +57,10 @@ def read_tagged(store: Store, key: str, *, where: locations.Location | str) -> T
 
     with locations.reaching(f"{where} cannot be read", key):
         try:
-            found = obstore.get(store.store, key)
+            answer = obstore.get(store.store, key)
         except FileNotFoundError:
             return None
-        return Tagged.of(bytes(found.bytes()), dict(found.meta))
+        return Tagged.of(bytes(answer.bytes()), dict(answer.meta))
 
 
 def overtaken(location: locations.Location) -> ConflictError:
@@ -113,11 +112,19 @@ def replace_bytes(
     if isinstance(store, ObjectStore):
         return _put(store, key, content, expected, where)
     with _locked(store, key):
-        found = locations.read_bytes(store, key, where=where)
-        if found != (None if expected is None else expected.content):
+        present = locations.read_bytes(store, key, where=where)
+        if present != (None if expected is None else expected.content):
             return False
         locations.write_bytes(store, key, content)
     return True
+
+
+def publish_bytes(
+    store: Store, key: str, content: bytes, *, expected: Tagged | None, location: locations.Location
+) -> None:
+    """Replace bytes as `replace_bytes`; raise ConflictError if another run has published meanwhile."""
+    if not replace_bytes(store, key, content, expected=expected, where=location):
+        raise overtaken(location)
 
 
 @contextmanager
@@ -178,9 +185,7 @@ def _put_unguarded(
     store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any
 ) -> bool:
     """Compare, then write: for stores without conditional writes."""
-    logger.warning(
-        "%s has no conditional writes: two writers at the same moment could overwrite one another", where
-    )
+    logger.warning("%s has no conditional writes: %s", where, _RISK)
     if _state(read_tagged(store, key, where=where)) != _state(expected):
         return False
     with locations.reaching(f"{where} cannot be written", key):
@@ -191,8 +196,6 @@ def _put_unguarded(
 
 # -- locks of the operating system on files. A lock ends with the process that holds it ------------
 
-
-_log = logging.getLogger(__name__)
 
 _PATIENCE_S = 60.0  # Who is waited for writes one small file.
 _STEP_S = 0.02
@@ -218,15 +221,10 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
                     time.sleep(_STEP_S)
                     continue
                 what = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
-                raise OutputBusyError(
-                    f"{what}: {_holder_of(file)}; expected nobody. Wait until it is done"
-                ) from error
+                text = f"{what}: {_holder_of(file)}; expected nobody. Wait until it is done"
+                raise OutputBusyError(text) from error
             except OSError as error:  # Some network file systems are mounted without locks.
-                _log.warning(
-                    "%s has no locks (%s): two writers at the same moment could overwrite one another",
-                    path.parent,
-                    error.strerror or error,
-                )
+                logger.warning("%s has no locks (%s): %s", path.parent, error.strerror or error, _RISK)
             if not is_at(file, path):
                 continue  # The last holder removed the file, so others would lock a new one.
             if busy is not None:

@@ -1,7 +1,5 @@
 """Replace or delete rows of a versioned dataset, and convert plain Zarr to a versioned dataset."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +11,9 @@ from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import (
-    appending,
-    columns,
-    generations,
-    loads,
-    locations,
-    output_places,
-    repositories,
-    writing,
-)
+from rff_dist.storage import appending, generations, loads, locations, output_places, repositories, writing
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
+from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.groups import OpenGroup, find_group
 from rff_dist.typing import IntArray
 
@@ -88,12 +78,11 @@ def replace_batches(
     """Replace the rows numbered `rows` by the batches' rows, in this order, and commit."""
     numbers = _distinct(rows, dataset.n_before)
     read = [dataset.fit_batch(batch, 0) for batch in batches]
-    parts = {name: np.concatenate([one[name] for one in read]) for name in dataset.headers} if read else {}
-    n_given = len(parts["X"]) if parts else 0
-    if n_given != len(numbers):
-        raise DataError(f"{n_given:_} rows for {len(numbers):_} row numbers; expected one of each")
-    n_before = dataset.n_before
-    if not n_given:
+    parts = {name: np.concatenate([part[name] for part in read]) for name in dataset.headers} if read else {}
+    n_rows, n_before = len(parts["X"]) if parts else 0, dataset.n_before
+    if n_rows != len(numbers):
+        raise DataError(f"{n_rows:_} rows for {len(numbers):_} row numbers; expected one of each")
+    if not n_rows:
         return Corrected(0, n_before, n_before, None)
     order = np.argsort(numbers)
     with locations.store_errors(f"rows of {dataset.location} could not be replaced", "; they are as before"):
@@ -103,10 +92,10 @@ def replace_batches(
             "replace",
             n_before,
             digest=appending.digest_rows(numbers[order], *(values[order] for values in parts.values())),
-            message=message or f"replace {n_given:,} row{'s' * (n_given != 1)}",
-            facts={"n_rows": n_given},
+            message=message or f"replace {n_rows:,} row{'s' * (n_rows != 1)}",
+            facts={"n_rows": n_rows},
         )
-    return Corrected(n_given, n_before, n_before, version)
+    return Corrected(n_rows, n_before, n_before, version)
 
 
 def delete_rows(
@@ -203,10 +192,10 @@ def find_rows(dataset: appending.Editing, column: str, values: Sequence[Any]) ->
     key: Callable[[Any], Any] = str if array.dtype.kind == "T" else float
     known: dict[Any, list[int]] = {key(value): [] for value in values}
     for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
-        found = read_rows(array, block.start, block.stop, label=label)
-        found = found if place is None else found[:, place]
-        for row in np.flatnonzero(np.isin(found, np.array(list(known), found.dtype))).tolist():
-            known[key(found[row])].append(block.start + row)
+        read = read_rows(array, block.start, block.stop, label=label)
+        read = read if place is None else read[:, place]
+        for row in np.flatnonzero(np.isin(read, np.array(list(known), read.dtype))).tolist():
+            known[key(read[row])].append(block.start + row)
     return [np.array(known[key(value)], np.int64) for value in values]
 
 
@@ -259,13 +248,8 @@ def convert_dataset(
                 for name in appending.ROLES
             )
 
-    how = writing.Writing(
-        chunk_rows,
-        overwrite=output is None,
-        observer=observer,
-        versioned=True,
-        message=f"convert {n_samples:,} rows of plain Zarr",
-    )
+    message = f"convert {n_samples:,} rows of plain Zarr"
+    how = writing.Writing(chunk_rows, output is None, observer, versioned=True, message=message)
     written = writing.write_batches(
         place, batches(), n_samples=n_samples, names=names, attributes=attributes, how=how
     )
@@ -313,13 +297,11 @@ def _column_of(dataset: appending.Editing, column: str) -> tuple[str, int | None
         names = dataset.names(key) or ()
         if column in names and name in dataset.headers:
             return name, names.index(column) if len(dataset.headers[name].shape) == 2 else None
-    for name, of in (
-        ("groups", dataset.attributes.get("groups_column")),
-        (columns.ID, columns.id_column(dataset.attributes)),
-    ):
-        if column in (name, of) and name in dataset.headers:
+    others = {"groups": dataset.attributes.get("groups_column"), ID: id_column(dataset.attributes)}
+    for name, source in others.items():
+        if column in (name, source) and name in dataset.headers:
             return name, None
     known = [*(dataset.names("feature_names") or ()), *(dataset.names("target_names") or ())]
-    known += [name for name in ("groups", columns.ID) if name in dataset.headers]
+    known += [name for name in others if name in dataset.headers]
     shown = ", ".join(map(repr, known[:20])) or "no names"
     raise InvalidParameterError(f"{dataset.location} has no column {column!r}; it has {shown}")

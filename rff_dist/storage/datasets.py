@@ -6,16 +6,13 @@ attribute `rff_dist`. Data of other writers are read as they are: Zarr format 2 
 without checksums.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import zarr
@@ -24,6 +21,7 @@ from rff_dist.data import blocks, memory
 from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, NoSuchVersionError, StorageError
 from rff_dist.storage import generations, groups, locations, repositories
 from rff_dist.storage.arrays import Header, gather_rows, read_rows, require_chunks, sample_digest, walk_codecs
+from rff_dist.typing import PathLike
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
 _log = logging.getLogger(__name__)
@@ -84,7 +82,7 @@ class ZarrDataset(memory.ArraysDataset):
         weight = self._part("sample_weight", slice(block.start, block.stop))
         return None if weight is None else weight.astype(np.float64)
 
-    def without_targets(self) -> ZarrDataset:
+    def without_targets(self) -> Self:
         x, _, weight = self._array_names
         return replace(self, y=None, target_names=None, _array_names=(x, None, weight))
 
@@ -96,10 +94,8 @@ class ZarrDataset(memory.ArraysDataset):
         """
         wanted = memory.check_indices(indices, self.n_samples)
         rows, places = np.unique(wanted, return_inverse=True)
-        X, y, weight = self._select(rows)
-        return memory.Sample(
-            X[places], None if y is None else y[places], None if weight is None else weight[places]
-        )
+        X, *others = self._select(rows)
+        return memory.Sample(X[places], *(None if part is None else part[places] for part in others))
 
     def fingerprint(self) -> str:
         """Return a digest of the data, which is the same for a copy elsewhere.
@@ -112,8 +108,9 @@ class ZarrDataset(memory.ArraysDataset):
         digest, manifest = hashlib.sha256(), generations.manifest_of(self.attributes)
         # A snapshot never changes, so its manifest is enough, and no chunk is read.
         if self.version is not None and "sha256" in manifest:
-            told = [self._identity(), {name: header.text for name, header in self._headers.items()}]
-            return hashlib.sha256(json.dumps([manifest["sha256"], *told]).encode()).hexdigest()
+            metadata = {name: header.text for name, header in self._headers.items()}
+            identity = json.dumps([manifest["sha256"], self._identity(), metadata])
+            return hashlib.sha256(identity.encode()).hexdigest()
         for name in _ROLES:
             array = getattr(self, name)
             digest.update(f"{name}:".encode())
@@ -138,14 +135,12 @@ class ZarrDataset(memory.ArraysDataset):
         return self._content_key
 
     def recorded_prefix(self, n_samples: int) -> str | None:
-        line = (
-            generations.manifest_of(self.attributes).get(generations.LINE, ())
-            if self.version is not None
-            else ()
-        )
-        found = next((digest for n, digest in line if n == n_samples), None)
-        told = json.dumps([n_samples, found, self._identity()])
-        return None if found is None else hashlib.sha256(told.encode()).hexdigest()
+        if self.version is None:
+            return None
+        line = generations.manifest_of(self.attributes).get(generations.LINE, ())
+        digest = next((digest for n, digest in line if n == n_samples), None)
+        identity = json.dumps([n_samples, digest, self._identity()])
+        return None if digest is None else hashlib.sha256(identity.encode()).hexdigest()
 
     def _identity(self) -> list[str]:
         """Return the arrays' paths in the group."""
@@ -160,19 +155,14 @@ class ZarrDataset(memory.ArraysDataset):
         if self._address is not None:
             return self._address.process is None
         arrays = (self.X, self.y, self.sample_weight)
-        return all(
-            groups.local_root(one.store, "") is not None for one in arrays if isinstance(one, zarr.Array)
-        )
+        stores = [array.store for array in arrays if isinstance(array, zarr.Array)]
+        return all(groups.local_root(store, "") is not None for store in stores)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._address is not None:
             return _reopen_stored, (self._address, self._array_names, self.missing_chunks)
         if not self.can_travel():
-            raise StorageError(
-                f"{self._labels['X']} cannot be sent to another process: its store "
-                f"({type(self.X.store).__name__}) "
-                "is not a local folder. Open the data with open_dataset(url) instead"
-            )
+            raise groups.cannot_travel(self._labels["X"], self.X.store, "the data with open_dataset(url)")
         reopen = partial(dataset_from_arrays, missing_chunks=self.missing_chunks)
         return reopen, (self.X, self.y, self.sample_weight)
 
@@ -184,11 +174,8 @@ class ZarrDataset(memory.ArraysDataset):
 
     def _select(self, rows: slice | np.ndarray) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
         X, y, weight = (self._part(name, rows) for name in _ROLES)
-        return (
-            X,
-            None if y is None else memory.as_targets(y),
-            None if weight is None else weight.astype(np.float64),
-        )
+        y = None if y is None else memory.as_targets(y)
+        return X, y, None if weight is None else weight.astype(np.float64)
 
     def _part(self, name: str, rows: slice | np.ndarray) -> np.ndarray | None:
         """Return rows of X, y or the weights: a slice, or ascending row numbers without repeats."""
@@ -208,7 +195,7 @@ class ZarrDataset(memory.ArraysDataset):
 
 
 def open_dataset(
-    url: str | os.PathLike[str] | zarr.Group,
+    url: PathLike | zarr.Group,
     *,
     x: str = "X",
     y: str | None = "y",
@@ -302,9 +289,9 @@ def dataset_from_arrays(
 
 def _open(stored: groups.StoredGroup, names: ArrayNames, missing_chunks: str) -> ZarrDataset:
     group, place = stored.open(), stored.place
-    given = {role: name for role, name in zip(_ROLES, names, strict=True) if name is not None}
+    name_of = {role: name for role, name in zip(_ROLES, names, strict=True) if name is not None}
     headers: dict[str, Header] = {}
-    for role, name in given.items():
+    for role, name in name_of.items():
         header = group.read_header(name, text=role == "y")
         if header is not None and header.dtype.kind in "UT":
             raise StorageError(
@@ -318,11 +305,11 @@ def _open(stored: groups.StoredGroup, names: ArrayNames, missing_chunks: str) ->
                 f"{place} has no array {name!r}; it holds {group.array_names()}. "
                 f"Expected {role} there; name it by `{role if role != 'X' else 'x'}`"
             )
-    labels = {role: group.label(given[role]) for role in headers}
+    labels = {role: group.label(name_of[role]) for role in headers}
     _check_shapes({role: header.shape for role, header in headers.items()}, labels)
     n_targets = (headers["y"].shape[1:] or (1,))[0] if "y" in headers else 0
     arrays: dict[str, Any] = {
-        role: group.open_array(given[role], header, missing_chunks) for role, header in headers.items()
+        role: group.open_array(name_of[role], header, missing_chunks) for role, header in headers.items()
     }
     return ZarrDataset(
         **arrays,
@@ -360,9 +347,9 @@ def changed_rows(
         _open(replace(replace(address, version=name).reopen(), store=store), names, dataset.missing_chunks)
         for name, store in zip((before, dataset.version), stores, strict=True)
     )
-    found = repositories.changed_chunks(location, before, dataset.version)
-    chunks = [found.get(name, set()) for name in names if name is not None]
-    numbers = {place[0] for one in chunks if one is not None for place in one}
+    changed = repositories.changed_chunks(location, before, dataset.version)
+    chunks = [changed.get(name, set()) for name in names if name is not None]
+    numbers = {place[0] for places in chunks if places is not None for place in places}
     if None in chunks or other.chunk_rows != dataset.chunk_rows:
         raise NoSuchVersionError(f"all rows of {location} were written anew since version {before}")
     rows = dataset.chunk_rows
@@ -424,9 +411,7 @@ class StoredArray:
     checksum: str | None
 
 
-def list_arrays(
-    url: str | os.PathLike[str], version: str | None = None
-) -> tuple[dict[str, Any], list[StoredArray]]:
+def list_arrays(url: PathLike, version: str | None = None) -> tuple[dict[str, Any], list[StoredArray]]:
     """Return the attributes of the group at `url` and its arrays, sorted by name; no rows are read.
 
     `version`: a version of a versioned dataset; None: the current one.
@@ -453,7 +438,7 @@ def list_arrays(
 
 
 def read_arrays(
-    url: str | os.PathLike[str], names: Sequence[str], *, n_rows: int, version: str | None = None
+    url: PathLike, names: Sequence[str], *, n_rows: int, version: str | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield the rows of arrays of the group at `url`, `n_rows` at a time.
 
@@ -472,13 +457,13 @@ def _find_checksum(header: Header) -> str | None:
     """Return the codec that notices damage to an array's chunks, or None."""
     stored = json.loads(header.text)
     if header.zarr_format == 2:
-        found = [*(stored.get("filters") or []), stored.get("compressor")]
-        codecs = [(one["id"], one) for one in found if one]
+        filters = [*(stored.get("filters") or []), stored.get("compressor")]
+        codecs = [(codec["id"], codec) for codec in filters if codec]
     else:
         # A shard's index always has a checksum, but that does not cover the chunks.
         codecs = [*walk_codecs(stored["codecs"], of_index=False)]
     for name, settings in codecs:
-        codec: str = name.removeprefix("numcodecs.")
-        if codec in _CHECKSUMS or (codec == "zstd" and settings.get("checksum")):
-            return codec
+        plain: str = name.removeprefix("numcodecs.")
+        if plain in _CHECKSUMS or (plain == "zstd" and settings.get("checksum")):
+            return plain
     return None

@@ -1,7 +1,5 @@
 """Single files, whole or not at all: signed JSON documents, and the pointer to a current version."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -11,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rff_dist.errors import ConflictError, IntegrityError, StorageError, VersionError
 from rff_dist.storage import arrays, conditional, locations, output_places
@@ -34,16 +32,16 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> di
         document = arrays.load_json(content)
     except StorageError as error:
         raise IntegrityError(f"{where}: {error}. Restore it from a copy, or write it again") from error
-    expected, found = f"rff_dist {kind}", document.get("format_version")
+    expected, written = f"rff_dist {kind}", document.get("format_version")
     if document.get("format") != expected:
         raise IntegrityError(
             f"{where} has the format {str(document.get('format'))[:80]!r}; expected {expected!r}. Restore it "
             "from a copy"
         )
-    if type(found) is int and found > version:
+    if type(written) is int and written > version:
         by = f", written by rff_dist {document['rff_dist_version']}" if "rff_dist_version" in document else ""
         raise VersionError(
-            f"{where} has format version {found}{by}; this release reads up to version {version}. Install "
+            f"{where} has format version {written}{by}; this release reads up to version {version}. Install "
             "the newer release"
         )
     stored = document.pop("sha256", None)
@@ -110,8 +108,8 @@ def upload(path: Path, location: locations.Location, *, expected: conditional.Ta
     if path.stat().st_size > _IN_ONE_REQUEST:
         # Requests with a condition are not sent in parts, and would hold all of the file in memory.
         obstore.put(store.store, name, path)
-    elif not conditional.replace_bytes(store, name, path.read_bytes(), expected=expected, where=location):
-        raise conditional.overtaken(location)
+    else:
+        conditional.publish_bytes(store, name, path.read_bytes(), expected=expected, location=location)
 
 
 def _store_above(location: locations.Location) -> tuple[Any, str]:
@@ -145,7 +143,7 @@ class Pointer:
     removing: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
 
-    def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Pointer:
+    def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Self:
         """Return a pointer to another version, promoted now."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return replace(self, number=number, previous=previous, promoted=now, reason=reason)
@@ -164,9 +162,8 @@ def read_pointer(location: locations.Location) -> tuple[Pointer | None, conditio
     """
     if not locations.may_hold(location):
         return None, None
-    tagged = conditional.read_tagged(
-        locations.open_store(location, read_only=True), locations.POINTER_FILE, where=location
-    )
+    store = locations.open_store(location, read_only=True)
+    tagged = conditional.read_tagged(store, locations.POINTER_FILE, where=location)
     return None if tagged is None else _parse(tagged.content, location), tagged
 
 

@@ -16,8 +16,6 @@ claimed, and the next dataset becomes a generation. So a writer that lives on af
 neither damage what the others write nor publish over it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import uuid
@@ -92,8 +90,8 @@ def is_pointer(attributes: object) -> bool:
 
 def name_of(attributes: Mapping[str, Any]) -> str | None:
     """Return the name that all versions of a dataset share; None for plain Zarr."""
-    found = manifest_of(attributes).get(NAME)
-    return None if found is None else str(found)
+    name = manifest_of(attributes).get(NAME)
+    return None if name is None else str(name)
 
 
 def begin(
@@ -110,9 +108,8 @@ def begin(
         place = output_places.stage(location)
         if location.is_remote and locations.exists(location):
             place = location.child(f"generation-{uuid.uuid4().hex}")
-            before = conditional.read_tagged(
-                locations.open_store(location, read_only=True), _FILE, where=location
-            )
+            store = locations.open_store(location, read_only=True)
+            before = conditional.read_tagged(store, _FILE, where=location)
     staged = Staged(location, place, before)
     with locations.store_errors(f"{location} cannot be written", ""):
         try:
@@ -164,10 +161,8 @@ def put_in_place(staged: Staged, *, overwrite: bool) -> None:
     manifest: dict[str, Any] = {"state": "complete", "generation": name, "previous": before.current}
     if before.n_samples is not None:
         manifest["n_samples"] = before.n_samples
-    if not conditional.replace_bytes(
-        store, _FILE, _document({MANIFEST: manifest}), expected=staged.before, where=location
-    ):
-        raise conditional.overtaken(location)
+    content = _document({MANIFEST: manifest})
+    conditional.publish_bytes(store, _FILE, content, expected=staged.before, location=location)
     if before.previous is not None:
         _remove(location, before.previous)
 
@@ -202,9 +197,9 @@ def _remove(location: locations.Location, name: str) -> None:
     if name:
         output_places.discard(location.child(name))
         return
-    for found in locations.list_names(location):
-        if found != _FILE and not _GENERATION.fullmatch(found):
-            output_places.discard(location.child(found))
+    for member in locations.list_names(location):
+        if member != _FILE and not _GENERATION.fullmatch(member):
+            output_places.discard(location.child(member))
 
 
 def _document(attributes: Mapping[str, Any]) -> bytes:

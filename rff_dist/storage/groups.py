@@ -96,13 +96,12 @@ def describe_files(folder: str) -> str:
         folders.sort()  # in place: `os.walk` descends in this order
         for name in sorted(names):
             try:
-                found = os.stat(os.path.join(place, name))
+                stat = os.stat(os.path.join(place, name))
             except FileNotFoundError:  # removed at this moment
                 continue
-            n_files, n_bytes = n_files + 1, n_bytes + found.st_size
-            digest.update(
-                f"{os.path.relpath(place, folder)}/{name} {found.st_size} {found.st_mtime_ns}\n".encode()
-            )
+            n_files, n_bytes = n_files + 1, n_bytes + stat.st_size
+            line = f"{os.path.relpath(place, folder)}/{name} {stat.st_size} {stat.st_mtime_ns}\n"
+            digest.update(line.encode())
     if not n_files:
         return "nothing is there"
     return f"{n_files:,} files of {human_bytes(n_bytes)} (digest {digest.hexdigest()[:20]})"
@@ -184,8 +183,7 @@ class OpenGroup:
         if type(n_samples) is not int or n_samples < 0:
             raise StorageError(
                 f"attribute {generations.MANIFEST!r} of {self.place} says n_samples={str(n_samples)[:100]}; "
-                f"expected a "
-                "number of rows. Its metadata are damaged; write the dataset again"
+                "expected a number of rows. Its metadata are damaged; write the dataset again"
             )
         return n_samples
 
@@ -270,9 +268,8 @@ def check_existing(location: locations.Location) -> None:
             raise StorageError(f"no dataset at {path}: nothing is there{near}; expected a Zarr group.{hint}")
         if not path.is_dir():
             raise StorageError(
-                f"{path} is a file; expected a Zarr group, which is a folder. "
-                "Turn CSV, Parquet or NumPy files into one with rff_dist.workbench.tables.ingest (rff-dist "
-                "ingest)"
+                f"{path} is a file; expected a Zarr group, which is a folder. Turn CSV, Parquet or NumPy "
+                "files into one with rff_dist.workbench.tables.ingest (rff-dist ingest)"
             )
     elif location.is_remote and not locations.exists(location):
         raise StorageError(f"no dataset at {location}: expected a Zarr group")
@@ -336,6 +333,14 @@ def header_of(array: zarr.Array[Any], name: str, *, text: bool = False) -> tuple
     return header, label
 
 
+def cannot_travel(label: str, store: Store, what: str) -> StorageError:
+    """Return the error of pickling data that were handed over open; `what` to open instead, and how."""
+    return StorageError(
+        f"{label} cannot be sent to another process: its store ({type(store).__name__}) is not a local "
+        f"folder. Open {what} instead"
+    )
+
+
 def local_root(store: Store, path: str) -> str | None:
     """Return the folder of a path in a store; None if the store is not a local folder."""
     while isinstance(store, WrapperStore):  # one of our stores that check what is read
@@ -379,10 +384,10 @@ def complete(
     `changed`: numbers of the chunks that changed since the manifest before; None: all.
     Raises ConflictError if another writer published its dataset in this place.
     """
-    found = conditional.read_tagged(store, _FILE, where=place)
-    if found is None:
+    before = conditional.read_tagged(store, _FILE, where=place)
+    if before is None:
         raise StorageError(f"{_FILE} is gone from {place}; another program removed it. Write the data again")
-    document = arrays.load_json(found.content)
+    document = arrays.load_json(before.content)
     if generations.is_pointer(document["attributes"]):
         raise conditional.overtaken(place)
     known = generations.manifest_of(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
@@ -396,8 +401,8 @@ def complete(
     if not isinstance(store, ObjectStore):
         # Nobody else writes to a hidden folder or a session of Icechunk.
         locations.write_bytes(store, _FILE, content)
-    elif not conditional.replace_bytes(store, _FILE, content, expected=found, where=place):
-        raise conditional.overtaken(place)
+    else:
+        conditional.publish_bytes(store, _FILE, content, expected=before, location=place)
 
 
 def check_group(content: bytes, place: str) -> None:
@@ -423,9 +428,7 @@ def check_array(header: arrays.Header | None, attributes: Mapping[str, Any], nam
     Raises IntegrityError if they differ.
     """
     manifest = generations.manifest_of(attributes)
-    if generations.is_pointer(
-        attributes
-    ):  # The pointer to a newer generation has replaced this one's manifest.
+    if generations.is_pointer(attributes):  # A newer generation's, in the place of this one's manifest.
         return
     parts = manifest.get(_PARTS, {})
     part = parts.get(name) if isinstance(parts, Mapping) else None
@@ -475,9 +478,7 @@ def _digest_of(document: Mapping[str, Any]) -> str:
     """Return a digest of the manifest and the attributes that it covers; others may be added freely."""
     attributes = document["attributes"]
     manifest = {name: value for name, value in attributes[generations.MANIFEST].items() if name != _DIGEST}
-    covered = {
-        name: attributes.get(name) for name in manifest.get(_COVERS, ()) if name != generations.MANIFEST
-    }
+    covered = {key: attributes.get(key) for key in manifest.get(_COVERS, ()) if key != generations.MANIFEST}
     whole = [document.get("zarr_format"), document.get("node_type"), covered, manifest]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 

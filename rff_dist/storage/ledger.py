@@ -11,8 +11,6 @@ A file appears whole, and its checksum is compared when it is read; damaged sums
 again. No code is stored: the document names dataclasses of this package and the values of their fields.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import logging

@@ -5,15 +5,13 @@ window is all rows from the beginning of a load on. A deletion that keeps the or
 other deletion puts the newest rows in the places of older ones, and from then on they belong to those loads.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.storage import generations
@@ -87,7 +85,7 @@ class Window:
     days: float | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Window:
+    def parse(cls, text: str) -> Self:
         """Read a window's text; raises InvalidParameterError."""
         return cls() if text == ALL_ROWS else cls(*_parse_length("window", text, ALL_ROWS))
 
@@ -126,7 +124,7 @@ class HalfLife:
     days: float | None = None
 
     @classmethod
-    def parse(cls, text: str) -> HalfLife:
+    def parse(cls, text: str) -> Self:
         """Read a half-life's text; raises InvalidParameterError."""
         return cls() if text == NO_HALF_LIFE else cls(*_parse_length("half_life", text, NO_HALF_LIFE))
 

@@ -4,8 +4,6 @@ A location is a folder: a local path, a store in this process's memory (`memory:
 object store.
 """
 
-from __future__ import annotations
-
 import atexit
 import difflib
 import errno
@@ -19,11 +17,11 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
 from zarr.abc.store import Store
@@ -93,16 +91,16 @@ class Location:
         """Whether it is in an object store."""
         return self.scheme in REMOTE_SCHEMES
 
-    def child(self, name: str) -> Location:
+    def child(self, name: str) -> Self:
         """Return the folder `name` below this one."""
-        return Location(self.scheme, f"{self.path}/{name}")
+        return replace(self, path=f"{self.path}/{name}")
 
-    def hidden(self, kind: str) -> Location | None:
+    def hidden(self, kind: str) -> Self | None:
         """Return the hidden folder `.NAME.KIND` beside this place; None if this is a whole bucket."""
         parent, separator, name = self.path.rpartition("/")
         if self.is_remote and not separator:
             return None
-        return Location(self.scheme, f"{parent}{separator}.{name}.{kind}")
+        return replace(self, path=f"{parent}{separator}.{name}.{kind}")
 
     def __str__(self) -> str:
         return self.url

@@ -5,8 +5,6 @@ both appear complete or not at all. An object store cannot rename, so there a gr
 it is complete; see `generations`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import json
@@ -23,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from zarr.abc.store import Store
 from zarr.core.sync import sync
@@ -234,9 +232,8 @@ def discard(location: locations.Location) -> None:
                     sync(store.delete_dir(name))
             sync(store.delete_dir(""))
         except Exception as error:
-            logger.warning(
-                "%s could not be removed (%s); remove it yourself", location, locations.explain(error)
-            )
+            why = locations.explain(error)
+            logger.warning("%s could not be removed (%s); remove it yourself", location, why)
 
 
 def parts_of_model(location: locations.Location) -> list[str] | None:
@@ -267,9 +264,7 @@ def beside(location: locations.Location, kind: str) -> list[locations.Location]:
         return []
     parent, slash, start = first.path.rpartition("/")
     names = locations.list_names(locations.Location(first.scheme, parent or slash))
-    return [
-        locations.Location(first.scheme, f"{parent}{slash}{name}") for name in names if name.startswith(start)
-    ]
+    return [replace(first, path=f"{parent}{slash}{name}") for name in names if name.startswith(start)]
 
 
 def hidden_beside(location: locations.Location, kind: str) -> locations.Location:
@@ -279,12 +274,9 @@ def hidden_beside(location: locations.Location, kind: str) -> locations.Location
 
 
 def _overlap(a: locations.Location, b: locations.Location) -> bool:
-    if a.scheme != b.scheme:
-        return False
-    first, second = a.path, b.path
-    if a.is_local:
-        first, second = os.path.realpath(first), os.path.realpath(second)
-    return first == second or first.startswith(second + "/") or second.startswith(first + "/")
+    first, second = (os.path.realpath(c.path) if c.is_local else c.path for c in (a, b))
+    nested = first == second or first.startswith(second + "/") or second.startswith(first + "/")
+    return a.scheme == b.scheme and nested
 
 
 # -- one writer at a time --------------------------------------------------------------------------
@@ -376,9 +368,8 @@ def _in_folder(location: locations.Location, holder: str) -> Iterator[Callable[[
             discard(place)
 
         def check() -> None:
-            if not conditional.is_at(
-                file, path
-            ):  # Somebody removed the file, so another run may hold a new one.
+            # If somebody removed the file, another run may hold a new one.
+            if not conditional.is_at(file, path):
                 raise _lost(location)
 
         try:
@@ -411,21 +402,13 @@ class _Claim:
     beat: float
 
     @classmethod
-    def of_this_process(cls, holder: str) -> _Claim:
-        now, pid = time.time(), os.getpid()
-        return cls(
-            token=uuid.uuid4().hex,
-            holder=redact(holder),
-            host=socket.gethostname(),
-            machine=_this_machine(),
-            pid=pid,
-            started=_start_of(pid) or 0,
-            taken=now,
-            beat=now,
-        )
+    def of_this_process(cls, holder: str) -> Self:
+        now, pid, host = time.time(), os.getpid(), socket.gethostname()
+        machine, started = _this_machine(), _start_of(pid) or 0
+        return cls(uuid.uuid4().hex, redact(holder), host, machine, pid, started, taken=now, beat=now)
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> _Claim:
+    def from_bytes(cls, content: bytes) -> Self:
         """Read a claim; an unreadable one counts as having never given a sign of life."""
         try:
             return cls(**json.loads(content))
@@ -461,14 +444,16 @@ def _in_store(location: locations.Location, holder: str) -> Iterator[Callable[[]
         nonlocal claim
         with lock:  # for two requests to the store, which are given up
             renewed = replace(claim, beat=time.time())
-            found = conditional.read_tagged(store, _KEY, where=location)
-            mine = found is not None and _Claim.from_bytes(found.content).token == claim.token
+            stored = conditional.read_tagged(store, _KEY, where=location)
+            holder = None if stored is None else _Claim.from_bytes(stored.content)
+            mine, content = holder is not None and holder.token == claim.token, renewed.to_bytes()
             if not mine or not conditional.replace_bytes(
-                store, _KEY, renewed.to_bytes(), expected=found, where=location
+                store, _KEY, content, expected=stored, where=location
             ):
                 ended.set()
-                taken = None if mine or found is None else _Claim.from_bytes(found.content)
-                raise _lost(location, "" if taken is None else f", and taken over by {taken.describe()}")
+                raise _lost(
+                    location, "" if mine or holder is None else f", and taken over by {holder.describe()}"
+                )
             claim = renewed
 
     def keep_alive() -> None:
@@ -489,8 +474,8 @@ def _in_store(location: locations.Location, holder: str) -> Iterator[Callable[[]
         _live.discard(claim.token)
         with lock:
             try:
-                found = conditional.read_tagged(store, _KEY, where=location)
-                if found is not None and _Claim.from_bytes(found.content).token == claim.token:
+                stored = conditional.read_tagged(store, _KEY, where=location)
+                if stored is not None and _Claim.from_bytes(stored.content).token == claim.token:
                     locations.delete_bytes(store, _KEY)
             except Exception as error:  # The work is done, and the claim is void once this process has ended.
                 logger.warning("the lease of %s was not given back: %s", location, redact(str(error)))
@@ -498,25 +483,25 @@ def _in_store(location: locations.Location, holder: str) -> Iterator[Callable[[]
 
 def _take(store: Store, location: locations.Location, holder: str) -> _Claim:
     for _ in range(_ATTEMPTS):
-        found = conditional.read_tagged(store, _KEY, where=location)
-        if found is not None and not _is_void(store, found, location):
+        stored = conditional.read_tagged(store, _KEY, where=location)
+        if stored is not None and not _is_void(store, stored, location):
             raise OutputBusyError(
-                f"another run is writing {location}: {_Claim.from_bytes(found.content).describe()}; expected "
-                f"nobody. Wait until it is done; if it was killed, its lease ends {EXPIRES_S:g} s after its "
-                "last sign of life"
+                f"another run is writing {location}: {_Claim.from_bytes(stored.content).describe()}; "
+                f"expected nobody. Wait until it is done; if it was killed, its lease ends {EXPIRES_S:g} s "
+                "after its last sign of life"
             )
         claim = _Claim.of_this_process(holder)
-        if conditional.replace_bytes(store, _KEY, claim.to_bytes(), expected=found, where=location):
-            if found is not None:
-                dead = _Claim.from_bytes(found.content).describe()
+        if conditional.replace_bytes(store, _KEY, claim.to_bytes(), expected=stored, where=location):
+            if stored is not None:
+                dead = _Claim.from_bytes(stored.content).describe()
                 logger.warning("%s is taken over from a run that died: %s", location, dead)
             return claim
     raise OutputBusyError(f"several runs want to write {location} at this moment; repeat this one later")
 
 
-def _is_void(store: Store, found: conditional.Tagged, location: locations.Location) -> bool:
+def _is_void(store: Store, stored: conditional.Tagged, location: locations.Location) -> bool:
     """Return whether a claim's holder died; takes 1.5 `BEAT_S` if its last sign of life is old."""
-    claim = _Claim.from_bytes(found.content)
+    claim = _Claim.from_bytes(stored.content)
     if (dead := claim.is_of_the_dead) is not None:
         return dead  # A living process keeps its lease, however late its signs of life are.
     # A beat in the future comes from a clock that is ahead. It would keep a dead holder's claim valid for as
@@ -526,7 +511,7 @@ def _is_void(store: Store, found: conditional.Tagged, location: locations.Locati
     logger.warning("%s: looking whether another run still lives: %s", location, claim.describe())
     time.sleep(1.5 * BEAT_S)  # A living holder gives a sign within this time.
     again = conditional.read_tagged(store, _KEY, where=location)
-    return again is None or again.content == found.content
+    return again is None or again.content == stored.content
 
 
 def _folder(location: locations.Location) -> locations.Location:

@@ -1,7 +1,5 @@
 """Outputs that many workers write block by block, such as predictions; a block may be written again."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -49,9 +47,8 @@ class Layout:
         lengths = [length for _, more in parts.values() for length in more]
         if bad or min(self.n_samples, self.chunk_rows, *lengths) < 1:
             raise InvalidParameterError(
-                f"an output of `n_samples`={self.n_samples}, `n_columns`={self.n_columns}, "
-                f"`chunk_rows`={self.chunk_rows} and `dtype`={kind}; expected sizes of at least 1 and "
-                "integers or floats"
+                f"an output of `n_samples`={self.n_samples}, `n_columns`={self.n_columns}, `chunk_rows`="
+                f"{self.chunk_rows} and `dtype`={kind}; expected sizes of at least 1 and integers or floats"
             )
         n_names = max((more[0] for _, more in parts.values() if more), default=1)
         names = self.column_names
@@ -174,9 +171,9 @@ class Output:
         expected = (block.n_samples, *self.layout.tail)
         if kind.names is None and len(arrays) > 1:
             expected = (*expected, len(arrays))
-        if np.shape(values) != expected:
+        if (shape := np.shape(values)) != expected:
             raise DataError(
-                f"values of shape {np.shape(values)} for rows {block.start}:{block.stop}; expected {expected}"
+                f"values of shape {shape} for rows {block.start}:{block.stop}; expected {expected}"
             )
         if kind.names is None:
             return [values] if len(arrays) == 1 else list(np.moveaxis(values, -1, 0))
@@ -220,9 +217,8 @@ class Output:
                 )
             store = locations.open_store(self.staged.place, read_only=False)
             names = sorted(zarr.open_group(store, mode="r").array_keys())
-            groups.complete(
-                store, names, {**(attributes or {}), generations.MANIFEST: manifest}, place=self.location
-            )
+            bound = {**(attributes or {}), generations.MANIFEST: manifest}
+            groups.complete(store, names, bound, place=self.location)
             generations.put_in_place(self.staged, overwrite=self.overwrite)
 
     def discard(self) -> None:
@@ -259,9 +255,8 @@ def create_output(
       place cannot be written or lies inside another dataset.
     """
     location = locations.parse_location(url)
-    output_places.check_output(
-        location, overwrite=overwrite, inputs=[locations.parse_location(source) for source in inputs]
-    )
+    sources = [locations.parse_location(source) for source in inputs]
+    output_places.check_output(location, overwrite=overwrite, inputs=sources)
     attributes: dict[str, Any] = {generations.MANIFEST: {"state": "writing"}}
     if layout.column_names is not None:
         attributes["feature_names"] = list(layout.column_names)

@@ -10,8 +10,6 @@
 record or the new one. The generation before stays, for readers that opened the old `model.json`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -27,22 +25,8 @@ import numpy as np
 import zarr
 from zarr.abc.store import Store
 
-from rff_dist.errors import (
-    IntegrityError,
-    InvalidParameterError,
-    StorageError,
-    UnsafeModelError,
-)
-from rff_dist.storage import conditional, documents, locations, output_places
-from rff_dist.storage.arrays import (
-    CHUNK_TARGET_BYTES,
-    MAX_METADATA_BYTES,
-    create_array,
-    load_json,
-    open_array,
-    read_header,
-    read_rows,
-)
+from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError, UnsafeModelError
+from rff_dist.storage import arrays, conditional, documents, locations, output_places
 
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
@@ -91,22 +75,19 @@ def write_record(
     values = {name: _checked_array(name, array) for name, array in arrays.items()}
     body = _checked_metadata(metadata)
     location = locations.parse_location(url)
-    output_places.check_output(location, overwrite=overwrite, marker=(locations.RECORD_FILE,))
+    name = locations.RECORD_FILE
+    output_places.check_output(location, overwrite=overwrite, marker=(name,))
     left = output_places.parts_of_model(location) or []  # by a writer that died
     was_there = locations.exists(location)
-    generation = f"arrays-{uuid.uuid4().hex}.zarr"
+    generation, unchanged = f"arrays-{uuid.uuid4().hex}.zarr", "; what was there before is unchanged"
     try:
-        with locations.store_errors(
-            f"{location} could not be written", "; what was there before is unchanged"
-        ):
+        with locations.store_errors(f"{location} could not be written", unchanged):
             if location.is_local:
                 Path(location.path).mkdir(parents=True, exist_ok=True)
             store = locations.open_store(location, read_only=False)
             # Before the work, so that whoever publishes meanwhile is noticed at its end.
-            found = (
-                conditional.read_tagged(store, locations.RECORD_FILE, where=location) if overwrite else None
-            )
-            before = _generations(found)
+            stored = conditional.read_tagged(store, name, where=location) if overwrite else None
+            before = _generations(stored)
             _write_arrays(locations.open_store(location.child(generation), read_only=False), values)
             locations.sync_to_disk(location.child(generation))
             document = {
@@ -115,30 +96,20 @@ def write_record(
                 "metadata": body,
                 "generation": generation,
                 "previous": before[0],
-                "arrays": {
-                    n: {"shape": v.shape, "dtype": v.dtype.name, "sha256": _sha256(v)}
-                    for n, v in values.items()
-                },
+                "arrays": {array: _describe(value) for array, value in values.items()},
             }
             content = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
             output_places.check_lease(location)
-            if not conditional.replace_bytes(
-                store, locations.RECORD_FILE, content, expected=found, where=location
-            ):
-                raise conditional.overtaken(location)
+            conditional.publish_bytes(store, name, content, expected=stored, location=location)
     except BaseException:
         # In an object store only our arrays are removed, since the prefix may hold what others wrote.
-        whole = (
-            not location.is_remote
-            and not was_there
-            and not output_places.holds(location, locations.RECORD_FILE)
-        )
+        whole = not (location.is_remote or was_there or output_places.holds(location, name))
         output_places.discard(location if whole else location.child(generation))
         raise
     # The generation before stays, for readers that have it open; the one before that goes.
-    for name in (*left, *before[1:]):
-        if name:
-            output_places.discard(location.child(name))
+    for part in (*left, *before[1:]):
+        if part:
+            output_places.discard(location.child(part))
 
 
 def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Record:
@@ -192,18 +163,17 @@ def _read_at(location: locations.Location, kind: str | None) -> Record:
             raise StorageError(f"{location} holds a {document['kind']!r}; expected a {kind!r}")
         try:
             below = locations.open_store(location.child(document["generation"]), read_only=True)
-            arrays = {
+            values = {
                 name: _read_array(below, name, entry, f"array {name!r} of {location}")
                 for name, entry in document["arrays"].items()
             }
+            return _record_of(document, values)
         except StorageError:
             # Two overwrites while we read remove the arrays that we read; the new record is whole.
             newer = _read_document(location)
             if newer == content:
                 raise
             content = newer
-            continue
-        return _record_of(document, arrays)
 
 
 def _record_of(document: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Record:
@@ -231,9 +201,9 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidParameterError(
             f"the metadata are not JSON: {locations.explain(error)}; expected numbers, text, lists or "
-            f"dictionaries"
+            "dictionaries"
         ) from error
-    if len(text) > MAX_METADATA_BYTES // 2:
+    if len(text) > arrays.MAX_METADATA_BYTES // 2:
         raise InvalidParameterError(f"{len(text):_} bytes of metadata; put large data into arrays")
     return copy
 
@@ -243,16 +213,16 @@ def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
     for name, value in values.items():
         rows = np.atleast_1d(value)
         row_bytes = rows[:1].nbytes
-        chunk = max(1, min(len(rows), CHUNK_TARGET_BYTES // max(1, row_bytes)))
-        array = create_array(group, name, shape=rows.shape, dtype=rows.dtype, chunk_rows=chunk)
+        chunk = max(1, min(len(rows), arrays.CHUNK_TARGET_BYTES // max(1, row_bytes)))
+        array = arrays.create_array(group, name, shape=rows.shape, dtype=rows.dtype, chunk_rows=chunk)
         for start in range(0, len(rows) if row_bytes else 0, chunk):
             array[start : start + chunk] = rows[start : start + chunk]
 
 
-def _generations(found: conditional.Tagged | None) -> tuple[str | None, str | None]:
+def _generations(stored: conditional.Tagged | None) -> tuple[str | None, str | None]:
     """Return the names of the stored record's current generation and of the one before."""
     try:
-        document = load_json(b"{}" if found is None else found.content)
+        document = arrays.load_json(b"{}" if stored is None else stored.content)
     except StorageError:
         document = {}  # A damaged record is replaced; nothing names its arrays any more.
     names = [document.get("generation"), document.get("previous")]
@@ -280,7 +250,7 @@ def _refuse_pickles(location: locations.Location) -> None:
         raise UnsafeModelError(
             f"{path} holds {', '.join(pickles[:5])}: pickles run code when they are loaded, and no model of "
             f"rff_dist has one; expected {locations.RECORD_FILE} and its arrays. Remove them if you know "
-            f"what they are"
+            "what they are"
         )
 
 
@@ -289,8 +259,7 @@ def _read_document(location: locations.Location) -> bytes:
     if content is None:
         raise StorageError(
             f"{location} is not a model: it has no {locations.RECORD_FILE}. Expected a folder that "
-            f"save_model wrote, "
-            "or a registered model of which a version is current"
+            "save_model wrote, or a registered model of which a version is current"
         )
     return content
 
@@ -313,30 +282,29 @@ def _is_record(document: Mapping[str, Any]) -> bool:
     entries = document.get("arrays")
     if not text or not isinstance(document.get("metadata"), dict) or not isinstance(entries, dict):
         return False
-    fields = (set(entry) if isinstance(entry, dict) else set() for entry in entries.values())
-    if not all(found >= {"shape", "dtype", "sha256"} for found in fields):
+    needed = {"shape", "dtype", "sha256"}
+    if not all(isinstance(entry, dict) and entry.keys() >= needed for entry in entries.values()):
         return False
     shapes = [entry["shape"] for entry in entries.values()]
     return all(isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) for shape in shapes)
 
 
 def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -> np.ndarray:
-    header = read_header(store, path, label=label)
+    header = arrays.read_header(store, path, label=label)
     if header is None:
         raise IntegrityError(f"{label} is missing; restore the model from a copy or save it again")
     strange = sorted(set(header.codecs) - _SAFE_CODECS)
     if strange or header.zarr_format != 3:
         raise UnsafeModelError(
             f"{label} is stored as Zarr format {header.zarr_format} with the codecs "
-            f"{', '.join(header.codecs)}; "
-            f"expected format 3 with {', '.join(sorted(_SAFE_CODECS))}, as save_model writes"
+            f"{', '.join(header.codecs)}; expected format 3 with {', '.join(sorted(_SAFE_CODECS))}, as "
+            "save_model writes"
         )
     shape = tuple(entry["shape"])
     if (header.shape or (1,)) != (shape or (1,)) or header.dtype.name != entry["dtype"]:
         raise IntegrityError(
             f"{label} is {header.dtype} of shape {header.shape}; {locations.RECORD_FILE} says "
-            f"{entry['dtype']} of "
-            f"shape {shape}"
+            f"{entry['dtype']} of shape {shape}"
         )
     # As floats, since the product of claimed lengths may overflow NumPy's integers.
     n_bytes = int(np.prod([float(length) for length in shape])) * header.dtype.itemsize
@@ -344,11 +312,13 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
         raise StorageError(
             f"{label} claims {n_bytes / 2**30:.0f} GiB; expected at most {MAX_ARRAY_BYTES // 2**30} GiB"
         )
-    array = open_array(store, path, header, label=label)
+    array = arrays.open_array(store, path, header, label=label)
     # Arrays are not compressed, so fewer stored bytes than claimed are damage, found before memory is taken.
     if n_bytes > (stored := locations.stored_bytes(store, path, label)):
         raise IntegrityError(f"{label} claims {n_bytes:_} bytes, and its files have {stored:_}; restore them")
-    values = read_rows(array, 0, header.shape[0], label=label) if n_bytes else np.empty(shape, header.dtype)
+    values = np.empty(shape, header.dtype)
+    if n_bytes:
+        values = arrays.read_rows(array, 0, header.shape[0], label=label)
     values = np.ascontiguousarray(values).reshape(shape)  # Scalars are stored with shape (1,).
     if _sha256(values) != entry["sha256"]:
         raise IntegrityError(
@@ -356,6 +326,10 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
             f"{str(entry['sha256'])[:16]}…. Restore the model from a copy or save it again"
         )
     return values
+
+
+def _describe(values: np.ndarray) -> dict[str, Any]:
+    return {"shape": values.shape, "dtype": values.dtype.name, "sha256": _sha256(values)}
 
 
 def _sha256(values: np.ndarray) -> str:

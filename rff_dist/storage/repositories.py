@@ -28,14 +28,7 @@ from typing import TYPE_CHECKING, Any
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 
-from rff_dist.errors import (
-    ConflictError,
-    IntegrityError,
-    InvalidParameterError,
-    NoSuchVersionError,
-    RFFDistError,
-    StorageError,
-)
+from rff_dist import errors
 from rff_dist.storage import conditional, locations
 
 if TYPE_CHECKING:
@@ -205,7 +198,7 @@ def find_snapshot(location: locations.Location, version: str | None = None) -> s
     if len(begun) == 1:
         return begun[0]
     what = f"{len(begun)} versions that begin with" if begun else "no version"
-    raise NoSuchVersionError(
+    raise errors.NoSuchVersionError(
         f"{location} has {what} {version!r}; expected a tag, or a version that `rff-dist data log` lists"
     )
 
@@ -251,7 +244,7 @@ def changed_chunks(location: locations.Location, before: str, after: str) -> Chu
         # After a rollback neither is the other's ancestor: compare both with their last common ancestor.
         fork = next((name for name in line if name in set(after_line)), None)
         if fork is None:
-            raise NoSuchVersionError(f"version {before} is not part of the history of {location}")
+            raise errors.NoSuchVersionError(f"version {before} is not part of the history of {location}")
         for end in (before, after):
             if end == fork:
                 continue
@@ -298,7 +291,7 @@ def tag_snapshot(location: locations.Location, tag: str, version: str | None = N
     Raises InvalidParameterError if the tag is not valid, or was used before.
     """
     if not _TAG.fullmatch(tag) or tag == MAIN:
-        raise InvalidParameterError(
+        raise errors.InvalidParameterError(
             f"{tag!r} cannot be a tag; expected letters, digits, dots, hyphens and underscores, beginning "
             f"with a letter or digit, and not {MAIN!r}"
         )
@@ -307,7 +300,7 @@ def tag_snapshot(location: locations.Location, tag: str, version: str | None = N
         try:
             repository.create_tag(tag, snapshot)
         except _icechunk().IcechunkError as error:
-            raise InvalidParameterError(
+            raise errors.InvalidParameterError(
                 f"{location} has, or had, a tag {tag!r}; a tag names one version for ever. Choose "
                 "another name"
             ) from error
@@ -377,8 +370,8 @@ def _check_line(
     raise _damaged(location, "its versions")
 
 
-def _damaged(location: locations.Location, what: str) -> IntegrityError:
-    return IntegrityError(
+def _damaged(location: locations.Location, what: str) -> errors.IntegrityError:
+    return errors.IntegrityError(
         f"what {location} records of {what} is not as it was written; restore it from a copy"
     )
 
@@ -439,7 +432,7 @@ def _storage(location: locations.Location) -> Any:
     elif location.scheme == "https":
         storage = icechunk.http_storage(location.url)
     else:
-        raise StorageError(
+        raise errors.StorageError(
             f"{location} is in this process's memory, which keeps no versions; write to a path or an "
             "object store"
         )
@@ -464,28 +457,30 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
     icechunk = _icechunk()
     try:
         yield
-    except RFFDistError:
+    except errors.RFFDistError:
         raise
     except icechunk.ConflictError as error:
-        raise ConflictError(
+        raise errors.ConflictError(
             f"{what}: another program changed it meanwhile, and it stays as that left it. Look at what the "
             "other one wrote (`rff-dist data log`), and repeat this"
         ) from error
     except icechunk.SnapshotNotFoundError as error:
-        raise NoSuchVersionError(
+        raise errors.NoSuchVersionError(
             f"{what}: there is no such version, or it has expired; expected one that `rff-dist data "
             "log` lists"
         ) from error
     except (icechunk.IcechunkError, OSError) as error:
         if version is not None and isinstance(error, icechunk.InvalidInputError | icechunk.NotFoundError):
-            raise NoSuchVersionError(f"{what}: it has expired, or belongs to another dataset") from error
+            raise errors.NoSuchVersionError(
+                f"{what}: it has expired, or belongs to another dataset"
+            ) from error
         advice = f". {locations.writing_advice(error)}" if isinstance(error, OSError) else ""
-        raise StorageError(f"{what}: {locations.explain(error)}{then}{advice}") from error
+        raise errors.StorageError(f"{what}: {locations.explain(error)}{then}{advice}") from error
     except BaseException as error:
         # Icechunk panics on some damaged files; a PanicException is not an Exception.
         if type(error).__name__ != "PanicException":
             raise
-        raise IntegrityError(
+        raise errors.IntegrityError(
             f"{what}: its files are damaged ({locations.explain(error)}). Restore them from a copy"
         ) from error
 

@@ -1,7 +1,5 @@
 """Write datasets: checksummed, in whole chunks of rows, complete or absent."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
@@ -9,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import zarr
@@ -29,6 +27,7 @@ MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
 
 type Progress = Callable[[int, int | None], None]
+type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +243,7 @@ def _write(
     how: Writing,
     *,
     versioned: bool,
-) -> tuple[RowBuffer, str]:
+) -> tuple["RowBuffer", str]:
     """Write the arrays of `location`; return the buffer that wrote them, and the digest of all values."""
     buffer: RowBuffer | None = None
     for batch in batches:
@@ -298,7 +297,7 @@ class RowBuffer:
     @classmethod
     def create(
         cls, group: zarr.Group, parts: dict[str, np.ndarray], n_samples: int | None, chunk_rows: int | None
-    ) -> RowBuffer:
+    ) -> Self:
         X = parts["X"]
         rows = chunk_rows or choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples)
         # The length is known only at the end; until then the arrays claim as many rows as any may have.
@@ -317,7 +316,7 @@ class RowBuffer:
         return cls(arrays, rows, {name: [] for name in arrays}, {name: hashlib.sha256() for name in arrays})
 
     @classmethod
-    def onto(cls, arrays: dict[str, zarr.Array[Any]], n_samples: int) -> RowBuffer:
+    def onto(cls, arrays: dict[str, zarr.Array[Any]], n_samples: int) -> Self:
         """Return a buffer that writes after the existing rows."""
         chunk_rows = arrays["X"].chunks[0]
         # The rows of a last chunk that is not full are written again, with new rows behind them.
@@ -450,9 +449,6 @@ _PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 }
 
 # -- turn what `write_dataset` is given into batches -----------------------------------------------
-
-
-type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
 def read_source(
