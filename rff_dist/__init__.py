@@ -21,124 +21,76 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
-    from rff_dist.engines.dask import DaskEngine
-    from rff_dist.engines.serial import SerialEngine
-    from rff_dist.estimators.classifier import RFFClassifier
-    from rff_dist.estimators.kernel_kmeans import KernelKMeans
-    from rff_dist.estimators.kmeans import RFFKMeans
-    from rff_dist.estimators.persistence import load_model, save_model
-    from rff_dist.estimators.ridge import RFFRidge, merge_models
-    from rff_dist.estimators.transformers import RFFPCA, RFFSampler
-    from rff_dist.estimators.tuning import tune_kernels, tune_length_scales
-    from rff_dist.features.approximation import approximation_error
-    from rff_dist.features.draw import draw_feature_map
-    from rff_dist.features.maps import FeatureMap
-    from rff_dist.features.nystrom import Nystrom
-    from rff_dist.kernels.explicit import Linear, Min, Polynomial
-    from rff_dist.kernels.positive_definite import check_positive_definite
-    from rff_dist.kernels.stationary import (
-        Cauchy,
-        Gaussian,
-        Laplacian,
-        Matern,
-        RationalQuadratic,
-        Sinc,
-        SpectralKernel,
-    )
-    from rff_dist.statistics.passes import accumulate
-    from rff_dist.statistics.ridge_statistics import RidgeStatistics
-    from rff_dist.storage.appending import append_dataset
-    from rff_dist.storage.corrections import convert_dataset, delete_rows, replace_rows
-    from rff_dist.storage.datasets import open_dataset
-    from rff_dist.storage.writing import write_dataset
+    from rff_dist.data.folding import GroupFolds as GroupFolds
+    from rff_dist.data.folding import HashFolds as HashFolds
+    from rff_dist.data.folding import PredefinedFolds as PredefinedFolds
+    from rff_dist.data.folding import TimeFolds as TimeFolds
+    from rff_dist.engines.dask import DaskEngine as DaskEngine
+    from rff_dist.engines.serial import SerialEngine as SerialEngine
+    from rff_dist.estimators.classifier import RFFClassifier as RFFClassifier
+    from rff_dist.estimators.kernel_kmeans import KernelKMeans as KernelKMeans
+    from rff_dist.estimators.kmeans import RFFKMeans as RFFKMeans
+    from rff_dist.estimators.persistence import load_model as load_model
+    from rff_dist.estimators.persistence import save_model as save_model
+    from rff_dist.estimators.ridge import RFFRidge as RFFRidge
+    from rff_dist.estimators.ridge import merge_models as merge_models
+    from rff_dist.estimators.transformers import RFFPCA as RFFPCA
+    from rff_dist.estimators.transformers import RFFSampler as RFFSampler
+    from rff_dist.estimators.tuning import tune_kernels as tune_kernels
+    from rff_dist.estimators.tuning import tune_length_scales as tune_length_scales
+    from rff_dist.features.approximation import approximation_error as approximation_error
+    from rff_dist.features.draw import draw_feature_map as draw_feature_map
+    from rff_dist.features.maps import FeatureMap as FeatureMap
+    from rff_dist.features.nystrom import Nystrom as Nystrom
+    from rff_dist.kernels.explicit import Linear as Linear
+    from rff_dist.kernels.explicit import Min as Min
+    from rff_dist.kernels.explicit import Polynomial as Polynomial
+    from rff_dist.kernels.positive_definite import check_positive_definite as check_positive_definite
+    from rff_dist.kernels.stationary import Cauchy as Cauchy
+    from rff_dist.kernels.stationary import Gaussian as Gaussian
+    from rff_dist.kernels.stationary import Laplacian as Laplacian
+    from rff_dist.kernels.stationary import Matern as Matern
+    from rff_dist.kernels.stationary import RationalQuadratic as RationalQuadratic
+    from rff_dist.kernels.stationary import Sinc as Sinc
+    from rff_dist.kernels.stationary import SpectralKernel as SpectralKernel
+    from rff_dist.statistics.passes import accumulate as accumulate
+    from rff_dist.statistics.ridge_statistics import RidgeStatistics as RidgeStatistics
+    from rff_dist.storage.appending import append_dataset as append_dataset
+    from rff_dist.storage.corrections import convert_dataset as convert_dataset
+    from rff_dist.storage.corrections import delete_rows as delete_rows
+    from rff_dist.storage.corrections import replace_rows as replace_rows
+    from rff_dist.storage.datasets import open_dataset as open_dataset
+    from rff_dist.storage.writing import write_dataset as write_dataset
 
-_HOMES = {
-    "Cauchy": "rff_dist.kernels.stationary",
-    "DaskEngine": "rff_dist.engines.dask",
-    "FeatureMap": "rff_dist.features.maps",
-    "Gaussian": "rff_dist.kernels.stationary",
-    "GroupFolds": "rff_dist.data.folding",
-    "HashFolds": "rff_dist.data.folding",
-    "KernelKMeans": "rff_dist.estimators.kernel_kmeans",
-    "Laplacian": "rff_dist.kernels.stationary",
-    "Linear": "rff_dist.kernels.explicit",
-    "Matern": "rff_dist.kernels.stationary",
-    "Min": "rff_dist.kernels.explicit",
-    "Nystrom": "rff_dist.features.nystrom",
-    "Polynomial": "rff_dist.kernels.explicit",
-    "PredefinedFolds": "rff_dist.data.folding",
-    "RFFClassifier": "rff_dist.estimators.classifier",
-    "RFFKMeans": "rff_dist.estimators.kmeans",
-    "RFFPCA": "rff_dist.estimators.transformers",
-    "RFFRidge": "rff_dist.estimators.ridge",
-    "RFFSampler": "rff_dist.estimators.transformers",
-    "RationalQuadratic": "rff_dist.kernels.stationary",
-    "RidgeStatistics": "rff_dist.statistics.ridge_statistics",
-    "SerialEngine": "rff_dist.engines.serial",
-    "Sinc": "rff_dist.kernels.stationary",
-    "SpectralKernel": "rff_dist.kernels.stationary",
-    "TimeFolds": "rff_dist.data.folding",
-    "accumulate": "rff_dist.statistics.passes",
-    "append_dataset": "rff_dist.storage.appending",
-    "approximation_error": "rff_dist.features.approximation",
-    "check_positive_definite": "rff_dist.kernels.positive_definite",
-    "convert_dataset": "rff_dist.storage.corrections",
-    "delete_rows": "rff_dist.storage.corrections",
-    "draw_feature_map": "rff_dist.features.draw",
-    "load_model": "rff_dist.estimators.persistence",
-    "merge_models": "rff_dist.estimators.ridge",
-    "open_dataset": "rff_dist.storage.datasets",
-    "replace_rows": "rff_dist.storage.corrections",
-    "save_model": "rff_dist.estimators.persistence",
-    "tune_kernels": "rff_dist.estimators.tuning",
-    "tune_length_scales": "rff_dist.estimators.tuning",
-    "write_dataset": "rff_dist.storage.writing",
+# The public names, by the modules that define them.
+_NAMES = {
+    "data.folding": "GroupFolds HashFolds PredefinedFolds TimeFolds",
+    "engines.dask": "DaskEngine",
+    "engines.serial": "SerialEngine",
+    "estimators.classifier": "RFFClassifier",
+    "estimators.kernel_kmeans": "KernelKMeans",
+    "estimators.kmeans": "RFFKMeans",
+    "estimators.persistence": "load_model save_model",
+    "estimators.ridge": "RFFRidge merge_models",
+    "estimators.transformers": "RFFPCA RFFSampler",
+    "estimators.tuning": "tune_kernels tune_length_scales",
+    "features.approximation": "approximation_error",
+    "features.draw": "draw_feature_map",
+    "features.maps": "FeatureMap",
+    "features.nystrom": "Nystrom",
+    "kernels.explicit": "Linear Min Polynomial",
+    "kernels.positive_definite": "check_positive_definite",
+    "kernels.stationary": "Cauchy Gaussian Laplacian Matern RationalQuadratic Sinc SpectralKernel",
+    "statistics.passes": "accumulate",
+    "statistics.ridge_statistics": "RidgeStatistics",
+    "storage.appending": "append_dataset",
+    "storage.corrections": "convert_dataset delete_rows replace_rows",
+    "storage.datasets": "open_dataset",
+    "storage.writing": "write_dataset",
 }
+_HOMES = {name: f"rff_dist.{module}" for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = [  # noqa: RUF022  plain alphabetical order
-    "Cauchy",
-    "DaskEngine",
-    "FeatureMap",
-    "Gaussian",
-    "GroupFolds",
-    "HashFolds",
-    "KernelKMeans",
-    "Laplacian",
-    "Linear",
-    "Matern",
-    "Min",
-    "Nystrom",
-    "Polynomial",
-    "PredefinedFolds",
-    "RFFClassifier",
-    "RFFKMeans",
-    "RFFPCA",
-    "RFFRidge",
-    "RFFSampler",
-    "RationalQuadratic",
-    "RidgeStatistics",
-    "SerialEngine",
-    "Sinc",
-    "SpectralKernel",
-    "TimeFolds",
-    "__version__",
-    "accumulate",
-    "append_dataset",
-    "approximation_error",
-    "check_positive_definite",
-    "convert_dataset",
-    "delete_rows",
-    "draw_feature_map",
-    "load_model",
-    "merge_models",
-    "open_dataset",
-    "replace_rows",
-    "save_model",
-    "tune_kernels",
-    "tune_length_scales",
-    "write_dataset",
-]
+__all__ = sorted(["__version__", *_HOMES])
 
 
 def __getattr__(name: str) -> Any:
