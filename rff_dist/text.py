@@ -97,5 +97,6 @@ def short_repr(noun: Any) -> str:
     >>> Pair("weights", np.zeros((1000, 8)))
     Pair(name='weights', values=float64 (1000, 8))
     """
-    parts = [f"{one.name}={_one_line.repr(getattr(noun, one.name))}" for one in fields(noun) if one.repr]
+    shown = [field.name for field in fields(noun) if field.repr]
+    parts = [f"{name}={_one_line.repr(getattr(noun, name))}" for name in shown]
     return f"{type(noun).__name__}({', '.join(parts)})"

@@ -76,6 +76,9 @@ class Cluster:
     `insecure`: whether to allow a scheduler elsewhere without TLS. Anyone who reaches it can run code there.
     `tls`: for "tls://", and for the own cluster instead of temporary certificates.
     Raises InvalidParameterError if members exclude each other or are out of range.
+
+    >>> Cluster(n_workers=2, n_threads=1).size(), Cluster("tls://dask.example:8786").kind
+    ((2, 1), 'address')
     """
 
     scheduler: str | None = None
@@ -90,10 +93,10 @@ class Cluster:
     def __post_init__(self) -> None:
         for name in ("n_workers", "min_workers", "n_threads"):
             check_optional_count(name, getattr(self, name))
-        own = self._given("n_workers", "min_workers", "n_threads", "memory")
-        if self.scheduler is not None and own:
+        sizes = self._given("n_workers", "min_workers", "n_threads", "memory")
+        if self.scheduler is not None and sizes:
             raise InvalidParameterError(
-                f"{', '.join(f'`{name}`' for name in own)} size a cluster of its own, but `scheduler` is "
+                f"{', '.join(f'`{name}`' for name in sizes)} size a cluster of its own, but `scheduler` is "
                 f"{self.scheduler!r}, which has its own workers; leave one of them out"
             )
         if self.serial and (others := self._given(*_OTHER_PROCESSES)):
@@ -170,7 +173,7 @@ def _tls_files(environment: Mapping[str, str]) -> TLSFiles | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host name or address means this machine only."""
+    """Equivalent to `ipaddress.ip_address(host).is_loopback`; of names, "localhost" alone is one."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -126,12 +126,8 @@ def _known_chunks(arrays: dict[str, Any]) -> dict[str, Any]:
     if not unknown:
         return arrays
     count = delayed(len, pure=True)
-    lengths = compute(
-        {
-            name: [count(piece) for piece in a.to_delayed().reshape(a.numblocks[0], -1)[:, 0]]
-            for name, a in unknown.items()
-        }
-    )[0]
+    pieces = {name: a.to_delayed().reshape(a.numblocks[0], -1)[:, 0] for name, a in unknown.items()}
+    lengths = compute({name: [count(piece) for piece in some] for name, some in pieces.items()})[0]
     known = dict(arrays)
     for name, a in unknown.items():
         chunks = (tuple(lengths[name]), *a.chunks[1:])

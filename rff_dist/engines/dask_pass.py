@@ -220,10 +220,10 @@ class Pass:
             assert n_blocks == len(self._blocks)
             total: list[Any] = []
             for chain in list(self._chains):
-                if not (found := self._fetched(chain)):
+                if not (fetched := self._fetched(chain)):
                     break
-                total = [self._tasks.task.combine(total[0], found[0])] if total else found
-                del found
+                total = [self._tasks.task.combine(total[0], fetched[0])] if total else fetched
+                del fetched
             else:
                 return total[0]
             deque(self.events(), maxlen=0)
@@ -262,19 +262,19 @@ class Pass:
     def _give_out(self) -> None:
         self._look_for_lost()
         while self._queue and (free := self._free_workers()):
-            self._start_runs([(one, self._queue.take(len(self._present))) for one in free if self._queue])
+            self._start_runs([(chain, self._queue.take(len(self._present))) for chain in free if self._queue])
         if not self._queue:
             self._merge_idle()
 
     def _free_workers(self) -> list[_Chain]:
         """Return the chains of the workers that may be given a run and have the fewest under way."""
-        own: dict[str | None, _Chain] = {}
+        chains: dict[str | None, _Chain] = {}
         closed = set()
         for chain in self._chains:
-            own.setdefault(chain.worker, chain)
+            chains.setdefault(chain.worker, chain)
             if not self._may_run(chain):
                 closed.add(chain.worker)
-        free = [own.get(worker) or _Chain(worker) for worker in self._present if worker not in closed]
+        free = [chains.get(worker) or _Chain(worker) for worker in self._present if worker not in closed]
         least = min((len(chain.tasks) for chain in free), default=0)
         return [chain for chain in free if len(chain.tasks) == least]
 
@@ -288,48 +288,48 @@ class Pass:
 
     def _start_runs(self, runs: Sequence[tuple[_Chain, _Share]]) -> None:
         """Start a run on each chain's worker."""
-        given = []
+        submissions = []
         for chain, share in runs:
             blocks = self._blocks[share.positions.start : share.positions.stop]
             before = [future for future, _ in chain.tasks][-1:]
             arguments = [share.positions.start, blocks, [] if before else _names_of_totals(chain), before]
             if (source := self._tasks.source) is not None:
                 arguments.append(list(self._tasks.client.compute(source.lazy(blocks[0]))))
-            given.append((chain, share, arguments))
+            submissions.append((chain, share, arguments))
             if chain.total is None and not chain.tasks:  # it is new
                 self._chains.append(chain)
-        self._submit(given)
+        self._submit(submissions)
 
-    def _submit(self, given: Sequence[tuple[_Chain, _Share | _Chain, Sequence[Any]]]) -> None:
-        """Run tasks, each on its chain's worker; given is what it adds to the total, and its arguments."""
+    def _submit(self, submissions: Sequence[tuple[_Chain, _Share | _Chain, Sequence[Any]]]) -> None:
+        """Run tasks, each on its chain's worker; each with what it adds to the total, and its arguments."""
         tasks, n_before = self._tasks, self._n_tasks
-        self._n_tasks += len(given)
+        self._n_tasks += len(submissions)
         name = f"{tasks.task.label}-{tasks.task.number}"
         keys = [(name, number) for number in range(n_before, self._n_tasks)]
-        workers = {key: [chain.worker] for key, (chain, *_) in zip(keys, given, strict=True)}
-        arguments = zip(*((tasks.job, tasks.state, *one) for *_, one in given), strict=True)
+        workers = {key: [chain.worker] for key, (chain, *_) in zip(keys, submissions, strict=True)}
+        arguments = zip(*((tasks.job, tasks.state, *rest) for *_, rest in submissions), strict=True)
         # A message for each would take 2.0 ms of the scheduler's time a task, this takes 1.1.
         with annotate(workers=workers.__getitem__):
             futures = tasks.client.map(run_blocks, *map(list, arguments), key=keys, pure=False)
         news = self._news
-        for future, (chain, what, _) in zip(futures, given, strict=True):
+        for future, (chain, what, _) in zip(futures, submissions, strict=True):
             chain.tasks.append((future, what))
             # Not a method of this object: a cycle of references would keep the futures until it is collected.
             future.add_done_callback(lambda _: news.put(None))
 
     def _merge_idle(self) -> None:
         """Merge the totals of workers without work, two at a time."""
-        idle = [one for one in self._chains if one.is_idle and one.total is not None and not one.is_apart]
+        idle = [chain for chain in self._chains if chain.is_idle and chain.total and not chain.is_apart]
         idle.sort(key=lambda chain: chain.worker in self._present)
-        given = []
+        merges = []
         while len(idle) > 1 and self._present:
             left, right = idle.pop(), idle.pop()
             if left.worker not in self._present:
                 left.worker = next(iter(self._present))
             right.is_taken = True
-            given.append((left, right, [0, [], _names_of_totals(left, right), []]))
-        if given:
-            self._submit(given)
+            merges.append((left, right, [0, [], _names_of_totals(left, right), []]))
+        if merges:
+            self._submit(merges)
 
     # -- what comes back -------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class Pass:
         for worker, timings in filter(None, news):
             self._queue.time([seconds for _, seconds in timings])
             yield from self._untold(worker, timings)
-        for chain in [one for one in self._chains if one.tasks and one.tasks[0][0].key in done]:
+        for chain in [chain for chain in self._chains if chain.tasks and chain.tasks[0][0].key in done]:
             for share in self._advance(chain, done):
                 yield from self._untold("unknown", ((i, math.nan) for i in share.positions))
 

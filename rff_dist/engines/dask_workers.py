@@ -147,17 +147,13 @@ class Workers:
         self._watched_at = now
         scheduler = cast("Any", self._client.scheduler)
         workers = (await self._answer(partial(scheduler.identity, n_workers=-1)))["workers"]
-        states = [(worker, facts["last_seen"]) for worker, facts in workers.items()]
-        states += [(worker, why_idle(facts)) for worker, facts in workers.items()]
+        seen = [(worker, facts["last_seen"]) for worker, facts in workers.items()]
+        states = [*seen, *((worker, why_idle(facts)) for worker, facts in workers.items())]
         self._since = {state: self._since.get(state, now) for state in states}
         limit = max(SILENT_S, 5 * heartbeat_interval(len(workers)))
-        silent = [
-            name for name, facts in workers.items() if now - self._since[name, facts["last_seen"]] > limit
-        ]
-        left_out = self._left_out.items()
-        self._left_out = {
-            name: (why, until) for name, (why, until) in left_out if name in workers and until > now
-        }
+        silent = [state[0] for state in seen if now - self._since[state] > limit]
+        left_out = {worker: out for worker, out in self._left_out.items() if worker in workers}
+        self._left_out = {worker: (why, until) for worker, (why, until) in left_out.items() if until > now}
         for worker, why in self._since:
             if isinstance(why, str) and now - self._since[worker, why] > STUCK_S:
                 if worker not in self._left_out:
@@ -170,10 +166,8 @@ class Workers:
                 SILENT_S,
             )
             # Workers without a nanny are removed, and so are those with a silent nanny.
-            restart = partial(
-                scheduler.restart_workers, workers=silent, stimulus_id="rff_dist-silent-workers"
-            )
-            await self._answer(partial(restart, timeout=10, wait_for_workers=False, on_error="return"))
+            restart = partial(scheduler.restart_workers, workers=silent, timeout=10, wait_for_workers=False)
+            await self._answer(partial(restart, on_error="return", stimulus_id="rff_dist-silent-workers"))
 
     def check_patience(self) -> None:
         """Raise ClusterLostError if there has been no worker for too long, or if all are left out."""

@@ -75,7 +75,7 @@ class Engine(ABC):
             yield
         finally:
             # threads that share an engine, such as joblib's, need not end in the order in which they began
-            self.observers = tuple(one for one in self.observers if one not in observers)
+            self.observers = tuple(observer for observer in self.observers if observer not in observers)
 
     @final
     @contextmanager
@@ -131,7 +131,9 @@ class Engine(ABC):
         combine: Callable[[T, T], T] = operator.add,
         label: str = "pass",
     ) -> T:
-        """Reduce `function(block, state)` over all blocks, in any order and grouping.
+        """Equivalent to `functools.reduce(combine, (function(block, state) for block in blocks))`.
+
+        Blocks come in any order and grouping, which `combine` must not let show.
 
         A worker holds at most three results: its total so far, the total of the run at work, and the sum of
         both. It also holds the result of one block, unless `function` is a `BlockTask` that `adds`.

@@ -176,7 +176,7 @@ def _describe(value: Any, hasher: hashlib._Hash) -> None:
     elif isinstance(value, np.ufunc):
         hasher.update(value.__name__.encode())
     elif is_dataclass(value) and not isinstance(value, type):
-        _describe_all([getattr(value, one.name) for one in fields(value)], hasher)
+        _describe_all([getattr(value, member.name) for member in fields(value)], hasher)
     else:
         hasher.update(_known(_name_of(value), value).encode())
     hasher.update(b">")
@@ -193,7 +193,7 @@ def _name_of(value: Callable[..., Any]) -> str | None:
     return None if "<" in name else f"{value.__module__}.{name}"
 
 
-def _known[T](found: T | None, value: object) -> T:
-    if found is None:
+def _known[T](content: T | None, value: object) -> T:
+    if content is None:
         raise _UnknownError(f"a {type(value).__name__} does not say what it is made of")
-    return found
+    return content

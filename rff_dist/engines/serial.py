@@ -108,12 +108,12 @@ def _run_kept[T](
     keeper = resuming.Keeper(kept, 0)
     for span, is_kept in parts:
         some = blocks[span.start : span.stop]
-        found = kept.find(span) if is_kept else None
-        if found is None:
+        sums = kept.find(span) if is_kept else None
+        if sums is None:
             reduction.run(some, total=total, keeper=keeper, first=span.start)
         else:
-            total[:] = [reduction.combine(total[0], found[0])] if total else found
-            del found
+            total[:] = [reduction.combine(total[0], sums[0])] if total else sums
+            del sums
             for block in some:
                 reduction.done(block, math.nan)
     keeper.note(len(blocks), total[0], last=True)

@@ -334,9 +334,9 @@ async def fetch_total(here: distributed.Worker | distributed.Client, key: tuple[
         who_has = await cast("Any", here.scheduler).who_has(keys=[key])
         for holder in who_has[key]:
             here.rpc.reuse(holder, await here.rpc.connect(holder, timeout=REACH_S))
-        found, *_ = await gather_from_workers(who_has, rpc=here.rpc)
-        if key in found:
-            return found[key]
+        totals, *_ = await gather_from_workers(who_has, rpc=here.rpc)
+        if key in totals:
+            return totals[key]
     raise TotalLostError(f"the result of {key} is out of reach")
 
 

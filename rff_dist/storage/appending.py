@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -71,7 +71,9 @@ def append_dataset(
     source: Source | None = None,
     message: str | None = None,
 ) -> Appended:
-    """Append rows to a versioned dataset; readers see either the old rows or all rows.
+    """Append rows to a versioned dataset, like `numpy.concatenate([old, new])` of each of its arrays.
+
+    Readers see either the old rows or all rows.
 
     Give exactly the arrays that the dataset has, with as many columns, and with dtypes that the stored dtypes
     hold without rounding. `convert_dataset` turns plain Zarr into a versioned dataset.
@@ -144,8 +146,8 @@ def _digest_of_name(name: str) -> str:
 
 def known_sources(attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the sources that a dataset's attributes list."""
-    found = attributes.get(SOURCES)
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    sources = attributes.get(SOURCES)
+    return [source for source in sources if isinstance(source, Mapping)] if isinstance(sources, list) else []
 
 
 def known_digests(attributes: Mapping[str, Any]) -> set[str]:
@@ -158,7 +160,7 @@ def append_batches(
     batches: Iterable[writing.RowBatch],
     *,
     change: NewAttributes,
-    names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None),
+    names: writing.ColumnNames = (None, None),
     observer: writing.Progress | None = None,
     message: str | None = None,
 ) -> Appended:
@@ -179,18 +181,18 @@ def append_batches(
             if observer is not None:
                 observer(buffer.n_samples - n_before, None)
         n_new = buffer.n_samples - n_before
-        found = change(dataset.attributes, n_new)
-        if found is None or (not n_new and not found):
+        attributes = change(dataset.attributes, n_new)
+        if attributes is None or (not n_new and not attributes):
             return Appended(n_before, n_before)
         digest = buffer.finish()
-        new = known_sources(found)[len(known_sources(dataset.attributes)) :]
-        came_from = [str(one.get("name")) for one in new]
+        new = known_sources(attributes)[len(known_sources(dataset.attributes)) :]
+        came_from = [str(source.get("name")) for source in new]
         words = f"append {n_new:,} rows" + (f" from {_some(came_from)}" if came_from else "")
         version = dataset.commit(
             "append",
             buffer.n_samples,
             digest=digest,
-            attributes=found,
+            attributes=attributes,
             message=message or words,
             facts={"sources": came_from[:_SHOWN_SOURCES]} if came_from else {},
         )
@@ -227,8 +229,8 @@ class Editing:
 
     def names(self, key: str) -> tuple[str, ...] | None:
         """Return the column names of X or y (`key`: "feature_names" or "target_names"), if there are any."""
-        found = self.attributes.get(key)
-        return tuple(map(str, found)) if isinstance(found, list) else None
+        names = self.attributes.get(key)
+        return tuple(map(str, names)) if isinstance(names, list) else None
 
     def loads(self) -> list[Load]:
         """Return the loads before the change."""
@@ -236,11 +238,11 @@ class Editing:
 
     def check_names(self, features: Sequence[str] | None, targets: Sequence[str] | None) -> None:
         """Raise DataError if column names of X or y differ from the dataset's."""
-        for key, given in (("feature_names", features), ("target_names", targets)):
+        for key, names in (("feature_names", features), ("target_names", targets)):
             known = self.names(key)
-            if given is None or known is None or tuple(given) == known:
+            if names is None or known is None or tuple(names) == known:
                 continue
-            differing = next(pair for pair in itertools.zip_longest(given, known) if pair[0] != pair[1])
+            differing = next(pair for pair in itertools.zip_longest(names, known) if pair[0] != pair[1])
             raise DataError(
                 f"`{key}`: {differing[0]!r} where {self.location} has {differing[1]!r}; expected the columns "
                 f"{_listed(known)}{' …' if len(known) > 10 else ''} in this order. Choose and sort them "
@@ -249,9 +251,7 @@ class Editing:
 
     def array(self, name: str) -> zarr.Array[Any]:
         """Return an array for writing."""
-        found: Any = self.group[name]
-        array: zarr.Array[Any] = found.with_config(arrays.EVERY_CHUNK)
-        return array
+        return cast("zarr.Array[Any]", self.group[name]).with_config(arrays.EVERY_CHUNK)
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""
@@ -310,11 +310,11 @@ class Editing:
             generations.LINE: [*line, [n_after, chain]],
             generations.LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
         }
-        found = {**(attributes or {}), generations.MANIFEST: {**manifest, **state}}
+        attributes = {**(attributes or {}), generations.MANIFEST: {**manifest, **state}}
         changed = self._change.changed_chunks()
-        complete(self._change.store, self.headers, found, place=self.location, changed=changed)
-        told = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain, **facts}
-        return self._change.commit(message, told)
+        complete(self._change.store, self.headers, attributes, place=self.location, changed=changed)
+        rows = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain}
+        return self._change.commit(message, {**rows, **facts})
 
 
 @contextmanager
@@ -341,8 +341,8 @@ def digest_rows(*parts: np.ndarray) -> str:
 
 def read_headers(group: OpenGroup) -> dict[str, arrays.Header]:
     """Return the checked headers of a dataset's arrays by name."""
-    found = {name: group.read_header(name, text=name in TEXT_ROLES) for name in ROLES}
-    return {name: header for name, header in found.items() if header is not None}
+    headers = {name: group.read_header(name, text=name in TEXT_ROLES) for name in ROLES}
+    return {name: header for name, header in headers.items() if header is not None}
 
 
 def _check(dataset: OpenGroup, headers: Mapping[str, arrays.Header]) -> None:

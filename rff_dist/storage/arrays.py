@@ -30,7 +30,7 @@ CHUNK_TARGET_BYTES = 16 * 2**20
 MAX_ROWS = 2**40
 MAX_CHUNK_BYTES = 4 * 2**30
 MAX_METADATA_BYTES = 64 * 2**20
-MARK: dict[str, Any] = {"rff_dist": "bound"}  # an attribute of arrays, see `binding`
+MARK: dict[str, Any] = {"rff_dist": "bound"}  # an attribute of arrays, see `groups.complete`
 # By default Zarr leaves out chunks of the fill value, and then reads a lost chunk as fill values.
 EVERY_CHUNK: Any = {"write_empty_chunks": True, "read_missing_chunks": False}
 _NUMBER_KINDS = "biuf"
@@ -55,7 +55,7 @@ class Header:
     `codecs`: names of all codecs and filters.
     `text`: the metadata that decide how bytes become numbers, as canonical JSON.
     `digest`: digest of all metadata.
-    `marked`: whether the group must have a manifest with this digest; see `binding`.
+    `marked`: whether the group must have a manifest with this digest; see `groups.complete`.
     """
 
     shape: tuple[int, ...]
@@ -169,7 +169,7 @@ def _with_shape(array: zarr.Array[Any], shape: tuple[int, ...]) -> zarr.Array[An
 
 
 def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> np.ndarray:
-    """Read rows `start:stop`, in native byte order.
+    """Equivalent to `array[start:stop]`, in native byte order; errors name the chunk and its rows.
 
     Raises IntegrityError if a chunk's bytes are damaged; StorageError if the array has no such rows, a chunk
       is missing or the store does not answer.
@@ -185,7 +185,11 @@ def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> n
 
 
 def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> np.ndarray:
-    """Read the rows `indices` (sorted, no repeats), each stored chunk once; raises as `read_rows`."""
+    """Equivalent to `array.oindex[indices]`, in native byte order, each stored chunk read once.
+
+    `indices`: sorted, without repeats.
+    Raises as `read_rows`.
+    """
     with _naming_chunks(array, np.unique(indices // stored_rows(array)).tolist(), label):
         return native(np.asarray(array.oindex[indices]))
 
@@ -214,7 +218,7 @@ def create_array(
 
     `dtype`: text of fixed width is stored with variable width.
     `chunk_rows`: rows of a chunk; chunks are cut along the rows only.
-    `marked`: whether the group's manifest will bind the array, see `binding`.
+    `marked`: whether the group's manifest will bind the array, see `groups.complete`.
 
     Chunks are not compressed. Random float32 was written at 2.1 GB/s and read at 3.8; with Blosc's lz4 at 0.2
     and 1.5 GB/s, for 6 % fewer bytes.
@@ -272,12 +276,10 @@ def _parse_header(metadata: Mapping[str, Any], *, text: bool) -> Header:
     if len(chunk_shape) != len(shape):
         raise StorageError(f"shape {shape} and chunks {chunk_shape}; expected as many axes in both")
     shapes = {"shape": shape, "chunks": chunk_shape, "shards": shard_shape}
-    decisive = json.dumps({**shapes, **{key: metadata.get(key) for key in kept}}, sort_keys=True)
+    facts = json.dumps({**shapes, **{key: metadata.get(key) for key in kept}}, sort_keys=True)
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
     marked = MARK.items() <= (metadata.get("attributes") or {}).items()
-    return Header(
-        shape, dtype, chunk_shape, shard_shape, tuple(codecs), zarr_format, decisive, digest, marked
-    )
+    return Header(shape, dtype, chunk_shape, shard_shape, tuple(codecs), zarr_format, facts, digest, marked)
 
 
 def _check_header(header: Header, label: str) -> None:

@@ -236,7 +236,7 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
 
 
 def is_at(file: TextIO, path: Path) -> bool:
-    """Return whether an open file is the one that a path names."""
+    """Like `os.path.sameopenfile`, for an open file and a path; False if nothing is at the path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -14,7 +14,7 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import appending, generations, loads, locations, output_places, repositories, writing
 from rff_dist.storage.arrays import gather_rows, read_rows, stored_rows
 from rff_dist.storage.columns import ID, id_column
-from rff_dist.storage.groups import OpenGroup, find_group
+from rff_dist.storage.groups import find_group
 from rff_dist.typing import IntArray
 
 
@@ -44,7 +44,7 @@ def replace_rows(
     ids: Any = None,
     message: str | None = None,
 ) -> Corrected:
-    """Replace rows of a versioned dataset, given by their numbers, in one commit.
+    """Replace rows of a versioned dataset, like `array[rows] = new` for each of its arrays, in one commit.
 
     Parameters
     ----------
@@ -101,10 +101,11 @@ def replace_batches(
 def delete_rows(
     url: str | os.PathLike[str], rows: ArrayLike, *, keep_order: bool = False, message: str | None = None
 ) -> Corrected:
-    """Delete rows of a versioned dataset, given by their numbers, in one commit.
+    """Delete rows of a versioned dataset, like `numpy.delete(array, rows, axis=0)` for each, in one commit.
 
-    The last rows take the places of the deleted ones, so that few chunks change and `update` reads little. If
-    the order matters, as with `TimeFolds`, `keep_order` moves all later rows up instead.
+    The order differs: the last rows take the places of the deleted ones, so that few chunks change and
+    `update` reads little. If the order matters, as with `TimeFolds`, `keep_order` moves all later rows up
+    instead.
 
     Earlier versions still hold the rows until they expire.
 
@@ -236,7 +237,11 @@ def convert_dataset(
     if output is not None:
         output_places.check_output(place, overwrite=False, inputs=[location])
     group = find_group(url).open()
-    arrays = _plain_arrays(group)
+    headers = appending.read_headers(group)
+    if "X" not in headers:
+        raise StorageError(f"{group.place} has no array 'X'; expected a dataset")
+    appending.refuse_others(group)
+    arrays = {name: group.open_array(name, header) for name, header in headers.items()}
     n_samples, chunk_rows = arrays["X"].shape[0], stored_rows(arrays["X"])
     attributes = {key: value for key, value in group.attributes.items() if key != generations.MANIFEST}
     names = attributes.pop("feature_names", None), attributes.pop("target_names", None)
@@ -255,14 +260,6 @@ def convert_dataset(
     )
     assert written.version is not None
     return written.version
-
-
-def _plain_arrays(group: OpenGroup) -> dict[str, zarr.Array[Any]]:
-    headers = appending.read_headers(group)
-    if "X" not in headers:
-        raise StorageError(f"{group.place} has no array 'X'; expected a dataset")
-    appending.refuse_others(group)
-    return {name: group.open_array(name, header) for name, header in headers.items()}
 
 
 def _distinct(rows: ArrayLike, n_samples: int) -> IntArray:

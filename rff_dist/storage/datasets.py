@@ -44,6 +44,12 @@ class ZarrDataset(memory.ArraysDataset):
     `version`: the snapshot of a versioned dataset.
     `feature_names`, `target_names`: column names, if the group's attributes hold them.
     `missing_chunks`: {"error", "fill"}. As in `open_dataset`.
+
+    >>> from rff_dist.storage.writing import write_dataset
+    >>> write_dataset("memory://small", np.eye(3), [1.0, 2.0, 3.0])
+    ZarrDataset(array 'X' of memory://small: 3 rows, 3 features, 1 targets, float64)
+    >>> open_dataset("memory://small").take([2, 0]).y.tolist()
+    [[3.0], [1.0]]
     """
 
     X: zarr.Array[Any]
@@ -417,18 +423,16 @@ def list_arrays(url: PathLike, version: str | None = None) -> tuple[dict[str, An
     `version`: a version of a versioned dataset; None: the current one.
     Raises StorageError if there is no Zarr group, or an array's metadata cannot be read.
     """
-    location = locations.parse_location(url)
-    if not locations.exists(location):
-        raise StorageError(f"nothing is at {location}; expected a Zarr group")
+    place = locations.parse_location(url)
+    if not locations.exists(place):
+        raise StorageError(f"nothing is at {place}; expected a Zarr group")
     group = groups.find_group(url, version).open(unfinished=True)
     # Arrays that the manifest binds may be missing from the listing; reading their headers then raises.
     headers = {name: group.read_header(name, text=True) for name in groups.bound_names(group.attributes)}
     try:
         names = set(group.group.array_keys())
     except Exception as error:
-        raise StorageError(
-            f"{location} cannot be read as a Zarr group: {locations.explain(error)}"
-        ) from error
+        raise StorageError(f"{place} cannot be read as a Zarr group: {locations.explain(error)}") from error
     headers |= {name: group.read_header(name, text=True) for name in names - headers.keys()}
     return group.attributes, [
         StoredArray(name, header, _find_checksum(header))

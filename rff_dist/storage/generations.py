@@ -28,6 +28,7 @@ import zarr
 
 from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.storage import arrays, conditional, locations, output_places
+from rff_dist.typing import Facts
 
 MANIFEST = "rff_dist"
 # Members of the manifest:
@@ -77,7 +78,7 @@ class Staged:
             output_places.discard(self.place)
 
 
-def manifest_of(attributes: object) -> Mapping[str, Any]:
+def manifest_of(attributes: object) -> Facts:
     """Return the manifest among a group's attributes; empty if there is none."""
     manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
     return manifest if isinstance(manifest, Mapping) else {}
@@ -88,14 +89,14 @@ def is_pointer(attributes: object) -> bool:
     return "generation" in manifest_of(attributes)
 
 
-def name_of(attributes: Mapping[str, Any]) -> str | None:
+def name_of(attributes: Facts) -> str | None:
     """Return the name that all versions of a dataset share; None for plain Zarr."""
     name = manifest_of(attributes).get(NAME)
     return None if name is None else str(name)
 
 
 def begin(
-    location: locations.Location, attributes: Mapping[str, Any], *, place: locations.Location | None = None
+    location: locations.Location, attributes: Facts, *, place: locations.Location | None = None
 ) -> tuple[Staged, zarr.Group]:
     """Create the group of a dataset that is to appear at `location`, after `check_output` allowed it.
 
@@ -121,9 +122,7 @@ def begin(
             raise
 
 
-def _create_group(
-    place: locations.Location, location: locations.Location, attributes: Mapping[str, Any]
-) -> zarr.Group:
+def _create_group(place: locations.Location, location: locations.Location, attributes: Facts) -> zarr.Group:
     if place.is_local:
         Path(place.path).parent.mkdir(parents=True, exist_ok=True)
     store = locations.open_store(place, read_only=False)
@@ -202,6 +201,6 @@ def _remove(location: locations.Location, name: str) -> None:
             output_places.discard(location.child(member))
 
 
-def _document(attributes: Mapping[str, Any]) -> bytes:
+def _document(attributes: Facts) -> bytes:
     """Return a Zarr group's metadata, in format 3."""
     return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}).encode()

@@ -24,6 +24,7 @@ from zarr.storage import LocalStore, ObjectStore, WrapperStore
 from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
 from rff_dist.storage import arrays, conditional, generations, locations, output_places, repositories
 from rff_dist.text import human_bytes
+from rff_dist.typing import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,10 @@ class Address:
 
         Snapshots and generations never change.
         """
-        if self.files is not None and (found := describe_files(self.url)) != self.files:
+        if self.files is not None and (files := describe_files(self.url)) != self.files:
             raise ConflictError(
                 f"{self.url} was changed while it was read, or is another folder on another machine: now "
-                f"{found}, when it was opened {self.files}. A result could mix old and new rows: nothing was "
+                f"{files}, when it was opened {self.files}. A result could mix old and new rows: nothing was "
                 "published. Repeat this when nobody writes there; versioned data may be changed "
                 "meanwhile (`rff-dist data convert`)"
             )
@@ -63,10 +64,10 @@ class Address:
 
         `options`: the options with which the rows are opened.
         """
-        found = self.version or self.files
+        state = self.version or self.files
         if self.generation is not None:
-            found = locations.digest_objects(locations.parse_location(self.generation))
-        return None if found is None or self.process is not None else f"{self.url} {found} {[*options]!r}"
+            state = locations.digest_objects(locations.parse_location(self.generation))
+        return None if state is None or self.process is not None else f"{self.url} {state} {[*options]!r}"
 
     def reopen(self) -> StoredGroup:
         """Return the group in the state in which the address was made.
@@ -240,8 +241,8 @@ def _group_at(location: locations.Location, version: str | None) -> StoredGroup:
     check_existing(location)
     digest = None
     if repositories.is_versioned(location):
-        store, found, digest = repositories.open_snapshot(location, version)
-        address = Address(location.url, version=found)
+        store, snapshot, digest = repositories.open_snapshot(location, version)
+        address = Address(location.url, version=snapshot)
     elif version is not None:
         raise NoSuchVersionError(
             f"{location} keeps no versions, and version {version!r} was asked for; `rff-dist data convert` "
@@ -369,7 +370,7 @@ type ChunkNumbers = Mapping[str, Iterable[int]]
 def complete(
     store: Store,
     names: Iterable[str],
-    attributes: Mapping[str, Any],
+    attributes: Facts,
     *,
     place: locations.Location,
     changed: ChunkNumbers | None = None,
@@ -422,7 +423,7 @@ def check_group(content: bytes, place: str) -> None:
         )
 
 
-def check_array(header: arrays.Header | None, attributes: Mapping[str, Any], name: str, label: str) -> None:
+def check_array(header: arrays.Header | None, attributes: Facts, name: str, label: str) -> None:
     """Check an array's header (None if there is no array) against its group's manifest.
 
     Raises IntegrityError if they differ.
@@ -434,20 +435,20 @@ def check_array(header: arrays.Header | None, attributes: Mapping[str, Any], nam
     part = parts.get(name) if isinstance(parts, Mapping) else None
     expected = None if part is None else part["metadata"]
     # Without mark and entry it is an array of another program, which nothing binds.
-    found = None if header is None or (part is None and not header.marked) else header.digest
-    if found != expected:
+    digest = None if header is None or (part is None and not header.marked) else header.digest
+    if digest != expected:
         raise IntegrityError(
             f"the metadata of {label} or of its group are not as they were written; restore them from a "
             "copy, or write the dataset again"
         )
 
 
-def bound_names(attributes: Mapping[str, Any]) -> set[str]:
+def bound_names(attributes: Facts) -> set[str]:
     """Return the names of the arrays that a group's manifest binds."""
     return set(generations.manifest_of(attributes).get(_PARTS, {}))
 
 
-def bound_store(store: Store, prefix: str, attributes: Mapping[str, Any]) -> Store:
+def bound_store(store: Store, prefix: str, attributes: Facts) -> Store:
     """Return a store that compares each chunk with its place's checksum; `store` itself if none is known."""
     parts = generations.manifest_of(attributes).get(_PARTS, {})
     sums = {f"{prefix}{name}/c/": _unpacked(part["crc32c"]) for name, part in parts.items()}
@@ -458,7 +459,7 @@ class WrongChunkError(IntegrityError):
     """A whole chunk that is not the one written at its place: another program may have written just now."""
 
 
-def _check_place(sums_of: Mapping[str, NDArray[np.uint32]], key: str, found: Buffer, is_part: bool) -> None:
+def _check_place(sums_of: Mapping[str, NDArray[np.uint32]], key: str, chunk: Buffer, is_part: bool) -> None:
     """Compare a chunk with the checksum of its place; raises IntegrityError if they differ.
 
     `sums_of`: checksums of each array's chunks, by the key's part before the chunk's number.
@@ -467,14 +468,14 @@ def _check_place(sums_of: Mapping[str, NDArray[np.uint32]], key: str, found: Buf
     sums = sums_of.get(array + slash)
     if sums is None or is_part:  # A part need not hold the checksum, which ends the chunk.
         return
-    number, stored = int(place.partition("/")[0]), found[-_SUM_BYTES:].to_bytes()
+    number, stored = int(place.partition("/")[0]), chunk[-_SUM_BYTES:].to_bytes()
     if number < len(sums) and stored != sums[number].tobytes():
         n_bits = (int.from_bytes(stored, "little") ^ int(sums[number])).bit_count()
-        kind = IntegrityError if n_bits <= _FEW_BITS or len(found) < _SUM_BYTES else WrongChunkError
+        kind = IntegrityError if n_bits <= _FEW_BITS or len(chunk) < _SUM_BYTES else WrongChunkError
         raise kind(f"{key} is not the chunk that was written there")
 
 
-def _digest_of(document: Mapping[str, Any]) -> str:
+def _digest_of(document: Facts) -> str:
     """Return a digest of the manifest and the attributes that it covers; others may be added freely."""
     attributes = document["attributes"]
     manifest = {name: value for name, value in attributes[generations.MANIFEST].items() if name != _DIGEST}
@@ -483,9 +484,7 @@ def _digest_of(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
-def _describe(
-    store: Store, name: str, known: Mapping[str, Any] | None, changed: Iterable[int]
-) -> dict[str, Any]:
+def _describe(store: Store, name: str, known: Facts | None, changed: Iterable[int]) -> dict[str, Any]:
     header = arrays.read_header(store, name, label=f"array {name!r}", text=True)
     assert header is not None
     n_chunks = -(-header.shape[0] // header.chunks[0])
@@ -502,10 +501,10 @@ def _describe(
 
 
 async def _last_bytes(store: Store, key: str) -> bytes:
-    found = await store.get(key, default_buffer_prototype(), SuffixByteRequest(_SUM_BYTES))
-    if found is None:
+    content = await store.get(key, default_buffer_prototype(), SuffixByteRequest(_SUM_BYTES))
+    if content is None:
         raise StorageError(f"{key} is gone; another program removed it. Write the data again")
-    return found.to_bytes()
+    return content.to_bytes()
 
 
 def _unpacked(text: str) -> NDArray[np.uint32]:

@@ -73,7 +73,7 @@ class FileLedger:
     def spans(self, name: str) -> list[range]:
         """Return the ranges of blocks, by position, of which sums of a pass are kept."""
         try:
-            return [span for found, span in self._entries() if found == name]
+            return [span for kept, span in self._entries() if kept == name]
         except RFFDistError as error:
             self._tell_once(f"kept sums are not used: {locations.explain(error)}")
             return []
@@ -107,15 +107,12 @@ class FileLedger:
             if not self._has_room(n_bytes):
                 return
             # No wait for the disk: damage by a power cut is noticed, and the rows are summed again.
-            locations.write_parts(
-                locations.open_store(self.location, read_only=False), key, parts, durable=False
-            )
+            store = locations.open_store(self.location, read_only=False)
+            locations.write_parts(store, key, parts, durable=False)
             # The parts go after the whole is there, so that a kill in between loses nothing.
-            for found, other in self._entries():
-                if found == name and other != span and span.start <= other.start and other.stop <= span.stop:
-                    locations.delete_bytes(
-                        locations.open_store(self.location, read_only=False), _key(name, other)
-                    )
+            for kept, other in self._entries():
+                if kept == name and other != span and span.start <= other.start and other.stop <= span.stop:
+                    locations.delete_bytes(store, _key(name, other))
         except (OSError, RFFDistError) as error:
             self._tell_once(f"sums could not be kept in {self.location}: {locations.explain(error)}")
             return
@@ -143,9 +140,8 @@ class FileLedger:
 
     def is_empty(self) -> bool:
         """Return whether nothing is kept."""
-        return not any(
-            _NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in locations.list_names(self.location)
-        )
+        names = locations.list_names(self.location)
+        return not any(_NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in names)
 
     def output(self, name: str) -> locations.Location | None:
         """Return where to write an output until it is finished; None in an object store."""
@@ -161,9 +157,8 @@ class FileLedger:
             self.drop()
         else:
             with suppress(OSError, RFFDistError):
-                locations.delete_bytes(
-                    locations.open_store(self.location, read_only=False), _holder(self.token)
-                )
+                store = locations.open_store(self.location, read_only=False)
+                locations.delete_bytes(store, _holder(self.token))
 
     # -------------------------------------------------------------------------------------------------
 
@@ -225,7 +220,7 @@ def _to_parts(key: str, tree: Any, arrays: Sequence[np.ndarray]) -> list[bytes |
     entries = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
     document = {"key": key, "value": tree, "arrays": entries, "crc32c": _checksum(arrays)}
     header = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
-    return [len(header).to_bytes(_LENGTH, "little"), header, *(memoryview(_bytes(one)) for one in arrays)]
+    return [len(header).to_bytes(_LENGTH, "little"), header, *(memoryview(_bytes(array)) for array in arrays)]
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
@@ -247,14 +242,12 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
     if document["key"] != key:
         raise IntegrityError(f"{where} holds the sums of {document['key']}")
     try:
-        entries = [(np.dtype(one["dtype"]), tuple(one["shape"])) for one in document["arrays"]]
+        entries = [(np.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in document["arrays"]]
         if any(dtype.kind not in _KINDS for dtype, _ in entries):
             raise IntegrityError(f"{where} is damaged: its arrays do not hold numbers")
-        n_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in entries)
-        if _LENGTH + length + n_bytes != size:
-            raise IntegrityError(
-                f"{where} is damaged: it has {size:_} bytes; expected {_LENGTH + length + n_bytes:_}"
-            )
+        expected = _LENGTH + length + sum(dtype.itemsize * math.prod(shape) for dtype, shape in entries)
+        if expected != size:
+            raise IntegrityError(f"{where} is damaged: it has {size:_} bytes; expected {expected:_}")
         arrays = [np.empty(shape, dtype) for dtype, shape in entries]
         for array in arrays:
             file.readinto(memoryview(_bytes(array)))  # type: ignore[attr-defined]
@@ -288,9 +281,9 @@ def _tree(value: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, float):  # JSON has no NaN and no infinity.
         return {"float": value.hex()}
     if isinstance(value, tuple | list):
-        return {type(value).__name__: [_tree(one, arrays) for one in value]}
+        return {type(value).__name__: [_tree(element, arrays) for element in value]}
     if is_dataclass(value) and not isinstance(value, type):
-        members = {one.name: _tree(getattr(value, one.name), arrays) for one in fields(value) if one.init}
+        members = {item.name: _tree(getattr(value, item.name), arrays) for item in fields(value) if item.init}
         return {"class": f"{type(value).__module__}:{type(value).__qualname__}", "members": members}
     raise TypeError(f"a {type(value).__name__} is no number, array or dataclass")
 
@@ -299,7 +292,7 @@ def _unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
     if not isinstance(tree, dict):
         return tree
     if "class" in tree:
-        members = {name: _unpack(one, arrays) for name, one in tree["members"].items()}
+        members = {name: _unpack(member, arrays) for name, member in tree["members"].items()}
         return _class_of(tree["class"])(**members)
     [(kind, content)] = tree.items()
     match kind:
@@ -309,17 +302,16 @@ def _unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
             return arrays[content][()]
         case "float":
             return float.fromhex(content)
-        case "tuple":
-            return tuple(_unpack(one, arrays) for one in content)
-        case "list":
-            return [_unpack(one, arrays) for one in content]
+        case "tuple" | "list":
+            elements = [_unpack(element, arrays) for element in content]
+            return elements if kind == "list" else tuple(elements)
     raise ValueError(f"{kind!r} is no kind of value")
 
 
 def _class_of(name: str) -> type:
     """Return a dataclass of this package by name; only loaded modules are searched, none is imported."""
     module, _, path = name.partition(":")
-    found = getattr(sys.modules.get(module), path, None)
-    if not module.startswith("rff_dist.") or not isinstance(found, type) or not is_dataclass(found):
+    kind = getattr(sys.modules.get(module), path, None)
+    if not module.startswith("rff_dist.") or not isinstance(kind, type) or not is_dataclass(kind):
         raise ValueError(f"{name!r} is no dataclass of this package")
-    return found
+    return kind

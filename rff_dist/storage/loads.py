@@ -37,17 +37,17 @@ class Load:
 
 def read_loads(attributes: Mapping[str, Any], n_samples: int) -> list[Load]:
     """Return a dataset's loads from its attributes; all rows are one load if none were recorded."""
-    found = generations.manifest_of(attributes).get(generations.LOADS)
-    if found is None:
+    entries = generations.manifest_of(attributes).get(generations.LOADS)
+    if entries is None:
         return [Load(n_samples, None)]
-    return [Load(stop, None if when is None else datetime.fromisoformat(when)) for stop, when in found]
+    return [Load(stop, None if when is None else datetime.fromisoformat(when)) for stop, when in entries]
 
 
 def describe_loads(loads: Sequence[Load]) -> list[list[Any]]:
     """Return the manifest's entry for loads, the newest `MOST_LOADS`."""
     return [
-        [one.stop, None if one.written is None else one.written.isoformat(timespec="seconds")]
-        for one in loads[-MOST_LOADS:]
+        [load.stop, None if load.written is None else load.written.isoformat(timespec="seconds")]
+        for load in loads[-MOST_LOADS:]
     ]
 
 
@@ -64,10 +64,10 @@ def without_deleted(loads: Sequence[Load], gone: IntArray, *, keep_order: bool) 
     """
     left: list[Load] = []
     n_after = loads[-1].stop - len(gone)
-    for one in loads:
-        stop = one.stop - bisect.bisect_left(gone, one.stop) if keep_order else min(one.stop, n_after)
+    for load in loads:
+        stop = load.stop - bisect.bisect_left(gone, load.stop) if keep_order else min(load.stop, n_after)
         if stop > (left[-1].stop if left else 0):
-            left.append(Load(stop, one.written))
+            left.append(Load(stop, load.written))
     return left
 
 
@@ -79,6 +79,9 @@ class Window:
 
     `n_loads`: how many of the newest loads it holds.
     `days`: it holds the loads of so many days before the newest load.
+
+    >>> Window.parse("2").first_row([Load(100, None), Load(150, None), Load(180, None)])
+    100
     """
 
     n_loads: int | None = None
@@ -101,7 +104,7 @@ class Window:
             since = newest - timedelta(days=self.days)
             # If a clock was set back, an old load may lie between newer ones; the window starts after the
             # last old load, since its rows must be one range.
-            times = [one.written for one in loads]
+            times = [load.written for load in loads]
             outside = max((i for i, when in enumerate(times, 1) if when is None or when < since), default=0)
         else:
             return 0
@@ -118,6 +121,9 @@ class HalfLife:
 
     `n_loads`: loads of a span, counted from the first load.
     `days`: days of a span, counted from the beginning of 1970.
+
+    >>> HalfLife.parse("2").spans([Load(100, None), Load(150, None), Load(180, None)], at_most=9)
+    [0, 0, 1]
     """
 
     n_loads: int | None = None
@@ -140,9 +146,9 @@ class HalfLife:
             numbers = [i // self.n_loads for i in range(len(loads))]
         elif self.days is not None:
             seconds = self.days * timedelta(days=1).total_seconds()
-            times = [one.written.timestamp() for one in loads if one.written is not None]
+            times = [load.written.timestamp() for load in loads if load.written is not None]
             first = times[0] if times else 0.0
-            each = [first if one.written is None else one.written.timestamp() for one in loads]
+            each = [first if load.written is None else load.written.timestamp() for load in loads]
             # `max`: if a clock was set back, a later load still belongs to no earlier span.
             numbers = list(itertools.accumulate((int(time // seconds) for time in each), max))
         else:
@@ -154,9 +160,9 @@ class HalfLife:
 
 def _parse_length(option: str, text: str, nothing: str) -> tuple[int | None, float | None]:
     """Return a number of loads or of days, the other None."""
-    found = _LENGTH.fullmatch(text)
-    days = None if found is None or found["days"] is None else float(found["days"])
-    n_loads = None if found is None or found["loads"] is None else int(found["loads"])
+    match = _LENGTH.fullmatch(text)
+    days = None if match is None or match["days"] is None else float(match["days"])
+    n_loads = None if match is None or match["loads"] is None else int(match["loads"])
     if not 0 < (days or n_loads or 0) <= _LONGEST:
         raise InvalidParameterError(
             f"`{option}` is {text!r}; expected a number of loads, such as 12, of days, such as 30d, "

@@ -56,6 +56,8 @@ _STORE_HINTS = {
     "builder error": "an endpoint of http:// needs AWS_ALLOW_HTTP=true in the environment",
 }
 
+_CHECK = "Check the address, the network and the permissions"
+
 #: Seconds after which a request to an object store that failed is not repeated any more.
 RETRIED_S = 60
 _LATE_S = 0.1  # how long a process waits at its end for threads of Icechunk and obstore
@@ -242,9 +244,7 @@ def reaching(what: str, key: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         about = f"{key}: " if key else ""
-        raise StorageError(
-            f"{what} ({about}{explain(error)}). Check the address, the network and the permissions"
-        ) from error
+        raise StorageError(f"{what} ({about}{explain(error)}). {_CHECK}") from error
 
 
 def exists(location: Location) -> bool:
@@ -264,7 +264,7 @@ def may_hold(location: Location) -> bool:
 
 
 def list_names(location: Location) -> list[str]:
-    """Return the sorted names directly below `location`; an empty list if nothing is there.
+    """Like `sorted(os.listdir(path))` in any kind of store; an empty list if nothing is there.
 
     Raises StorageError if the store cannot be listed.
     """
@@ -290,10 +290,10 @@ def digest_objects(location: Location) -> str | None:
     None if the object store cannot list them.
     """
     store: Any = open_store(location, read_only=True)
-    told = ("path", "size", "e_tag", "last_modified")
+    facts = ("path", "size", "e_tag", "last_modified")
     try:
-        every = itertools.chain.from_iterable(store.store.list())
-        lines = sorted(" ".join(str(one[name]) for name in told) for one in every)
+        entries = itertools.chain.from_iterable(store.store.list())
+        lines = sorted(" ".join(str(entry[name]) for name in facts) for entry in entries)
     except Exception as error:
         logger.debug("%s cannot be listed: %s", location, explain(error))
         return None
@@ -377,7 +377,7 @@ def delete_bytes(store: Store, key: str) -> None:
 def writing_advice(error: BaseException) -> str:
     """Return what to do if the operating system or an object store refused to write."""
     if not isinstance(error, OSError):
-        return "Check the address, the network and the permissions"
+        return _CHECK
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "Free some space or choose another place"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

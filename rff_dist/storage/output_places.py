@@ -192,14 +192,14 @@ def put_in_place(staged: locations.Location, location: locations.Location, *, ov
         shutil.rmtree(aside)
 
 
-def _exchange(one: str, other: str) -> bool:
+def _exchange(first: str, second: str) -> bool:
     """Swap two names in one step; return False if this system or file system cannot."""
     try:
         rename: Any = ctypes.CDLL(None).renameat2  # Linux; glibc 2.28, musl 1.2
     except (AttributeError, OSError):
         return False
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
+    return bool(rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)
 
 
 def drain() -> None:
@@ -446,10 +446,8 @@ def _in_store(location: locations.Location, holder: str) -> Iterator[Callable[[]
             renewed = replace(claim, beat=time.time())
             stored = conditional.read_tagged(store, _KEY, where=location)
             holder = None if stored is None else _Claim.from_bytes(stored.content)
-            mine, content = holder is not None and holder.token == claim.token, renewed.to_bytes()
-            if not mine or not conditional.replace_bytes(
-                store, _KEY, content, expected=stored, where=location
-            ):
+            mine, fresh = holder is not None and holder.token == claim.token, renewed.to_bytes()
+            if not mine or not conditional.replace_bytes(store, _KEY, fresh, expected=stored, where=location):
                 ended.set()
                 raise _lost(
                     location, "" if mine or holder is None else f", and taken over by {holder.describe()}"

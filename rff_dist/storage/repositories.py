@@ -113,13 +113,13 @@ class Change:
         Raises ConflictError if another program committed meanwhile; the dataset then stays as that left it.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        told = {**facts, _BEFORE: self.before, _WRITTEN: now}
-        told[_DIGEST] = _digest(message, told)
+        signed = {**facts, _BEFORE: self.before, _WRITTEN: now}
+        signed[_DIGEST] = _digest(message, signed)
         with _errors(f"{self.location} could not be changed", "; it is as it was"):
             if not self.location.is_local:  # Icechunk moves the branch on a condition.
-                return str(self._session.commit(message, metadata=told))
+                return str(self._session.commit(message, metadata=signed))
             # Icechunk syncs nothing. After a power cut the branch must lead to files that are on the disk.
-            snapshot = str(self._session.flush(message, metadata=told))
+            snapshot = str(self._session.flush(message, metadata=signed))
             _sync_since(self.location, self._begun)
             repository = _open_repository(self.location)
             repository.reset_branch(MAIN, snapshot, from_snapshot_id=self.before)
@@ -193,7 +193,8 @@ def find_snapshot(location: locations.Location, version: str | None = None) -> s
             return str(repository.lookup_tag(version))
         with suppress(_icechunk().IcechunkError):
             return str(repository.lookup_snapshot(version).id)
-        known = {one.id: one for name in _heads(repository) for one in repository.ancestry(snapshot_id=name)}
+        heads = _heads(repository)
+        known = {entry.id for head in heads for entry in repository.ancestry(snapshot_id=head)}
         begun = [name for name in known if name.startswith(version) and len(version) >= _LEAST_PREFIX]
     if len(begun) == 1:
         return begun[0]
@@ -211,15 +212,15 @@ def read_history(location: locations.Location, version: str | None = None) -> li
         tags: dict[str, list[str]] = {}
         for tag in sorted(repository.list_tags()):
             tags.setdefault(repository.lookup_tag(tag), []).append(tag)
-        found = []
+        snapshots = []
         # `pairwise` leaves out the oldest snapshot, with which Icechunk begins each repository: it is empty.
-        for one, parent in itertools.pairwise(repository.ancestry(snapshot_id=head)):
-            facts = _checked(one, location)
+        for entry, parent in itertools.pairwise(repository.ancestry(snapshot_id=head)):
+            facts = _checked(entry, location)
             _check_line(repository, parent, facts.pop(_BEFORE, None), location)
             written = facts.pop(_WRITTEN, None)
-            when = one.written_at if written is None else datetime.fromisoformat(written)
-            found.append(Snapshot(one.id, one.message, when, facts, tuple(tags.get(one.id, ()))))
-        return found
+            when = entry.written_at if written is None else datetime.fromisoformat(written)
+            snapshots.append(Snapshot(entry.id, entry.message, when, facts, tuple(tags.get(entry.id, ()))))
+        return snapshots
 
 
 def other_snapshots(location: locations.Location) -> list[Snapshot]:
@@ -227,8 +228,8 @@ def other_snapshots(location: locations.Location) -> list[Snapshot]:
     current = find_snapshot(location)
     with _errors(f"the history of {location} cannot be read"):
         heads = _heads(_open_repository(location))
-    found = {one.id: one for head in heads for one in read_history(location, head)}
-    return [one for name, one in found.items() if name != current]
+    snapshots = {snapshot.id: snapshot for head in heads for snapshot in read_history(location, head)}
+    return [snapshot for name, snapshot in snapshots.items() if name != current]
 
 
 def changed_chunks(location: locations.Location, before: str, after: str) -> Chunks:
@@ -236,13 +237,12 @@ def changed_chunks(location: locations.Location, before: str, after: str) -> Chu
 
     Raises NoSuchVersionError if one of them has expired, or belongs to another dataset.
     """
-    found: Chunks = {}
+    changed: Chunks = {}
     with _errors(f"versions of {location} cannot be compared", version=before):
         repository = _open_repository(location)
-        after_line = [one.id for one in repository.ancestry(snapshot_id=after)]
-        line = [one.id for one in repository.ancestry(snapshot_id=before)]
+        lines = [[entry.id for entry in repository.ancestry(snapshot_id=end)] for end in (after, before)]
         # After a rollback neither is the other's ancestor: compare both with their last common ancestor.
-        fork = next((name for name in line if name in set(after_line)), None)
+        fork = next((name for name in lines[1] if name in set(lines[0])), None)
         if fork is None:
             raise errors.NoSuchVersionError(f"version {before} is not part of the history of {location}")
         for end in (before, after):
@@ -250,12 +250,12 @@ def changed_chunks(location: locations.Location, before: str, after: str) -> Chu
                 continue
             difference = repository.diff(from_snapshot_id=fork, to_snapshot_id=end)
             for path, chunks in difference.updated_chunks.items():
-                known = found.setdefault(path.lstrip("/"), set())
+                known = changed.setdefault(path.lstrip("/"), set())
                 if known is not None:
-                    known.update(tuple(one) for one in chunks)
+                    known.update(map(tuple, chunks))
             for path in (*difference.new_arrays, *difference.deleted_arrays):
-                found[path.lstrip("/")] = None
-    return found
+                changed[path.lstrip("/")] = None
+    return changed
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -353,9 +353,7 @@ def _checked(snapshot: Any, location: locations.Location) -> dict[str, Any]:
     return facts
 
 
-def _check_line(
-    repository: icechunk.Repository, parent: Any, before: str | None, location: locations.Location
-) -> None:
+def _check_line(repository: Any, parent: Any, before: str | None, location: locations.Location) -> None:
     """Check that a snapshot's parent is the snapshot that it was made of, unless that has expired.
 
     `before`: the snapshot that it was made of; None if another program wrote it.
@@ -402,8 +400,8 @@ def _config(caching: Any = None) -> Any:
     """Return Icechunk's configuration, by which a store that does not answer fails in bounded time."""
     icechunk = _icechunk()
     # By default AWS's client waits for ever for an answer; these are the bounds of obstore, see `open_store`.
-    one, all_tries = 1000 * _REQUEST_S, 1000 * locations.RETRIED_S
-    timeouts = icechunk.StorageTimeoutSettings(one, one, all_tries, one)
+    each, all_tries = 1000 * _REQUEST_S, 1000 * locations.RETRIED_S
+    timeouts = icechunk.StorageTimeoutSettings(each, each, all_tries, each)
     return icechunk.RepositoryConfig(storage=icechunk.StorageSettings(timeouts=timeouts), caching=caching)
 
 
@@ -412,10 +410,10 @@ def _storage(location: locations.Location) -> Any:
     icechunk = _icechunk()
     bucket, _, prefix = location.path.partition("/")
     if location.is_local:
-        storage = icechunk.local_filesystem_storage(location.path)
-    elif location.scheme == "s3":
+        return icechunk.local_filesystem_storage(location.path)
+    if location.scheme == "s3":
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        storage = icechunk.s3_storage(
+        return icechunk.s3_storage(
             bucket=bucket,
             prefix=prefix or None,
             region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
@@ -424,19 +422,16 @@ def _storage(location: locations.Location) -> Any:
             force_path_style=endpoint is not None,
             from_env=True,
         )
-    elif location.scheme == "gs":
-        storage = icechunk.gcs_storage(bucket=bucket, prefix=prefix or None, from_env=True)
-    elif location.scheme == "az":
+    if location.scheme == "gs":
+        return icechunk.gcs_storage(bucket=bucket, prefix=prefix or None, from_env=True)
+    if location.scheme == "az":
         account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
-        storage = icechunk.azure_storage(account=account, container=bucket, prefix=prefix, from_env=True)
-    elif location.scheme == "https":
-        storage = icechunk.http_storage(location.url)
-    else:
-        raise errors.StorageError(
-            f"{location} is in this process's memory, which keeps no versions; write to a path or an "
-            "object store"
-        )
-    return storage
+        return icechunk.azure_storage(account=account, container=bucket, prefix=prefix, from_env=True)
+    if location.scheme == "https":
+        return icechunk.http_storage(location.url)
+    raise errors.StorageError(
+        f"{location} is in this process's memory, which keeps no versions; write to a path or an object store"
+    )
 
 
 def _heads(repository: icechunk.Repository) -> list[str]:
@@ -471,9 +466,8 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
         ) from error
     except (icechunk.IcechunkError, OSError) as error:
         if version is not None and isinstance(error, icechunk.InvalidInputError | icechunk.NotFoundError):
-            raise errors.NoSuchVersionError(
-                f"{what}: it has expired, or belongs to another dataset"
-            ) from error
+            text = f"{what}: it has expired, or belongs to another dataset"
+            raise errors.NoSuchVersionError(text) from error
         advice = f". {locations.writing_advice(error)}" if isinstance(error, OSError) else ""
         raise errors.StorageError(f"{what}: {locations.explain(error)}{then}{advice}") from error
     except BaseException as error:

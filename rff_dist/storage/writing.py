@@ -22,11 +22,13 @@ from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, 
 from rff_dist.storage.columns import ID, as_column
 from rff_dist.storage.groups import complete
 from rff_dist.storage.loads import describe_loads, with_load
+from rff_dist.typing import Facts
 
 MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
 
 type Progress = Callable[[int, int | None], None]
+type ColumnNames = tuple[Sequence[str] | None, Sequence[str] | None]  # of X and y
 type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
@@ -155,8 +157,8 @@ def write_batches(
     batches: Iterable[RowBatch],
     *,
     n_samples: int | None,
-    names: tuple[Sequence[str] | None, Sequence[str] | None],
-    attributes: Mapping[str, Any],
+    names: ColumnNames,
+    attributes: Facts,
     how: Writing,
     inputs: Sequence[locations.Location] = (),
 ) -> datasets.ZarrDataset:
@@ -174,14 +176,13 @@ def write_batches(
             location, overwrite=how.overwrite, inputs=inputs, marker=locations.DATASET_FILES
         )
         with output_places.hold(location, holder="a writer"), _new_group(location, how) as (group, change):
-            written, digest = _write(
-                location, group, batches, n_samples, names, attributes, how, versioned=change is not None
-            )
+            buffer = _fill(group, batches, n_samples, how)
+            digest = _bind(location, buffer, names, attributes, versioned=change is not None)
             if change is not None:
-                n_after = written.n_samples
+                n_after = buffer.n_samples
                 facts = {"change": "write", "n_before": 0, "n_after": n_after, "sha256": digest}
                 change.commit(how.message or f"write {n_after:,} rows", facts)
-    dtypes = {name: array.dtype for name, array in written.arrays.items()}
+    dtypes = {name: array.dtype for name, array in buffer.arrays.items()}
     return datasets.open_dataset(
         location.url,
         y=None if "y" in dtypes and is_text(dtypes["y"]) else "y",
@@ -231,52 +232,6 @@ def _refuse_commits(location: locations.Location) -> None:
     """Raise ConflictError if another writer, perhaps one that was taken for dead, has committed."""
     if not repositories.is_empty(location):
         raise conditional.overtaken(location)
-
-
-def _write(
-    location: locations.Location,
-    group: zarr.Group,
-    batches: Iterable[RowBatch],
-    n_samples: int | None,
-    names: tuple[Sequence[str] | None, Sequence[str] | None],
-    attributes: Mapping[str, Any],
-    how: Writing,
-    *,
-    versioned: bool,
-) -> tuple["RowBuffer", str]:
-    """Write the arrays of `location`; return the buffer that wrote them, and the digest of all values."""
-    buffer: RowBuffer | None = None
-    for batch in batches:
-        parts = name_parts(batch, 0 if buffer is None else buffer.n_samples)
-        if buffer is None:
-            buffer = RowBuffer.create(group, parts, n_samples, how.chunk_rows)
-        buffer.add(parts)
-        if how.observer is not None:
-            how.observer(buffer.n_samples, n_samples)
-    if buffer is None:
-        raise DataError("there was no batch of rows; expected at least one, which may have 0 rows")
-    digest = buffer.finish()
-    found = dict(attributes)
-    for key, columns, name in zip(("feature_names", "target_names"), names, "Xy", strict=True):
-        if columns is not None and name in buffer.arrays:
-            part = buffer.arrays[name]
-            width = part.shape[1] if part.ndim == 2 else 1
-            if len(columns) != width:
-                raise DataError(f"`{key}` has {len(columns)} names; expected {width}, one per column")
-            found[key] = [str(name) for name in columns]
-    if names[1] is not None and "y" not in buffer.arrays:
-        raise DataError(f"`target_names`={list(names[1])} but there is no y")
-    manifest: dict[str, Any] = {
-        "n_samples": buffer.n_samples,
-        "chunk_rows": buffer.chunk_rows,
-        "sha256": digest,
-        generations.LINE: [[buffer.n_samples, digest]],
-    }
-    if versioned:
-        loads = describe_loads(with_load([], buffer.n_samples))
-        manifest |= {generations.NAME: uuid.uuid4().hex, generations.LOADS: loads}
-    complete(group.store, buffer.arrays, {**found, generations.MANIFEST: manifest}, place=location)
-    return buffer, digest
 
 
 @dataclass
@@ -380,11 +335,54 @@ class RowBuffer:
         self.n_written = stop
 
 
-def can_hold(stored: np.dtype[Any], given: np.dtype[Any]) -> bool:
-    """Return whether an array holds values of a dtype without rounding; text holds only text."""
-    if is_text(stored) or is_text(given):
-        return is_text(stored) and is_text(given)
-    return np.can_cast(given, stored, "safe")
+def _fill(group: zarr.Group, batches: Iterable[RowBatch], n_samples: int | None, how: Writing) -> RowBuffer:
+    """Write batches as arrays of a group, and return the buffer that wrote them."""
+    buffer: RowBuffer | None = None
+    for batch in batches:
+        parts = name_parts(batch, 0 if buffer is None else buffer.n_samples)
+        if buffer is None:
+            buffer = RowBuffer.create(group, parts, n_samples, how.chunk_rows)
+        buffer.add(parts)
+        if how.observer is not None:
+            how.observer(buffer.n_samples, n_samples)
+    if buffer is None:
+        raise DataError("there was no batch of rows; expected at least one, which may have 0 rows")
+    return buffer
+
+
+def _bind(
+    location: locations.Location, buffer: RowBuffer, names: ColumnNames, attributes: Facts, *, versioned: bool
+) -> str:
+    """Finish the arrays of `location`, write attributes and manifest, and return the digest of all values."""
+    digest, stored = buffer.finish(), dict(attributes)
+    for key, columns, name in zip(("feature_names", "target_names"), names, "Xy", strict=True):
+        if columns is not None and name in buffer.arrays:
+            part = buffer.arrays[name]
+            width = part.shape[1] if part.ndim == 2 else 1
+            if len(columns) != width:
+                raise DataError(f"`{key}` has {len(columns)} names; expected {width}, one per column")
+            stored[key] = [str(name) for name in columns]
+    if names[1] is not None and "y" not in buffer.arrays:
+        raise DataError(f"`target_names`={list(names[1])} but there is no y")
+    manifest: dict[str, Any] = {
+        "n_samples": buffer.n_samples,
+        "chunk_rows": buffer.chunk_rows,
+        "sha256": digest,
+        generations.LINE: [[buffer.n_samples, digest]],
+    }
+    if versioned:
+        loads = describe_loads(with_load([], buffer.n_samples))
+        manifest |= {generations.NAME: uuid.uuid4().hex, generations.LOADS: loads}
+    stored[generations.MANIFEST] = manifest
+    complete(buffer.arrays["X"].store, buffer.arrays, stored, place=location)
+    return digest
+
+
+def can_hold(stored: np.dtype[Any], values: np.dtype[Any]) -> bool:
+    """Equivalent to `numpy.can_cast(values, stored)` for numbers; text and numbers do not hold each other."""
+    if is_text(stored) or is_text(values):
+        return is_text(stored) and is_text(values)
+    return np.can_cast(values, stored, "safe")
 
 
 def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
@@ -470,8 +468,8 @@ def read_source(
             raise DataError(f"{name} is given without y; only training rows have it. Give y too")
     if _is_lazy(X):
         return _lazy_batches([X, y, sample_weight, groups, ids]), None
-    given = {"y": y if _holds_labels(y) else None, "groups": groups, "ids": ids}
-    columns = {name: as_column(part, name=name) for name, part in given.items() if part is not None}
+    labels = {"y": y if _holds_labels(y) else None, "groups": groups, "ids": ids}
+    columns = {name: as_column(part, name=name) for name, part in labels.items() if part is not None}
     y = None if "y" in columns else y
     dataset: datasets.ZarrDataset | memory.ArrayDataset
     if isinstance(X, zarr.Array):
@@ -513,8 +511,8 @@ def _stored_batches(
     for block in cut_blocks(dataset.n_samples, rows, rows_per_block=rows) or [Block(0, 0, 0)]:
         read = dataset.read(block)
         y = read.y if read.y is None or not dataset.one_dimensional else read.y[:, 0]
-        found = {name: column.read(block) for name, column in columns.items()}
-        yield read.X, found.get("y", y), read.sample_weight, found.get("groups"), found.get("ids")
+        labels = {name: column.read(block) for name, column in columns.items()}
+        yield read.X, labels.get("y", y), read.sample_weight, labels.get("groups"), labels.get("ids")
 
 
 def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
@@ -527,13 +525,13 @@ def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
                 "expected as many. Rechunk them alike"
             )
     start = 0
-    given = [part if part is None or _is_lazy(part) else np.asarray(part) for part in parts]
+    whole = [part if part is None or _is_lazy(part) else np.asarray(part) for part in parts]
     for i in range(n_blocks):
-        X = np.asarray(_block(given[0], i))
+        X = np.asarray(_block(whole[0], i))
         rows = slice(start, start + len(X))
-        yield X, *(None if part is None else _rows(part, i, rows) for part in given[1:])
+        yield X, *(None if part is None else _rows(part, i, rows) for part in whole[1:])
         start = rows.stop
-    lengths = [start if _is_lazy(part) else len(part) for part in given if part is not None]
+    lengths = [start if _is_lazy(part) else len(part) for part in whole if part is not None]
     if len(set(lengths)) > 1:
         raise DataError(
             f"Found input variables with inconsistent numbers of samples: {lengths}; "
