@@ -207,11 +207,12 @@ class DaskEngine(Engine):
             With a table, if a worker has other versions.
         """
         answers = self.ask_workers(dask_cluster.make_fact_reader())
+        limits = {
+            address: int(known["memory_limit"] or 0) for address, known in self._workers.facts().items()
+        }
         return [
-            dask_cluster.WorkerFacts(
-                address, memory_limit=int(known["memory_limit"] or 0), **answers[address]
-            )
-            for address, known in self._workers.facts().items()
+            dask_cluster.WorkerFacts(address, memory_limit=limit, **answers[address])
+            for address, limit in limits.items()
             if isinstance(answers.get(address), dict)
         ]
 
@@ -362,12 +363,8 @@ def _export_metrics(client: distributed.Client, workers: dask_workers.Workers) -
         raise
     except Exception as error:
         # Passes do without metrics: a scheduler may lack the packages, or refuse what is pickled.
-        logger.info(
-            "the scheduler at %s exports no metrics of rff_dist: %s: %s",
-            workers.address,
-            type(error).__name__,
-            error,
-        )
+        why = f"{type(error).__name__}: {error}"
+        logger.info("the scheduler at %s exports no metrics of rff_dist: %s", workers.address, why)
 
 
 def _check_everywhere(

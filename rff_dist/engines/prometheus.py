@@ -19,6 +19,13 @@ from rff_dist.errors import MissingDependencyError
 
 # Passes whose finished blocks are remembered, so that none counts twice.
 _N_PASSES = 64
+_COUNTERS = {
+    "blocks": "Blocks that were finished",
+    "rows": "Rows of the blocks that were finished",
+    "bytes": "Bytes of these rows, uncompressed",
+    "seconds": "Seconds that the blocks' functions took",
+    "retries": "Times that a block was begun again",
+}
 
 
 class PassCounters:
@@ -37,14 +44,7 @@ class PassCounters:
             ) from error
 
         self._counters = {
-            name: Counter(f"rff_dist_{name}", documentation, ["pass"])
-            for name, documentation in (
-                ("blocks", "Blocks that were finished"),
-                ("rows", "Rows of the blocks that were finished"),
-                ("bytes", "Bytes of these rows, uncompressed"),
-                ("seconds", "Seconds that the blocks' functions took"),
-                ("retries", "Times that a block was begun again"),
-            )
+            name: Counter(f"rff_dist_{name}", text, ["pass"]) for name, text in _COUNTERS.items()
         }
         self._done: OrderedDict[str, bytearray] = OrderedDict()
 

@@ -31,6 +31,7 @@ from rff_dist.storage import arrays, conditional, documents, locations, output_p
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
 _KIND = "record"
+_ENTRY = {"shape", "dtype", "sha256"}  # what the document says of each array
 _SAFE_CODECS = {"bytes", "crc32c"}
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill", ".cloudpickle")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -282,8 +283,7 @@ def _is_record(document: Mapping[str, Any]) -> bool:
     entries = document.get("arrays")
     if not text or not isinstance(document.get("metadata"), dict) or not isinstance(entries, dict):
         return False
-    needed = {"shape", "dtype", "sha256"}
-    if not all(isinstance(entry, dict) and entry.keys() >= needed for entry in entries.values()):
+    if not all(isinstance(entry, dict) and entry.keys() >= _ENTRY for entry in entries.values()):
         return False
     shapes = [entry["shape"] for entry in entries.values()]
     return all(isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) for shape in shapes)

@@ -435,10 +435,8 @@ def _storage(location: locations.Location) -> Any:
 
 
 def _heads(repository: icechunk.Repository) -> list[str]:
-    return [
-        *(repository.lookup_branch(name) for name in sorted(repository.list_branches())),
-        *(repository.lookup_tag(name) for name in sorted(repository.list_tags())),
-    ]
+    branches = [repository.lookup_branch(name) for name in sorted(repository.list_branches())]
+    return branches + [repository.lookup_tag(name) for name in sorted(repository.list_tags())]
 
 
 @contextmanager
