@@ -445,13 +445,13 @@ def _in_store(location: locations.Location, holder: str) -> Iterator[Callable[[]
         with lock:  # for two requests to the store, which are given up
             renewed = replace(claim, beat=time.time())
             stored = conditional.read_tagged(store, _KEY, where=location)
-            holder = None if stored is None else _Claim.from_bytes(stored.content)
-            mine, fresh = holder is not None and holder.token == claim.token, renewed.to_bytes()
+            owner = None if stored is None else _Claim.from_bytes(stored.content)
+            mine = owner is not None and owner.token == claim.token
+            fresh = renewed.to_bytes()
             if not mine or not conditional.replace_bytes(store, _KEY, fresh, expected=stored, where=location):
                 ended.set()
-                raise _lost(
-                    location, "" if mine or holder is None else f", and taken over by {holder.describe()}"
-                )
+                by = "" if mine or owner is None else f", and taken over by {owner.describe()}"
+                raise _lost(location, by)
             claim = renewed
 
     def keep_alive() -> None:

@@ -80,7 +80,8 @@ def write_record(
     output_places.check_output(location, overwrite=overwrite, marker=(name,))
     left = output_places.parts_of_model(location) or []  # by a writer that died
     was_there = locations.exists(location)
-    generation, unchanged = f"arrays-{uuid.uuid4().hex}.zarr", "; what was there before is unchanged"
+    generation = f"arrays-{uuid.uuid4().hex}.zarr"
+    unchanged = "; what was there before is unchanged"
     try:
         with locations.store_errors(f"{location} could not be written", unchanged):
             if location.is_local:
