@@ -5,8 +5,6 @@ A row of weight w adds w·ℓ(f) to the loss, with f = z'W + b, and w·z ⊗ ∂
 exact sums, so that an objective has the same bits on every engine.
 """
 
-from __future__ import annotations
-
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

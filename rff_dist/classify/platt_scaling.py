@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from rff_dist.data import blocks
+from rff_dist.data.blocks import Rows
 from rff_dist.ridge import uncertainty
 from rff_dist.typing import FloatArray
 
@@ -70,9 +70,7 @@ def _two_sided(columns: FloatArray) -> FloatArray:
     return np.hstack([np.zeros_like(columns), columns]) if columns.shape[1] == 1 else columns
 
 
-def leave_one_out_scores(
-    rows: blocks.Rows, model: uncertainty.PredictiveModel, left_out: FloatArray
-) -> FloatArray:
+def leave_one_out_scores(rows: Rows, model: uncertainty.PredictiveModel, left_out: FloatArray) -> FloatArray:
     """Return the score that ridge would give each row if it had been fitted without this row.
 
     O(n_samples · n_components²). If a row decides its own prediction up to rounding, 1 − h is taken as 1e-6,
@@ -92,7 +90,7 @@ def leave_one_out_scores(
 
 
 def remainders(
-    rows: blocks.Rows, model: uncertainty.PredictiveModel, left_out: FloatArray
+    rows: Rows, model: uncertainty.PredictiveModel, left_out: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return predictions and 1 − h, each of shape (n_samples, n_targets); see `leave_one_out_scores`."""
     predictions, deviations = uncertainty.predict_rows_with_std(rows, model)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.classify import platt_scaling
+from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data import blocks
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, IntegrityError, SolveError
@@ -23,12 +23,10 @@ from rff_dist.typing import FloatArray, IntArray
 SQUARED = "squared"
 
 
-def calibration_of(model: models.RidgeModel) -> platt_scaling.ScoreCalibration | None:
+def calibration_of(model: models.RidgeModel) -> ScoreCalibration | None:
     """Return what turns a classifier's scores into probabilities; None if it has no probabilities."""
     facts = model.card["classifier"]["calibration"]
-    return (
-        None if facts is None else platt_scaling.ScoreCalibration(facts["slope"], tuple(facts["intercepts"]))
-    )
+    return None if facts is None else ScoreCalibration(facts["slope"], tuple(facts["intercepts"]))
 
 
 def evaluate(dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine) -> Confusion:
@@ -44,7 +42,7 @@ def evaluate(dataset: blocks.Dataset, model: models.RidgeModel, *, engine: proto
 
 
 def judge_rows(
-    rows: blocks.Rows, model: predicting.LinearModel, *, calibration: platt_scaling.ScoreCalibration | None
+    rows: blocks.Rows, model: predicting.LinearModel, *, calibration: ScoreCalibration | None
 ) -> Confusion:
     """Count one block of rows, whose targets are −1 and +1."""
     assert rows.y is not None
@@ -68,7 +66,7 @@ def class_of(scores: FloatArray) -> NDArray[np.intp]:
     return (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
 
 
-def decisions(scores: FloatArray, calibration: platt_scaling.ScoreCalibration | None) -> FloatArray:
+def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> FloatArray:
     """Return the numbers by which a classifier decides, from its scores of shape (n_samples, n_columns).
 
     Log odds for two classes, else log probabilities up to a constant for each row. Without calibration, the
@@ -77,7 +75,7 @@ def decisions(scores: FloatArray, calibration: platt_scaling.ScoreCalibration | 
     return scores if calibration is None else calibration.logits(scores)
 
 
-def decide(scores: FloatArray, calibration: platt_scaling.ScoreCalibration | None) -> NDArray[np.intp]:
+def decide(scores: FloatArray, calibration: ScoreCalibration | None) -> NDArray[np.intp]:
     """Return the index of each row's predicted class, the one with the largest probability or score."""
     return class_of(decisions(scores, calibration))
 
@@ -131,7 +129,7 @@ def _predict_block(
     model: predicting.LinearModel,
     *,
     classes: NDArray[Any],
-    calibration: platt_scaling.ScoreCalibration | None,
+    calibration: ScoreCalibration | None,
     dtype: np.dtype[Any],
 ) -> NDArray[Any]:
     """Return a structured array of labels and, if `dtype` has that field, probabilities."""

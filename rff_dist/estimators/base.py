@@ -1,7 +1,5 @@
 """Base classes of the estimators: the parameters that they share, and the attributes once they are fitted."""
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +17,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.data import blocks, columns
+from rff_dist.data import columns
+from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.engines import protocol
 from rff_dist.engines.clock import Clock, Times
 from rff_dist.engines.progress import LogObserver, RichProgress
@@ -105,7 +104,7 @@ class RowsEstimator(BaseEstimator, ABC):
         return [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
 
     @contextmanager
-    def _passes(self, dataset: blocks.Dataset | None, clock: Clock) -> Iterator[protocol.Engine]:
+    def _passes(self, dataset: Dataset | None, clock: Clock) -> Iterator[protocol.Engine]:
         """Yield the engine of a fit. Its passes are timed and logged, and with `verbose` they are shown.
 
         Raises InvalidParameterError if `verbose` is not an integer of at least 0.
@@ -128,7 +127,7 @@ class RowsEstimator(BaseEstimator, ABC):
     def _map(
         self,
         X: Any,
-        compute: Callable[[blocks.Rows, Any], NDArray[Any]],
+        compute: Callable[[Rows, Any], NDArray[Any]],
         state: Any,
         *,
         label: str,
@@ -152,10 +151,8 @@ class RowsEstimator(BaseEstimator, ABC):
         return tags
 
 
-def _compute_chunk[S](
-    compute: Callable[[blocks.Rows, S], NDArray[Any]], state: S, X: NDArray[Any]
-) -> NDArray[Any]:
-    return compute(blocks.Rows(blocks.Block(0, 0, len(X)), X), state)
+def _compute_chunk[S](compute: Callable[[Rows, S], NDArray[Any]], state: S, X: NDArray[Any]) -> NDArray[Any]:
+    return compute(Rows(Block(0, 0, len(X)), X), state)
 
 
 @dataclass(repr=False, eq=False)
@@ -277,7 +274,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         if not hasattr(self, "statistics_"):
             raise StatisticsError(f"no rows can be added: {self.model_.why_no_statistics}")
 
-    def _add(self, dataset: blocks.Dataset, clock: Clock) -> None:
+    def _add(self, dataset: Dataset, clock: Clock) -> None:
         """Add a dataset's rows to the sums."""
         before = {} if self._times is None else self._times.seconds
         with self._passes(dataset, clock) as engine:
@@ -374,7 +371,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
             )
 
     @abstractmethod
-    def _test_data(self, X: Any, y: Any) -> tuple[blocks.Dataset, columns.Column | None]:
+    def _test_data(self, X: Any, y: Any) -> tuple[Dataset, columns.Column | None]:
         """Return rows with their targets, or rows and their labels, checked."""
 
     def _chosen(self) -> dict[str, str]:
@@ -406,7 +403,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
 
 def _finished_scores(
-    finish: Callable[[FloatArray], NDArray[Any]], rows: blocks.Rows, model: predicting.LinearModel
+    finish: Callable[[FloatArray], NDArray[Any]], rows: Rows, model: predicting.LinearModel
 ) -> NDArray[Any]:
     return finish(predicting.predict_rows(rows, model))
 

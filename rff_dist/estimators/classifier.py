@@ -16,8 +16,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.classify import fit as classification
-from rff_dist.classify import platt_scaling
 from rff_dist.classify import predict as class_prediction
+from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data import blocks, columns, labelled
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
@@ -380,7 +380,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         return 1 if minimum is None else int(minimum["n_iterations"])
 
     @property
-    def _calibration(self) -> platt_scaling.ScoreCalibration | None:
+    def _calibration(self) -> ScoreCalibration | None:
         return class_prediction.calibration_of(self.model_)
 
     def _keep(self, model: models.RidgeModel) -> None:
@@ -400,13 +400,11 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
 
 
 def _labels(
-    classes: NDArray[Any], calibration: platt_scaling.ScoreCalibration | None, scores: NDArray[np.float64]
+    classes: NDArray[Any], calibration: ScoreCalibration | None, scores: NDArray[np.float64]
 ) -> NDArray[Any]:
     return np.asarray(classes[class_prediction.decide(scores, calibration)])
 
 
-def _decisions(
-    calibration: platt_scaling.ScoreCalibration | None, scores: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _decisions(calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     found = class_prediction.decisions(scores, calibration)
     return found[:, 0] if found.shape[1] == 1 else found

@@ -1,7 +1,5 @@
 """Turn what users pass as X, y and cv into a dataset and folds, and choose the engine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -15,7 +13,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rff_dist.data import blocks, columns, folding, labelled, memory
+from rff_dist.data import columns, folding, labelled, memory
+from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines import protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import length_scales
@@ -46,10 +45,10 @@ def _is_zarr(value: object, name: str = "") -> bool:
 
 def _is_stored(X: object) -> bool:
     """Return whether X is a dataset, or a path, URL or group of one."""
-    return isinstance(X, str | os.PathLike | blocks.Dataset) or _is_zarr(X, "Group")
+    return isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group")
 
 
-def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> blocks.Dataset:
+def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> Dataset:
     """Return a dataset, or the one at a path or URL or in a group.
 
     `supervised`: whether a group's y is read as targets; a y of text cannot be.
@@ -57,7 +56,7 @@ def stored_dataset(X: Any, y: Any, sample_weight: Any, *, supervised: bool = Tru
     """
     if y is not None or sample_weight is not None:
         raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-    if isinstance(X, blocks.Dataset):
+    if isinstance(X, Dataset):
         return X
     return datasets.open_dataset(X) if supervised else datasets.open_dataset(X, y=None)
 
@@ -70,7 +69,7 @@ def as_dataset(
     *,
     reset: bool,
     supervised: bool = True,
-) -> blocks.Dataset:
+) -> Dataset:
     """Turn what the user passed into a dataset, with the estimator's checks.
 
     `estimator`: its `n_features_in_` and `feature_names_in_` are set or compared.
@@ -121,7 +120,7 @@ def _by_recipe(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
 
 def as_labelled(
     estimator: BaseEstimator, X: Any, y: Any = None, sample_weight: Any = None, *, reset: bool
-) -> tuple[blocks.Dataset, columns.Column]:
+) -> tuple[Dataset, columns.Column]:
     """Turn what the user passed to a classifier into rows without targets, and their labels.
 
     `estimator`: its `n_features_in_` and `feature_names_in_` are set or compared.
@@ -140,7 +139,7 @@ def as_labelled(
     if _is_stored(X):
         if sample_weight is not None:
             raise DataError("`sample_weight` belongs to the dataset: leave it out, or pass arrays")
-        given = X if isinstance(X, blocks.Dataset) else datasets.open_dataset(X, y=None)
+        given = X if isinstance(X, Dataset) else datasets.open_dataset(X, y=None)
         labels = _labels_of(estimator, given, y)
         source = given.without_targets()
     else:
@@ -155,7 +154,7 @@ def as_labelled(
     return source, labels
 
 
-def with_groups(dataset: blocks.Dataset, groups: Any) -> blocks.Dataset:
+def with_groups(dataset: Dataset, groups: Any) -> Dataset:
     """Return a dataset whose rows have groups; None leaves it as it is.
 
     `groups`: array-like, series, Dask or Zarr array or Column of shape (n_samples,), str, or None. Integers,
@@ -169,7 +168,7 @@ def with_groups(dataset: blocks.Dataset, groups: Any) -> blocks.Dataset:
     return labelled.GroupedDataset(dataset, as_column(groups, name="groups") if column is None else column)
 
 
-def _labels_of(estimator: BaseEstimator, dataset: blocks.Dataset, y: Any) -> columns.Column:
+def _labels_of(estimator: BaseEstimator, dataset: Dataset, y: Any) -> columns.Column:
     """Return a dataset's labels: the given or named ones, its targets, or the array "y" of its group."""
     if isinstance(y, str):
         return _named_column(dataset, y, "y")
@@ -186,7 +185,7 @@ def _labels_of(estimator: BaseEstimator, dataset: blocks.Dataset, y: Any) -> col
     return _named_column(dataset, "y", "y")
 
 
-def _named_column(dataset: blocks.Dataset, name: str, parameter: str) -> columns.Column:
+def _named_column(dataset: Dataset, name: str, parameter: str) -> columns.Column:
     if dataset.url is None:
         raise InvalidParameterError(
             f"`{parameter}` is {name!r}, but these data are not stored: no array has a name. Give the values"
@@ -196,9 +195,9 @@ def _named_column(dataset: blocks.Dataset, name: str, parameter: str) -> columns
 
 def _checked_labels(
     estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool
-) -> tuple[blocks.Dataset, columns.Column]:
+) -> tuple[Dataset, columns.Column]:
     if isinstance(y, columns.MemoryColumn | StoredColumn):
-        y = y.read(blocks.Block(0, 0, y.n_samples))
+        y = y.read(Block(0, 0, y.n_samples))
     if getattr(getattr(y, "dtype", None), "kind", "") == "T":
         y = np.asarray(y).astype(object)  # scikit-learn does not know NumPy's text of variable width
     X, y = validate_data(estimator, X, y, reset=reset, **_CHECKS)
@@ -206,7 +205,7 @@ def _checked_labels(
     return _in_memory(X, None, sample_weight), as_column(y)
 
 
-def _check_columns(estimator: Any, dataset: blocks.Dataset, *, reset: bool) -> None:
+def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
     names = dataset.feature_names
     if reset:
         estimator.n_features_in_ = dataset.n_features
@@ -230,7 +229,7 @@ def _check_columns(estimator: Any, dataset: blocks.Dataset, *, reset: bool) -> N
 
 def _checked_arrays(
     estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool, supervised: bool
-) -> blocks.Dataset:
+) -> Dataset:
     if supervised:
         X, y = validate_data(estimator, X, y, multi_output=True, y_numeric=True, reset=reset, **_CHECKS)
         y = np.asarray(y, np.float64)
@@ -240,7 +239,7 @@ def _checked_arrays(
     return _in_memory(X, y, sample_weight)
 
 
-def _in_memory(X: Any, y: Any, sample_weight: Any) -> blocks.Dataset:
+def _in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:
     if sample_weight is not None:
         sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if scipy.sparse.issparse(X):
@@ -249,9 +248,7 @@ def _in_memory(X: Any, y: Any, sample_weight: Any) -> blocks.Dataset:
 
 
 @contextlib.contextmanager
-def suitable_engine(
-    engine: protocol.Engine | None, dataset: blocks.Dataset | None
-) -> Iterator[protocol.Engine]:
+def suitable_engine(engine: protocol.Engine | None, dataset: Dataset | None) -> Iterator[protocol.Engine]:
     """Yield the given engine; else the current Dask client's for data out of memory; else a serial one.
 
     An engine that is made here is closed afterwards; a client stays open. Without a dataset it is serial.
@@ -347,9 +344,7 @@ def check_cv(cv: Any) -> None:
         folding.find_folds(cv)
 
 
-def as_folds(
-    cv: Any, dataset: blocks.Dataset, y: Any, groups: Any
-) -> tuple[int | folding.Folds | None, blocks.Dataset]:
+def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | folding.Folds | None, Dataset]:
     """Return folds, and the dataset with the groups that the folds need.
 
     `y`, `groups`: as given to the estimator. Stratified splitters use y if it is in memory.

@@ -1,7 +1,5 @@
 """Kernel k-means with the exact kernel, for few rows."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
@@ -14,13 +12,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from rff_dist.checks import check_count
 from rff_dist.data import blocks
-from rff_dist.engines import progress, protocol
+from rff_dist.engines import protocol
 from rff_dist.engines.clock import Clock
+from rff_dist.engines.progress import Announcer, Remark
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.estimators import base
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.features import draw, maps
-from rff_dist.features import draw as for_dataset
 from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans import exact
 from rff_dist.numerics import machine
@@ -144,9 +142,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 order = np.arange(len(rows.weights))
             else:
                 rows, order = self._compare(X, sample_weight, seed, engine)
-            progress.Announcer(engine.observers)(
-                progress.Remark("cluster", f"{len(order):,} rows, {n_init} starts")
-            )
+            Announcer(engine.observers)(Remark("cluster", f"{len(order):,} rows, {n_init} starts"))
             if isinstance(self.init, str):
                 found = exact.cluster(rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed)
             else:
@@ -202,7 +198,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         self, X: Any, sample_weight: Any, seed: int, engine: protocol.Engine
     ) -> tuple[exact.Similarities, IndexArray]:
         """Return the Gram of the rows in sorted order, and that order."""
-        for_dataset.check_without_targets(self.length_scale)
+        draw.check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
         self._check_size(dataset.n_samples)
@@ -210,8 +206,8 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         self._standardizer = inspection.standardizer_for(dataset, moments, self.standardize, engine=engine)
         kernel.check_columns(dataset.n_features)
         ranges = inspection.input_range(moments, self._standardizer)
-        seen = for_dataset.Inputs(dataset, self._standardizer, seed, ranges)
-        self.kernel_ = for_dataset.resolve_kernel(seen, kernel, length_scale)
+        seen = draw.Inputs(dataset, self._standardizer, seed, ranges)
+        self.kernel_ = draw.resolve_kernel(seen, kernel, length_scale)
         inputs, weights = _read(dataset, self._standardizer)
         order = np.lexsort(inputs.T[::-1])  # so that starts do not depend on the order of the rows
         self._rows = inputs[order]

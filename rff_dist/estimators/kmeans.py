@@ -1,7 +1,5 @@
 """Kernel k-means in random features, for data of any size."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self

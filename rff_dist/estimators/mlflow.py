@@ -1,7 +1,5 @@
 """Models for MLflow: logged with their choices and errors, and served as its flavour `pyfunc`."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from importlib.metadata import version

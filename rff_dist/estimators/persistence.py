@@ -1,7 +1,5 @@
 """Fitted estimators on disk, with the pipeline before them: JSON and checksummed arrays, no pickle."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from typing import Any
@@ -13,7 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 from rff_dist.classify import predict
 from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators import classifier, kmeans, ridge
+from rff_dist.estimators import ridge
+from rff_dist.estimators.classifier import RFFClassifier
+from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.features import composed, kinds, maps, nystrom
 from rff_dist.kmeans import starts
 from rff_dist.models.kinds import KINDS, kind_of, read_any
@@ -22,12 +22,7 @@ from rff_dist.ridge import models
 
 
 def save_model(
-    model: ridge.RFFRidge
-    | classifier.RFFClassifier
-    | kmeans.RFFKMeans
-    | Pipeline
-    | models.RidgeModel
-    | starts.Clusters,
+    model: ridge.RFFRidge | RFFClassifier | RFFKMeans | Pipeline | models.RidgeModel | starts.Clusters,
     url: str | os.PathLike[str],
     *,
     statistics: bool = True,
@@ -75,11 +70,9 @@ def save_model(
     """
     model, recipe = _parts_of(model) if isinstance(model, Pipeline) else (model, None)
     fitted: Any = model
-    if isinstance(model, kmeans.RFFKMeans | ridge.RFFRidge | classifier.RFFClassifier):
+    if isinstance(model, RFFKMeans | ridge.RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
-        fitted = (
-            model._fitted if isinstance(model, kmeans.RFFKMeans) else model.model_
-        )  # with all rows that came
+        fitted = model._fitted if isinstance(model, RFFKMeans) else model.model_  # with all rows that came
     if type(fitted) not in KINDS:
         raise InvalidParameterError(
             f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or RFFKMeans, "
@@ -93,7 +86,7 @@ def save_model(
     kind_of(fitted).write(fitted, url, overwrite=overwrite)
 
 
-def load_model(url: str | os.PathLike[str]) -> ridge.RFFRidge | classifier.RFFClassifier | kmeans.RFFKMeans:
+def load_model(url: str | os.PathLike[str]) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
     """Load a model that `save_model`, `rff-dist` or a flow stored, as a fitted estimator.
 
     Raises
@@ -121,10 +114,10 @@ def _parts_of(pipeline: Pipeline) -> tuple[Any, recipes.Recipe | None]:
     return last, recipes.Recipe([transformer.transformer_of(pipeline[:-1], n_names=last.n_features_in_)])
 
 
-def _unfitted(model: Any) -> ridge.RFFRidge | classifier.RFFClassifier | kmeans.RFFKMeans:
+def _unfitted(model: Any) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
     """Return an estimator for a stored model, with the parameters that the model keeps."""
     if isinstance(model, starts.Clusters):
-        return kmeans.RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
+        return RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
     if "classifier" not in model.card:
         return ridge.RFFRidge(**_parameters_of(model), alpha_per_target=model.card["alpha_per_target"])
     facts = model.card["classifier"]
@@ -132,7 +125,7 @@ def _unfitted(model: Any) -> ridge.RFFRidge | classifier.RFFClassifier | kmeans.
     if isinstance(weight, list):
         weight = dict(zip(predict.read_classes(model).tolist(), weight, strict=True))
     options = {name: facts[name] for name in ("loss", "tol", "max_iter")}
-    return classifier.RFFClassifier(class_weight=weight, **options, **_parameters_of(model))
+    return RFFClassifier(class_weight=weight, **options, **_parameters_of(model))
 
 
 def _parameters_of(model: models.RidgeModel) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Kernel ridge regression on random Fourier features, for data of any size."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self

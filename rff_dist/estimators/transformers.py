@@ -1,7 +1,5 @@
 """Transformers of scikit-learn: random features, and kernel principal components through them."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Self
@@ -15,7 +13,6 @@ from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import base, inputs
 from rff_dist.features import draw, kinds, nystrom
-from rff_dist.features import draw as for_dataset
 from rff_dist.fitting import predicting
 from rff_dist.frequencies import designs
 from rff_dist.kernels.base import Kernel
@@ -159,8 +156,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         """
         clock = Clock()
         inputs.check_flag(self.whiten, "whiten")
-        for_dataset.check_without_targets(self.length_scale)
-        features = for_dataset.FeatureOptions(**self._features(self.n_random_features))
+        draw.check_without_targets(self.length_scale)
+        features = draw.FeatureOptions(**self._features(self.n_random_features))
         dataset = inputs.as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with self._passes(dataset, clock) as engine:
             found = pca.fit_components(
@@ -325,7 +322,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         kernel, length_scale = inputs.choose_kernel(self.kernel, self.length_scale)
         draw.check_n_components(self.n_components, "phases")
         dataset = inputs.as_dataset(self, X, reset=True, supervised=False)
-        described = for_dataset.KernelFeatures(
+        described = draw.KernelFeatures(
             kernel,
             length_scale=length_scale,
             n_components=self.n_components,
@@ -340,7 +337,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
             if not kernel.is_bound:
                 ranges = inspection.input_range(inspection.inspect(dataset, engine=engine), None)
             progress.Announcer(engine.observers)(progress.Remark("draw", f"{self.n_components:,} features"))
-            self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), described)
+            self.feature_map_ = draw.draw(draw.Inputs(dataset, None, seed, ranges), described)
         self.kernel_, self.features_ = kinds.kernel_of(self.feature_map_), kinds.kind_of(self.feature_map_)
         self.length_scale_ = kinds.length_scale_of(self.feature_map_)
         self._n_features_out = self.feature_map_.n_components

@@ -1,7 +1,5 @@
 """Tune kernels on arrays or a dataset: length scales by the evidence, candidates by cross-validation."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,14 +12,12 @@ from rff_dist.engines import clock, serial
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import inputs, ridge
 from rff_dist.features import draw, kinds
-from rff_dist.features import draw as for_dataset
 from rff_dist.features.length_scales import TUNING_ROWS, EvidenceSearch, TunedKernel
 from rff_dist.fitting.prepare import prepare
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, names
-from rff_dist.ridge import choices
+from rff_dist.ridge import choices, fit
 from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
-from rff_dist.ridge.fit import Trained, fit
 from rff_dist.statistics import inspection, passes
 
 # Parameters of RFFRidge with other defaults in a search, and all parameters that the candidates share.
@@ -133,8 +129,8 @@ def tune_length_scales(
     if standardize:
         standardizer = prepare(dataset, standardize=standardize, engine=serial.SerialEngine()).standardizer
     seed, repeated = draw.seed_from_random_state(random_state), sample_weight_kind == "frequency"
-    return for_dataset.tune(
-        for_dataset.Inputs(dataset, standardizer, seed, frequency_weights=repeated),
+    return draw.tune(
+        draw.Inputs(dataset, standardizer, seed, frequency_weights=repeated),
         found,
         EvidenceSearch(per_feature, n_samples, n_components, n_starts),
     )
@@ -151,7 +147,7 @@ def tune_kernels(
     cv: Any = 5,
     design: str | designs.Design = "auto",
     **parameters: Any,
-) -> tuple[ridge.RFFRidge, Trained]:
+) -> tuple[ridge.RFFRidge, fit.Trained]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
 
     After a cheap pass for means, the data are read once for all candidates, or more often if memory does not
@@ -228,7 +224,7 @@ def tune_kernels(
     )
     with estimator._passes(dataset, clock.Clock()) as engine:
         options = replace(options, cv=folds, design=design, seed=estimator.random_state)
-        found = fit(dataset, options, candidates=candidates, engine=engine)
+        found = fit.fit(dataset, options, candidates=candidates, engine=engine)
     found = replace(found, model=estimator._with_names(found.model))
     kernel = kinds.kernel_of(found.model.feature_map)
     assert kernel is not None  # the map was drawn just now
@@ -236,11 +232,6 @@ def tune_kernels(
     chosen = {"alpha": found.best["alpha"]}
     if isinstance(found.best["alpha"], list):
         chosen = {"alpha": estimator.alpha, "cv": cv}
-    estimator.set_params(
-        kernel=kernel,
-        n_components=found.best["n_components"],
-        **chosen,
-        design=design,
-    )
+    estimator.set_params(kernel=kernel, n_components=found.best["n_components"], **chosen, design=design)
     estimator._keep(found.model)
     return estimator, found

@@ -1,7 +1,5 @@
 """Models as ONNX graphs, which runtimes in many languages and browsers compute."""
 
-from __future__ import annotations
-
 import os
 from functools import partial, reduce
 from pathlib import Path

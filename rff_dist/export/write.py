@@ -1,7 +1,5 @@
 """Write a model as two arrays and a JSON document, with a reader beside them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

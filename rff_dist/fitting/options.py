@@ -1,7 +1,5 @@
 """What a fit is to use: kernel, features, penalty and folds, each option checked once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +12,9 @@ from rff_dist.checks import check_name
 from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import draw, nystrom
-from rff_dist.features import draw as for_dataset
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, explicit
-from rff_dist.selection.alphas import PerTarget, check_per_target
+from rff_dist.selection.grids import PerTarget, check_per_target
 from rff_dist.statistics import inspection, passes
 from rff_dist.typing import FloatArray
 
@@ -65,7 +62,7 @@ def read_widths(n_components: Components, map: str, features: str | nystrom.Nyst
     given = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
     if not given:
         raise InvalidParameterError("`n_components` is empty; expected at least one width")
-    return sorted({for_dataset.check_width(width, map, features) for width in given})
+    return sorted({draw.check_width(width, map, features) for width in given})
 
 
 def check_conformal(conformal: bool | str, folds: folding.Folds | None) -> None:
@@ -189,7 +186,7 @@ class RidgeOptions:
                 "solver='direct'"
             )
         for kind in self.kinds:
-            for_dataset.find_features(kind)
+            draw.find_features(kind)
             if not isinstance(self.n_components, str) or self.n_components != "auto":
                 read_widths(self.n_components, "phases", kind)
         if self.design != "auto":

@@ -3,8 +3,6 @@
 Arithmetic on sizes. It refuses a job that cannot fit, with the number needed and the number there is.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time
@@ -19,7 +17,6 @@ from rff_dist.data import blocks
 from rff_dist.engines import protocol, resuming
 from rff_dist.errors import PlanError
 from rff_dist.features import draw, maps, nystrom
-from rff_dist.features import draw as for_dataset
 from rff_dist.fitting.options import Alpha, RidgeOptions, is_one_alpha
 from rff_dist.numerics import cholesky, conjugate_gradients, machine
 from rff_dist.products.protocol import REGION
@@ -191,7 +188,7 @@ class Sums:
 
     @property
     def whitened(self) -> bool:
-        return for_dataset.find_features(self.features) is not None
+        return draw.find_features(self.features) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Predicting passes: f(x) = z(x)'·coefficients + intercept of each row, in memory or to Zarr."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +11,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rff_dist.data.blocks import BlockTask, Dataset, RowParts, Rows, check_finite
-from rff_dist.engines import progress, protocol, resuming
+from rff_dist.engines import progress, resuming
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
 from rff_dist.features import maps
 from rff_dist.numerics import machine
@@ -92,7 +91,7 @@ def write_output[S](
     state: S,
     url: str | os.PathLike[str],
     *,
-    engine: protocol.Engine,
+    engine: Engine,
     label: str,
     attributes: Mapping[str, Any] | None,
     overwrite: bool = False,
@@ -136,12 +135,7 @@ def write_output[S](
 
 
 def rows_in_memory[S](
-    dataset: Dataset,
-    compute: Callable[[Rows, S], NDArray[Any]],
-    state: S,
-    *,
-    engine: protocol.Engine,
-    label: str,
+    dataset: Dataset, compute: Callable[[Rows, S], NDArray[Any]], state: S, *, engine: Engine, label: str
 ) -> NDArray[Any]:
     """Apply a function to each block's rows, and return the results as one array; see `write_output`."""
     return inspection.sum_rows(

@@ -1,7 +1,5 @@
 """The first steps of every fit: measure the columns, standardise the inputs, draw features."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -12,8 +12,6 @@ Schölkopf, Smola & Müller (1998), section 5; Dhillon, Guan & Kulis (2004), Ker
 Vassilvitskii (2007), k-means++.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ All starts share each pass. Each pass makes the features again and stores none. 
 same bits on any engine and for any blocks.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -15,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks, samples
-from rff_dist.engines import protocol
+from rff_dist.data import samples
+from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError
-from rff_dist.features import maps
-from rff_dist.fitting import plan
-from rff_dist.fitting.prepare import describe_dataset, prepare
+from rff_dist.features.maps import FeatureMap
+from rff_dist.fitting import plan, prepare
 from rff_dist.kmeans import lloyd_pass
 from rff_dist.kmeans.candidates import ChosenRows, SeedChoice, choose_rows
 from rff_dist.kmeans.starts import (
@@ -48,9 +46,7 @@ logger = logging.getLogger(__name__)
 # -- the whole job ---------------------------------------------------------------------------------
 
 
-def fit(
-    dataset: blocks.Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: protocol.Engine
-) -> Clusters:
+def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: Engine) -> Clusters:
     """Find clusters by k-means in random or Nyström features; targets are ignored.
 
     Takes a pass for moments, one for norms, those of the start, and one Lloyd pass an iteration. Each takes
@@ -67,19 +63,17 @@ def fit(
     feature_map = draw_features(dataset, space, moments, engine=engine)
     job = measure(dataset, feature_map, moments, engine=engine)
     [found] = finish(iterate(job, start(job, lloyd, (lloyd.n_clusters,)), lloyd))
-    return replace(found, card=describe_dataset(dataset))
+    return replace(found, card=prepare.describe_dataset(dataset))
 
 
-def draw_features(
-    dataset: blocks.Dataset, space: ClusterSpace, moments: Moments, *, engine: protocol.Engine
-) -> maps.FeatureMap:
+def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, engine: Engine) -> FeatureMap:
     """Draw the features to cluster in; if principal components are wanted, compute them.
 
     Raises InvalidParameterError if the kernel does not suit the columns; PlanError if principal components
       need more memory than there is.
     """
     if space.n_principal is None:
-        prepared = prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
+        prepared = prepare.prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
         return prepared.draw(space, seed=space.seed)
     n_kept, normalize = space.n_principal, space.normalize
     found = fit_components(
@@ -89,12 +83,12 @@ def draw_features(
 
 
 def find_clusters(
-    dataset: blocks.Dataset,
-    feature_map: maps.FeatureMap,
+    dataset: Dataset,
+    feature_map: FeatureMap,
     lloyd: LloydOptions,
     *,
     moments: Moments | None = None,
-    engine: protocol.Engine,
+    engine: Engine,
 ) -> Clusters:
     """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts.
 
@@ -328,7 +322,7 @@ def check_numbers(n_clusters: Sequence[int]) -> list[int]:
     return numbers
 
 
-def check_samples(dataset: blocks.Dataset, n_components: int) -> None:
+def check_samples(dataset: Dataset, n_components: int) -> None:
     """Check that the samples on which numbers are judged fit in this process; raises PlanError otherwise."""
     n_rows = min(_silhouette_rows(n_components), dataset.n_samples)
     needed = plan.PROCESS_BYTES + 8 * 3 * n_rows * n_components  # features, and centred ones; panels
@@ -345,11 +339,11 @@ def _silhouette_rows(n_components: int) -> int:
     return max(2, min(SILHOUETTE_ROWS, _SAMPLE_BYTES // (8 * n_components)))
 
 
-def compare(dataset: blocks.Dataset, found: Sequence[Clusters], *, seed: int) -> Comparison:
+def compare(dataset: Dataset, found: Sequence[Clusters], *, seed: int) -> Comparison:
     """Judge clusterings of a dataset in the same features, ordered by number of clusters."""
     feature_map = found[0].feature_map
     X = samples.sample_inputs(dataset, seed, n_rows=_silhouette_rows(feature_map.n_components))
-    rows = blocks.Rows(blocks.Block(0, 0, len(X)), X)
+    rows = Rows(Block(0, 0, len(X)), X)
     labelings = [lloyd_pass.label_rows(rows, clusters.state) for clusters in found]
     silhouettes = mean_silhouettes(feature_map.transform(X, dtype=np.float64), labelings)
     return Comparison(tuple(map(JudgedNumber, found, silhouettes)), len(X))

@@ -9,10 +9,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks
+from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
-from rff_dist.engines import protocol
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
 from rff_dist.kmeans import lloyd_pass, starts
@@ -21,9 +21,7 @@ from rff_dist.storage import outputs
 from rff_dist.typing import FloatArray, IntArray, PathLike
 
 
-def label_in_memory(
-    dataset: blocks.Dataset, clusters: starts.Clusters, *, engine: protocol.Engine
-) -> NDArray[np.int32]:
+def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> NDArray[np.int32]:
     """Return each row's cluster, shape (n_samples,); ties go to the lowest index.
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
@@ -34,7 +32,7 @@ def label_in_memory(
     )
 
 
-def inertia_of(dataset: blocks.Dataset, clusters: starts.Clusters, *, engine: protocol.Engine) -> float:
+def inertia_of(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> float:
     """Return Σ w·‖z − c‖² over a dataset's rows and their nearest centres, in one pass.
 
     Raises DataError as `label_in_memory`, and if a weight is negative.
@@ -46,9 +44,7 @@ def inertia_of(dataset: blocks.Dataset, clusters: starts.Clusters, *, engine: pr
     return float(job.sums(state, label="score").inertias(state, job.sum_of_squared_norms)[0])
 
 
-def evaluate(
-    dataset: blocks.Dataset, labels: Column, clusters: starts.Clusters, *, engine: protocol.Engine
-) -> Contingency:
+def evaluate(dataset: Dataset, labels: Column, clusters: starts.Clusters, *, engine: Engine) -> Contingency:
     """Count the rows of each known label in each cluster, in one pass; weights are ignored.
 
     `labels`: the known label of each row.
@@ -60,17 +56,17 @@ def evaluate(
     return inspection.sum_rows(rows, _count_rows, clusters.state, engine=engine, label="evaluate")
 
 
-def _count_rows(rows: blocks.Rows, state: lloyd_pass.Centres) -> Contingency:
+def _count_rows(rows: Rows, state: lloyd_pass.Centres) -> Contingency:
     assert rows.groups is not None  # a `GroupedDataset` gave them
     return count_agreement(rows.groups, lloyd_pass.label_rows(rows, state), state.values.shape[1])
 
 
 def write_labels(
-    dataset: blocks.Dataset,
+    dataset: Dataset,
     clusters: starts.Clusters,
     url: PathLike,
     *,
-    engine: protocol.Engine,
+    engine: Engine,
     distances: bool = False,
     overwrite: bool = False,
 ) -> int:
@@ -120,11 +116,11 @@ class StagedLabels:
 
 
 def stage_labels(
-    dataset: blocks.Dataset,
+    dataset: Dataset,
     clusters: starts.Clusters,
     url: PathLike,
     *,
-    engine: protocol.Engine,
+    engine: Engine,
     distances: bool = False,
     overwrite: bool = False,
 ) -> StagedLabels:
@@ -153,7 +149,7 @@ def stage_labels(
     return StagedLabels(output, attributes)
 
 
-def _labelled_rows(rows: blocks.Rows, state: lloyd_pass.Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:
     labelled = np.empty(rows.block.n_samples, dtype)
     labelled["labels"] = lloyd_pass.label_rows(rows, state)
     if "distances" in (dtype.names or ()):

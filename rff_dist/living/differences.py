@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks, memory
+from rff_dist.data import memory
+from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.errors import NoSuchVersionError, StatisticsError
 from rff_dist.storage import datasets
 from rff_dist.typing import IntArray
@@ -34,8 +35,8 @@ class Differences:
     `moved`: int64 array of shape (n_moved, 2). Numbers of moved rows now, ascending, and before.
     """
 
-    before: blocks.Dataset
-    after: blocks.Dataset
+    before: Dataset
+    after: Dataset
     was: Compared
     became: Compared
     came: memory.ArrayDataset | None
@@ -49,7 +50,7 @@ class Differences:
 
 
 def find_differences(
-    dataset: blocks.Dataset,
+    dataset: Dataset,
     version: str | None,
     left_out: Sequence[Range],
     *,
@@ -109,7 +110,7 @@ def find_differences(
     )
 
 
-def has_rows_of(dataset: blocks.Dataset, version: str | None, start: int, stop: int) -> bool:
+def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) -> bool:
     """Return whether the rows `start:stop` are the same as in another version of the dataset.
 
     False if that is not known: either keeps no versions, or that version has expired.
@@ -152,9 +153,7 @@ class Compared:
 
 def _read(dataset: datasets.ZarrDataset, ranges: Sequence[Range]) -> Compared:
     spans = [(start, min(stop, dataset.n_samples)) for start, stop in ranges if start < dataset.n_samples]
-    read: list[blocks.Rows] = [
-        dataset.read(blocks.Block(i, start, stop)) for i, (start, stop) in enumerate(spans)
-    ]
+    read: list[Rows] = [dataset.read(Block(i, start, stop)) for i, (start, stop) in enumerate(spans)]
     numbers = [np.arange(start, stop) for start, stop in spans]
     if not read:
         return Compared(np.empty(0, np.int64), np.empty((0, 1)), None, None, np.empty((0, 0), np.uint8))
@@ -208,9 +207,9 @@ def count_rows(ranges: Iterable[Range]) -> int:
     return sum(stop - start for start, stop in ranges)
 
 
-def as_blocks(ranges: Iterable[Range]) -> list[blocks.Block]:
+def as_blocks(ranges: Iterable[Range]) -> list[Block]:
     """Return ranges as blocks, numbered in their order."""
-    return [blocks.Block(i, start, stop) for i, (start, stop) in enumerate(ranges)]
+    return [Block(i, start, stop) for i, (start, stop) in enumerate(ranges)]
 
 
 def cut_ranges(ranges: Iterable[Range], rows: int) -> list[Range]:

@@ -22,8 +22,6 @@ in normal random variables, Australian Journal of Statistics 30; compared with o
 (2016), Statistics and Computing 26. Šidák (1967), JASA 62. Welch (1947), Biometrika 34.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,8 +34,9 @@ from rff_dist.data import blocks
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import exact_sums
-from rff_dist.statistics import accumulate, ridge_statistics, specs
+from rff_dist.statistics import accumulate, specs
 from rff_dist.statistics.moments import ColumnMoments, Moments, _about, measure_moments
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
 
 LEVEL = 0.05
@@ -116,7 +115,7 @@ class Batch:
     """
 
     errors: ErrorSums
-    statistics: ridge_statistics.RidgeStatistics
+    statistics: RidgeStatistics
     moments: Moments
 
     __add__ = exact_sums.add_fields
@@ -138,9 +137,7 @@ def measure_batch(rows: blocks.Rows, state: BatchState, total: Batch | None = No
 
 
 def embedding_drift(
-    held: ridge_statistics.RidgeStatistics,
-    new: ridge_statistics.RidgeStatistics,
-    together: ridge_statistics.RidgeStatistics,
+    held: RidgeStatistics, new: RidgeStatistics, together: RidgeStatistics
 ) -> tuple[float, float]:
     """Return MMD² between two sets of rows, and its p-value without drift: O(n_components³).
 
@@ -160,7 +157,7 @@ def embedding_drift(
     return distance, _tail(distance / scale, _traces(covariance))
 
 
-def _n_alike(statistics: ridge_statistics.RidgeStatistics) -> float:
+def _n_alike(statistics: RidgeStatistics) -> float:
     """Return the effective number of rows; with precision weights a lower bound, see `ColumnMoments`."""
     spec = statistics.spec
     return statistics.sum_of_weights / (1.0 if spec.frequency_weights else 2.0**spec.weight_exponent)
@@ -350,14 +347,12 @@ class Observed:
     `errors`: errors of a model that was not trained on the rows counted there.
     """
 
-    statistics: ridge_statistics.RidgeStatistics
+    statistics: RidgeStatistics
     columns: ColumnMoments | None
     errors: ErrorSums
 
 
-def judge_drift(
-    held: Observed, new: Observed, together: ridge_statistics.RidgeStatistics, *, level: float = LEVEL
-) -> Drift:
+def judge_drift(held: Observed, new: Observed, together: RidgeStatistics, *, level: float = LEVEL) -> Drift:
     """Test the inputs as a whole, each column if both sides know their moments, and the errors.
 
     `held`: the rows that the model holds.

@@ -7,8 +7,6 @@ at most 10,000. These rows were accepted before, so that a batch with wrong targ
 Both models are solved without them, from exact differences. The published model holds all rows, these too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +14,7 @@ import numpy as np
 import scipy
 
 from rff_dist.data.blocks import Block, Dataset, Rows
-from rff_dist.engines import protocol
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.living import drift, new_rows, update
@@ -64,7 +62,7 @@ def hold_out(
     dataset: Dataset,
     rows: new_rows.NewRows,
     *,
-    engine: protocol.Engine,
+    engine: Engine,
     test: Dataset | None = None,
 ) -> HeldOut:
     """Choose the rows to hold out, solve the champion without them, and measure its errors on them.
@@ -221,9 +219,7 @@ def measure_pair(rows: Rows, models: predicting.LinearModel) -> PairedErrors:
     return PairedErrors(*map(exact_sums.ExactSum.of, sums))
 
 
-def judge(
-    challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERANCE, engine: protocol.Engine
-) -> Gate:
+def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERANCE, engine: Engine) -> Gate:
     """Compare the challenger with the champion on held-out rows.
 
     The challenger fails if the mean squared error of a target has risen by more than tolerated, with 99 %

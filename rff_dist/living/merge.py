@@ -4,8 +4,6 @@ Sums can be added if features, standardisation of the inputs, offsets of the tar
 `refit_on` trains on other rows with all of these from a model, so that `merge` can join the two.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import operator

@@ -29,7 +29,7 @@ from rff_dist.living.differences import (
     merge_ranges,
     without_rows,
 )
-from rff_dist.ridge import models
+from rff_dist.ridge.models import RidgeModel
 from rff_dist.storage import generations, locations, repositories
 from rff_dist.storage.loads import ALL_ROWS, NO_HALF_LIFE, HalfLife, Load, Window, read_loads
 from rff_dist.text import redact
@@ -175,14 +175,12 @@ class NewRows:
         """Rows that the model was made of and that are now different or gone."""
         return () if self.differences is None else self.differences.changed
 
-    def shared(self, model: models.RidgeModel) -> list[Range]:
+    def shared(self, model: RidgeModel) -> list[Range]:
         """Return the rows, by their present numbers, that a model holds and is to keep."""
         stay = without_rows(held_ranges(model), [*self.changed, *self.left])
         return merge_ranges([*stay, *((row, row + 1) for row in self._moved[:, 0].tolist())])
 
-    def by_ages(
-        self, model: models.RidgeModel, shared: Sequence[Range]
-    ) -> dict[tuple[int, int], list[Range]]:
+    def by_ages(self, model: RidgeModel, shared: Sequence[Range]) -> dict[tuple[int, int], list[Range]]:
         """Group such rows by how often their weights are halved in the model, and how often now."""
         faded = Fading.from_card(model.card)
         moved = self._moved[are_in(self._moved[:, 0], shared)].tolist()
@@ -228,7 +226,7 @@ class NewRows:
 
 
 def find_new_rows(
-    model: models.RidgeModel,
+    model: RidgeModel,
     dataset: blocks.Dataset,
     *,
     refusals: Sequence[Refusal] = (),
@@ -298,7 +296,7 @@ def find_new_rows(
     )
 
 
-def _why_not(model: models.RidgeModel, dataset: blocks.Dataset, seen: int) -> str:
+def _why_not(model: RidgeModel, dataset: blocks.Dataset, seen: int) -> str:
     """Return why a model cannot follow data that do not begin with the rows that it was trained on."""
     version, n_samples = model.card.get("data_version"), dataset.n_samples
     has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
@@ -352,7 +350,7 @@ def refuse(dataset: blocks.Dataset, rows: NewRows, reason: str) -> list[Refusal]
     return found
 
 
-def check_updatable(model: models.RidgeModel) -> None:
+def check_updatable(model: RidgeModel) -> None:
     """Raise StatisticsError if a model cannot be updated exactly."""
     if "classifier" in model.card:
         why = "it is a classifier, whose probabilities, class weights and losses depend on all rows"
@@ -368,7 +366,7 @@ def check_updatable(model: models.RidgeModel) -> None:
     raise StatisticsError(f"this model cannot be updated: {why}; train it anew on all rows")
 
 
-def check_columns(model: models.RidgeModel, dataset: blocks.Dataset) -> None:
+def check_columns(model: RidgeModel, dataset: blocks.Dataset) -> None:
     """Raise DataError unless a dataset has the columns and targets of a model."""
     predicting.check_dataset(dataset, model)
     spec = model.summed.spec
@@ -379,27 +377,27 @@ def check_columns(model: models.RidgeModel, dataset: blocks.Dataset) -> None:
         )
 
 
-def n_seen(model: models.RidgeModel) -> int:
+def n_seen(model: RidgeModel) -> int:
     """Return how many rows the data had when a model was made of them."""
     return int(model.card.get("n_seen", model.card["n_samples"]))
 
 
-def _left_out(model: models.RidgeModel) -> list[Range]:
+def _left_out(model: RidgeModel) -> list[Range]:
     return [(int(start), int(stop)) for start, stop in model.card.get("left_out", ())]
 
 
-def _window(model: models.RidgeModel) -> tuple[str, int]:
+def _window(model: RidgeModel) -> tuple[str, int]:
     """Return the window of a model, and its first row; see `NewRows`."""
     kept = model.card.get("window", {"of": ALL_ROWS, "start": 0})
     return kept["of"], kept["start"]
 
 
-def held_ranges(model: models.RidgeModel) -> list[Range]:
+def held_ranges(model: RidgeModel) -> list[Range]:
     """Return the rows that a model holds."""
     return without_rows([(0, n_seen(model))], out_of(model))
 
 
-def out_of(model: models.RidgeModel) -> list[Range]:
+def out_of(model: RidgeModel) -> list[Range]:
     """Return the rows of its data that a model does not hold, including those before its window."""
     return merge_ranges([(0, _window(model)[1]), *_left_out(model)])
 

@@ -15,8 +15,6 @@ The result is the challenger: `living.gate` decides whether it may replace the c
 and `jobs.refresh` makes a job of it.
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import logging
@@ -33,7 +31,8 @@ from rff_dist.engines import protocol
 from rff_dist.errors import DataError
 from rff_dist.fitting import prepare
 from rff_dist.living import differences, drift, new_rows
-from rff_dist.ridge import describe, fit, models
+from rff_dist.ridge import describe, fit
+from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, inspection, moments, ridge_statistics, specs
 from rff_dist.storage import loads
 from rff_dist.typing import FloatArray
@@ -55,13 +54,13 @@ class _Change:
 
 
 def update_model(
-    model: models.RidgeModel,
+    model: RidgeModel,
     dataset: Dataset,
     *,
     window: str | None = None,
     half_life: str | None = None,
     engine: protocol.Engine,
-) -> models.RidgeModel:
+) -> RidgeModel:
     """Bring a model up to date with its data, whatever became of their rows, and solve again.
 
     The statistics have the bits of one pass over all rows with the same features and grids. Alpha is chosen
@@ -83,7 +82,7 @@ def update_model(
 
 
 def score_new_rows(
-    model: models.RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
+    model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
 ) -> drift.Batch:
     """Measure a model's errors on rows that it has not seen, and their columns: progressive validation.
 
@@ -107,14 +106,14 @@ def score_new_rows(
     return replace(batch, statistics=batch.statistics.with_whitener(model.feature_map.whitener))
 
 
-def _pivot(model: models.RidgeModel) -> FloatArray:
+def _pivot(model: RidgeModel) -> FloatArray:
     """Return the point about which the moments of rows that come or go are taken."""
     center = model.columns.mean if model.columns is not None else np.zeros(model.n_features)
     return np.concatenate([center, model.summed.target_means()])
 
 
 def measure_gone_rows(
-    model: models.RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
+    model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
 ) -> moments.Moments | None:
     """Measure the columns of the rows that a model is no longer to hold; None if all stay."""
     before = dataset if rows.differences is None else rows.differences.before
@@ -145,7 +144,7 @@ def rows_at_once(dataset: Dataset, at_most: int) -> int:
 
 
 def accumulate_new_rows(
-    model: models.RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
+    model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
 ) -> ridge_statistics.RidgeStatistics:
     """Return the statistics of all rows, from a model's own and those of the blocks that changed.
 
@@ -181,7 +180,7 @@ def accumulate_new_rows(
 
 
 def _changes(
-    model: models.RidgeModel,
+    model: RidgeModel,
     dataset: Dataset,
     rows: new_rows.NewRows,
     wanted: Mapping[int, set[differences.Range]],
@@ -280,7 +279,7 @@ def _touched(
     return [(a, b) for a, b in pieces if bisect.bisect_left(starts, b) > bisect.bisect_right(stops, a)]
 
 
-def _folds(model: models.RidgeModel) -> folding.Folds | None:
+def _folds(model: RidgeModel) -> folding.Folds | None:
     """Return the folds that a model's rows were summed by, if they assign new rows too; else None.
 
     Folds by hash do. Folds of time change as rows are added, and groups are not known here: such sums are
@@ -311,14 +310,14 @@ def sum_ranges(
 
 
 def solve_update(
-    model: models.RidgeModel,
+    model: RidgeModel,
     dataset: Dataset,
     rows: new_rows.NewRows,
     *,
     statistics: ridge_statistics.RidgeStatistics,
     batch: drift.Batch | None,
     gone: moments.Moments | None = None,
-) -> models.RidgeModel:
+) -> RidgeModel:
     """Solve a model from the statistics of all rows, with alpha chosen as before; see `solve_as_before`."""
     again = solve_as_before(model, statistics).with_card(
         **prepare.describe_dataset(dataset),
@@ -335,9 +334,7 @@ def solve_update(
     return replace(again, columns=_columns(model, batch, gone))
 
 
-def solve_as_before(
-    model: models.RidgeModel, statistics: ridge_statistics.RidgeStatistics
-) -> models.RidgeModel:
+def solve_as_before(model: RidgeModel, statistics: ridge_statistics.RidgeStatistics) -> RidgeModel:
     """Solve a model from other sums, with alpha chosen as before; one that folds or rows chose stays."""
     card = model.card
     stays = card["chosen_by"] in ("cv", "press")
@@ -352,7 +349,7 @@ def solve_as_before(
 
 
 def _columns(
-    model: models.RidgeModel, batch: drift.Batch | None, gone: moments.Moments | None
+    model: RidgeModel, batch: drift.Batch | None, gone: moments.Moments | None
 ) -> moments.ColumnMoments | None:
     """Return the moments of the columns of all rows, from a model's and those of rows that came and went."""
     if model.columns is None or model.statistics is None:

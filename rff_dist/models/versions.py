@@ -31,14 +31,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from itertools import islice
 from typing import Any
 
-from rff_dist.errors import (
-    ConflictError,
-    IntegrityError,
-    InvalidParameterError,
-    NoSuchVersionError,
-    OutputBusyError,
-    OutputExistsError,
-)
+from rff_dist import errors
 from rff_dist.storage import conditional, documents, locations, output_places, records
 from rff_dist.text import redact
 
@@ -102,7 +95,7 @@ class Registry:
         Raises InvalidParameterError if the name is not valid.
         """
         if not _NAME.fullmatch(name):
-            raise InvalidParameterError(
+            raise errors.InvalidParameterError(
                 f"{name!r} cannot name a model; expected letters, digits, dots, hyphens and underscores, "
                 "beginning with a letter or digit"
             )
@@ -166,7 +159,7 @@ class RegisteredModel:
             numbers = [version.number for version in self.versions()]
             newest = f"{'… ' if len(numbers) > 8 else ''}{', '.join(map(str, numbers[-8:]))}"
             known = f"has {newest}" if numbers else "has no versions"
-            raise NoSuchVersionError(f"{self.location} has no version {number}; it {known}")
+            raise errors.NoSuchVersionError(f"{self.location} has no version {number}; it {known}")
         return found
 
     def pointer(self) -> documents.Pointer | None:
@@ -226,7 +219,9 @@ class RegisteredModel:
         if promote:
             try:
                 self.promote(number, reason=reason)
-            except OutputBusyError:  # Another run has taken over: its version is the next one, not this.
+            except (
+                errors.OutputBusyError
+            ):  # Another run has taken over: its version is the next one, not this.
                 self._claims.note(number, claim)
                 output_places.discard(place)
                 raise
@@ -252,13 +247,15 @@ class RegisteredModel:
             version = self.version(number)
             now = before or documents.Pointer(number, (), "", "")
             if number in now.removing:
-                raise NoSuchVersionError(f"version {number} of {self.location} is being removed")
+                raise errors.NoSuchVersionError(f"version {number} of {self.location} is being removed")
             previous = now.previous if now.number == number else (*now.previous, now.number)
             output_places.check_lease(self.location)
-            with suppress(ConflictError), _writing(self.location):
+            with suppress(errors.ConflictError), _writing(self.location):
                 documents.swap_pointer(self.location, now.moved(number, previous, reason), expected=tagged)
                 return version
-        raise ConflictError(f"others keep promoting versions of {self.location}; stop them and try again")
+        raise errors.ConflictError(
+            f"others keep promoting versions of {self.location}; stop them and try again"
+        )
 
     def rollback(self, *, reason: str | None = None) -> Version:
         """Make the previously current version current again, and return it; repeat to go back further.
@@ -269,7 +266,7 @@ class RegisteredModel:
         """
         before, tagged = documents.read_pointer(self.location)
         if before is None:
-            raise NoSuchVersionError(
+            raise errors.NoSuchVersionError(
                 f"nothing to roll back: {self.location} has no current version; promote one"
             )
         why = f"rolled back from version {before.number}" if reason is None else reason
@@ -281,7 +278,7 @@ class RegisteredModel:
                 with _writing(self.location):
                     documents.swap_pointer(self.location, pointer, expected=tagged)
                 return version
-        raise NoSuchVersionError(
+        raise errors.NoSuchVersionError(
             f"nothing to roll back to: no version of {self.location} was current before version "
             f"{before.number}; promote another one"
         )
@@ -304,7 +301,7 @@ class RegisteredModel:
         Raises InvalidParameterError if `keep` is below 1; NoSuchVersionError if no version is current.
         """
         if keep < 1:
-            raise InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
+            raise errors.InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
         marked, removed = self._mark_old(keep)
         for number in marked:
             # The lineage goes first: without it a half-removed folder is not a version.
@@ -343,13 +340,13 @@ class RegisteredModel:
         for _ in range(_ATTEMPTS):
             before, tagged = documents.read_pointer(self.location)
             if before is None:
-                raise NoSuchVersionError(f"{self.location} has no current version; promote one first")
+                raise errors.NoSuchVersionError(f"{self.location} has no current version; promote one first")
             after = change(before)
-            with suppress(ConflictError), _writing(self.location):
+            with suppress(errors.ConflictError), _writing(self.location):
                 if after != before:
                     documents.swap_pointer(self.location, after, expected=tagged)
                 return after
-        raise ConflictError(f"others keep changing {self.location}; stop them and try again")
+        raise errors.ConflictError(f"others keep changing {self.location}; stop them and try again")
 
     def _refuse_others(self) -> None:
         """Raise OutputExistsError if the folder holds neither a registered model nor the beginning of one."""
@@ -359,7 +356,7 @@ class RegisteredModel:
             "claims",
             "versions",
         }:
-            raise OutputExistsError(
+            raise errors.OutputExistsError(
                 f"{self.location} holds something else than versions of a registered model; choose another "
                 "name, or publish without register=True"
             )
@@ -379,7 +376,7 @@ class RegisteredModel:
                 return None
             content = locations.read_file(place, locations.LINEAGE_FILE)  # It may have been written just now.
         if content is None:
-            raise IntegrityError(
+            raise errors.IntegrityError(
                 f"{locations.LINEAGE_FILE} of {place} is lost, although the version was published; restore "
                 f"it from a "
                 "copy, or remove the folder if you do not need the version"
@@ -388,7 +385,7 @@ class RegisteredModel:
             content, kind=_KIND, version=_VERSION, where=f"{locations.LINEAGE_FILE} of {place}"
         )
         if (other := document["number"]) != number:
-            raise IntegrityError(
+            raise errors.IntegrityError(
                 f"{locations.LINEAGE_FILE} of {place} belongs to version {other}; restore it from a copy"
             )
         return Version(number, place.url, **{name: document[name] for name in _STORED})
@@ -430,7 +427,7 @@ def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads(json.dumps({**code_version(), **lineage}, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidParameterError(
+        raise errors.InvalidParameterError(
             f"the lineage is not JSON: {error}; expected numbers, text, lists or dictionaries"
         ) from error
     if isinstance(facts.get("data"), str):

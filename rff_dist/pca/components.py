@@ -15,8 +15,6 @@ Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel eig
 weighted kernel PCA.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, replace
 
@@ -26,8 +24,10 @@ from rff_dist.data import blocks
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features import maps
 from rff_dist.fitting import predicting
-from rff_dist.numerics import eigen, exact_sums, machine, solution
-from rff_dist.statistics import accumulate, gram_products, ridge_statistics, specs
+from rff_dist.numerics import eigen, exact_sums, machine
+from rff_dist.numerics.solution import NormalEquations
+from rff_dist.statistics import accumulate, gram_products, specs
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
@@ -58,9 +58,7 @@ class PrincipalComponents:
     __repr__ = short_repr
 
 
-def principal_components(
-    statistics: ridge_statistics.RidgeStatistics, n_components: int
-) -> PrincipalComponents:
+def principal_components(statistics: RidgeStatistics, n_components: int) -> PrincipalComponents:
     """Compute the leading principal components of the features, O(D³) for D features.
 
     n is the number of observations: if weights repeat rows, these count as repetitions. Otherwise the
@@ -79,9 +77,7 @@ def principal_components(
     return _decomposed(equations, n_components, divisor=statistics.sum_of_weights * (n - 1) / max(n, 1))
 
 
-def _decomposed(
-    equations: solution.NormalEquations, n_components: int, *, divisor: float
-) -> PrincipalComponents:
+def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float) -> PrincipalComponents:
     width, n_samples = len(equations.gram), equations.n_samples
     if n_samples < 2:
         raise StatisticsError(
@@ -229,7 +225,7 @@ class DegreeStatistics:
     `n_floored`: number of rows whose degree was below the floor.
     """
 
-    statistics: ridge_statistics.RidgeStatistics
+    statistics: RidgeStatistics
     volume: exact_sums.ExactSum
     n_floored: int
 

@@ -1,7 +1,5 @@
 """Kernel PCA as plain functions: inspect → draw → accumulate without targets → eigenvectors → project."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rff_dist.checks import check_count
-from rff_dist.data import blocks
-from rff_dist.engines import protocol
+from rff_dist.data.blocks import BlockTask, Dataset
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import composed, draw, maps
-from rff_dist.fitting import plan, predicting
-from rff_dist.fitting.prepare import prepare
+from rff_dist.fitting import plan, predicting, prepare
 from rff_dist.pca import components
 from rff_dist.statistics import accumulate, inspection, passes, ridge_statistics, specs
 from rff_dist.statistics.moments import Moments
@@ -72,13 +69,13 @@ class KernelComponents:
 
 
 def fit_components(
-    dataset: blocks.Dataset,
+    dataset: Dataset,
     features: draw.FeatureOptions,
     *,
     n_components: int = 2,
     normalize: str | None = None,
     moments: Moments | None = None,
-    engine: protocol.Engine,
+    engine: Engine,
 ) -> KernelComponents:
     """Compute kernel principal components in a cheap pass, a pass of O(n_samples · D²), and O(D³) after it.
 
@@ -100,7 +97,7 @@ def fit_components(
     inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
     plan.check_plan(source, features.n_components, plan.Sums(features=features.features), engine=engine)
-    prepared = prepare(source, standardize=features.standardize, moments=moments, engine=engine)
+    prepared = prepare.prepare(source, standardize=features.standardize, moments=moments, engine=engine)
     feature_map, moments = prepared.draw(features, seed=features.seed), prepared.moments
     # Nyström maps have fewer features if there are fewer distinct rows
     kept = min(n_components, feature_map.n_components)
@@ -119,7 +116,7 @@ def check_normalize(normalize: object) -> None:
 
 
 def _spec(
-    dataset: blocks.Dataset, feature_map: maps.FeatureMap, moments: Moments, *, engine: protocol.Engine
+    dataset: Dataset, feature_map: maps.FeatureMap, moments: Moments, *, engine: Engine
 ) -> specs.StatisticsSpec:
     return passes.statistics_spec(
         dataset,
@@ -132,12 +129,7 @@ def _spec(
 
 
 def _fit_normalized(
-    dataset: blocks.Dataset,
-    feature_map: maps.FeatureMap,
-    moments: Moments,
-    n_components: int,
-    *,
-    engine: protocol.Engine,
+    dataset: Dataset, feature_map: maps.FeatureMap, moments: Moments, n_components: int, *, engine: Engine
 ) -> KernelComponents:
     sums = inspection.sum_rows(
         dataset, components.sum_features, engine.broadcast(feature_map), engine=engine, label="degrees"
@@ -155,7 +147,7 @@ def _fit_normalized(
     accumulation = accumulate.Accumulation(feature_map, spec)
     degree = predicting.LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
     found: components.DegreeStatistics = engine.map_reduce(
-        blocks.BlockTask(dataset, components.accumulate_normalized_rows, adds=True),
+        BlockTask(dataset, components.accumulate_normalized_rows, adds=True),
         inspection.blocks_of(dataset, max_rows=spec.limb_rows),
         engine.broadcast(components.DegreeAccumulation(accumulation, degree, degrees.floor)),
         label="accumulate",
@@ -185,11 +177,11 @@ def _fit_normalized(
 
 
 def project(
-    dataset: blocks.Dataset,
+    dataset: Dataset,
     projection: components.Projection,
     url: PathLike,
     *,
-    engine: protocol.Engine,
+    engine: Engine,
     column_names: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> int:

@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from rff_dist.errors import (
-    DataError,
-    IntegrityError,
-    InvalidParameterError,
-    MissingDependencyError,
-    UnsafeModelError,
-)
+from rff_dist import errors
 from rff_dist.recipes import tables
 from rff_dist.storage import locations
 from rff_dist.typing import FloatArray
@@ -95,13 +89,13 @@ class Transformer:
             made = step.transform(rows)
             values = np.asarray(made.toarray() if hasattr(made, "toarray") else made, np.float64)
         except (ValueError, TypeError, KeyError) as error:
-            raise DataError(
+            raise errors.DataError(
                 f"scikit-learn's transformer does not take these rows: {locations.explain(error)}. Expected "
                 f"rows like "
                 "those that it was fitted on"
             ) from error
         if values.ndim != 2 or values.shape[1] != len(self.names):
-            raise DataError(
+            raise errors.DataError(
                 f"scikit-learn's transformer made an array of shape {values.shape}; expected "
                 f"{len(self.names)} columns"
             )
@@ -120,7 +114,7 @@ def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
     try:
         content = skops.dumps(step, compression=zipfile.ZIP_DEFLATED)
     except Exception as error:  # a user's objects may raise anything
-        raise InvalidParameterError(
+        raise errors.InvalidParameterError(
             f"{_name(step)} cannot be written by skops: {locations.explain(error)}; expected transformers of "
             "scikit-learn"
         ) from error
@@ -130,7 +124,7 @@ def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
 def read_transformer(content: bytes, *, n_names: int | None = None) -> Transformer:
     """Return the transformer in a file of skops; raises as `transformer_of`."""
     if len(content) > MAX_BYTES:
-        raise InvalidParameterError(
+        raise errors.InvalidParameterError(
             f"the transformer takes {len(content) / 2**20:.0f} MiB, since it keeps rows or many categories; "
             f"expected at most {MAX_BYTES // 2**20} MiB, since each version of a model holds it"
         )
@@ -138,7 +132,7 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
     step = _step_of(file)
     n_inputs = getattr(step, "n_features_in_", None)
     if n_inputs is None or not hasattr(step, "transform"):
-        raise InvalidParameterError(
+        raise errors.InvalidParameterError(
             f"{_name(step)} is no fitted transformer; expected one after `fit`, or a pipeline of them"
         )
     given = getattr(step, "feature_names_in_", None)
@@ -147,7 +141,7 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
         names = [str(name) for name in step.get_feature_names_out()]
     except (AttributeError, ValueError) as error:
         if n_names is None:
-            raise InvalidParameterError(
+            raise errors.InvalidParameterError(
                 f"{_name(step)} does not name its columns: {locations.explain(error)}. Make a "
                 f"FunctionTransformer with "
                 'feature_names_out="one-to-one"'
@@ -213,13 +207,13 @@ def _step_of(file: str) -> Any:
         with zipfile.ZipFile(io.BytesIO(content)) as members:
             n_bytes = sum(one.file_size for one in members.infolist())
         if n_bytes > _MAX_UNPACKED:
-            raise UnsafeModelError(
+            raise errors.UnsafeModelError(
                 f"the transformer claims to unpack to {n_bytes / 2**20:,.0f} MiB; expected at most "
                 f"{_MAX_UNPACKED // 2**20} MiB"
             )
         unknown = sorted(set(skops.get_untrusted_types(data=content)) - set(_TRUSTED))
         if unknown:
-            raise UnsafeModelError(
+            raise errors.UnsafeModelError(
                 f"the transformer holds {tables.listed(unknown)}, which skops does not trust: code that is "
                 f"not "
                 "scikit-learn's, or could crash. Expected its scalers, encoders, imputers, projections and "
@@ -228,10 +222,10 @@ def _step_of(file: str) -> Any:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             step = skops.loads(content, trusted=_TRUSTED)
-    except UnsafeModelError:
+    except errors.UnsafeModelError:
         raise
     except Exception as error:  # a damaged file may fail anywhere
-        raise IntegrityError(
+        raise errors.IntegrityError(
             f"the transformer cannot be read by skops: {locations.explain(error)}; expected a file of "
             f"skops.io.dump"
         ) from error
@@ -263,4 +257,6 @@ def _needed(module: str, why: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingDependencyError(f"{why}, which is not installed: pip install rff_dist[skops]") from error
+        raise errors.MissingDependencyError(
+            f"{why}, which is not installed: pip install rff_dist[skops]"
+        ) from error

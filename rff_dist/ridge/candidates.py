@@ -1,7 +1,5 @@
 """Kernels, length scales and kinds of features that are compared, and how their feature maps are drawn."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from rff_dist.checks import check_positive
 from rff_dist.data import blocks, folding
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import draw, nystrom
-from rff_dist.features import draw as for_dataset
 from rff_dist.features import length_scales as median_heuristic
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
@@ -131,7 +128,7 @@ def check_candidates(candidates: Sequence[Candidate], dataset: blocks.Dataset, o
     """
     if not candidates:
         raise InvalidParameterError("there is no candidate to compare; expected at least 1")
-    design, fourier = options.design, for_dataset.find_features(options.kinds[0]) is None
+    design, fourier = options.design, draw.find_features(options.kinds[0]) is None
     if design != "auto" and not fourier:
         raise InvalidParameterError(f"`design` is {design!r}, but Nyström features have none; leave it out")
     for candidate in candidates:
@@ -167,7 +164,7 @@ class Draws:
 
     def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
         kernel, options = self.kernel(candidate), self._options
-        described = for_dataset.KernelFeatures(
+        described = draw.KernelFeatures(
             kernel,
             length_scale=None,
             n_components=n_components,
@@ -191,7 +188,7 @@ class Draws:
             return kernel if given is None else stationary.with_length_scale(kernel, given)
         if kernel not in self._tuned:
             self._prepared.say("tune", f"length scales of the {names.kernel_text(kernel)} kernel")
-            self._tuned[kernel] = for_dataset.tune(
+            self._tuned[kernel] = draw.tune(
                 self._prepared.inputs(self._options.seed),
                 kernel,
                 self._tuning,

@@ -1,7 +1,5 @@
 """What a fit begins with, before any pass: candidates, folds, penalty and numbers of components."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -10,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data import blocks, folding, labelled
+from rff_dist.data import folding, labelled
+from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.features import length_scales, nystrom
+from rff_dist.features import length_scales
+from rff_dist.features.nystrom import Nystrom
 from rff_dist.fitting.options import (
     CV_NAMES,
     Penalty,
@@ -24,7 +24,8 @@ from rff_dist.fitting.options import (
     read_widths,
 )
 from rff_dist.fitting.plan import Machines, Plan, check_solver_plan
-from rff_dist.kernels import base, explicit, names, stationary
+from rff_dist.kernels import base, names, stationary
+from rff_dist.kernels.explicit import Linear
 from rff_dist.ridge.candidates import Candidate, TimesMedian
 from rff_dist.statistics import inspection
 
@@ -73,7 +74,7 @@ class Choices:
     `plan`: of a pass with the folds and the largest number of components.
     """
 
-    dataset: blocks.Dataset
+    dataset: Dataset
     options: RidgeOptions
     candidates: list[Candidate]
     given: bool
@@ -99,7 +100,7 @@ class Choices:
         """The most candidates that may be tried."""
         if not self.choosing:
             return len(self.candidates) if self.given else 0
-        curved = sum(not isinstance(one.kernel, explicit.Linear) for one in self.candidates)
+        curved = sum(not isinstance(one.kernel, Linear) for one in self.candidates)
         more = min(curved, TRIED_WITH_NYSTROM) if len(self.options.kinds) > 1 else 0
         return len(self.candidates) + more + self.kernels
 
@@ -140,13 +141,13 @@ def round_components(n_samples: int) -> int:
     return min(ROUND_COMPONENTS, max(64, 1 << (n_samples // 4 - 1).bit_length()))
 
 
-def trusted_samples(dataset: blocks.Dataset) -> int:
+def trusted_samples(dataset: Dataset) -> int:
     """Return how many rows there must be for tuned length scales to be preferred in a first round."""
     return max(TRUSTED_SAMPLES, 2 * TRUSTED_PER_COLUMN * dataset.n_features)
 
 
 def choices_of(
-    dataset: blocks.Dataset,
+    dataset: Dataset,
     options: RidgeOptions,
     *,
     machines: Machines,
@@ -170,9 +171,7 @@ def choices_of(
             replace(one, features=kind)
             for one in candidates
             for kind in (
-                [one.features or kinds[0]]
-                if isinstance(one.kernel, explicit.Linear) or one.features
-                else kinds
+                [one.features or kinds[0]] if isinstance(one.kernel, Linear) or one.features else kinds
             )
         ]
     n_tuned_on = 0
@@ -184,7 +183,7 @@ def choices_of(
     )
     if candidates is None and options.kernel == "auto":  # a linear kernel takes a component per column
         fit_in = dataset.n_features <= widths[-1]
-        found = [one for one in found if fit_in or not isinstance(one.kernel, explicit.Linear)]
+        found = [one for one in found if fit_in or not isinstance(one.kernel, Linear)]
     options = replace(options, features="auto" if len(kinds) > 1 else kinds[0])
     choices = Choices(
         dataset, options, found, candidates is not None, penalty, folds, folds, widths, n_tuned_on, plan
@@ -197,7 +196,7 @@ def choices_of(
 # -- candidates ------------------------------------------------------------------------------------
 
 
-def candidates_of(options: RidgeOptions, dataset: blocks.Dataset) -> list[Candidate]:
+def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
     """Return the candidates that the first round begins with; just one if there is nothing to choose."""
     first = options.kinds[0]
     if options.kernel == "auto":
@@ -210,10 +209,10 @@ def candidates_of(options: RidgeOptions, dataset: blocks.Dataset) -> list[Candid
         for kernel in kernels
         for length_scale in _length_scales(options, kernel, dataset)
     ]
-    return [*found, *([Candidate(explicit.Linear(), None, "fourier")] if linear else [])]
+    return [*found, *([Candidate(Linear(), None, "fourier")] if linear else [])]
 
 
-def _length_scales(options: RidgeOptions, kernel: base.Kernel, dataset: blocks.Dataset) -> list[Any]:
+def _length_scales(options: RidgeOptions, kernel: base.Kernel, dataset: Dataset) -> list[Any]:
     """Return the length scales that a kernel is tried with."""
     given = options.length_scale
     if not isinstance(given, str):
@@ -296,7 +295,7 @@ def with_folds(options: RidgeOptions) -> RidgeOptions:
     return replace(options, cv=folding.find_folds(DEFAULT_FOLDS if options.cv is None else options.cv))
 
 
-def prepare_folds(dataset: blocks.Dataset, folds: folding.Folds, *, engine: protocol.Engine) -> folding.Folds:
+def prepare_folds(dataset: Dataset, folds: folding.Folds, *, engine: protocol.Engine) -> folding.Folds:
     """Return the folds that passes over a dataset use: folds of groups are balanced by the groups' sizes.
 
     Groups are counted in a pass that reads no X. More than `MAX_BALANCED_GROUPS` are assigned by hash.
@@ -317,12 +316,12 @@ def prepare_folds(dataset: blocks.Dataset, folds: folding.Folds, *, engine: prot
     return folds.balanced(counts.labels[counted], counts.n_samples[counted])
 
 
-def check_folds(dataset: blocks.Dataset, folds: folding.Folds) -> None:
+def check_folds(dataset: Dataset, folds: folding.Folds) -> None:
     """Check, before a pass, that a dataset has what its folds are made of.
 
     Raises DataError if the folds are of groups and there are none.
     """
-    first = blocks.Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
+    first = Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
     folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
 
 
@@ -350,12 +349,7 @@ def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
 
 
 def plan_choices(
-    dataset: blocks.Dataset,
-    options: RidgeOptions,
-    *,
-    features: str | nystrom.Nystrom,
-    n_tuned_on: int,
-    machines: Machines,
+    dataset: Dataset, options: RidgeOptions, *, features: str | Nystrom, n_tuned_on: int, machines: Machines
 ) -> tuple[Penalty, folding.Folds | None, list[int], Plan]:
     """Return the penalty, folds and numbers of components of a fit that memory allows, and its plan.
 
@@ -397,7 +391,7 @@ def plan_choices(
     return penalty, folds, widths, plan(widths[-1], folds)
 
 
-def _held_in(folds: folding.Folds, dataset: blocks.Dataset, n_tuned_on: int) -> folding.Folds:
+def _held_in(folds: folding.Folds, dataset: Dataset, n_tuned_on: int) -> folding.Folds:
     return folding.hold_in(folds, dataset.n_samples, n_tuned_on) if n_tuned_on else folds
 
 

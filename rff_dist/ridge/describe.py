@@ -1,7 +1,5 @@
 """Facts for a model: the data, the candidates, the choices, and the error to expect on new rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +12,7 @@ from rff_dist.features import kinds, maps
 from rff_dist.fitting import options
 from rff_dist.kernels import names, stationary
 from rff_dist.ridge import solve
-from rff_dist.selection.alphas import RESOLUTION
+from rff_dist.selection.grids import RESOLUTION
 from rff_dist.statistics import inspection, ridge_statistics, specs
 from rff_dist.typing import Summary
 

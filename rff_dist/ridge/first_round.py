@@ -25,10 +25,11 @@ import numpy as np
 from rff_dist.data import folding, labelled, memory, samples
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, SolveError
-from rff_dist.features import maps
+from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
 from rff_dist.fitting.options import RidgeOptions, are_several
-from rff_dist.kernels import explicit, stationary
+from rff_dist.kernels import explicit
+from rff_dist.kernels.stationary import Stationary
 from rff_dist.ridge import describe
 from rff_dist.ridge.candidates import Candidate, Draws
 from rff_dist.ridge.choices import (
@@ -109,7 +110,7 @@ def _other_features(one: _Try, best: _Try) -> bool:
 def _other_kernel(one: _Try, best: _Try) -> bool:
     """Return whether a candidate differs in its kernel alone, and not only by an added linear kernel."""
     first = [row["kernel"].partition(" + ")[0] for row in (one.row, best.row)]
-    alike = not _other_features(one, best) and isinstance(one.candidate.kernel, stationary.Stationary)
+    alike = not _other_features(one, best) and isinstance(one.candidate.kernel, Stationary)
     return alike and first[0] != first[1]
 
 
@@ -188,25 +189,19 @@ class _FirstRound:
             return 0
         if candidate.length_scale == "evidence" and trusted:
             return 1
-        return 2 if isinstance(candidate.kernel, stationary.Stationary) else 3
+        return 2 if isinstance(candidate.kernel, Stationary) else 3
 
     def _may_add_linear(self, best: Candidate) -> bool:
         """Return whether linear components leave room for others, and the map will not be shortened."""
         width = min(round_components(self.prepared.dataset.n_samples), self.n_components)
         room = 2 * self.prepared.dataset.n_features <= width
-        return (
-            room
-            and not are_several(self.options.n_components)
-            and isinstance(best.kernel, stationary.Stationary)
-        )
+        return room and not are_several(self.options.n_components) and isinstance(best.kernel, Stationary)
 
     def _try(
         self, candidate: Candidate, sample: samples.FoldSample, *, n_components: int | None = None
     ) -> _Try:
         width = round_components(self.prepared.dataset.n_samples)
-        if not isinstance(
-            candidate.kernel, stationary.Stationary
-        ):  # linear terms take a component per column
+        if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
             width = max(width, 2 * self.prepared.dataset.n_features)
         feature_map = self.draws.feature_map(candidate, n_components or min(width, self.n_components))
         table = self._table(feature_map, sample)
@@ -216,9 +211,7 @@ class _FirstRound:
         at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
         return _Try(candidate, row, table, table.split_scores()[:, 0, at])
 
-    def _table(
-        self, feature_map: maps.FeatureMap, sample: samples.FoldSample
-    ) -> cross_validation.CrossValidation:
+    def _table(self, feature_map: FeatureMap, sample: samples.FoldSample) -> cross_validation.CrossValidation:
         """Cross-validate on a sample: few rows directly, more by the sums of their folds."""
         options, serial = self.options, SerialEngine()
         grid = options.penalty.grid
@@ -253,7 +246,7 @@ def _within_one_standard_error(one: _Try, best: _Try) -> bool:
 
 
 def _describe(
-    feature_map: maps.FeatureMap, table: cross_validation.CrossValidation, n_samples: int, when: str
+    feature_map: FeatureMap, table: cross_validation.CrossValidation, n_samples: int, when: str
 ) -> describe.Row:
     best = table.best
     return {

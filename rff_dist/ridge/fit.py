@@ -14,45 +14,30 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from rff_dist.data import blocks, folding, labelled
-from rff_dist.engines import protocol
+from rff_dist.engines.protocol import Broadcast, Engine
 from rff_dist.features import draw, kinds
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting.options import Alpha, Penalty, RidgeOptions
 from rff_dist.fitting.plan import Machines, check_solver_plan, plan_readings
 from rff_dist.fitting.prepare import Prepared, describe_dataset, prepare
-from rff_dist.kernels import stationary
-from rff_dist.ridge import describe, first_round, models, pcg
+from rff_dist.kernels.stationary import Stationary
+from rff_dist.ridge import describe, first_round, models, pcg, solve
 from rff_dist.ridge import held_out as conformal
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
-from rff_dist.ridge.choices import (
-    AUTO_COMPONENTS,
-    FEW_ROWS,
-    Choices,
-    choices_of,
-    prepare_folds,
-)
-from rff_dist.ridge.solve import (
-    Solved,
-    how_cancelling,
-    rounding_seen,
-    solve,
-    solve_folds,
-    solve_with,
-    warn_of_alpha,
-    warn_of_rounding,
-)
-from rff_dist.selection import cross_validation
-from rff_dist.selection.alphas import PerTarget
+from rff_dist.ridge.choices import AUTO_COMPONENTS, FEW_ROWS, Choices, choices_of, prepare_folds
+from rff_dist.selection.cross_validation import CrossValidation
+from rff_dist.selection.grids import PerTarget
 from rff_dist.selection.leave_one_out import select_by_press
-from rff_dist.statistics import fold_statistics, inspection, moments, passes, ridge_statistics
+from rff_dist.statistics import fold_statistics, inspection, moments, passes
 from rff_dist.statistics.accumulate import Accumulation, Accumulations
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import human_bytes, short_repr
 from rff_dist.typing import Do, plainly
 
 logger = logging.getLogger(__name__)
 
 #: Z'Z and Z'y of all rows, or of each fold.
-type Sums = ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
+type Sums = RidgeStatistics | fold_statistics.FoldStatistics
 
 
 def fit(
@@ -61,7 +46,7 @@ def fit(
     *,
     candidates: Sequence[Candidate] | None = None,
     choices: Choices | None = None,
-    engine: protocol.Engine,
+    engine: Engine,
     do: Do = plainly,
 ) -> Trained:
     """Train ridge regression on random features; cross-validation chooses what the options leave open.
@@ -123,7 +108,7 @@ class Trained:
     """
 
     model: models.RidgeModel
-    compared: tuple[tuple[FeatureMap, Solved], ...]
+    compared: tuple[tuple[FeatureMap, solve.Solved], ...]
     best_index: int = 0
     parts: fold_statistics.FoldStatistics | None = None
     rounding_seen: float | None = None
@@ -133,7 +118,7 @@ class Trained:
     __repr__ = short_repr
 
     @property
-    def solved(self) -> Solved:
+    def solved(self) -> solve.Solved:
         """How the model was solved: status, errors, and the alpha taken from them."""
         return self.compared[self.best_index][1]
 
@@ -146,9 +131,7 @@ class Trained:
 # -- its steps -------------------------------------------------------------------------------------
 
 
-def measure(
-    dataset: blocks.Dataset, choices: Choices, *, engine: protocol.Engine
-) -> tuple[Prepared, Choices]:
+def measure(dataset: blocks.Dataset, choices: Choices, *, engine: Engine) -> tuple[Prepared, Choices]:
     """Measure the columns in a cheap pass, and balance folds of groups in another; see `prepare`."""
     if choices.by is not None:
         by = prepare_folds(dataset, choices.by, engine=engine)
@@ -170,14 +153,11 @@ class Reading:
 
     maps: Sequence[FeatureMap]
     n_parts: int = 1
-    table: cross_validation.CrossValidation | None = None
+    table: CrossValidation | None = None
 
 
 def share_out(
-    prepared: Prepared,
-    choices: Choices,
-    maps: Sequence[FeatureMap],
-    table: cross_validation.CrossValidation | None = None,
+    prepared: Prepared, choices: Choices, maps: Sequence[FeatureMap], table: CrossValidation | None = None
 ) -> list[Reading] | None:
     """Return the readings that memory allows; None if conjugate gradients solve without any sums."""
     dataset, engine, options, folds = prepared.dataset, prepared.engine, choices.options, choices.folds
@@ -206,7 +186,7 @@ def share_out(
 
 def broadcast(
     prepared: Prepared, reading: Reading, folds: folding.Folds | None
-) -> protocol.Broadcast[Accumulation] | protocol.Broadcast[Accumulations]:
+) -> Broadcast[Accumulation] | Broadcast[Accumulations]:
     """Give every worker the features of a reading, and check that each has drawn the same.
 
     Features without a bound, such as linear ones, take their grid from a first pass.
@@ -229,23 +209,16 @@ def broadcast(
     return engine.broadcast(Accumulations(tuple(members), folds, prepared.dataset.n_samples))
 
 
-def accumulate(
-    prepared: Prepared, shared: protocol.Broadcast[Accumulation] | protocol.Broadcast[Accumulations]
-) -> deque[Sums]:
+def accumulate(prepared: Prepared, shared: Broadcast[Accumulation] | Broadcast[Accumulations]) -> deque[Sums]:
     """Sum up Z'Z and Z'y of all rows, or of each fold, for each map that was broadcast."""
     dataset, engine, state = prepared.dataset, prepared.engine, shared.state
     if isinstance(state, Accumulation):
-        statistics = passes.accumulate_shared(
-            dataset, cast("protocol.Broadcast[Accumulation]", shared), engine=engine
-        )
+        statistics = passes.accumulate_shared(dataset, cast("Broadcast[Accumulation]", shared), engine=engine)
         inspection.check_same_rows(prepared.moments, statistics.targets, statistics.spec)
         return deque([statistics])
-    summed = passes.accumulate_folds_shared(
-        dataset, cast("protocol.Broadcast[Accumulations]", shared), engine=engine
-    )
-    inspection.check_same_rows(
-        prepared.moments, summed[0].targets(), state.members[0].spec
-    )  # all share the pass
+    summed = passes.accumulate_folds_shared(dataset, cast("Broadcast[Accumulations]", shared), engine=engine)
+    # all maps share the pass
+    inspection.check_same_rows(prepared.moments, summed[0].targets(), state.members[0].spec)
     return deque(summed)
 
 
@@ -259,8 +232,8 @@ class Fitted:
 
     drawn: FeatureMap
     feature_map: FeatureMap
-    solved: Solved
-    statistics: ridge_statistics.RidgeStatistics
+    solved: solve.Solved
+    statistics: RidgeStatistics
     parts: fold_statistics.FoldStatistics | None = None
 
     @property
@@ -270,7 +243,7 @@ class Fitted:
         return 0.0 if table is None else table.best.score
 
     def rounding_seen(self) -> float | None:
-        return rounding_seen(self.solved, self.statistics.spec, self.statistics.target_deviations())
+        return solve.rounding_seen(self.solved, self.statistics.spec, self.statistics.target_deviations())
 
 
 def solve_sums(
@@ -278,27 +251,24 @@ def solve_sums(
 ) -> Fitted:
     """Choose alpha for a map of a reading, and solve; see `solve`, `solve_folds` and `leave_one_out`."""
     penalty = choices.penalty
-    if isinstance(sums, ridge_statistics.RidgeStatistics):
+    if isinstance(sums, RidgeStatistics):
         prepared.say("solve", f"D = {feature_map.n_components:,}")
         return Fitted(feature_map, feature_map, _solve_whole(prepared, feature_map, sums, penalty), sums)
     prepared.say("solve", _words_of_a_table(feature_map, sums.folds, choices.widths))
     rows = None
     if _chooses_by_rows(choices, prepared.dataset):
         rows = prepared.dataset.read(blocks.Block(0, 0, prepared.dataset.n_samples))
-    chosen, statistics, solved = solve_folds(
+    chosen, statistics, solved = solve.solve_folds(
         sums, feature_map, penalty, choices.widths, table=reading.table, rows=rows
     )
     return Fitted(feature_map, chosen, solved, statistics, sums)
 
 
 def _solve_whole(
-    prepared: Prepared,
-    feature_map: FeatureMap,
-    statistics: ridge_statistics.RidgeStatistics,
-    penalty: Penalty,
-) -> Solved:
+    prepared: Prepared, feature_map: FeatureMap, statistics: RidgeStatistics, penalty: Penalty
+) -> solve.Solved:
     if penalty.named != "press":
-        return solve(statistics, penalty)
+        return solve.solve(statistics, penalty)
     path = conformal.leave_one_out(
         prepared.dataset,
         statistics,
@@ -308,7 +278,9 @@ def _solve_whole(
         engine=prepared.engine,
     )
     alpha = select_by_press(path, per_target=penalty.per_target)
-    return replace(solve_with(statistics, alpha, fit_intercept=penalty.fit_intercept), leave_one_out=path)
+    return replace(
+        solve.solve_with(statistics, alpha, fit_intercept=penalty.fit_intercept), leave_one_out=path
+    )
 
 
 def _chooses_by_rows(choices: Choices, dataset: blocks.Dataset) -> bool:
@@ -323,7 +295,7 @@ class Compared:
 
     def __init__(self, readings: list[Reading]) -> None:
         self._left, self._n_readings, self._n_parts = readings, len(readings), readings[0].n_parts
-        self._all: list[tuple[FeatureMap, Solved]] = []
+        self._all: list[tuple[FeatureMap, solve.Solved]] = []
         self._best: Fitted | None = None
         self._place = 0
         self._again = False
@@ -341,13 +313,13 @@ class Compared:
 
     def add(self, fitted: Fitted) -> None:
         """Compare a map that was trained with the best so far."""
-        one = (fitted.feature_map, fitted.solved)
+        result = (fitted.feature_map, fitted.solved)
         if self._again:
-            self._all[self._place], self._best = one, fitted
+            self._all[self._place], self._best = result, fitted
             return
         if self._best is None or fitted.score < self._best.score:
             self._place, self._best = len(self._all), fitted
-        self._all.append(one)
+        self._all.append(result)
 
     def trained(self, prepared: Prepared, choices: Choices) -> Trained:
         """Return the model of the best map."""
@@ -417,15 +389,19 @@ def train_without_sums(
         if penalty.per_target is not False:
             choice = chosen.table.with_own_alphas(choice, always=penalty.per_target is True)
         alpha = choice.penalty
-    found = pcg.solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
-    solved = Solved(found.solution, None, None if chosen is None else chosen.table, choice)
+    solution = pcg.solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
+    solved = solve.Solved(solution.solution, None, None if chosen is None else chosen.table, choice)
     card = {"n_samples": dataset.n_samples, **_card_of(prepared, solved, penalty)}
     if folds is not None:
         card["folds"] = folding.folds_to_dict(folds)
     model = models.RidgeModel.without_sums(
-        feature_map, found.solution, card, one_dimensional=dataset.one_dimensional, solver=found.facts()
+        feature_map,
+        solution.solution,
+        card,
+        one_dimensional=dataset.one_dimensional,
+        solver=solution.facts(),
     )
-    seen = rounding_seen(solved, found.spec, found.target_deviations)
+    seen = solve.rounding_seen(solved, solution.spec, solution.target_deviations)
     model = replace(model, columns=_columns_of(prepared), selection=solved.path())
     return Trained(model, ((feature_map, solved),), rounding_seen=seen)
 
@@ -449,23 +425,21 @@ def conclude(trained: Trained, prepared: Prepared, choices: Choices, chosen: fir
     """Warn of what may hardly hold for new rows, and list the candidates that were tried."""
     solved, model, dataset = trained.solved, trained.model, prepared.dataset
     cancelling = 0.0
-    if model.statistics is not None and isinstance(
-        kinds.kernel_of(model.feature_map), stationary.Stationary
-    ):  # bounded
-        cancelling = how_cancelling(solved, model.statistics)
-    warn_of_alpha(solved, cancelling=cancelling, classes=isinstance(dataset, labelled.LabelledDataset))
+    if model.statistics is not None and isinstance(kinds.kernel_of(model.feature_map), Stationary):  # bounded
+        cancelling = solve.how_cancelling(solved, model.statistics)
+    solve.warn_of_alpha(solved, cancelling=cancelling, classes=isinstance(dataset, labelled.LabelledDataset))
     if trained.rounding_seen is not None:
-        warn_of_rounding(solved, trained.rounding_seen)
+        solve.warn_of_rounding(solved, trained.rounding_seen)
     rows = chosen.rows
     if choices.given:
-        rows = describe.compare_rows([describe.describe_candidate(*one) for one in trained.compared])
+        rows = describe.compare_rows([describe.describe_candidate(*result) for result in trained.compared])
         _say_ends(rows[trained.best_index])
     elif not rows:
         return trained
     elif trained.parts is not None:
         final = [
-            {"round": "final", "n_samples": dataset.n_samples, **describe.describe_candidate(*one)}
-            for one in trained.compared
+            {"round": "final", "n_samples": dataset.n_samples, **describe.describe_candidate(*result)}
+            for result in trained.compared
         ]
         best = describe.candidate_words(final[trained.best_index])
         prepared.say("choose", f"of {len(rows)} candidates: {best}")
@@ -474,15 +448,10 @@ def conclude(trained: Trained, prepared: Prepared, choices: Choices, chosen: fir
 
 
 def _say_ends(row: describe.Row) -> None:
-    for name, end in (("length scale", row["length_scale_at_end"]), ("alpha", row["alpha_at_end"])):
-        if end is not None:
-            value = row[name.replace(" ", "_")]
-            logger.info(
-                "the best %s, %.3g, is at the %s end of those tried; a better one may lie beyond",
-                name,
-                value,
-                end,
-            )
+    message = "the best %s, %.3g, is at the %s end of those tried; a better one may lie beyond"
+    for name in ("length_scale", "alpha"):
+        if (end := row[f"{name}_at_end"]) is not None:
+            logger.info(message, name.replace("_", " "), row[name], end)
 
 
 def fold_models_of(trained: Trained) -> conformal.FoldModels:
@@ -500,11 +469,11 @@ def _words_of_a_table(feature_map: FeatureMap, folds: folding.Folds, widths: Seq
     return f"{kinds.kind_of(feature_map)} features, D = {several}, {len(folds.splits)} folds"
 
 
-def _card_of(prepared: Prepared, solved: Solved, penalty: Penalty) -> dict[str, Any]:
+def _card_of(prepared: Prepared, solved: solve.Solved, penalty: Penalty) -> dict[str, Any]:
     return {
         **describe_dataset(prepared.dataset),
         **describe.describe_choices(penalty),
-        **({} if penalty.alphas is None else {"alphas": [float(one) for one in penalty.alphas]}),
+        **({} if penalty.alphas is None else {"alphas": list(map(float, penalty.alphas))}),
         "standardize": prepared.standardize,
         "chosen_by": solved.chosen_by,
         "estimate": describe.describe_estimate(solved),
@@ -518,7 +487,7 @@ def _columns_of(prepared: Prepared) -> moments.ColumnMoments:
 
 def refit(
     model: models.RidgeModel,
-    statistics: ridge_statistics.RidgeStatistics,
+    statistics: RidgeStatistics,
     *,
     alpha: Alpha | None,
     alphas: Sequence[float] | None = None,
@@ -532,19 +501,14 @@ def refit(
     per_target: PerTarget = model.card.get("alpha_per_target", False)
     if alpha is None:
         # a list of alphas, one for each target, would be taken for values to choose from
-        given = model.alpha if isinstance(model.alpha, float) else model.card.get("alpha_given", "cv")
-        penalty = Penalty(given, None, fit_intercept, per_target)
-        solved = solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
+        chosen = model.alpha if isinstance(model.alpha, float) else model.card.get("alpha_given", "cv")
+        penalty = Penalty(chosen, None, fit_intercept, per_target)
+        solved = solve.solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
     else:
         penalty = Penalty(alpha, alphas, fit_intercept, per_target)
-        solved = solve(statistics, penalty)
+        solved = solve.solve(statistics, penalty)
     names = ("feature_names", "target_names", "folds", "standardize", "chosen_by", "sample_weight_kind")
     kept = {name: model.card[name] for name in names if name in model.card}
-    again = models.RidgeModel.from_solution(
-        model.feature_map,
-        statistics,
-        solved.solution,
-        solved.path() or model.selection,
-        {**kept, **describe.describe_choices(penalty)},
-    )
+    card, selection = {**kept, **describe.describe_choices(penalty)}, solved.path() or model.selection
+    again = models.RidgeModel.from_solution(model.feature_map, statistics, solved.solution, selection, card)
     return replace(again, held_out=model.held_out)

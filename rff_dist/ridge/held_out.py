@@ -20,7 +20,8 @@ from rff_dist.fitting import evaluation, options, plan, predicting
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.selection import cross_validation
 from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows
-from rff_dist.statistics import accumulate, fold_statistics, inspection, ridge_statistics, specs
+from rff_dist.statistics import accumulate, inspection, ridge_statistics, specs
+from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.typing import FloatArray, IntArray
 
 MAX_DEFAULT_ALPHAS = 54  # three per decade, over the 16 decades of float64 and two above
@@ -77,7 +78,7 @@ def leave_one_out(
 
 def hold_out_scores(
     dataset: blocks.Dataset,
-    statistics: fold_statistics.FoldStatistics,
+    statistics: FoldStatistics,
     feature_map: maps.FeatureMap,
     *,
     alpha: ArrayLike,
@@ -186,11 +187,7 @@ class FoldModels:
 
 
 def fold_models(
-    statistics: fold_statistics.FoldStatistics,
-    feature_map: maps.FeatureMap,
-    *,
-    alpha: ArrayLike,
-    fit_intercept: bool = True,
+    statistics: FoldStatistics, feature_map: maps.FeatureMap, *, alpha: ArrayLike, fit_intercept: bool = True
 ) -> FoldModels:
     """Solve for the coefficients of each split, n_splits Cholesky factorisations one after another.
 
@@ -479,8 +476,8 @@ def sum_root_residuals(
 
 
 def root_residual_statistics(
-    statistics: fold_statistics.FoldStatistics, models: FoldModels, sums: tuple[exact_sums.ExactSum, ...]
-) -> fold_statistics.FoldStatistics:
+    statistics: FoldStatistics, models: FoldModels, sums: tuple[exact_sums.ExactSum, ...]
+) -> FoldStatistics:
     """Return the statistics of each fold with g in place of y; Grams are shared, not copied.
 
     `statistics`: the ones that `models` were solved from.
@@ -495,7 +492,7 @@ def root_residual_statistics(
 
 
 def with_deviations(
-    models: FoldModels, statistics: fold_statistics.FoldStatistics, *, alpha: float
+    models: FoldModels, statistics: FoldStatistics, *, alpha: float
 ) -> tuple[FoldModels, Deviations]:
     """Fit √s by ridge regression, for each split and for all rows: n_splits + 1 Cholesky factorisations.
 

@@ -1,7 +1,5 @@
 """A trained ridge model: its predictions, the record of its training, and its storage without pickle."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -37,8 +37,7 @@ from rff_dist.numerics.conjugate_gradients import (
     nystrom_preconditioner,
 )
 from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, make_solution
-from rff_dist.selection import cross_validation
-from rff_dist.selection.alphas import alpha_grid, check_grid
+from rff_dist.selection import cross_validation, grids
 from rff_dist.statistics import gram_products, inspection, specs
 from rff_dist.typing import FloatArray
 
@@ -186,9 +185,9 @@ def validate_alphas(
     if alphas is None:
         preconditioner, n_passes = _sketch(prepared, operator, None, CHOICE_TOLERANCE)
         largest = float(preconditioner.eigenvalues[0])
-        grid = alpha_grid(largest, LEAST_SHARE * largest)
+        grid = grids.alpha_grid(largest, LEAST_SHARE * largest)
     else:
-        grid = check_grid(alphas)
+        grid = grids.check_grid(alphas)
         preconditioner, n_passes = _sketch(prepared, operator, float(grid[0]), CHOICE_TOLERANCE)
     n_targets, total = operator.moments.shape[1], operator.total_sum_of_squares
     penalties, targets = np.repeat(grid, n_targets), np.tile(np.arange(n_targets), len(grid))

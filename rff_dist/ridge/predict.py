@@ -3,8 +3,6 @@
 Estimators, the command line and the flows call these, as they call `ridge.fit.fit` to train.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,29 +12,30 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks
-from rff_dist.engines import protocol
+from rff_dist.data.blocks import Dataset, Rows
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
 from rff_dist.fitting import evaluation, plan, predicting
-from rff_dist.ridge import held_out, models, uncertainty
+from rff_dist.ridge import held_out, uncertainty
+from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import inspection
 from rff_dist.typing import FloatArray
 
 
 @overload
 def evaluate(
-    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine, std: Literal[False] = False
+    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: Literal[False] = False
 ) -> evaluation.Errors: ...
 
 
 @overload
 def evaluate(
-    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine, std: bool
+    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool
 ) -> evaluation.Errors | uncertainty.Calibration: ...
 
 
 def evaluate(
-    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine, std: bool = False
+    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool = False
 ) -> evaluation.Errors | uncertainty.Calibration:
     """Measure a model's errors on a dataset in one pass, O(n_samples · n_components · n_features).
 
@@ -57,11 +56,11 @@ def evaluate(
 
 
 def predict(
-    dataset: blocks.Dataset,
-    model: models.RidgeModel,
+    dataset: Dataset,
+    model: RidgeModel,
     url: str | os.PathLike[str],
     *,
-    engine: protocol.Engine,
+    engine: Engine,
     std: bool = False,
     coverage: float | None = None,
     column_names: Sequence[str] | None = None,
@@ -119,12 +118,7 @@ class _Predicting:
 
 
 def _predicting(
-    dataset: blocks.Dataset,
-    model: models.RidgeModel,
-    *,
-    std: bool = False,
-    coverage: float | None = None,
-    engine: protocol.Engine,
+    dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine
 ) -> _Predicting:
     predicting.check_dataset(dataset, model)
     intervals = ["lower", "upper"] if coverage is not None else []
@@ -143,7 +137,7 @@ def _predicting(
     return found
 
 
-def _predict_arrays(rows: blocks.Rows, state: _Predicting) -> FloatArray:
+def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
     """Return the wanted arrays of a block, stacked along the last axis if there are several."""
     if isinstance(state.model, uncertainty.PredictiveModel):
         mean, deviation = uncertainty.predict_rows_with_std(rows, state.model)
@@ -159,7 +153,7 @@ def _predict_arrays(rows: blocks.Rows, state: _Predicting) -> FloatArray:
 
 
 def predict_intervals_in_memory(
-    dataset: blocks.Dataset, model: models.RidgeModel, *, coverage: float, engine: protocol.Engine
+    dataset: Dataset, model: RidgeModel, *, coverage: float, engine: Engine
 ) -> tuple[FloatArray, FloatArray]:
     """Return the lower and upper ends of intervals, in the shape of `predict_in_memory`; see `predict`.
 
@@ -170,27 +164,20 @@ def predict_intervals_in_memory(
     return ends[..., 1], ends[..., 2]
 
 
-def predict_in_memory(
-    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine
-) -> FloatArray:
+def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:
     """Return predictions of shape (n_samples,) or (n_samples, n_targets) as one array."""
     return _arrays_in_memory(dataset, model, engine=engine)
 
 
 def _arrays_in_memory(
-    dataset: blocks.Dataset,
-    model: models.RidgeModel,
-    *,
-    std: bool = False,
-    coverage: float | None = None,
-    engine: protocol.Engine,
+    dataset: Dataset, model: RidgeModel, *, std: bool = False, coverage: float | None = None, engine: Engine
 ) -> NDArray[Any]:
     state = _predicting(dataset, model, std=std, coverage=coverage, engine=engine)
     return predicting.rows_in_memory(dataset, _predict_arrays, state, engine=engine, label="predict")
 
 
 def predict_with_std_in_memory(
-    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine
+    dataset: Dataset, model: RidgeModel, *, engine: Engine
 ) -> tuple[FloatArray, FloatArray]:
     """Return predictions and their standard deviations, in the shape of `predict_in_memory`.
 
@@ -206,9 +193,7 @@ def predict_with_std_in_memory(
     return found[..., 0], found[..., 1]
 
 
-def _predictive_state(
-    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine
-) -> uncertainty.PredictiveModel:
+def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> uncertainty.PredictiveModel:
     plan.check_matrix_pass(
         dataset,
         model.feature_map,

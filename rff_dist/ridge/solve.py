@@ -1,7 +1,5 @@
 """Coefficients from statistics alone, with the alpha that GCV, the evidence or the folds choose."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence
@@ -19,11 +17,11 @@ from rff_dist.fitting import options
 from rff_dist.numerics import cholesky, eigen
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.products import protocol
-from rff_dist.selection import gcv, row_folds
-from rff_dist.selection.alphas import end_of_grid
+from rff_dist.selection import gcv, grids, row_folds
 from rff_dist.selection.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
 from rff_dist.selection.leave_one_out import LeaveOneOut
-from rff_dist.statistics import fold_statistics, ridge_statistics, specs
+from rff_dist.statistics import fold_statistics, specs
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
 
 
@@ -70,7 +68,7 @@ def solve_folds(
     *,
     table: CrossValidation | None = None,
     rows: blocks.Rows | None = None,
-) -> tuple[FeatureMap, ridge_statistics.RidgeStatistics, Solved]:
+) -> tuple[FeatureMap, RidgeStatistics, Solved]:
     """Choose alpha and the number of components by k-fold cross-validation, and solve on all rows.
 
     O(n_splits · n_components³) for the table of all folds, alphas, widths and targets; no data are read.
@@ -148,7 +146,7 @@ def _leave_out_each(
     return table.choice_at(choice.n_components, places), doubts
 
 
-def solve(statistics: ridge_statistics.RidgeStatistics, penalty: options.Penalty) -> Solved:
+def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> Solved:
     """Solve ridge regression from its statistics alone, O(n_components³).
 
     "gcv" and "evidence" search `alpha_grid`; among several given alphas the least GCV decides. See
@@ -173,9 +171,7 @@ def solve(statistics: ridge_statistics.RidgeStatistics, penalty: options.Penalty
     return Solved(spectrum.solve(selection.penalty), selection)
 
 
-def solve_with(
-    statistics: ridge_statistics.RidgeStatistics, alpha: ArrayLike, *, fit_intercept: bool
-) -> Solved:
+def solve_with(statistics: RidgeStatistics, alpha: ArrayLike, *, fit_intercept: bool) -> Solved:
     """Solve for one alpha, or for one of each target."""
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     return Solved(cholesky.solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
@@ -313,7 +309,7 @@ def _uncertainty(solved: Solved) -> float:
     return float(np.nan_to_num(choice.standard_error)) / choice.score
 
 
-def how_cancelling(solved: Solved, statistics: ridge_statistics.RidgeStatistics) -> float:
+def how_cancelling(solved: Solved, statistics: RidgeStatistics) -> float:
     """Return the norm of the coefficients per row, in standard deviations of the targets.
 
     Features of a shift-invariant kernel have norm 1, so that no prediction is further from the mean than the
@@ -346,4 +342,4 @@ def _mean_leverage(solved: Solved, alpha: float) -> tuple[float, str | None]:
     if path is None:
         return 0.0, None
     at = int(np.searchsorted(path.alphas, alpha))
-    return 0.0, end_of_grid(at, len(path.alphas))
+    return 0.0, grids.end_of_grid(at, len(path.alphas))

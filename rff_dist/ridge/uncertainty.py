@@ -32,7 +32,7 @@ from rff_dist.errors import DataError, SolveError, StatisticsError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import cholesky, exact_sums, machine, solution
 from rff_dist.selection import leave_one_out
-from rff_dist.statistics import ridge_statistics
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
@@ -73,11 +73,7 @@ class PredictiveModel:
 
 
 def predictive_model(
-    linear: predicting.LinearModel,
-    statistics: ridge_statistics.RidgeStatistics,
-    *,
-    alpha: ArrayLike,
-    fit_intercept: bool,
+    linear: predicting.LinearModel, statistics: RidgeStatistics, *, alpha: ArrayLike, fit_intercept: bool
 ) -> PredictiveModel:
     """Factor A + alpha·I, O(n_components³ / 3) and 8 · n_components² bytes for each different alpha.
 

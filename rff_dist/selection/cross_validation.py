@@ -12,8 +12,6 @@ about 0.
 Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, section 7.10.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -27,17 +25,9 @@ from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import maps
 from rff_dist.numerics import cholesky, exact_sums, machine, solution, tridiagonal
-from rff_dist.selection.alphas import (
-    MATERIAL_GAIN,
-    RESOLUTION,
-    alpha_grid,
-    check_grid,
-    end_of_grid,
-    last_within,
-    shares_of_variance,
-    worst_end,
-)
-from rff_dist.statistics import fold_statistics, ridge_statistics
+from rff_dist.selection import grids
+from rff_dist.statistics import fold_statistics
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
@@ -135,13 +125,13 @@ class CrossValidation:
     def best(self) -> Choice:
         """The least score; among scores within 1e-10 the fewest components, and their largest alpha."""
         scores = self.scores
-        size, _ = np.argwhere(scores <= scores.min() + RESOLUTION)[0]
-        return self._choice(size, last_within(scores[size], scores.min() + RESOLUTION))
+        size, _ = np.argwhere(scores <= scores.min() + grids.RESOLUTION)[0]
+        return self._choice(size, grids.last_within(scores[size], scores.min() + grids.RESOLUTION))
 
     def best_of(self, n_components: int) -> Choice:
         """Return one size's alpha with the least score, the largest of those within 1e-10."""
         least = self.scores[self.place_of(n_components)].min()
-        return self._largest_within(n_components, least + RESOLUTION)
+        return self._largest_within(n_components, least + grids.RESOLUTION)
 
     def safest(self, n_components: int) -> Choice:
         """Return one size's alpha with the least score, or a larger one if rows are interpolated.
@@ -153,7 +143,7 @@ class CrossValidation:
         best = self.best_of(n_components)
         interpolates = self.mean_leverage(n_components, best.alpha) > INTERPOLATING
         slack = AS_GOOD * best.standard_error if interpolates else 0.0
-        return self._largest_within(n_components, best.score + max(np.nan_to_num(slack), RESOLUTION))
+        return self._largest_within(n_components, best.score + max(np.nan_to_num(slack), grids.RESOLUTION))
 
     def mean_leverage(self, n_components: int, alpha: float) -> float:
         """Return the mean leverage of the rows trained on for one size and alpha; 0 if it is not known."""
@@ -199,10 +189,10 @@ class CrossValidation:
             leverage = self.mean_leverage(choice.n_components, self.alphas[best])
             if standard_errors == AS_GOOD and not leverage > INTERPOLATING:
                 slack = 0.0
-            own = last_within(mean, mean[best] + max(slack, RESOLUTION))
+            own = grids.last_within(mean, mean[best] + max(slack, grids.RESOLUTION))
             saved = errors[:, shared] - errors[:, own]
             noise = np.nan_to_num(_standard_error(saved, self.weights))
-            if always or _mean(saved, self.weights) > max(MATERIAL_GAIN * mean[shared], noise):
+            if always or _mean(saved, self.weights) > max(grids.MATERIAL_GAIN * mean[shared], noise):
                 places[target] = own
         return choice if (places == shared).all() else self.choice_at(choice.n_components, places, shared)
 
@@ -224,14 +214,16 @@ class CrossValidation:
             alpha=float(self.alphas[shared]),
             score=score,
             standard_error=standard_error,
-            at_end=worst_end([end_of_grid(int(place), len(self.alphas)) for place in places[varying]]),
+            at_end=grids.worst_end(
+                [grids.end_of_grid(int(place), len(self.alphas)) for place in places[varying]]
+            ),
             own_alphas=tuple(self.alphas[places].tolist()),
         )
 
     def score_of(self, size: int, places: NDArray[np.intp]) -> tuple[float, float]:
         """Return the score and its standard error of one size, with the index of each target's alpha."""
         errors = self.errors[:, size, places, np.arange(len(places))]
-        shares = shares_of_variance(errors, self.target_variance)
+        shares = grids.shares_of_variance(errors, self.target_variance)
         return float(_mean(shares, self.weights)), float(_standard_error(shares, self.weights))
 
     def from_alpha(self, least: float) -> Self:
@@ -252,11 +244,11 @@ class CrossValidation:
         return cls(folds, **stored, leverages=arrays.get("cv_leverages"))
 
     def split_scores(self) -> FloatArray:
-        return shares_of_variance(self.errors, self.target_variance)
+        return grids.shares_of_variance(self.errors, self.target_variance)
 
     def _largest_within(self, n_components: int, limit: float) -> Choice:
         size = self.place_of(n_components)
-        return self._choice(size, last_within(self.scores[size], limit))
+        return self._choice(size, grids.last_within(self.scores[size], limit))
 
     def _choice(self, size: int, alpha: int) -> Choice:
         return Choice(
@@ -264,7 +256,7 @@ class CrossValidation:
             alpha=float(self.alphas[alpha]),
             score=float(self.scores[size, alpha]),
             standard_error=float(self.score_standard_errors[size, alpha]),
-            at_end=end_of_grid(alpha, len(self.alphas)),
+            at_end=grids.end_of_grid(alpha, len(self.alphas)),
         )
 
     def place_of(self, n_components: int) -> int:
@@ -281,7 +273,7 @@ class CrossValidation:
                 f"{self.folds} give one split, whose error has no standard error; use more folds"
             )
         # even with a standard error of 0 the limit must include the best and its ties
-        return best.score + max(best.standard_error, RESOLUTION)
+        return best.score + max(best.standard_error, grids.RESOLUTION)
 
 
 def cross_validate(
@@ -309,7 +301,7 @@ def cross_validate(
     sizes = _sizes(total, feature_maps)
     splits = statistics.splits
     variance = _target_variance(total, fit_intercept)
-    grid = _default_alphas(sizes[-1].of(total), fit_intercept) if alphas is None else check_grid(alphas)
+    grid = _default_alphas(sizes[-1].of(total), fit_intercept) if alphas is None else grids.check_grid(alphas)
     errors = np.empty((len(splits), len(sizes), len(grid), total.spec.n_targets))
     leverages = np.empty(errors.shape[:-1])
     weights = np.array([statistics.fold(validation).sum_of_weights for _, validation in splits])
@@ -376,7 +368,7 @@ class _Size:
     n_components: int
     feature_map: maps.FeatureMap | None
 
-    def of(self, statistics: ridge_statistics.RidgeStatistics) -> ridge_statistics.RidgeStatistics:
+    def of(self, statistics: RidgeStatistics) -> RidgeStatistics:
         if self.feature_map is None:
             return statistics
         return statistics.leading(
@@ -390,13 +382,11 @@ class _Problem:
 
     split: int
     size: int
-    training: ridge_statistics.RidgeStatistics | None
-    validation: ridge_statistics.RidgeStatistics
+    training: RidgeStatistics | None
+    validation: RidgeStatistics
 
 
-def _sizes(
-    total: ridge_statistics.RidgeStatistics, feature_maps: Sequence[maps.FeatureMap] | None
-) -> list[_Size]:
+def _sizes(total: RidgeStatistics, feature_maps: Sequence[maps.FeatureMap] | None) -> list[_Size]:
     if feature_maps is None:
         return [_Size(total.n_components, None)]
     sizes = [feature_map.n_components for feature_map in feature_maps]
@@ -424,15 +414,13 @@ def _sizes(
 
 
 def _problems(
-    statistics: fold_statistics.FoldStatistics,
-    total: ridge_statistics.RidgeStatistics,
-    sizes: Sequence[_Size],
+    statistics: fold_statistics.FoldStatistics, total: RidgeStatistics, sizes: Sequence[_Size]
 ) -> Iterator[_Problem]:
     """Yield every split at every size, the largest size first, so that threads end together."""
     every = set(range(len(statistics.parts)))
     for index, size in reversed(list(enumerate(sizes))):
         whole = size.of(total)
-        running: ridge_statistics.RidgeStatistics | None = None
+        running: RidgeStatistics | None = None
         summed: set[int] = set()
         for split, (folds, held_out) in enumerate(statistics.splits):
             validation = size.of(statistics.fold(held_out))
@@ -452,7 +440,7 @@ def _problems(
             yield _Problem(split, index, running, validation)
 
 
-def _target_variance(total: ridge_statistics.RidgeStatistics, fit_intercept: bool) -> FloatArray:
+def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
     # one component is enough for the targets' sums, and saves the Gram of all
     targets = total.leading(1, feature_digest="", scales=((1, 1.0),))
     squares = targets.normal_equations(fit_intercept=fit_intercept).total_sum_of_squares
@@ -461,13 +449,13 @@ def _target_variance(total: ridge_statistics.RidgeStatistics, fit_intercept: boo
     return np.asarray(variance)
 
 
-def _default_alphas(statistics: ridge_statistics.RidgeStatistics, fit_intercept: bool) -> FloatArray:
+def _default_alphas(statistics: RidgeStatistics, fit_intercept: bool) -> FloatArray:
     """Return the `alpha_grid` of a Gram; Lanczos reads it some 20 times for its largest eigenvalue."""
     with machine.tile_pool():
         equations = statistics.normal_equations(fit_intercept=fit_intercept)
         largest = largest_eigenvalue(equations.gram)
     floor = max(len(equations.gram) * _EPS * largest, equations.gram_error)
-    return alpha_grid(largest, floor)
+    return grids.alpha_grid(largest, floor)
 
 
 def largest_eigenvalue(gram: FloatArray) -> float:

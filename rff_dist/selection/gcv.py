@@ -1,7 +1,5 @@
 """Alpha by generalized cross-validation or the evidence, from statistics alone, without another pass."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,16 +10,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics import eigen
-from rff_dist.selection.alphas import (
-    MATERIAL_GAIN,
-    RESOLUTION,
-    PerTarget,
-    check_grid,
-    default_alphas,
-    end_of_grid,
-    shares_of_variance,
-    worst_end,
-)
+from rff_dist.selection import grids
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -98,7 +87,7 @@ def select_alpha(
     alphas: ArrayLike | None = None,
     *,
     criterion: Criterion = "gcv",
-    per_target: PerTarget = False,
+    per_target: grids.PerTarget = False,
 ) -> Selection:
     """Choose the alpha with the least GCV or the greatest evidence, for all targets or for each.
 
@@ -117,7 +106,7 @@ def select_alpha(
     Raises InvalidParameterError if an alpha is not positive and finite, or there is none; SolveError if every
       alpha leaves no residual degrees of freedom, with one sample say.
     """
-    grid = default_alphas(spectrum) if alphas is None else check_grid(alphas)
+    grid = grids.default_alphas(spectrum) if alphas is None else grids.check_grid(alphas)
     scores = generalized_cross_validation(spectrum, grid)
     gcv = _shared_score(spectrum, scores)
     if not np.isfinite(gcv).any():
@@ -128,7 +117,7 @@ def select_alpha(
     log_evidences = spectrum.log_evidences(grid)
     # a residual below 1e-10 of y'y is rounding, so that closer scores are equal: the larger alpha is safer
     path = gcv if criterion == "gcv" else _shared_evidence(spectrum, log_evidences)
-    tied = np.flatnonzero(path <= path.min() + RESOLUTION)
+    tied = np.flatnonzero(path <= path.min() + grids.RESOLUTION)
     best = int(tied[-1])
     alpha = (
         _refine(spectrum, grid, best, float(path[best]), criterion) if len(tied) == 1 else float(grid[best])
@@ -140,7 +129,7 @@ def select_alpha(
         best_index=best,
         alpha=alpha,
         score=generalized_cross_validation(spectrum, [alpha])[0],
-        at_end=end_of_grid(best, len(grid)),
+        at_end=grids.end_of_grid(best, len(grid)),
         log_evidences=log_evidences,
         criterion=criterion,
         n_samples=spectrum.n_samples,
@@ -171,17 +160,17 @@ def _with_own_alphas(spectrum: eigen.RidgeSpectrum, shared: Selection, *, always
             gain = before - after  # −2·log evidence per row is the log of a variance
         else:
             gain = 1.0 - found.score[0] / shared.score[target]
-        if always or gain > MATERIAL_GAIN:
+        if always or gain > grids.MATERIAL_GAIN:
             own[target] = found.alpha
         ends.append(found.at_end if own[target] == found.alpha else shared.at_end)
     if (own == shared.alpha).all():
         return shared
     scores = generalized_cross_validation(spectrum, own)[np.arange(len(own)), np.arange(len(own))]
-    return replace(shared, own_alphas=own, score=scores, at_end=worst_end(ends))
+    return replace(shared, own_alphas=own, score=scores, at_end=grids.worst_end(ends))
 
 
 def _shared_score(spectrum: eigen.RidgeSpectrum, scores: FloatArray) -> FloatArray:
-    return shares_of_variance(scores, spectrum.total_sum_of_squares / spectrum.sum_of_weights)
+    return grids.shares_of_variance(scores, spectrum.total_sum_of_squares / spectrum.sum_of_weights)
 
 
 def _shared_evidence(spectrum: eigen.RidgeSpectrum, log_evidences: FloatArray) -> FloatArray:

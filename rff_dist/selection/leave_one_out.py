@@ -26,16 +26,7 @@ from rff_dist.data import blocks
 from rff_dist.errors import DataError, SolveError, StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import cholesky, eigen, exact_sums, machine
-from rff_dist.selection.alphas import (
-    MATERIAL_GAIN,
-    RESOLUTION,
-    PerTarget,
-    check_grid,
-    default_alphas,
-    end_of_grid,
-    last_within,
-    shares_of_variance,
-)
+from rff_dist.selection import grids
 from rff_dist.statistics import ridge_statistics
 from rff_dist.typing import Float32Array, FloatArray, IntArray
 
@@ -92,7 +83,7 @@ def hat_matrix(
     """
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     spectrum = eigen.decompose(equations)
-    grid = default_alphas(spectrum) if alphas is None else check_grid(alphas)
+    grid = grids.default_alphas(spectrum) if alphas is None else grids.check_grid(alphas)
     kept = spectrum.eigenvalues[spectrum.n_clipped :]
     basis = spectrum.eigenvectors[:, spectrum.eigenvectors.shape[1] - len(kept) :]
     inverse = 1.0 / (kept[:, np.newaxis] + grid)
@@ -220,7 +211,7 @@ def centred_features(feature_map: maps.FeatureMap, tile: Float32Array, means: Fl
     return features
 
 
-def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> float | FloatArray:
+def select_by_press(found: LeaveOneOut, *, per_target: grids.PerTarget = False) -> float | FloatArray:
     """Return the alpha of the least leave-one-out error, for all targets or for each.
 
     An alpha for all targets has the least mean of error / variance, so that units do not matter; constant
@@ -232,19 +223,19 @@ def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> flo
     Raises SolveError if every alpha leaves a row undetermined.
     """
     errors, varying = found.mean_squared_error, found.target_variance > 0.0
-    scores = shares_of_variance(errors, found.target_variance)
+    scores = grids.shares_of_variance(errors, found.target_variance)
     if not np.isfinite(scores).any():
         raise SolveError(
             f"alpha cannot be chosen by leave-one-out errors: with every alpha up to {found.alphas[-1]:.3g} "
             f"some of the {found.n_samples:_} rows have a leverage of 1 up to rounding; give larger alphas"
         )
-    best = last_within(scores, scores.min() + RESOLUTION)
-    if (end := end_of_grid(best, len(scores))) is not None:
+    best = grids.last_within(scores, scores.min() + grids.RESOLUTION)
+    if (end := grids.end_of_grid(best, len(scores))) is not None:
         logger.info("the best alpha %.3g is at the %s end of the path", found.alphas[best], end)
     places = np.full(errors.shape[1], best)
     for target in np.flatnonzero(varying) if per_target is not False else ():
         shares = errors[:, target] / found.target_variance[target]
-        own = last_within(shares, shares.min() + RESOLUTION)
-        if per_target is True or shares[own] < (1.0 - MATERIAL_GAIN) * shares[best]:
+        own = grids.last_within(shares, shares.min() + grids.RESOLUTION)
+        if per_target is True or shares[own] < (1.0 - grids.MATERIAL_GAIN) * shares[best]:
             places[target] = own
     return float(found.alphas[best]) if (places == best).all() else found.alphas[places]

@@ -5,8 +5,6 @@ features. The table is the same as that of `cross_validation`, which works from 
 number of rows. A single decomposition gives the errors of all rows that are left out one by one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,14 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from rff_dist.data import folding, samples
 from rff_dist.numerics import machine, tridiagonal
 from rff_dist.selection import cross_validation
-from rff_dist.selection.alphas import (
-    MATERIAL_GAIN,
-    RESOLUTION,
-    PerTarget,
-    alpha_grid,
-    check_grid,
-    last_within,
-)
+from rff_dist.selection.grids import MATERIAL_GAIN, RESOLUTION, PerTarget, alpha_grid, check_grid, last_within
 from rff_dist.typing import FloatArray
 
 _EPS = float(np.finfo(np.float64).eps)

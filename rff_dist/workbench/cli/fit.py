@@ -132,7 +132,7 @@ def _end_of_path(solved: solve.Solved) -> str | None:
     """Return which end of the values tried alpha is at, if any: a better one may lie beyond it."""
     import numpy as np
 
-    from rff_dist.selection.alphas import end_of_grid, worst_end
+    from rff_dist.selection.grids import end_of_grid, worst_end
 
     table, path = solved.cross_validation, solved.leave_one_out
     if table is not None and solved.choice is not None:

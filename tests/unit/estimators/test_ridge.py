@@ -509,7 +509,7 @@ def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
     X, y = rows
     model = plain_ridge(n_components=32, random_state=0).partial_fit(X[:100], y[:100])
     solves = []
-    monkeypatch.setattr("rff_dist.ridge.fit.solve", lambda *args: solves.append(1) or solve(*args))
+    monkeypatch.setattr("rff_dist.ridge.solve.solve", lambda *args: solves.append(1) or solve(*args))
     for start in range(100, 300, 50):
         model.partial_fit(X[start : start + 50], y[start : start + 50])
     assert model.statistics_.n_samples == 300

@@ -19,13 +19,13 @@ from rff_dist.features.draw import draw_feature_map, shortened
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.numerics.eigen import decompose
-from rff_dist.selection.alphas import default_alphas
 from rff_dist.selection.cross_validation import (
     AS_GOOD,
     CrossValidation,
     cross_validate,
     cross_validation_bytes,
 )
+from rff_dist.selection.grids import default_alphas
 from rff_dist.selection.row_folds import cross_validate_rows
 from rff_dist.statistics.accumulate import Accumulation, Accumulations, accumulate_fold_rows
 from rff_dist.statistics.specs import FINE_FRACTION_BITS, StatisticsSpec, TileLayout

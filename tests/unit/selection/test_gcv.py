@@ -9,8 +9,8 @@ from sklearn.linear_model import RidgeCV
 
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.numerics.eigen import decompose
-from rff_dist.selection.alphas import default_alphas
 from rff_dist.selection.gcv import generalized_cross_validation, select_alpha
+from rff_dist.selection.grids import default_alphas
 from tests.ridge_problems import draw_problem, normal_equations
 
 

@@ -1,7 +1,5 @@
 """Grids of alpha: which values are tried, and where the best one lies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
