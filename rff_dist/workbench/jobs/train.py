@@ -12,14 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rff_dist.classify import predict as class_prediction
 from rff_dist.classify.fit import FittedModel
-from rff_dist.data import labelled
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, RFFDistError
 from rff_dist.models import versions
 from rff_dist.ridge import models
-from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import Choices
 from rff_dist.storage import locations, output_places, records
 from rff_dist.text import human_bytes, redact
@@ -96,7 +93,7 @@ def train(job: specs.Train | specs.Tune, do: steps.Runner) -> Training:
         chosen = {**fits.describe_fit(fitted.trained), "fit_seconds": round(seconds, 3)}
         metrics = None
         if test is not None:
-            metrics = do("evaluate", measure_errors, test, fitted.model, engine=engine)
+            metrics = do("evaluate", judging.measure_errors, test, fitted.model, engine=engine)
         published = do.once("publish", publish, job, fitted.model, metrics, data=data, folder=folder)
         comparison = do("compare", judging.compare, fit, fitted, data, test, engine=engine)
     return Training(data, fitted, plan, chosen, published, metrics, comparison)
@@ -219,23 +216,6 @@ def inspect(
     }
     records.write_record(folder.place(_PLAN), kind=_PLAN, metadata=summary, arrays={}, overwrite=True)
     return choices, summary
-
-
-def measure_errors(test: fits.JobData, model: models.RidgeModel, *, engine: protocol.Engine) -> Summary:
-    """Measure a model's errors on test data in one pass.
-
-    Returns `metrics`: rows; for a classifier accuracy, balanced accuracy (the mean recall of classes) and log
-      loss in nats (None without probabilities); else per target mean squared, root mean squared and mean
-      absolute error, bias (all in the target's units) and R² (None for a constant target).
-    Raises DataError if a value cannot be used, or a label is not one of the classes.
-    """
-    about = {"test_data": redact(test.rows.url or "test data in memory"), "n_samples": test.rows.n_samples}
-    if test.labels is not None:
-        rows = labelled.LabelledDataset(test.rows, test.labels, class_prediction.read_classes(model))
-        found = class_prediction.evaluate(rows, model, engine=engine)
-        return {**about, **fields.values_of(found, "accuracy", "balanced_accuracy", "log_loss")}
-    errors = prediction.evaluate(test.rows, model, engine=engine)
-    return {**about, "mse": errors.mean_squared_error.tolist(), **errors.to_dict()}
 
 
 def publish(

@@ -22,7 +22,7 @@ from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
-from rff_dist.workbench.jobs import fits, judging, train, verdict
+from rff_dist.workbench.jobs import fits, judging, verdict
 from rff_dist.workbench.page import content, pictures
 from rff_dist.workbench.page.columns import (
     CURVES,
@@ -126,7 +126,7 @@ def write_report(
         place=place,
         times=lambda: times,
         comparison=judging.compare_new(data, model),
-        metrics=train.measure_errors(data, model, engine=engine),
+        metrics=judging.measure_errors(data, model, engine=engine),
         are_new=True,
     )
     return content.write_page(page, path)
