@@ -236,7 +236,7 @@ def calibrate_rows(
     """Fit probabilities to the leave-one-out scores of training rows; see `calibrate`."""
     factors = np.ones(len(targets)) if class_weight is None else class_weight[predict.class_of(targets)]
     # without class weights, which do not count as repetitions
-    own = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
+    plain = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
     repeated = model.summed.spec.frequency_weights
     try:
         alpha, fit_intercept = model.alpha, model.card["fit_intercept"]
@@ -249,7 +249,7 @@ def calibrate_rows(
     rows = blocks.Rows(blocks.Block(0, 0, len(targets)), X, targets)
     with machine.using_threads(machine.available_cores()):
         scores = platt_scaling.leave_one_out_scores(rows, predictive, factors if repeated else weights)
-    return platt_scaling.fit_calibration(scores, targets, weights, float(own.sum()) if repeated else None)
+    return platt_scaling.fit_calibration(scores, targets, weights, float(plain.sum()) if repeated else None)
 
 
 # -- the whole job ---------------------------------------------------------------------------------
@@ -344,14 +344,14 @@ def fit(
     if loss == predict.SQUARED:
         model = _described(model, dataset, losses, ridge, None, ridge_alpha=ridge_alpha)
         return FittedModel(replace(trained, model=model), folds, ridge)
-    alpha, curvature, own = ridge_alpha, HINGE_CURVATURE, None
+    alpha, curvature, calibration = ridge_alpha, HINGE_CURVATURE, None
     if loss == Logistic.name:
         curvature = logistic_curvature(trained.solved.solution, model.summed.sum_of_weights)
         alpha *= 1.0 if is_one_alpha(options.alpha) else max(curvature, SMALLEST_ALPHA_FACTOR)
-        own = platt_scaling.ScoreCalibration(1.0, (0.0,) * model.n_targets)
+        calibration = platt_scaling.ScoreCalibration(1.0, (0.0,) * model.n_targets)
     minimum = do(loss, fit_loss, dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
     model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
-    model = _described(model, dataset, losses, own, minimum, ridge_alpha=ridge_alpha)
+    model = _described(model, dataset, losses, calibration, minimum, ridge_alpha=ridge_alpha)
     return FittedModel(replace(trained, model=model), folds, ridge)
 
 
@@ -372,8 +372,8 @@ def refit_labels(
     again = refit(model, statistics, alpha=alpha, fit_intercept=fit_intercept)
     facts = {**model.card["classifier"], "ridge_alpha": again.alpha}
     if rows is not None:
-        found = calibrate_rows(rows.X, rows.targets, rows.weights, again, class_weight=factors)
-        facts["calibration"] = None if found is None else asdict(found)
+        calibration = calibrate_rows(rows.X, rows.targets, rows.weights, again, class_weight=factors)
+        facts["calibration"] = None if calibration is None else asdict(calibration)
     return again.with_card(classifier=facts)
 
 
@@ -443,18 +443,18 @@ def estimate_by_folds(
       differences between splits. Errors are None with one split, the log loss is None without probabilities.
     """
     judge = partial(judge_held_out, calibration=calibration)
-    found = inspection.sum_rows(
+    confusions = inspection.sum_rows(
         dataset, judge, folds, combine=accumulate.add_each, engine=engine, label="hold out"
     )
-    weights = np.array([one.weights.value().sum() for one in found])
+    weights = np.array([confusion.weights.value().sum() for confusion in confusions])
     estimate: dict[str, Any] = {"by": "cv"}
     for name in ("accuracy", "log_loss"):
-        of_splits = [getattr(one, name) for one in found]
+        of_splits = [getattr(confusion, name) for confusion in confusions]
         mean = error = None
         if None not in of_splits:
             mean = float(np.average(of_splits, weights=weights))
             variance = np.average((np.array(of_splits) - mean) ** 2, weights=weights)
-            error = float(np.sqrt(variance / (len(found) - 1))) if len(found) > 1 else None
+            error = float(np.sqrt(variance / (len(confusions) - 1))) if len(confusions) > 1 else None
         estimate |= {name: mean, f"{name}_standard_error": error}
     return estimate
 
@@ -471,13 +471,13 @@ def judge_held_out(
     logs = None if calibration is None else calibration.log_probabilities(scores)
 
     def of_split(index: int) -> predict.Confusion:
-        own = split[counted] == index
+        here = split[counted] == index
         return predict.count_classes(
-            actual[own],
-            predicted[own],
+            actual[here],
+            predicted[here],
             n_classes,
-            sample_weight=None if weight is None else weight[own],
-            log_probabilities=None if logs is None else logs[own],
+            sample_weight=None if weight is None else weight[here],
+            log_probabilities=None if logs is None else logs[here],
         )
 
     return tuple(of_split(index) for index in range(len(state.validated)))

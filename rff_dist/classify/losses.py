@@ -146,11 +146,7 @@ def sum_loss(rows: blocks.Rows, state: LossState) -> LossSums:
             total += float(losses.sum())
             gradient += part @ slope
             slopes += slope.sum(axis=0)
-        exact = (
-            exact_sums.ExactSum.of(np.asarray(total)),
-            exact_sums.ExactSum.of(gradient),
-            exact_sums.ExactSum.of(slopes),
-        )
+        exact = map(exact_sums.ExactSum.of, (np.asarray(total), gradient, slopes))
         sums.append(LossSums(tile.stop - first, *exact))
 
     machine.share_out(add_up, range(0, len(inputs), height))
@@ -160,8 +156,8 @@ def sum_loss(rows: blocks.Rows, state: LossState) -> LossSums:
 def _checked_targets(rows: blocks.Rows, *, n_columns: int) -> FloatArray:
     """Return y after checking that it holds only −1 and +1, with one +1 in each row of several columns."""
     if rows.y is None or rows.y.shape[1] != n_columns:
-        found = 0 if rows.y is None else rows.y.shape[1]
-        raise DataError(f"y has {found} columns of class targets; the model has {n_columns}")
+        n_coded = 0 if rows.y is None else rows.y.shape[1]
+        raise DataError(f"y has {n_coded} columns of class targets; the model has {n_columns}")
     coded = (np.abs(rows.y) == 1.0).all(axis=1)
     if n_columns > 1:
         coded &= (rows.y > 0).sum(axis=1) == 1

@@ -156,10 +156,10 @@ def _maximize(likelihood: _Posterior, start: FloatArray, *, fixed: int) -> list[
         return likelihood.hessian(np.append(start[:fixed], rest))[fixed:, fixed:]
 
     options = {"gtol": 1e-10}
-    found = scipy.optimize.minimize(
+    optimum = scipy.optimize.minimize(
         of, start[fixed:], jac=True, hess=hessian, method="trust-exact", options=options
     )
-    return [*start[:fixed].tolist(), *found.x.tolist()]
+    return [*start[:fixed].tolist(), *optimum.x.tolist()]
 
 
 def _smoothed_targets(targets: FloatArray, weights: FloatArray, n_observations: float) -> FloatArray:

@@ -183,8 +183,8 @@ class Confusion:
     surprise: exact_sums.ExactSum | None
 
     def __add__(self, other: Confusion) -> Confusion:
-        given = {"surprise": None} if self.surprise is None or other.surprise is None else {}
-        return exact_sums.add_fields(self, other, **given)
+        surprise = {"surprise": None} if self.surprise is None or other.surprise is None else {}
+        return exact_sums.add_fields(self, other, **surprise)
 
     @property
     def n_samples(self) -> int:
@@ -245,9 +245,9 @@ def count_classes(
     sums = exact_sums.ExactSum.by_group(weights, pairs, n_classes**2)
     surprise = None
     if log_probabilities is not None:
-        own = log_probabilities[np.arange(len(codes)), codes]
+        log_of_class = log_probabilities[np.arange(len(codes)), codes]
         # p may be 0 in a row of weight 0, and 0 · ∞ is not a number
-        surprise = exact_sums.ExactSum.of(np.asarray(-(weights @ np.where(weights > 0, own, 0.0))))
+        surprise = exact_sums.ExactSum.of(np.asarray(-(weights @ np.where(weights > 0, log_of_class, 0.0))))
     return Confusion(
         np.bincount(pairs, minlength=n_classes**2).reshape(shape).astype(np.int64),
         exact_sums.ExactSum(sums.lowest, sums.digits.reshape(-1, *shape)),

@@ -179,8 +179,8 @@ class FeatureEstimator(RowsEstimator):
     def feature_map_(self) -> maps.FeatureMap:
         """The features, with the standardizer of the inputs."""
         self._require_fitted("feature_map_")
-        found: maps.FeatureMap = self._fitted.feature_map
-        return found
+        feature_map: maps.FeatureMap = self._fitted.feature_map
+        return feature_map
 
     @property
     def kernel_(self) -> base.Kernel | None:
@@ -311,8 +311,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         """How choices were made: the candidates, and the path or table of alpha."""
         self._require_fitted("selection_")
         candidates = self.model_.card.get("candidates")
-        found: dict[str, Any] = dict(self.model_.selection)
-        return found if candidates is None else {"candidates": candidates, **found}
+        table: dict[str, Any] = dict(self.model_.selection)
+        return table if candidates is None else {"candidates": candidates, **table}
 
     @property
     def estimate_(self) -> Mapping[str, Any] | None:
@@ -360,15 +360,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         check_is_fitted(self)
         rows, labels = self._test_data(X, y)
         with inputs.suitable_engine(self.engine, rows) as engine:
-            return write_report(
-                rows,
-                labels,
-                self.model_,
-                path,
-                place=type(self).__name__,
-                times=self._times or Times(),
-                engine=engine,
-            )
+            place, times = type(self).__name__, self._times or Times()
+            return write_report(rows, labels, self.model_, path, place=place, times=times, engine=engine)
 
     @abstractmethod
     def _test_data(self, X: Any, y: Any) -> tuple[Dataset, columns.Column | None]:
@@ -424,20 +417,20 @@ def kernel_facts(kernel: base.Kernel | None, names: Sequence[str]) -> dict[str, 
     scales = {}
     for factor in (factor for term in kernel.terms() for factor in term.factors):
         inner = factor.kernel if isinstance(factor, base.OnColumns) else factor
-        own = [names[i] for i in factor.columns] if isinstance(factor, base.OnColumns) else names
-        found = stationary.own_length_scale(inner)
-        if found is not None:
-            scales[inner] = _scales_words(found, own)
-    text = "; ".join(f"{one.name}: {words}" for one, words in scales.items())
+        columns_used = [names[i] for i in factor.columns] if isinstance(factor, base.OnColumns) else names
+        scale = stationary.own_length_scale(inner)
+        if scale is not None:
+            scales[inner] = _scales_words(scale, columns_used)
+    text = "; ".join(f"{inner_kernel.name}: {words}" for inner_kernel, words in scales.items())
     if len(scales) == 1:
         (text,) = scales.values()
     return {"kernel": shortened_text(kernel_text(kernel)), **({"length scale": text} if text else {})}
 
 
-def _scales_words(found: float | Sequence[float], names: Sequence[str]) -> str:
-    if isinstance(found, float):
-        return number(found)
-    ranked = sorted(zip(found, names, strict=True), key=lambda pair: pair[0])
+def _scales_words(scales: float | Sequence[float], names: Sequence[str]) -> str:
+    if isinstance(scales, float):
+        return number(scales)
+    ranked = sorted(zip(scales, names, strict=True), key=lambda pair: pair[0])
     shown = ", ".join(f"{name} {number(scale)}" for scale, name in ranked[:SHOWN])
     return shown + (f", … ({len(ranked)} columns, shortest first)" if len(ranked) > SHOWN else "")
 
@@ -458,14 +451,14 @@ def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str
         "alpha": some(alphas if isinstance(alphas, list) else [alphas]),
         "rows": number(card.get("n_samples")),
     }
-    if (found := describe.estimate_of(card)) is not None:
-        by = "cross-validation" if found["by"] == "cv" else "leave-one-out"
+    if (estimate := describe.estimate_of(card)) is not None:
+        by = "cross-validation" if estimate["by"] == "cv" else "leave-one-out"
         if card.get("classifier", {}).get("loss", "squared") != "squared":
             by += " (squared loss)"
         facts[by] = "; ".join(
-            f"{describe.TITLES[name]} {errors_words(found[name], found.get(f'{name}_standard_error'))}"
+            f"{describe.TITLES[name]} {errors_words(estimate[name], estimate.get(f'{name}_standard_error'))}"
             for name in describe.TITLES
-            if name in found
+            if name in estimate
         )
     if candidates := card.get("candidates"):
         facts["candidates tried"] = str(describe.n_candidates(candidates))
@@ -492,19 +485,19 @@ def candidates_text(card: Mapping[str, Any]) -> str:
     """Return the best candidates on a model's card as a table, with their cross-validated R²; else ""."""
     # The first round's come last: they are errors of fewer rows and components.
     ranked = sorted(
-        card.get("candidates", []), key=lambda one: (one.get("round") == "first", float(one["score"]))
+        card.get("candidates", []), key=lambda entry: (entry.get("round") == "first", float(entry["score"]))
     )
     if not ranked:
         return ""
     rows = [("kernel", "features", "rows", "alpha", "R²")] + [
         (
-            shortened_text(one["kernel"]),
-            f"{one['n_components']:,} {one.get('features', 'fourier')}",
-            number(one.get("n_samples")),
-            some(one["alpha"] if isinstance(one["alpha"], list) else [one["alpha"]]),
-            plus_minus(1 - one["score"], one.get("standard_error")),
+            shortened_text(entry["kernel"]),
+            f"{entry['n_components']:,} {entry.get('features', 'fourier')}",
+            number(entry.get("n_samples")),
+            some(entry["alpha"] if isinstance(entry["alpha"], list) else [entry["alpha"]]),
+            plus_minus(1 - entry["score"], entry.get("standard_error")),
         )
-        for one in ranked[:SHOWN]
+        for entry in ranked[:SHOWN]
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

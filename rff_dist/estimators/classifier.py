@@ -190,14 +190,9 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             cv, rows = inputs.as_folds(self.cv, source, y, groups)
             # the model keeps them as JSON, which takes no numbers of NumPy
             losses = replace(losses, tol=float(self.tol), max_iter=int(self.max_iter))
+            options = replace(options, cv=cv)
             dataset, options = classification.label_rows(
-                rows,
-                labels,
-                replace(options, cv=cv),
-                losses,
-                classes=classes,
-                whole_weights_repeat=automatic,
-                engine=engine,
+                rows, labels, options, losses, classes=classes, whole_weights_repeat=automatic, engine=engine
             )
             trained = classification.fit(dataset, options, losses, engine=engine)
         self._keep(self._with_names(trained.model))
@@ -406,5 +401,5 @@ def _labels(
 
 
 def _decisions(calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    found = class_prediction.decisions(scores, calibration)
-    return found[:, 0] if found.shape[1] == 1 else found
+    values = class_prediction.decisions(scores, calibration)
+    return values[:, 0] if values.shape[1] == 1 else values

@@ -139,9 +139,9 @@ def as_labelled(
     if _is_stored(X):
         if sample_weight is not None:
             raise DataError("`sample_weight` belongs to the dataset: leave it out, or pass arrays")
-        given = X if isinstance(X, Dataset) else datasets.open_dataset(X, y=None)
-        labels = _labels_of(estimator, given, y)
-        source = given.without_targets()
+        dataset = X if isinstance(X, Dataset) else datasets.open_dataset(X, y=None)
+        labels = _labels_of(estimator, dataset, y)
+        source = dataset.without_targets()
     else:
         source = as_dataset(estimator, X, None, sample_weight, reset=reset, supervised=False)
         labels = as_column(y)
@@ -268,8 +268,8 @@ def suitable_engine(engine: protocol.Engine | None, dataset: Dataset | None) -> 
         return
     from rff_dist.engines.dask import DaskEngine
 
-    with DaskEngine(client=client) as made:
-        yield made
+    with DaskEngine(client=client) as dask_engine:
+        yield dask_engine
 
 
 def _current_dask_client() -> Any:
@@ -296,21 +296,21 @@ def choose_kernel(kernel: str | base.Kernel, length_scale: Any) -> tuple[base.Ke
 
     Raises InvalidParameterError if the kernel is unknown, or has its own length scale and is given a second.
     """
-    found = find_kernel(kernel)
+    chosen = find_kernel(kernel)
     if length_scale is None:
         raise InvalidParameterError(
             "`length_scale` is None; expected 'auto', 'median', 'evidence' or numbers above 0"
         )
     if isinstance(length_scale, str):
         if length_scale == "evidence":
-            length_scales.check_tunable(found)
-    elif isinstance(found, stationary.Stationary) and found.length_scale is not None:
+            length_scales.check_tunable(chosen)
+    elif isinstance(chosen, stationary.Stationary) and chosen.length_scale is not None:
         raise InvalidParameterError(
             f"`length_scale` is {length_scale!r} beside {kernel!r}, which has its own; give one of them"
         )
     else:
-        stationary.with_length_scale(found, length_scale)  # checks the numbers
-    return found, length_scale
+        stationary.with_length_scale(chosen, length_scale)  # checks the numbers
+    return chosen, length_scale
 
 
 def map_for(n_components: Any) -> str:
@@ -355,9 +355,9 @@ def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | fold
         return cv, with_groups(dataset, groups)
     if hasattr(cv, "split"):
         targets = np.asarray(y) if y is not None and is_in_memory(y) else None
-        given = None if groups is None or isinstance(groups, str) else np.asarray(groups)
+        group_of_row = None if groups is None or isinstance(groups, str) else np.asarray(groups)
         # scikit-learn's splitters use the number of rows of X only, and X may not fit in memory
-        splits = list(cv.split(np.zeros((dataset.n_samples, 1)), targets, given))
+        splits = list(cv.split(np.zeros((dataset.n_samples, 1)), targets, group_of_row))
     else:
         splits = list(cv)
     fold_of_row = _fold_of_row(splits, dataset.n_samples, cv)

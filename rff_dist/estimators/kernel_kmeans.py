@@ -144,21 +144,19 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 rows, order = self._compare(X, sample_weight, seed, engine)
             Announcer(engine.observers)(Remark("cluster", f"{len(order):,} rows, {n_init} starts"))
             if isinstance(self.init, str):
-                found = exact.cluster(rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed)
-            else:
-                found = exact.improve(
-                    rows,
-                    self._labels_to_begin_with(rows, order),
-                    n_clusters=self.n_clusters,
-                    max_iter=self.max_iter,
+                result = exact.cluster(
+                    rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed
                 )
-        self._centres = found.centres
+            else:
+                labels = self._labels_to_begin_with(rows, order)
+                result = exact.improve(rows, labels, n_clusters=self.n_clusters, max_iter=self.max_iter)
+        self._centres = result.centres
         self.labels_ = np.empty(len(order), np.int32)
-        self.labels_[order] = found.labels
-        self.inertia_, self.n_iter_ = found.inertia, found.n_iter
-        self.objectives_ = found.objectives
+        self.labels_[order] = result.labels
+        self.inertia_, self.n_iter_ = result.inertia, result.n_iter
+        self.objectives_ = result.objectives
         self._n_features_out = self.n_clusters
-        self._warn(found.n_filled, found.converged)
+        self._warn(result.n_filled, result.converged)
         return self
 
     def _chosen(self) -> dict[str, str]:
@@ -174,13 +172,13 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         for name in ("n_clusters", "max_iter"):
             check_count(getattr(self, name), name)
         inspection.check_standardize(self.standardize)
-        given = not isinstance(self.init, str)
-        if not given and self.init != "k-means++":
+        is_array = not isinstance(self.init, str)
+        if not is_array and self.init != "k-means++":
             raise InvalidParameterError(
                 f"unknown `init` {self.init!r}; expected 'k-means++', row numbers, or labels"
             )
-        n_init = check_count(starts_of(self.n_init, auto=1 if given else N_INIT), "n_init")
-        if n_init > 1 and given:
+        n_init = check_count(starts_of(self.n_init, auto=1 if is_array else N_INIT), "n_init")
+        if n_init > 1 and is_array:
             raise InvalidParameterError(f"`n_init` is {n_init} beside a given `init`, which is one start")
         return n_init
 
@@ -242,26 +240,25 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             yield strip, values
 
     def _labels_to_begin_with(self, rows: exact.Similarities, order: IndexArray) -> IndexArray:
-        given = np.asarray(self.init)
+        init = np.asarray(self.init)
         n_samples = len(order)
-        as_rows = given.shape == (self.n_clusters,)
-        if not (as_rows or given.shape == (n_samples,)) or given.dtype.kind not in "iu":
+        as_rows = init.shape == (self.n_clusters,)
+        if not (as_rows or init.shape == (n_samples,)) or init.dtype.kind not in "iu":
             raise InvalidParameterError(
-                f"`init` has shape {given.shape} and dtype {given.dtype}; expected 'k-means++', the numbers "
+                f"`init` has shape {init.shape} and dtype {init.dtype}; expected 'k-means++', the numbers "
                 f"of n_clusters={self.n_clusters} rows, or labels of all {n_samples} rows"
             )
         limit = n_samples if as_rows else self.n_clusters
-        if given.min() < 0 or given.max() >= limit or (as_rows and len(np.unique(given)) < len(given)):
+        if init.min() < 0 or init.max() >= limit or (as_rows and len(np.unique(init)) < len(init)):
             what = "row numbers, each once," if as_rows else "labels"
             raise InvalidParameterError(
-                f"`init` has values from {given.min()} to {given.max()}; expected {what} from 0 to "
-                f"{limit - 1}"
+                f"`init` has values from {init.min()} to {init.max()}; expected {what} from 0 to {limit - 1}"
             )
         if not as_rows:
-            return given.astype(np.intp)[order]
+            return init.astype(np.intp)[order]
         places = np.empty(n_samples, np.intp)
         places[order] = np.arange(n_samples)
-        return exact.labels_from_rows(rows, places[given])
+        return exact.labels_from_rows(rows, places[init])
 
     def _warn(self, n_filled: int, converged: bool) -> None:
         warn_of_few_rows(n_filled, self.n_clusters)
@@ -360,8 +357,8 @@ def _is_precomputed(kernel: object) -> bool:
 
 
 def _as_gram(estimator: KernelKMeans, X: Any, *, reset: bool) -> FloatArray:
-    found = validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype=np.float64)
-    return np.asarray(found.toarray() if hasattr(found, "toarray") else found)
+    gram = validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype=np.float64)
+    return np.asarray(gram.toarray() if hasattr(gram, "toarray") else gram)
 
 
 def _check_symmetric(gram: FloatArray) -> None:

@@ -161,12 +161,12 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         clock, (space, lloyd) = Clock(), self._options()
         dataset = inputs.as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with self._passes(dataset, clock) as engine:
-            found = kmeans.fit(dataset, space, lloyd, engine=engine)
+            clusters = kmeans.fit(dataset, space, lloyd, engine=engine)
             if hasattr(self, "labels_"):  # those of an earlier fit
                 del self.labels_
             if inputs.is_in_memory(X):
-                self.labels_ = kmeans_labels.label_in_memory(dataset, found, engine=engine)
-        self._keep(found)
+                self.labels_ = kmeans_labels.label_in_memory(dataset, clusters, engine=engine)
+        self._keep(clusters)
         self._warn()
         return self
 
@@ -177,27 +177,22 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         draw.check_without_targets(self.length_scale)
         features = self._features(self.n_components)
         space = starts.ClusterSpace(**features, n_principal=self.n_principal, normalize=self.normalize)
-        lloyd = starts.LloydOptions(
-            self.n_clusters,
-            init=self.init,
-            n_init=n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            seed=space.seed,
+        tol, seed = self.tol, space.seed
+        return space, starts.LloydOptions(
+            self.n_clusters, init=self.init, n_init=n_init, max_iter=self.max_iter, tol=tol, seed=seed
         )
-        return space, lloyd
 
-    def _keep(self, found: starts.Clusters) -> None:
-        self._fitted = found
-        self.cluster_centers_ = found.centres
-        self.inertia_ = found.inertia
-        self.n_iter_ = found.n_iter
-        self._n_features_out = found.n_clusters
+    def _keep(self, clusters: starts.Clusters) -> None:
+        self._fitted = clusters
+        self.cluster_centers_ = clusters.centres
+        self.inertia_ = clusters.inertia
+        self.n_iter_ = clusters.n_iter
+        self._n_features_out = clusters.n_clusters
 
     def _warn(self) -> None:
-        found = self._fitted
-        kernel_kmeans.warn_of_few_rows(found.n_filled, found.n_clusters)
-        if not found.converged:
+        clusters = self._fitted
+        kernel_kmeans.warn_of_few_rows(clusters.n_filled, clusters.n_clusters)
+        if not clusters.converged:
             warnings.warn(
                 f"the centres still moved after max_iter={self.max_iter} passes; raise `max_iter` or `tol`",
                 ConvergenceWarning,
@@ -205,12 +200,12 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             )
 
     def _chosen(self) -> dict[str, str]:
-        found = self._fitted
+        clusters = self._fitted
         return {
-            **base.features_facts(found.feature_map, self._names),
-            "clusters": f"{found.n_filled:,}",
-            "inertia": number(found.inertia),
-            "passes": f"{found.n_iter:,}",
+            **base.features_facts(clusters.feature_map, self._names),
+            "clusters": f"{clusters.n_filled:,}",
+            "inertia": number(clusters.inertia),
+            "passes": f"{clusters.n_iter:,}",
         }
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
@@ -240,8 +235,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        found = self._fitted
-        return self._map(X, lloyd_pass.label_rows, found.state, label="label", width=None, dtype=np.int32)
+        clusters = self._fitted
+        return self._map(X, lloyd_pass.label_rows, clusters.state, label="label", width=None, dtype=np.int32)
 
     def transform(self, X: Any) -> Any:
         """Return the distances ‖z − c‖ of each row to all centres, shape (n_samples, n_clusters).
@@ -249,10 +244,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         Inputs, laziness and errors are those of `predict`.
         """
         check_is_fitted(self)
-        found = self._fitted
-        width = found.n_clusters
+        clusters = self._fitted
+        width = clusters.n_clusters
         return self._map(
-            X, lloyd_pass.centre_distances, found.state, label="distances", width=width, dtype=np.float64
+            X, lloyd_pass.centre_distances, clusters.state, label="distances", width=width, dtype=np.float64
         )
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:

@@ -41,8 +41,8 @@ def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
     chosen = {key: str(value) for key, value in kinds.kind_of(model).chosen(model).items()}
     mlflow.log_params({**chosen, "n_components": model.feature_map.n_components, "digest": model.digest()})
     estimate = model.card.get("estimate") or {}
-    told = ("accuracy", "log_loss") if "classifier" in model.card else ("rmse", "r2")
-    for key in told:
+    titles = ("accuracy", "log_loss") if "classifier" in model.card else ("rmse", "r2")
+    for key in titles:
         values = np.atleast_1d(np.asarray(estimate.get(key, []), np.float64))
         for target, value in enumerate(values.tolist()):
             if np.isfinite(value):

@@ -151,9 +151,9 @@ def _standardize_of(feature_map: maps.FeatureMap) -> bool | str:
 def _features_of(feature_map: maps.FeatureMap) -> dict[str, Any]:
     """Return the parameters with which another fit draws features of the same kind."""
     if isinstance(feature_map, composed.PrincipalFeatureMap):
-        given = _features_of(feature_map.base.with_standardizer(feature_map.standardizer))
+        parameters = _features_of(feature_map.base.with_standardizer(feature_map.standardizer))
         normalize = None if feature_map.floor is None else "degree"
-        return {**given, "n_principal": feature_map.n_components, "normalize": normalize}
+        return {**parameters, "n_principal": feature_map.n_components, "normalize": normalize}
     spec, kernel = feature_map.spec, kinds.kernel_of(feature_map)
     return {
         "kernel": "gaussian" if kernel is None else kernel,

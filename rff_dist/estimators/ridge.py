@@ -206,14 +206,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
             self.cv, inputs.as_dataset(self, X, y, sample_weight, reset=True), y, groups
         )
         with self._passes(dataset, clock) as engine:
-            options = replace(
-                options,
-                cv=cv,
-                conformal=self.conformal,
-                alpha_per_target=self.alpha_per_target,
-                solver=self.solver,
-            )
-            model = fit(dataset, options, engine=engine).model
+            further = {name: getattr(self, name) for name in ("conformal", "alpha_per_target", "solver")}
+            model = fit(dataset, replace(options, cv=cv, **further), engine=engine).model
         self._keep(self._with_names(model))
         return self
 
@@ -383,11 +377,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     def _check_targets(self, dataset: blocks.Dataset) -> None:
         spec = self.statistics_.spec
         if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
-            given, first = (
-                "a vector" if one.one_dimensional else f"a matrix of {one.n_targets} columns"
-                for one in (dataset, spec)
+            now, first = (
+                "a vector" if y.one_dimensional else f"a matrix of {y.n_targets} columns"
+                for y in (dataset, spec)
             )
-            raise DataError(f"y is {given}; the first call had {first}. Give the same targets")
+            raise DataError(f"y is {now}; the first call had {first}. Give the same targets")
 
 
 def _refuse_dask(X: Any, asked: str) -> None:

@@ -160,24 +160,24 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         features = draw.FeatureOptions(**self._features(self.n_random_features))
         dataset = inputs.as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with self._passes(dataset, clock) as engine:
-            found = pca.fit_components(
+            principal = pca.fit_components(
                 dataset, features, n_components=self.n_components, normalize=self.normalize, engine=engine
             )
-        self._keep(found)
+        self._keep(principal)
         return self
 
-    def _keep(self, found: pca.KernelComponents) -> None:
-        principal = found.principal
-        self._fitted = found
-        self.statistics_ = found.statistics
+    def _keep(self, principal_components: pca.KernelComponents) -> None:
+        principal = principal_components.principal
+        self._fitted = principal_components
+        self.statistics_ = principal_components.statistics
         self.components_ = principal.components
         self.eigenvalues_ = principal.eigenvalues
         self.explained_variance_ = principal.explained_variance
         self.explained_variance_ratio_ = principal.explained_variance_ratio
         self.mean_ = principal.means
         self.noise_floor_ = principal.noise_floor
-        self.n_floored_ = found.n_floored
-        self.projection_ = found.projection(whiten=bool(self.whiten))
+        self.n_floored_ = principal_components.n_floored
+        self.projection_ = principal_components.projection(whiten=bool(self.whiten))
 
     def _chosen(self) -> dict[str, str]:
         return {

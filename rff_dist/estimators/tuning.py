@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from rff_dist.data import blocks, memory
-from rff_dist.engines import clock, serial
-from rff_dist.errors import InvalidParameterError
+from rff_dist.engines import clock, protocol, serial
 from rff_dist.estimators import inputs, ridge
-from rff_dist.features import draw, kinds
+from rff_dist.features import draw, kinds, nystrom
 from rff_dist.features.length_scales import TUNING_ROWS, EvidenceSearch, TunedKernel
 from rff_dist.fitting.prepare import prepare
 from rff_dist.frequencies import designs
@@ -19,23 +18,6 @@ from rff_dist.kernels import base, names
 from rff_dist.ridge import choices, fit
 from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
 from rff_dist.statistics import inspection, passes
-
-# Parameters of RFFRidge with other defaults in a search, and all parameters that the candidates share.
-_DEFAULTS = {
-    "n_components": choices.DEFAULT_COMPONENTS,
-    "alpha": "cv",
-    "features": "fourier",
-    "precision": "standard",
-}
-_SHARED = {
-    *_DEFAULTS,
-    "standardize",
-    "fit_intercept",
-    "random_state",
-    "sample_weight_kind",
-    "engine",
-    "verbose",
-}
 
 
 def tune_length_scales(
@@ -120,7 +102,7 @@ def tune_length_scales(
     per_feature = inputs.check_flag(per_feature, "per_feature")
     inspection.check_standardize(standardize)
     passes.check_weight_kind(sample_weight_kind)
-    found = names.find_kernel(kernel)
+    chosen = names.find_kernel(kernel)
     if isinstance(X, blocks.Dataset | str | os.PathLike):
         dataset = inputs.stored_dataset(X, y, sample_weight)
     else:
@@ -131,7 +113,7 @@ def tune_length_scales(
     seed, repeated = draw.seed_from_random_state(random_state), sample_weight_kind == "frequency"
     return draw.tune(
         draw.Inputs(dataset, standardizer, seed, frequency_weights=repeated),
-        found,
+        chosen,
         EvidenceSearch(per_feature, n_samples, n_components, n_starts),
     )
 
@@ -146,7 +128,16 @@ def tune_kernels(
     length_scales: Sequence[Any] | None = None,
     cv: Any = 5,
     design: str | designs.Design = "auto",
-    **parameters: Any,
+    n_components: Any = choices.DEFAULT_COMPONENTS,
+    alpha: Any = "cv",
+    features: str | nystrom.Nystrom = "fourier",
+    precision: str = "standard",
+    standardize: bool | str = "auto",
+    fit_intercept: bool = True,
+    random_state: Any = None,
+    sample_weight_kind: str = "precision",
+    engine: protocol.Engine | None = None,
+    verbose: int = 0,
 ) -> tuple[ridge.RFFRidge, fit.Trained]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
 
@@ -170,12 +161,15 @@ def tune_kernels(
         As in `RFFRidge`.
     design : str or Design
         As in `RFFRidge`.
-    **parameters
-        `n_components`, `alpha`, `features`, `precision`, `standardize`, `fit_intercept`, `random_state`,
-        `sample_weight_kind`, `engine` and `verbose` of `RFFRidge`. By default `n_components` is 1024, `alpha`
-        "cv" (or "cv-1se", a number or several) and `features` "fourier". Given several numbers of components,
-        each candidate takes its smallest within one standard error of its best, which costs its tables only.
-        All candidates have the same seed.
+    n_components : int or sequence of int, default=1024
+        D. Given several, each candidate takes its smallest within one standard error of its best, which costs
+        its tables only.
+    alpha : "cv", "cv-1se", float or sequence of float, default="cv"
+        As in `RFFRidge`.
+    random_state : int, RandomState, Generator or None, default=None
+        The seed, the same for all candidates.
+    features, precision, standardize, fit_intercept, sample_weight_kind, engine, verbose
+        As in `RFFRidge`, but `features` are "fourier" and `precision` is "standard" by default.
 
     Returns
     -------
@@ -211,27 +205,31 @@ def tune_kernels(
     """
     candidates = make_candidates(kernels, length_scales)
     inputs.check_cv(cv)
-    if unknown := sorted(parameters.keys() - _SHARED):
-        raise InvalidParameterError(
-            f"`{unknown[0]}` is no parameter of a search; expected one of {', '.join(sorted(_SHARED))}"
-        )
-    estimator = ridge.RFFRidge(**{**_DEFAULTS, **parameters})
-    # one seed for all candidates, and for clones of the model
-    estimator.random_state = draw.seed_from_random_state(estimator.random_state)
+    estimator = ridge.RFFRidge(
+        n_components=n_components,
+        alpha=alpha,
+        features=features,
+        design=design,
+        precision=precision,
+        standardize=standardize,
+        fit_intercept=fit_intercept,
+        random_state=draw.seed_from_random_state(random_state),  # for all candidates, and clones of the model
+        sample_weight_kind=sample_weight_kind,
+        engine=engine,
+        verbose=verbose,
+    )
     options = estimator._options()
     folds, dataset = inputs.as_folds(
         cv, inputs.as_dataset(estimator, X, y, sample_weight, reset=True), y, groups
     )
-    with estimator._passes(dataset, clock.Clock()) as engine:
-        options = replace(options, cv=folds, design=design, seed=estimator.random_state)
-        found = fit.fit(dataset, options, candidates=candidates, engine=engine)
-    found = replace(found, model=estimator._with_names(found.model))
-    kernel = kinds.kernel_of(found.model.feature_map)
+    with estimator._passes(dataset, clock.Clock()) as passing:
+        search = fit.fit(dataset, replace(options, cv=folds), candidates=candidates, engine=passing)
+    search = replace(search, model=estimator._with_names(search.model))
+    kernel = kinds.kernel_of(search.model.feature_map)
     assert kernel is not None  # the map was drawn just now
     # a list of alphas would mean candidates, so those of several targets are chosen again by the same folds
-    chosen = {"alpha": found.best["alpha"]}
-    if isinstance(found.best["alpha"], list):
-        chosen = {"alpha": estimator.alpha, "cv": cv}
-    estimator.set_params(kernel=kernel, n_components=found.best["n_components"], **chosen, design=design)
-    estimator._keep(found.model)
-    return estimator, found
+    own_alphas = isinstance(search.best["alpha"], list)
+    chosen = {"alpha": alpha, "cv": cv} if own_alphas else {"alpha": search.best["alpha"]}
+    estimator.set_params(kernel=kernel, n_components=search.best["n_components"], **chosen)
+    estimator._keep(search.model)
+    return estimator, search

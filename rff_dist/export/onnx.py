@@ -40,7 +40,7 @@ def export_onnx(model: models.RidgeModel, path: str | os.PathLike[str], *, overw
     graph = _Graph(onnx)
     slim = write.describe(model)
     outputs = _outputs(graph, slim)
-    made = onnx.helper.make_model(
+    model_proto = onnx.helper.make_model(
         onnx.helper.make_graph(
             graph.nodes,
             "rff_dist",
@@ -53,8 +53,8 @@ def export_onnx(model: models.RidgeModel, path: str | os.PathLike[str], *, overw
         producer_name="rff_dist",
         doc_string=f"model {model.digest()}",
     )
-    onnx.checker.check_model(made)
-    content = made.SerializeToString()
+    onnx.checker.check_model(model_proto)
+    content = model_proto.SerializeToString()
     return documents.write_whole(place, lambda temporary: temporary.write_bytes(content), what="graph")
 
 
@@ -67,7 +67,7 @@ class _Graph:
     def add(self, operator: str, *inputs: Any, name: str | None = None, **attributes: Any) -> str:
         """Add a node and return its output's name; inputs that are no names become constants."""
         output = name or f"v{len(self.nodes)}"
-        names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
+        names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))
         return output
 
@@ -105,11 +105,11 @@ def _outputs(graph: _Graph, slim: write.Slim) -> list[Any]:
     classes = np.asarray(facts["classes"])
     kind, dtype = _LABELS.get(classes.dtype.kind, ("INT64", np.int64))
     graph.add("Gather", classes.astype(dtype), place, name="labels")
-    found = [graph.info("labels", getattr(types, kind), ["rows"])]
+    outputs = [graph.info("labels", getattr(types, kind), ["rows"])]
     if facts["has_probabilities"]:
         graph.add("Softmax", logits, axis=1, name="probabilities")
-        found.append(graph.info("probabilities", types.DOUBLE, ["rows", len(classes)]))
-    return found
+        outputs.append(graph.info("probabilities", types.DOUBLE, ["rows", len(classes)]))
+    return outputs
 
 
 def _outer(slim: write.Slim) -> np.ndarray:
@@ -169,8 +169,8 @@ def _kernel(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) 
     """Return k(x, centre) for all pairs; the kernel is a dictionary."""
     name = kernel["name"]
     if name in ("sum", "product"):
-        found = [_kernel(graph, one, x, centres) for one in kernel["kernels"]]
-        return reduce(partial(graph.add, "Add" if name == "sum" else "Mul"), found)
+        parts = [_kernel(graph, part, x, centres) for part in kernel["kernels"]]
+        return reduce(partial(graph.add, "Add" if name == "sum" else "Mul"), parts)
     if name == "scaled":
         return graph.add("Mul", _kernel(graph, kernel["kernel"], x, centres), float(kernel["weight"]))
     if name == "linear":

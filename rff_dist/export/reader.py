@@ -34,8 +34,8 @@ class Model:
         # float32 where the package has float32: the features then agree, but for a last bit
         angles = (x @ inner[:-1]).astype(np.float32) + inner[-1].astype(np.float32)
         pairs = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(len(x), -1)
-        z, one = pairs if part["pairs"] else np.cos(angles), part["whole"]
-        return z.astype(np.float64) if one is None else np.rint(z * np.float32(one)) / 2.0**14
+        z, unit = pairs if part["pairs"] else np.cos(angles), part["whole"]
+        return z.astype(np.float64) if unit is None else np.rint(z * np.float32(unit)) / 2.0**14
 
     def predict(self, rows: Any) -> Any:
         """Return predictions, or the labels of a classifier's most probable classes."""

@@ -112,20 +112,20 @@ def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
         return feature_map.centres.astype(np.float64), [{"kernel": kernel}]
     maps = feature_map.parts if isinstance(feature_map, composed.ConcatenatedFeatureMap) else (feature_map,)
     inner, parts = np.empty((feature_map.n_features + 1, 0)), []
-    for one in maps:
-        if isinstance(one, explicit.LinearFeatureMap):
-            parts.append({"columns": one.columns.tolist()})
-        elif isinstance(one, cosines.CosineFeatureMap):
+    for part in maps:
+        if isinstance(part, explicit.LinearFeatureMap):
+            parts.append({"columns": part.columns.tolist()})
+        elif isinstance(part, cosines.CosineFeatureMap):
             # angles are linear in the inputs, so unit rows give the frequencies of any design
-            angles = one.angles_of_rows(np.eye(one.n_features, dtype=np.float32))
-            last = np.zeros(one.n_frequencies) if one.phases is None else one.phases
+            angles = part.angles_of_rows(np.eye(part.n_features, dtype=np.float32))
+            last = np.zeros(part.n_frequencies) if part.phases is None else part.phases
             start, inner = inner.shape[1], np.hstack([inner, np.vstack([angles, last])])
-            whole = protocol.FIXED_POINT_ONE if one.fixed_point else None
+            whole = protocol.FIXED_POINT_ONE if part.fixed_point else None
             ends = {"start": start, "stop": inner.shape[1]}
-            parts.append({**ends, "pairs": one.phases is None, "whole": whole})
+            parts.append({**ends, "pairs": part.phases is None, "whole": whole})
         else:
             raise InvalidParameterError(
-                f"the model has features of the kind {one.kind!r}, which the reader cannot make; expected "
+                f"the model has features of the kind {part.kind!r}, which the reader cannot make; expected "
                 "Fourier, linear or Nyström features. Fit with another kernel, or `features`"
             )
     return inner, parts

@@ -66,10 +66,9 @@ class Errors:
     @property
     def r2(self) -> FloatArray:
         """Coefficient of determination per target; NaN for a constant target."""
+        variance = self.target_variance
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(
-                self.target_variance > 0, 1 - self.mean_squared_error / self.target_variance, np.nan
-            )
+            return np.where(variance > 0, 1 - self.mean_squared_error / variance, np.nan)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures of each target as JSON-able values; R² is None for a constant target."""

@@ -59,10 +59,10 @@ def read_widths(n_components: Components, map: str, features: str | nystrom.Nyst
         raise InvalidParameterError(
             f"`n_components` is {n_components!r}; expected 'auto', an integer, or several"
         )
-    given = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
-    if not given:
+    widths = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
+    if not widths:
         raise InvalidParameterError("`n_components` is empty; expected at least one width")
-    return sorted({draw.check_width(width, map, features) for width in given})
+    return sorted({draw.check_width(width, map, features) for width in widths})
 
 
 def check_conformal(conformal: bool | str, folds: folding.Folds | None) -> None:
@@ -123,8 +123,8 @@ class Penalty:
     @property
     def grid(self) -> FloatArray | None:
         """The alphas to choose from, or the given one; None for the whole range."""
-        given = self.alphas if isinstance(self.alpha, str) else self.alpha
-        return None if given is None else np.atleast_1d(np.asarray(given, np.float64))
+        alphas = self.alphas if isinstance(self.alpha, str) else self.alpha
+        return None if alphas is None else np.atleast_1d(np.asarray(alphas, np.float64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -348,14 +348,12 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     n_targets = sizes.n_targets
     direct = _plan_direct(replace(fit, n_components=1, sums=Sums(alpha=1.0)))
     rank = min(ASSUMED_RANK, n_components)
-    n_sketches = -(-rank // conjugate_gradients.SKETCH_COLUMNS)
+    at_once = conjugate_gradients.SKETCH_COLUMNS
+    n_sketches = -(-rank // at_once)
     operations = gram_products.COLUMN_OPERATIONS * rank + gram_products.FEATURE_OPERATIONS * n_sketches
     operations += ASSUMED_STEPS * gram_products.pass_operations(n_targets)
-    columns = 8 * n_components * min(conjugate_gradients.SKETCH_COLUMNS, rank)
-    height = max(
-        gram_products.tile_height(n_components, width)
-        for width in (n_targets, conjugate_gradients.SKETCH_COLUMNS)
-    )
+    columns = 8 * n_components * min(at_once, rank)
+    height = max(gram_products.tile_height(n_components, width) for width in (n_targets, at_once))
     held = 3 if separate else 1
     tile_bytes = 8 * n_components * height * fit.machines.n_threads
     pass_bytes = direct.worker_bytes + tile_bytes + columns * (held + 1)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -94,8 +94,11 @@ def write_output[S](
     engine: Engine,
     label: str,
     attributes: Mapping[str, Any] | None,
+    n_columns: int | None = None,
+    dtype: np.dtype[Any] | type = np.float64,
+    array: str | Sequence[str] = "predictions",
+    column_names: Sequence[str] | None = None,
     overwrite: bool = False,
-    **options: Any,
 ) -> outputs.Output:
     """Apply a function to each block's rows, and write the results to a new output.
 
@@ -104,12 +107,11 @@ def write_output[S](
 
     `attributes`: with these the output is finished and appears at `url`. With None the caller finishes or
       discards it.
-    `options`: those of `Layout`.
+    `n_columns`, `dtype`, `array`, `column_names`: see `Layout`.
     """
     blocks = inspection.blocks_of(dataset)
-    layout = outputs.Layout(
-        dataset.n_samples, blocks[0].n_samples, **options
-    )  # no two tasks write to one chunk
+    # no two tasks write to one chunk
+    layout = outputs.Layout(dataset.n_samples, blocks[0].n_samples, n_columns, dtype, array, column_names)
     inputs = [] if dataset.url is None else [dataset.url]
     task, place = BlockTask(dataset, compute), None
     if engine.ledger is not None and (name := resuming.name_pass(task, blocks, (state, layout))) is not None:

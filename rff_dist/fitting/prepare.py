@@ -118,5 +118,5 @@ def attributes_of(dataset: blocks.Dataset) -> Mapping[str, Any]:
     """Return the attributes stored beside a dataset's arrays; none for a dataset in memory."""
     while isinstance(dataset, labelled.ExtendedDataset):
         dataset = dataset.source
-    found: Mapping[str, Any] = getattr(dataset, "attributes", {})
-    return found
+    attributes: Mapping[str, Any] = getattr(dataset, "attributes", {})
+    return attributes

@@ -194,18 +194,18 @@ def improve(rows: Similarities, labels: IndexArray, *, n_clusters: int, max_iter
         centres, scores = centres_of(rows, labels, n_clusters)
         filled = centres.weights > 0
         objectives.append(max(0.0, total - float(centres.weights[filled] @ centres.squared_norms[filled])))
-        found = nearest(scores, rows.rounding)
-        following = _refill(found, centres, scores, rows)
+        assigned = nearest(scores, rows.rounding)
+        following = _refill(assigned, centres, scores, rows)
         stays = np.array_equal(following, labels)
         converged = stays or (n_iter > 1 and objectives[-1] >= objectives[-2])
         if converged:
             break
         labels = following
     if stays:
-        found = labels
-    squared = np.maximum(scores[np.arange(len(found)), found] + rows.diagonal, 0.0)
+        assigned = labels
+    squared = np.maximum(scores[np.arange(len(assigned)), assigned] + rows.diagonal, 0.0)
     return KernelClusters(
-        found, centres, float(rows.weights @ squared), tuple(objectives), n_iter, bool(converged)
+        assigned, centres, float(rows.weights @ squared), tuple(objectives), n_iter, bool(converged)
     )
 
 
@@ -238,8 +238,8 @@ def cluster(rows: Similarities, n_clusters: int, *, n_init: int, max_iter: int, 
     best: KernelClusters | None = None
     for start in range(n_init):
         chosen = choose_rows(rows, n_clusters, seed=seed, start=start)
-        found = improve(rows, labels_from_rows(rows, chosen), n_clusters=n_clusters, max_iter=max_iter)
-        if best is None or found.inertia < best.inertia * (1.0 - EQUAL):
-            best = found
+        clusters = improve(rows, labels_from_rows(rows, chosen), n_clusters=n_clusters, max_iter=max_iter)
+        if best is None or clusters.inertia < best.inertia * (1.0 - EQUAL):
+            best = clusters
     assert best is not None  # there is a start
     return best

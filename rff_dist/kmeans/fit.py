@@ -61,9 +61,8 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
     check_fits(dataset, space.width, lloyd, engine=engine)
     moments = inspection.inspect(dataset, engine=engine)
     feature_map = draw_features(dataset, space, moments, engine=engine)
-    job = measure(dataset, feature_map, moments, engine=engine)
-    [found] = finish(iterate(job, start(job, lloyd, (lloyd.n_clusters,)), lloyd))
-    return replace(found, card=prepare.describe_dataset(dataset))
+    clusters = find_clusters(dataset, feature_map, lloyd, moments=moments, engine=engine)
+    return replace(clusters, card=prepare.describe_dataset(dataset))
 
 
 def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, engine: Engine) -> FeatureMap:
@@ -76,10 +75,10 @@ def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, en
         prepared = prepare.prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
         return prepared.draw(space, seed=space.seed)
     n_kept, normalize = space.n_principal, space.normalize
-    found = fit_components(
+    principal = fit_components(
         dataset, space, n_components=n_kept, normalize=normalize, moments=moments, engine=engine
     )
-    return found.features()
+    return principal.features()
 
 
 def find_clusters(
@@ -93,13 +92,11 @@ def find_clusters(
     """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts.
 
     `moments`: from `inspect`. If they are not given and rows have weights, a pass measures them.
-    Raises DataError if values are not finite, there are fewer rows than clusters, or given centres have the
-      wrong shape; PlanError if a pass needs more memory than a worker has.
+    Raises DataError if values are not finite, or given centres have the wrong shape; PlanError if a pass
+      needs more memory than a worker has.
     """
-    check_rows(dataset, lloyd.n_clusters)
     if moments is None and dataset.weighted:
         moments = inspection.inspect(dataset, engine=engine)
-    check_fits(dataset, feature_map.n_components, lloyd, engine=engine)
     job = measure(dataset, feature_map, moments, engine=engine)
     return finish(iterate(job, start(job, lloyd, (lloyd.n_clusters,)), lloyd))[0]
 
@@ -226,9 +223,9 @@ def _step(
     if refill:
         without_rows = (sums.weights == 0) & state.present
         for start in np.flatnonzero(without_rows.any(axis=1)):
-            own = state.values[start][state.present[start]]
+            centres = state.values[start][state.present[start]]
             empty = np.flatnonzero(without_rows[start])
-            moved[start, empty] = _refilled(job, own, empty)
+            moved[start, empty] = _refilled(job, centres, empty)
     inertias = sums.inertias(state, job.sum_of_squared_norms).tolist()
     return inertias, sums.cluster_weights(job.grid), moved
 
@@ -297,7 +294,7 @@ class Comparison:
 
     @property
     def best(self) -> Clusters:
-        silhouettes = np.nan_to_num([one.silhouette for one in self.candidates], nan=-np.inf)
+        silhouettes = np.nan_to_num([candidate.silhouette for candidate in self.candidates], nan=-np.inf)
         return self.candidates[int(np.argmax(silhouettes))].clusters
 
     @property
@@ -339,14 +336,14 @@ def _silhouette_rows(n_components: int) -> int:
     return max(2, min(SILHOUETTE_ROWS, _SAMPLE_BYTES // (8 * n_components)))
 
 
-def compare(dataset: Dataset, found: Sequence[Clusters], *, seed: int) -> Comparison:
+def compare(dataset: Dataset, clusterings: Sequence[Clusters], *, seed: int) -> Comparison:
     """Judge clusterings of a dataset in the same features, ordered by number of clusters."""
-    feature_map = found[0].feature_map
+    feature_map = clusterings[0].feature_map
     X = samples.sample_inputs(dataset, seed, n_rows=_silhouette_rows(feature_map.n_components))
     rows = Rows(Block(0, 0, len(X)), X)
-    labelings = [lloyd_pass.label_rows(rows, clusters.state) for clusters in found]
+    labelings = [lloyd_pass.label_rows(rows, clusters.state) for clusters in clusterings]
     silhouettes = mean_silhouettes(feature_map.transform(X, dtype=np.float64), labelings)
-    return Comparison(tuple(map(JudgedNumber, found, silhouettes)), len(X))
+    return Comparison(tuple(map(JudgedNumber, clusterings, silhouettes)), len(X))
 
 
 def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> FloatArray:
@@ -375,11 +372,11 @@ def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> Fl
     return np.where([member.shape[1] > 1 for member in members], silhouettes.mean(axis=1), np.nan)
 
 
-def _silhouettes(sums: FloatArray, own: NDArray[np.bool_], sizes: FloatArray) -> FloatArray:
+def _silhouettes(sums: FloatArray, member: NDArray[np.bool_], sizes: FloatArray) -> FloatArray:
     """Return silhouettes of rows, from the sums of their distances to the rows of each cluster."""
-    own_size = own @ sizes
-    inside = sums[own] / np.maximum(own_size - 1, 1)
-    outside = np.where(own, np.inf, sums / sizes).min(axis=1)
+    own_size = member @ sizes
+    inside = sums[member] / np.maximum(own_size - 1, 1)
+    outside = np.where(member, np.inf, sums / sizes).min(axis=1)
     largest = np.maximum(inside, outside)
     usable = (own_size > 1) & (largest > 0) & np.isfinite(outside)
     return np.where(usable, np.divide(outside - inside, largest, where=usable, out=np.zeros(len(sums))), 0.0)

@@ -230,9 +230,9 @@ def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: in
     `labels`: array of shape (n_samples,). Known labels, of any type that can be sorted.
     `clusters`: int array of shape (n_samples,). In [0, n_clusters).
     """
-    found, codes = np.unique(labels, return_inverse=True)
-    counts = np.bincount(codes * n_clusters + clusters, minlength=len(found) * n_clusters)
-    return Contingency(found, counts.reshape(len(found), n_clusters).astype(np.int64))
+    distinct, codes = np.unique(labels, return_inverse=True)
+    counts = np.bincount(codes * n_clusters + clusters, minlength=len(distinct) * n_clusters)
+    return Contingency(distinct, counts.reshape(len(distinct), n_clusters).astype(np.int64))
 
 
 def _entropy(shares: FloatArray) -> float:

@@ -92,15 +92,14 @@ class WholeScorer(Scorer):
 
     def __init__(self, state: Centres) -> None:
         self.n_init, self.n_clusters, n_components = state.values.shape
-        one = (
-            2.0**-protocol.FIXED_POINT_BITS * factors_of(state.feature_map)[0]
-        )  # the same for all components
-        self._squared_one = one**2
-        whole = np.rint(state.values / one).clip(-protocol.FIXED_POINT_ONE, protocol.FIXED_POINT_ONE)
+        # the same for all components
+        unit = 2.0**-protocol.FIXED_POINT_BITS * factors_of(state.feature_map)[0]
+        self._squared_one = unit**2
+        whole = np.rint(state.values / unit).clip(-protocol.FIXED_POINT_ONE, protocol.FIXED_POINT_ONE)
         self._centres = whole.reshape(-1, n_components)
         self._halves = np.square(self._centres).sum(axis=1) / 2.0
         half = float(self._halves.max())
-        largest = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) / one
+        largest = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) / unit
         # Bounds the error of a sum of D products in float32, in any order (Higham 2002, Sec. 3.1); 2 for the
         # two scores that are compared.
         self._tolerance = 2.0 * (1.01 * n_components + 4) * 2.0**-24 * (largest + half)
@@ -116,14 +115,14 @@ class WholeScorer(Scorer):
             rows = np.arange(len(part))
             for start in range(self.n_init):
                 here = slice(start * self.n_clusters, (start + 1) * self.n_clusters)
-                own, found = affinities[:, here], labels[start, first : first + len(part)]
-                own.argmax(axis=1, out=found)
-                largest = own[rows, found]
-                own[rows, found] = -np.inf
-                close = np.flatnonzero(own.max(axis=1) >= largest - self._tolerance)
+                of_start, best = affinities[:, here], labels[start, first : first + len(part)]
+                of_start.argmax(axis=1, out=best)
+                largest = of_start[rows, best]
+                of_start[rows, best] = -np.inf
+                close = np.flatnonzero(of_start.max(axis=1) >= largest - self._tolerance)
                 if len(close):
                     exact = part[close].astype(np.float64) @ self._centres[here].T
-                    found[close] = (exact - self._halves[here]).argmax(axis=1)
+                    best[close] = (exact - self._halves[here]).argmax(axis=1)
         return labels
 
     def squared_distances(self, features: NDArray[np.int16], labels: NDArray[np.intp]) -> FloatArray:
@@ -154,9 +153,9 @@ class FloatScorer(Scorer):
         for first in range(0, len(features), _SCORED_ROWS):
             affinities = self._affinities(features[first : first + _SCORED_ROWS])
             for start in range(self.n_init):
-                own = affinities[:, start * self.n_clusters : (start + 1) * self.n_clusters]
-                near = own >= own.max(axis=1, keepdims=True) - self._tolerance
-                labels[start, first : first + len(own)] = near.argmax(axis=1)
+                of_start = affinities[:, start * self.n_clusters : (start + 1) * self.n_clusters]
+                near = of_start >= of_start.max(axis=1, keepdims=True) - self._tolerance
+                labels[start, first : first + len(of_start)] = near.argmax(axis=1)
         return labels
 
     def squared_distances(self, features: FloatArray, labels: NDArray[np.intp]) -> FloatArray:
@@ -229,8 +228,8 @@ def sum_clusters(rows: blocks.Rows, state: Centres, *, squared_norms: bool = Fal
     weights = None if rows.sample_weight is None else state.grid.scaled(rows.sample_weight, len(rows.X))
 
     def add(first: int, features: NDArray[Any]) -> None:
-        own = None if weights is None else weights[first : first + len(features)]
-        tally.add(features, scorer.labels(features), own)
+        tile_weights = None if weights is None else weights[first : first + len(features)]
+        tally.add(features, scorer.labels(features), tile_weights)
 
     n_columns = scorer.n_init * scorer.n_clusters
     visit_tiles(rows, state.feature_map, add, n_columns=n_columns, whole=scorer.whole)
@@ -544,9 +543,8 @@ def visit_tiles(
                 feature_map.fill_lines(tile, features)
             if whitener is not None:
                 features *= scales
-                cholesky.whiten_rows(
-                    features, whitener, machine.executor_of(1)
-                )  # threads share tiles already
+                # on one thread, since threads share the tiles already
+                cholesky.whiten_rows(features, whitener, machine.executor_of(1))
         visit(here.start, features[:n_rows])
         spare.give(buffer)
 

@@ -189,12 +189,8 @@ def measure(
     Raises DataError if values are not finite, or all weights are zero.
     """
     weight_exponent = 0 if moments is None else passes.weight_grid(moments).exponent
-    job = ClusteringJob(
-        dataset,
-        feature_map,
-        lloyd_pass.ClusterGrid(lloyd_pass.fraction_bits_for(dataset.n_samples), weight_exponent),
-        engine,
-    )
+    grid = lloyd_pass.ClusterGrid(lloyd_pass.fraction_bits_for(dataset.n_samples), weight_exponent)
+    job = ClusteringJob(dataset, feature_map, grid, engine)
     if not feature_map.bounded or feature_map.whitener is not None:
         largest = job.run(lloyd_pass.measure_tiles, feature_map, label="measure", combine=np.maximum)
         exponents = np.where(largest > 0, np.frexp(largest)[1], 0)
@@ -299,18 +295,15 @@ def choose_starts(candidates: Candidates, lloyd: LloydOptions, numbers: Sequence
     counts = tuple(number for number in numbers for _ in range(lloyd.n_init))
     values = np.zeros((len(counts), max(numbers), candidates.points.shape[1]))
     for i, number in enumerate(counts):
-        values[i, :number] = _choose_start(
-            candidates, number, uniforms.derived_seed(lloyd.seed, i % lloyd.n_init)
-        )
+        seed = uniforms.derived_seed(lloyd.seed, i % lloyd.n_init)
+        values[i, :number] = _choose_start(candidates, number, seed)
     return Starts(values, counts, len(candidates.points))
 
 
 def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:
     points, weights = candidates.points, candidates.weights
-    chosen = [
-        choose_centres(points, weights, n_clusters, seed=own)
-        for own in (seed, uniforms.derived_seed(seed, 0))
-    ]
+    seeds = seed, uniforms.derived_seed(seed, 0)
+    chosen = [choose_centres(points, weights, n_clusters, seed=each) for each in seeds]
     if len(chosen[0]) < n_clusters:
         logger.warning("%d candidates for %d centres are distinct", len(chosen[0]), n_clusters)
         # a repeated centre gets no rows, since ties go to the lowest index

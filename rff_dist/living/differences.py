@@ -138,7 +138,7 @@ class Compared:
     as_bytes: np.ndarray
 
     def only(self, which: np.ndarray) -> Compared:
-        columns = {one.name: getattr(self, one.name) for one in fields(self)}
+        columns = {item.name: getattr(self, item.name) for item in fields(self)}
         chosen: dict[str, Any] = {
             name: None if values is None else values[which] for name, values in columns.items()
         }
@@ -177,13 +177,13 @@ type Range = tuple[int, int]
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
     """Return the same rows as ascending ranges that neither touch nor overlap."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for start, stop in sorted(ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
         elif start < stop:
-            found.append((start, stop))
-    return found
+            merged.append((start, stop))
+    return merged
 
 
 def without_rows(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
@@ -219,7 +219,7 @@ def cut_ranges(ranges: Iterable[Range], rows: int) -> list[Range]:
 
 def are_in(numbers: IntArray, ranges: Iterable[Range]) -> NDArray[np.bool_]:
     """Return which row numbers are in the ranges."""
-    found = np.zeros(len(numbers), bool)
+    inside = np.zeros(len(numbers), bool)
     for start, stop in ranges:
-        found |= (numbers >= start) & (numbers < stop)
-    return found
+        inside |= (numbers >= start) & (numbers < stop)
+    return inside

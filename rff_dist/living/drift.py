@@ -67,11 +67,9 @@ class ErrorSums:
     def variance(self) -> FloatArray:
         """Variance of the mean squared error of independent rows, per target."""
         mean = np.minimum(self.errors.mean_squared_error, LARGEST_SQUARE)
-        total = self.errors.weight.value()
-        spread = (
-            self.fourths.value() - 2 * mean * self.squares.value() + mean**2 * self.weight_squares.value()
-        )
-        return np.asarray(np.maximum(spread, 0.0) / total**2)
+        spread = self.fourths.value() - 2 * mean * self.squares.value()
+        spread = spread + mean**2 * self.weight_squares.value()
+        return np.asarray(np.maximum(spread, 0.0) / self.errors.weight.value() ** 2)
 
 
 def measure_errors(rows: blocks.Rows, model: predicting.LinearModel) -> ErrorSums:
@@ -183,9 +181,8 @@ def _tail(value: float, traces: tuple[float, float, float]) -> float:
         return 1.0 if value <= _ROUNDING else 0.0
     # false alarms at the 5 % level: 4.3 % of 400, and 3.5 % on log-normal columns
     freedom = 8 * variance**3 / third**2
-    return float(
-        scipy.special.chdtrc(freedom, max(0.0, freedom + (value - mean) * np.sqrt(2 * freedom / variance)))
-    )
+    matched = freedom + (value - mean) * np.sqrt(2 * freedom / variance)
+    return float(scipy.special.chdtrc(freedom, max(0.0, matched)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,13 +220,12 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     grown = np.where(np.abs(second - held.second) > held.rounding**2, second - held.second, 0.0)
     # variances of squared deviations, whose means are compared as spreads
     old_variance, new_variance = (held.fourth - held.second**2, fourth - second**2)
-    scores = np.column_stack(
-        [
-            _score(shift, held.second, new.second, held.n_samples, new.n_samples),
-            _score(grown, old_variance, new_variance, held.n_samples, new.n_samples),
-        ]
-    )
-    p_values = 2 * scipy.special.ndtr(-np.abs(scores))
+    counts = held.n_samples, new.n_samples
+    scores = [
+        _score(shift, held.second, new.second, *counts),
+        _score(grown, old_variance, new_variance, *counts),
+    ]
+    p_values = 2 * scipy.special.ndtr(-np.abs(np.column_stack(scores)))
     with np.errstate(divide="ignore", invalid="ignore"):
         deviation = np.sqrt(np.maximum(held.second, 0.0))
         moved = np.where(shift == 0, 0.0, shift / deviation)
@@ -301,9 +297,8 @@ class Drift:
 
     def columns(self) -> list[dict[str, Any]]:
         """Return the 20 columns that moved most, as JSON values; infinite shifts are None."""
-        if self.shifts is None:
+        if (shifts := self.shifts) is None:
             return []
-        shifts = self.shifts
         return [
             {
                 "column": int(i),

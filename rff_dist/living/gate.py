@@ -236,12 +236,12 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
         np.hstack([champion.coefficients, without.coefficients]),
         np.concatenate([champion.intercept, without.intercept]),
     )
-    found = inspection.sum_rows(
+    pair = inspection.sum_rows(
         held_out.dataset, measure_pair, both, blocks=held_out.blocks, engine=engine, label="compare"
     )
-    old, now = found.mean
+    old, now = pair.mean
     # without it up to 1 in 4 good batches were refused, with it none of 80
-    chance = float(scipy.special.ndtri(1 - _DOUBT / len(old))) * found.standard_error
+    chance = float(scipy.special.ndtri(1 - _DOUBT / len(old))) * pair.standard_error
     unit = old + _NEGLIGIBLE * held_out.errors.errors.target_variance
     with np.errstate(divide="ignore", invalid="ignore"):
         rises = np.where(now == old, 0.0, (now - old) / unit)

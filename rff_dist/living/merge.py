@@ -43,9 +43,9 @@ def refit_on(model: RidgeModel, dataset: blocks.Dataset, *, engine: protocol.Eng
     spec = _summed(model).spec
     new_rows.check_columns(model, dataset)
     moments = inspection.inspect(dataset, engine=engine)
-    found = passes.accumulate(dataset, model.feature_map, engine=engine, spec=spec)
-    again = update.solve_as_before(model, found).with_card(
-        **prepare.describe_dataset(dataset), **describe.describe_cut(dataset, found)
+    sums = passes.accumulate(dataset, model.feature_map, engine=engine, spec=spec)
+    again = update.solve_as_before(model, sums).with_card(
+        **prepare.describe_dataset(dataset), **describe.describe_cut(dataset, sums)
     )
     columns = ColumnMoments.of(moments, frequency_weights=spec.frequency_weights)
     return replace(again, columns=columns)
@@ -67,8 +67,8 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
     sums = [_summed(model) for model in models]
     for model, name in zip(models[1:], names[1:], strict=True):
         _check_alike(first, model, names[0], name)
-    for (one, rows), (other, others) in itertools.combinations(zip(names, held, strict=True), 2):
-        _check_apart(one, rows, other, others)
+    for (this, rows), (other, others) in itertools.combinations(zip(names, held, strict=True), 2):
+        _check_apart(this, rows, other, others)
     total = functools.reduce(operator.add, sums)
     merged = update.solve_as_before(first, total).with_card(merged=[entry for rows in held for entry in rows])
     columns = [model.columns for model in models if model.columns is not None]
@@ -78,10 +78,10 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
 
 def rows_of(model: RidgeModel) -> list[Mapping[str, Any]]:
     """Return what a model's card says about its rows: an entry for each dataset."""
-    found: list[Mapping[str, Any]] = model.card.get("merged") or [
+    entries: list[Mapping[str, Any]] = model.card.get("merged") or [
         {name: model.card[name] for name in _ROWS if name in model.card}
     ]
-    return found
+    return entries
 
 
 def _summed(model: RidgeModel) -> ridge_statistics.RidgeStatistics:
@@ -94,10 +94,10 @@ def _summed(model: RidgeModel) -> ridge_statistics.RidgeStatistics:
 
 
 def _check_alike(first: RidgeModel, other: RidgeModel, name: str, other_name: str) -> None:
-    for (field, one), (_, two) in zip(_spec(first), _spec(other), strict=True):
-        if one != two:
+    for (field, value), (_, two) in zip(_spec(first), _spec(other), strict=True):
+        if value != two:
             raise StatisticsError(
-                f"{name} and {other_name} are not of one spec: `{field}` is {str(one)[:200]} and "
+                f"{name} and {other_name} are not of one spec: `{field}` is {str(value)[:200]} and "
                 f"{str(two)[:200]}; sums add up only where all of it is the same. Train the second by "
                 f"`rff-dist refit {name} DATA {other_name}`"
             )
@@ -119,8 +119,8 @@ def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
     stored = {} if standardizer is None else standardizer.to_arrays()
     yield "standardize", {name: values.tolist() for name, values in stored.items()}
     spec = _summed(model).spec
-    for one in fields(spec):
-        yield one.name, getattr(spec, one.name)
+    for item in fields(spec):
+        yield item.name, getattr(spec, item.name)
     yield "fit_intercept", card["fit_intercept"]
     yield "half_life", new_rows.Fading.from_card(card).half_life
 
@@ -128,10 +128,10 @@ def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
 def _check_apart(
     name: str, rows: Sequence[Mapping[str, Any]], other_name: str, others: Sequence[Mapping[str, Any]]
 ) -> None:
-    for one, two in itertools.product(rows, others):
+    for entry, two in itertools.product(rows, others):
         for field, words in _WORDS.items():
-            if field in one and one[field] == two.get(field):
+            if field in entry and entry[field] == two.get(field):
                 raise StatisticsError(
-                    f"{name} and {other_name} were trained on {words} ({str(one[field])[:16]}…), so that "
+                    f"{name} and {other_name} were trained on {words} ({str(entry[field])[:16]}…), so that "
                     "rows would count twice; expected rows that never meet"
                 )

@@ -64,8 +64,8 @@ class Fading:
 
     @classmethod
     def from_card(cls, card: Mapping[str, Any]) -> Self:
-        found = card.get("fading")
-        return cls() if found is None else cls(found["half_life"], tuple(map(tuple, found["spans"])))
+        fading = card.get("fading")
+        return cls() if fading is None else cls(fading["half_life"], tuple(map(tuple, fading["spans"])))
 
     def to_card(self) -> dict[str, Any]:
         """Return the entry of a model's card that `from_card` reads."""
@@ -94,13 +94,13 @@ class Fading:
 
     def by_age(self, ranges: Iterable[Range]) -> dict[int, set[Range]]:
         """Cut ranges at the ends of spans, and group them by how often their weights are halved."""
-        found: dict[int, set[Range]] = {}
+        pieces: dict[int, set[Range]] = {}
         edges = [stop for stop, _ in self.spans[:-1]]
         for start, stop in ranges:
             inside = edges[bisect.bisect_right(edges, start) : bisect.bisect_left(edges, stop)]
             for piece in itertools.pairwise([start, *inside, stop]):
-                found.setdefault(self.age(piece[0]), set()).add(piece)
-        return found
+                pieces.setdefault(self.age(piece[0]), set()).add(piece)
+        return pieces
 
 
 NO_FADING = Fading()
@@ -187,12 +187,12 @@ class NewRows:
         here = [(row, row + 1) for row, _ in moved]
         by_age = [(faded.age(before), row) for row, (_, before) in zip(here, moved, strict=True)]
         stay = faded.by_age(without_rows(shared, here))
-        by_age += [(age, one) for age, ranges in stay.items() for one in ranges]
-        found: dict[tuple[int, int], list[Range]] = {}
-        for before, one in by_age:
-            for now, ranges in self.fading.by_age([one]).items():
-                found.setdefault((before, now), []).extend(ranges)
-        return {ages: merge_ranges(ranges) for ages, ranges in found.items()}
+        by_age += [(age, piece) for age, ranges in stay.items() for piece in ranges]
+        pieces: dict[tuple[int, int], list[Range]] = {}
+        for before, piece in by_age:
+            for now, ranges in self.fading.by_age([piece]).items():
+                pieces.setdefault((before, now), []).extend(ranges)
+        return {ages: merge_ranges(ranges) for ages, ranges in pieces.items()}
 
     @property
     def _moved(self) -> IntArray:
@@ -266,14 +266,14 @@ def find_new_rows(
         raise FingerprintMismatchError(_why_not(model, dataset, seen))
     changed = () if differences is None else differences.changed
     held_back = [
-        (one.start, one.stop)
-        for one in refusals
-        if not one.is_change
-        and seen < one.stop
+        (refusal.start, refusal.stop)
+        for refusal in refusals
+        if not refusal.is_change
+        and seen < refusal.stop
         and (
-            has_rows_of(dataset, one.data_version, one.start, one.stop)
+            has_rows_of(dataset, refusal.data_version, refusal.start, refusal.stop)
             if changed
-            else _begins_with(dataset, one.n_samples, one.fingerprint)
+            else _begins_with(dataset, refusal.n_samples, refusal.fingerprint)
         )
     ]
     out = merge_ranges([*without_rows(_left_out(model), changed), *without_rows(held_back, [(0, seen)])])
@@ -311,8 +311,8 @@ def _why_not(model: RidgeModel, dataset: blocks.Dataset, seen: int) -> str:
         )
     created = datetime.fromisoformat(str(model.card["created"]))
     history = repositories.read_history(locations.parse_location(dataset.url or ""), dataset.version)
-    later = [one for one in history if one.facts.get("change") == "forget" and one.written >= created]
-    n_forgotten = sum(int(one.facts["n_rows"]) for one in later)
+    later = [entry for entry in history if entry.facts.get("change") == "forget" and entry.written >= created]
+    n_forgotten = sum(int(entry.facts["n_rows"]) for entry in later)
     changed = "rows were corrected or deleted since"
     if n_forgotten:
         rows = "1 row was" if n_forgotten == 1 else f"{n_forgotten:,} rows were"
@@ -341,13 +341,13 @@ def refuse(dataset: blocks.Dataset, rows: NewRows, reason: str) -> list[Refusal]
     now = datetime.now(UTC).isoformat(timespec="seconds")
     fingerprint = dataset.recorded_prefix(rows.n_after) or _prefix(dataset, rows.n_after)
     version = dataset.version
-    found = [
+    refusals = [
         Refusal(start, stop, rows.n_after, fingerprint, reason, now, version) for start, stop in rows.ranges
     ]
     if n_changed := count_rows(rows.changed):
         first, last = rows.changed[0][0], rows.changed[-1][1]
-        found.append(Refusal(first, last, rows.n_after, fingerprint, reason, now, version, n_changed))
-    return found
+        refusals.append(Refusal(first, last, rows.n_after, fingerprint, reason, now, version, n_changed))
+    return refusals
 
 
 def check_updatable(model: RidgeModel) -> None:

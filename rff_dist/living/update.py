@@ -39,6 +39,9 @@ from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
+type Ranges = Sequence[differences.Range]
+type RangesByAge = Mapping[int, set[differences.Range]]  # by how many times their rows' weights are halved
+
 
 @dataclass(frozen=True, slots=True)
 class _Change:
@@ -91,7 +94,7 @@ def score_new_rows(
       column.
     """
     sums = accumulate.Accumulation(model.feature_map, model.summed.spec, sums="moments")
-    found: list[drift.Batch] = [
+    batches: list[drift.Batch] = [
         engine.map_reduce(
             BlockTask(source, drift.measure_batch, adds=True),
             blocks,
@@ -100,7 +103,7 @@ def score_new_rows(
         )
         for source, blocks in _sources((dataset, rows.ranges), rows.came, model.summed.spec.limb_rows)
     ]
-    batch = functools.reduce(operator.add, found)
+    batch = functools.reduce(operator.add, batches)
     if not batch.moments.weight.value() > 0:
         raise DataError(f"all {rows.n_samples:_} new rows have weight 0; at least one must count")
     return replace(batch, statistics=batch.statistics.with_whitener(model.feature_map.whitener))
@@ -118,17 +121,17 @@ def measure_gone_rows(
     """Measure the columns of the rows that a model is no longer to hold; None if all stay."""
     before = dataset if rows.differences is None else rows.differences.before
     pivot = _pivot(model)
-    found = [
+    parts = [
         inspection.sum_rows(
             source, moments.measure_moments, pivot, blocks=blocks, engine=engine, label="measure"
         )
         for source, blocks in _sources((before, rows.left), rows.gone, MIN_BLOCK_ROWS)
     ]
-    return functools.reduce(operator.add, found) if found else None
+    return functools.reduce(operator.add, parts) if parts else None
 
 
 def _sources(
-    stored: tuple[Dataset, Sequence[differences.Range]], others: Dataset | None, max_rows: int
+    stored: tuple[Dataset, Ranges], others: Dataset | None, max_rows: int
 ) -> Iterator[tuple[Dataset, list[Block]]]:
     """Yield rows of a dataset, and others, with their blocks, if there are any."""
     dataset, ranges = stored
@@ -157,8 +160,8 @@ def accumulate_new_rows(
 
     def summed(change: _Change, halvings: int, age: int) -> ridge_statistics.RidgeStatistics:
         sums = replace(state, sums=change.sums, folds=None if change.sums == "gram" else folds)
-        found = sum_ranges(change.source, change.ranges, engine.broadcast(sums), engine=engine)
-        return found.reweighted(-age, halvings)
+        statistics_of_change = sum_ranges(change.source, change.ranges, engine.broadcast(sums), engine=engine)
+        return statistics_of_change.reweighted(-age, halvings)
 
     blocks = describe.summed_blocks(dataset, spec, folds)
     wanted = differences.without_rows([(block.start, block.stop) for block in blocks], rows.out)
@@ -180,11 +183,7 @@ def accumulate_new_rows(
 
 
 def _changes(
-    model: RidgeModel,
-    dataset: Dataset,
-    rows: new_rows.NewRows,
-    wanted: Mapping[int, set[differences.Range]],
-    halved: int,
+    model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, wanted: RangesByAge, halved: int
 ) -> tuple[list[_Change], list[_Change]] | None:
     """Return what to subtract, as it was, and what to add; None if summing all rows again costs no more.
 
@@ -220,17 +219,13 @@ def _changes(
     if model.summed.spec.fixed_point:
         was, became = (rows.differences.was, rows.differences.became) if rows.differences else (None, None)
         at_once = rows_at_once(dataset, MIN_BLOCK_ROWS)
-        gone = [part for one in gone for part in _by_rows(one, held, wanted, was, at_once)]
-        come = [part for one in come for part in _by_rows(one, wanted, held, became, at_once)]
-    return [one for one in gone if one.ranges], [one for one in come if one.ranges]
+        gone = [part for change in gone for part in _by_rows(change, held, wanted, was, at_once)]
+        come = [part for change in come for part in _by_rows(change, wanted, held, became, at_once)]
+    return [change for change in gone if change.ranges], [change for change in come if change.ranges]
 
 
 def _by_rows(
-    change: _Change,
-    own: Mapping[int, set[differences.Range]],
-    other: Mapping[int, set[differences.Range]],
-    compared: differences.Compared | None,
-    at_once: int,
+    change: _Change, own: RangesByAge, other: RangesByAge, compared: differences.Compared | None, at_once: int
 ) -> Iterator[_Change]:
     """Split a change for features in fixed point, whose Z'Z is not rounded, into parts with less work.
 
@@ -256,23 +251,19 @@ def _by_rows(
             )
 
 
-def _again(
-    pieces: Sequence[differences.Range], changed: Sequence[differences.Range], height: int | None
-) -> set[differences.Range]:
+def _again(pieces: Ranges, changed: Ranges, height: int | None) -> set[differences.Range]:
     """Return the tiles with changed rows, of pieces that stay: these are summed again.
 
     `height`: rows of a tile; None takes whole pieces.
     """
-    found = set[differences.Range]()
+    again = set[differences.Range]()
     for piece in _touched(pieces, changed):
         tiles = [piece] if height is None else differences.cut_ranges([piece], height)
-        found.update(differences.merge_ranges(_touched(tiles, changed)))  # adjacent tiles are read together
-    return found
+        again.update(differences.merge_ranges(_touched(tiles, changed)))  # adjacent tiles are read together
+    return again
 
 
-def _touched(
-    pieces: Sequence[differences.Range], changed: Sequence[differences.Range]
-) -> list[differences.Range]:
+def _touched(pieces: Ranges, changed: Ranges) -> list[differences.Range]:
     """Return the pieces that have rows of `changed`; both are ascending."""
     starts = [start for start, _ in changed]
     stops = [stop for _, stop in changed]
@@ -300,12 +291,11 @@ def sum_ranges(
     engine: protocol.Engine,
 ) -> ridge_statistics.RidgeStatistics:
     """Return the statistics of ranges of rows, each summed as a block."""
-    statistics: ridge_statistics.RidgeStatistics = engine.map_reduce(
+    task, blocks = (
         BlockTask(dataset, accumulate.accumulate_rows, adds=True),
         differences.as_blocks(sorted(ranges)),
-        state,
-        label="accumulate",
     )
+    statistics: ridge_statistics.RidgeStatistics = engine.map_reduce(task, blocks, state, label="accumulate")
     return statistics
 
 
@@ -323,7 +313,7 @@ def solve_update(
         **prepare.describe_dataset(dataset),
         **describe.describe_cut(dataset, statistics, _folds(model)),
         n_seen=rows.n_after,
-        left_out=[list(one) for one in rows.left_out],
+        left_out=[list(span) for span in rows.left_out],
         **(
             {"window": {"of": rows.window, "start": rows.start}}
             if rows.window != loads.ALL_ROWS or rows.start

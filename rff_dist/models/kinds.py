@@ -35,11 +35,8 @@ def write_clusters(clusters: starts.Clusters, url: PathLike, *, overwrite: bool 
       be written.
     """
     features, arrays = record_features(clusters.feature_map)
-    card = {
-        "environment": describe_environment(),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        **clusters.card,
-    }
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    card = {"environment": describe_environment(), "created": created, **clusters.card}
     metadata = {
         "n_clusters": clusters.n_clusters,
         **{name: getattr(clusters, name) for name in _FOUND},
@@ -76,14 +73,14 @@ def _clusters_from(record: records.Record, url: PathLike) -> starts.Clusters:
     try:
         grid = values["grid"]
         exponents = tuple((int(count), float(value)) for count, value in grid["exponents"])
-        found: dict[str, Any] = {name: values[name] for name in _FOUND}
+        results: dict[str, Any] = {name: values[name] for name in _FOUND}
         for name in ("inertias", "start_inertias"):
-            found[name] = tuple(found[name])
+            results[name] = tuple(results[name])
         return starts.Clusters(
             read_features(values["feature_map"], arrays),
             arrays["centres"],
             arrays["cluster_weights"],
-            **found,
+            **results,
             grid=lloyd_pass.ClusterGrid(grid["fraction_bits"], grid["weight_exponent"], exponents),
             card=values["card"],
         )

@@ -86,8 +86,8 @@ class Registry:
 
     def names(self) -> list[str]:
         """Return the sorted names of the models that have a current version."""
-        found = (name for name in locations.list_names(self.location) if _NAME.fullmatch(name))
-        return [name for name in found if output_places.holds_versions(self.location.child(name))]
+        names = (name for name in locations.list_names(self.location) if _NAME.fullmatch(name))
+        return [name for name in names if output_places.holds_versions(self.location.child(name))]
 
     def model(self, name: str) -> RegisteredModel:
         """Return the model of that name, which need not exist yet.
@@ -145,8 +145,8 @@ class RegisteredModel:
         `last`: how many of the newest to read; None: all.
         """
         # The newest first and one by one, so that no more than the `last` ones are read.
-        found = (self._read_version(number) for number in reversed(_numbers_in(self._versions)))
-        whole = (version for version in found if version is not None)
+        newest_first = (self._read_version(number) for number in reversed(_numbers_in(self._versions)))
+        whole = (version for version in newest_first if version is not None)
         return list(islice(whole, last))[::-1]
 
     def version(self, number: int) -> Version:
@@ -154,13 +154,13 @@ class RegisteredModel:
 
         Raises NoSuchVersionError, which lists the existing ones, if there is no such version.
         """
-        found = self._read_version(number)
-        if found is None:
+        version = self._read_version(number)
+        if version is None:
             numbers = [version.number for version in self.versions()]
             newest = f"{'… ' if len(numbers) > 8 else ''}{', '.join(map(str, numbers[-8:]))}"
             known = f"has {newest}" if numbers else "has no versions"
             raise errors.NoSuchVersionError(f"{self.location} has no version {number}; it {known}")
-        return found
+        return version
 
     def pointer(self) -> documents.Pointer | None:
         """Return which version is current, since when and why; None if there is none."""
@@ -219,9 +219,8 @@ class RegisteredModel:
         if promote:
             try:
                 self.promote(number, reason=reason)
-            except (
-                errors.OutputBusyError
-            ):  # Another run has taken over: its version is the next one, not this.
+            except errors.OutputBusyError:
+                # Another run has taken over: its version is the next one, not this.
                 self._claims.note(number, claim)
                 output_places.discard(place)
                 raise
@@ -305,10 +304,8 @@ class RegisteredModel:
         marked, removed = self._mark_old(keep)
         for number in marked:
             # The lineage goes first: without it a half-removed folder is not a version.
-            locations.delete_bytes(
-                locations.open_store(documents.version_place(self.location, number), read_only=False),
-                locations.LINEAGE_FILE,
-            )
+            place = documents.version_place(self.location, number)
+            locations.delete_bytes(locations.open_store(place, read_only=False), locations.LINEAGE_FILE)
         whole = {version.number for version in self.versions()}
         left_behind = set(_numbers_in(self._versions)) - whole - set(marked)
         for number in [*marked, *(number for number in left_behind if self._claims.is_given_up(number))]:
@@ -352,10 +349,8 @@ class RegisteredModel:
         """Raise OutputExistsError if the folder holds neither a registered model nor the beginning of one."""
         if not locations.exists(self.location) or output_places.holds_versions(self.location):
             return
-        if {name for name in locations.list_names(self.location) if not name.startswith(".")} - {
-            "claims",
-            "versions",
-        }:
+        names = {name for name in locations.list_names(self.location) if not name.startswith(".")}
+        if names - {"claims", "versions"}:
             raise errors.OutputExistsError(
                 f"{self.location} holds something else than versions of a registered model; choose another "
                 "name, or publish without register=True"
@@ -378,8 +373,7 @@ class RegisteredModel:
         if content is None:
             raise errors.IntegrityError(
                 f"{locations.LINEAGE_FILE} of {place} is lost, although the version was published; restore "
-                f"it from a "
-                "copy, or remove the folder if you do not need the version"
+                "it from a copy, or remove the folder if you do not need the version"
             )
         document = documents.parse_document(
             content, kind=_KIND, version=_VERSION, where=f"{locations.LINEAGE_FILE} of {place}"
@@ -416,11 +410,11 @@ def code_version() -> dict[str, str]:
 
     Installers record the commit of what they fetched from version control (PEP 610, `direct_url.json`).
     """
-    found = {"code_version": records.own_version()}
+    facts = {"code_version": records.own_version()}
     with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):  # not from version control
         recorded = json.loads(distribution("rff_dist").read_text("direct_url.json") or "")
-        found["code_commit"] = str(recorded["vcs_info"]["commit_id"])
-    return found
+        facts["code_commit"] = str(recorded["vcs_info"]["commit_id"])
+    return facts
 
 
 def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
@@ -486,9 +480,9 @@ class Claims:
     def _read(self, number: int) -> Mapping[str, Any]:
         """Return a claim; empty if it is lost, or its writer died before the end."""
         with suppress(ValueError):
-            found = json.loads(locations.read_file(self.place, f"{number}.json") or b"")
-            if isinstance(found, dict):
-                return found
+            claim = json.loads(locations.read_file(self.place, f"{number}.json") or b"")
+            if isinstance(claim, dict):
+                return claim
         return {}
 
 

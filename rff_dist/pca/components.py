@@ -89,13 +89,9 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
             "that principal components are made of"
         )
     # `decompose` is made for ridge, so give it a target of zeros
+    zero = np.zeros(1)
     spectrum = eigen.decompose(
-        replace(
-            equations,
-            moments=np.zeros((width, 1)),
-            total_sum_of_squares=np.zeros(1),
-            target_means=np.zeros(1),
-        )
+        replace(equations, moments=np.zeros((width, 1)), total_sum_of_squares=zero, target_means=zero)
     )
     # Centring subtracted Σw·z̄z̄', so rounding has the scale of the uncentred Gram.
     means = equations.feature_means
@@ -241,21 +237,18 @@ def accumulate_normalized_rows(
 
     Raises DataError if values are not finite, or a weight is negative or beyond the grid of the spec.
     """
-    found = predicting.predict_rows(rows, state.degree)[:, 0]
+    degrees_seen = predicting.predict_rows(rows, state.degree)[:, 0]
     blocks.check_targets(replace(rows, y=None))  # checks the weights, before they are divided by degrees
-    degrees = np.maximum(found, state.floor)
-    weights = np.ones(len(found)) if rows.sample_weight is None else rows.sample_weight
+    degrees = np.maximum(degrees_seen, state.floor)
+    weights = np.ones(len(degrees)) if rows.sample_weight is None else rows.sample_weight
     weighted = replace(rows, y=None, sample_weight=weights / degrees)
-    volume, n_floored = (
-        exact_sums.ExactSum.of(np.asarray(weights @ degrees)),
-        int((found < state.floor).sum()),
-    )
-    if total is not None:
-        volume, n_floored = total.volume + volume, total.n_floored + n_floored
-    before = None if total is None else total.statistics
-    return DegreeStatistics(
-        accumulate.accumulate_rows(weighted, state.accumulation, before), volume, n_floored
-    )
+    volume = exact_sums.ExactSum.of(np.asarray(weights @ degrees))
+    n_floored = int((degrees_seen < state.floor).sum())
+    if total is None:
+        statistics = accumulate.accumulate_rows(weighted, state.accumulation)
+        return DegreeStatistics(statistics, volume, n_floored)
+    statistics = accumulate.accumulate_rows(weighted, state.accumulation, total.statistics)
+    return DegreeStatistics(statistics, total.volume + volume, total.n_floored + n_floored)
 
 
 def spectral_components(
@@ -275,8 +268,8 @@ def spectral_components(
         gram[start : start + 512] -= np.outer(mean[start : start + 512], mean)
     # `_decomposed` measures rounding by what centring subtracted, Σw·z̄z̄': this z̄ makes it the product above
     shift = mean / np.sqrt(equations.sum_of_weights)
-    found = _decomposed(replace(equations, feature_means=shift), n_components, divisor=1.0)
-    return replace(found, means=mean), volume
+    principal = _decomposed(replace(equations, feature_means=shift), n_components, divisor=1.0)
+    return replace(principal, means=mean), volume
 
 
 # -- projections -----------------------------------------------------------------------------------

@@ -146,23 +146,23 @@ def _fit_normalized(
     spec = replace(spec, fixed_point=False, fraction_bits=bits)
     accumulation = accumulate.Accumulation(feature_map, spec)
     degree = predicting.LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
-    found: components.DegreeStatistics = engine.map_reduce(
+    total: components.DegreeStatistics = engine.map_reduce(
         BlockTask(dataset, components.accumulate_normalized_rows, adds=True),
         inspection.blocks_of(dataset, max_rows=spec.limb_rows),
         engine.broadcast(components.DegreeAccumulation(accumulation, degree, degrees.floor)),
         label="accumulate",
     )
-    found.statistics.check_complete(dataset.n_samples, feature_map)
-    if found.n_floored:
+    total.statistics.check_complete(dataset.n_samples, feature_map)
+    if total.n_floored:
         logger.warning(
             "%d of %d rows have a degree below %.3g, a hundredth of the mean, which replaces their own: they "
             "are far from all others, and more features or a larger length scale would describe them better",
-            found.n_floored,
+            total.n_floored,
             dataset.n_samples,
             degrees.floor,
         )
-    found = replace(found, statistics=found.statistics.with_whitener(feature_map.whitener))
-    principal, volume = components.spectral_components(found, degrees, n_components)
+    total = replace(total, statistics=total.statistics.with_whitener(feature_map.whitener))
+    principal, volume = components.spectral_components(total, degrees, n_components)
     if principal.eigenvalues[0] > 1.01:  # a Markov chain has none above 1
         logger.warning(
             "the greatest eigenvalue of the degree-normalised kernel is %.3g, but an exact one has none "
@@ -170,7 +170,7 @@ def _fit_normalized(
             "features, or a larger length scale",
             principal.eigenvalues[0],
         )
-    return KernelComponents(feature_map, found.statistics, principal, degrees, volume, found.n_floored)
+    return KernelComponents(feature_map, total.statistics, principal, degrees, volume, total.n_floored)
 
 
 # -- project ---------------------------------------------------------------------------------------

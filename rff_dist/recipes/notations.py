@@ -103,13 +103,12 @@ def _read_dates(text: pyarrow.Array) -> pyarrow.Array:
     moment = pyarrow.timestamp("us")
     try:
         parts = [plain.cast(moment), zoned.cast(pyarrow.timestamp("us", "UTC")).cast(moment)]
-    except (
-        pyarrow.ArrowInvalid
-    ):  # a day that is none, such as 2023-02-29: rare, so texts are tried one by one
-        days = [one if one is not None and _is_day(one[:10]) else None for one in iso.to_pylist()]
+    except pyarrow.ArrowInvalid:
+        # a day that is none, such as 2023-02-29: rare, so texts are tried one by one
+        days = [text if text is not None and _is_day(text[:10]) else None for text in iso.to_pylist()]
         return _read_dates(pyarrow.array(days, pyarrow.string()))
     year = _matching(text, r"^\d{4}/|\.\d{4}( |$)")  # 1.2.3 is no day of the year 3
-    parts += [compute.strptime(year, one, "us", error_is_null=True) for one in DATE_FORMATS]
+    parts += [compute.strptime(year, format, "us", error_is_null=True) for format in DATE_FORMATS]
     return compute.coalesce(*parts)
 
 
@@ -134,32 +133,33 @@ def _matching(text: pyarrow.Array, pattern: str) -> pyarrow.Array:
 
 def find_notations(tables: Sequence[Table], columns: Sequence[str]) -> dict[str, Notation]:
     """Find the notations of columns of text by the first rows of the first table that holds them as text."""
-    found: dict[str, Notation] = {}
+    notations: dict[str, Notation] = {}
     looked_at: set[str] = set()
     for table in tables:
-        kinds = {one.name: kind_of(one.type) for one in table.schema if one.name in set(columns) - looked_at}
+        wanted = set(columns) - looked_at
+        kinds = {field.name: kind_of(field.type) for field in table.schema if field.name in wanted}
         texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("text", "number"))
         looked_at |= set(texts)
-        found |= _find(table, texts, numbers) if texts else {}
-    return found
+        notations |= _find(table, texts, numbers) if texts else {}
+    return notations
 
 
 def notation_notes(notations: Mapping[str, Notation]) -> list[str]:
     """Say which notations were found, in which columns."""
     columns: dict[str, list[str]] = {}
-    for name, one in notations.items():
-        columns.setdefault(one.words, []).append(name)
+    for name, notation in notations.items():
+        columns.setdefault(notation.words, []).append(name)
     notes = [f"{words}: {listed(names)}" for words, names in columns.items()]
-    absent = {name: one.missing for name, one in notations.items() if one.missing}
+    absent = {name: notation.missing for name, notation in notations.items() if notation.missing}
     return notes + [f"{listed(list(texts))} counts as missing in {name!r}" for name, texts in absent.items()]
 
 
 def _find(table: Table, texts: Sequence[str], numbers: Sequence[str]) -> dict[str, Notation]:
-    found: dict[str, Notation] = {}
+    notations: dict[str, Notation] = {}
     ambiguous: dict[str, dict[str, Notation]] = {}
     for name, counted in _first_texts(table, texts):
         if dates := _fitting(Notation("date"), *counted, is_text=True):
-            found[name] = dates
+            notations[name] = dates
             continue
         ambiguous[name] = _fitting_numbers(*counted, is_text=table.decimal is not None)
     if table.decimal is not None and any("," in fits for fits in ambiguous.values()):
@@ -173,8 +173,8 @@ def _find(table: Table, texts: Sequence[str], numbers: Sequence[str]) -> dict[st
     for name, fits in ambiguous.items():
         chosen = fits.get("," if is_comma else ".") or next(iter(fits.values()), None)
         if chosen is not None and (name in texts or chosen.decimal == ","):
-            found[name] = chosen
-    return found
+            notations[name] = chosen
+    return notations
 
 
 def _first_texts(table: Table, columns: Sequence[str]) -> Iterator[tuple[str, tuple[Any, Any]]]:
@@ -198,8 +198,11 @@ def _fitting_numbers(texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bo
     units = set(re.findall(f"[{_UNITS}]", " ".join(texts[:1000].to_pylist())))
     if len(units) > 1:  # "$5" and "€5" do not merge
         return {}
-    fits = {one: _fitting(Notation("number", one, *units), texts, counts, is_text=is_text) for one in ".,"}
-    return {decimal: one for decimal, one in fits.items() if one is not None}
+    fits = {
+        decimal: _fitting(Notation("number", decimal, *units), texts, counts, is_text=is_text)
+        for decimal in ".,"
+    }
+    return {decimal: notation for decimal, notation in fits.items() if notation is not None}
 
 
 def _fitting(
@@ -223,7 +226,7 @@ def _fitting(
     is_code |= not is_text and compute.all(compute.match_substring_regex(texts, r"^\d+$")).as_py()
     if not n_texts or n_odd > _MOST_ODD * n_texts or is_code:
         return None
-    if len(others) <= _MOST_WORDS and not any(re.search(r"\d", one) for one in others):
+    if len(others) <= _MOST_WORDS and not any(re.search(r"\d", text) for text in others):
         return replace(notation, missing=[*absent, *others])
     return replace(notation, missing=absent) if n_odd <= _FEW_ODD * n_texts and len(texts) > 20 else None
 
@@ -244,12 +247,11 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
         as_text = table.decimal is not None and notation is not None and notation.kind == "number"
         return notation is not None and (kind_of(field.type) == "text" or as_text)
 
-    read = {one.name: notations[one.name] for one in table.schema if is_read(one)}
+    read = {column.name: notations[column.name] for column in table.schema if is_read(column)}
     if not read:
         return table
-    schema = pyarrow.schema(
-        [(one.name, read[one.name].type if one.name in read else one.type) for one in table.schema]
-    )
+    types = dict(zip(table.schema.names, table.schema.types, strict=True))
+    schema = pyarrow.schema({**types, **{name: notation.type for name, notation in read.items()}})
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         start = 0

@@ -146,10 +146,10 @@ class OneHot:
     def encode(self, column: pyarrow.Array) -> FloatArray:
         """Return 0 and 1, of shape (n_rows, n_names). Unknown levels are 0, but for the column of `rest`."""
         places, missing = _places(column, self.levels, self.fill)
-        found = np.zeros((len(places), len(self.levels) + 1))
-        found[np.arange(len(places)), places] = 1.0
-        found[missing] = np.nan
-        return found[:, 1 if self._is_binary else 0 : len(self.levels) + self.rest]
+        marks = np.zeros((len(places), len(self.levels) + 1))
+        marks[np.arange(len(places)), places] = 1.0
+        marks[missing] = np.nan
+        return marks[:, 1 if self._is_binary else 0 : len(self.levels) + self.rest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +196,11 @@ class TargetMeans:
         """
         places, missing = _places(column, self.levels, self.fill)
         if tables is None:
-            found = np.array([*self.means, self.rest], np.float64)[places]
+            encoded = np.array([*self.means, self.rest], np.float64)[places]
         else:
-            found = tables[folds, places]
-        found[missing] = np.nan
-        return found
+            encoded = tables[folds, places]
+        encoded[missing] = np.nan
+        return encoded
 
 
 type Encoder = Number | Date | OneHot | TargetMeans | Transformer
@@ -231,7 +231,7 @@ class Recipe:
     @property
     def names(self) -> list[str]:
         """The names of X's columns."""
-        return [name for one in self.columns for name in one.names]
+        return [name for encoder in self.columns for name in encoder.names]
 
     @property
     def inputs(self) -> list[str]:
@@ -241,20 +241,22 @@ class Recipe:
     @property
     def _reads(self) -> dict[str, str | None]:
         """The same columns, with what each must hold."""
-        return {name: held for one in self.columns for name, held in _reads(one).items()}
+        return {name: held for encoder in self.columns for name, held in _reads(encoder).items()}
 
     @property
     def sources(self) -> list[str]:
         """For each column of X, the table's column that it is made of; with a transformer, its own name."""
         return [
-            name if isinstance(one, Transformer) else one.column for one in self.columns for name in one.names
+            name if isinstance(part, Transformer) else part.column
+            for part in self.columns
+            for name in part.names
         ]
 
     @property
     def transformer(self) -> Transformer | None:
         """The transformer of scikit-learn that makes all columns of X, if there is one."""
-        found = self.columns[0] if self.columns else None
-        return found if isinstance(found, Transformer) else None
+        first = self.columns[0] if self.columns else None
+        return first if isinstance(first, Transformer) else None
 
     def read(self, table: Table) -> Table:
         """Return a table whose texts are read as those that the recipe was learned from.
@@ -262,7 +264,7 @@ class Recipe:
         Inputs that were numbers or dates by type may be plain numbers or dates in text here.
         """
         plain = {name: Notation(held) for name, held in self._reads.items() if held in ("number", "date")}
-        texts = {one.name for one in table.schema if kind_of(one.type) == "text"}
+        texts = {column.name for column in table.schema if kind_of(column.type) == "text"}
         needed = {name: notation for name, notation in plain.items() if name in texts}
         return with_notations(table, {**needed, **self.notations})
 
@@ -295,10 +297,10 @@ class Recipe:
     def dtype(self, schema: pyarrow.Schema) -> np.dtype[Any]:
         """Return the dtype of X that keeps all digits of a table's numbers."""
         kinds: set[np.dtype[Any]] = {np.dtype(np.float32)}
-        for one in self.columns:
-            if isinstance(one, Number):
-                kinds.add(number_dtype(schema.field(one.column).type))
-            elif not isinstance(one, OneHot):
+        for encoder in self.columns:
+            if isinstance(encoder, Number):
+                kinds.add(number_dtype(schema.field(encoder.column).type))
+            elif not isinstance(encoder, OneHot):
                 kinds.add(np.dtype(np.float64))
         return np.result_type(*kinds)
 
@@ -316,13 +318,13 @@ class Recipe:
         """
         X = np.empty((batch.num_rows, len(self.names)))
         start = 0
-        for one in self.columns:
-            if isinstance(one, Transformer):
-                part = one.encode(batch)
-            elif isinstance(one, TargetMeans) and tables is not None:
-                part = one.encode(batch.column(one.column), tables[one.column], folds)
+        for encoder in self.columns:
+            if isinstance(encoder, Transformer):
+                part = encoder.encode(batch)
+            elif isinstance(encoder, TargetMeans) and tables is not None:
+                part = encoder.encode(batch.column(encoder.column), tables[encoder.column], folds)
             else:
-                part = one.encode(batch.column(one.column))
+                part = encoder.encode(batch.column(encoder.column))
             X[:, start : start + part.shape[1]] = part
             start += part.shape[1]
         return X
@@ -331,32 +333,32 @@ class Recipe:
         """Return the recipe as JSON values."""
         return {
             "format": _FORMAT,
-            "columns": [{"kind": one.kind, **_as_dict(one)} for one in self.columns],
+            "columns": [{"kind": part.kind, **_as_dict(part)} for part in self.columns],
             "left_out": dict(self.left_out),
             "id": self.id,
             "reading": _as_dict(self.reading),
             "notes": {name: list(notes) for name, notes in self.notes.items()},
-            "notations": {name: _as_dict(one) for name, one in self.notations.items()},
+            "notations": {name: _as_dict(part) for name, part in self.notations.items()},
         }
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Recipe:
+    def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
         """Return the recipe that `to_dict` wrote.
 
         Raises VersionError if a newer release wrote it.
         """
-        if found.get("format") != _FORMAT:
+        if values.get("format") != _FORMAT:
             raise VersionError(
-                f"the recipe is of format {str(found.get('format'))[:100]}; this release reads format "
+                f"the recipe is of format {str(values.get('format'))[:100]}; this release reads format "
                 f"{_FORMAT}. Use a newer release of rff_dist"
             )
         columns = [
-            _ENCODERS[one["kind"]](**{name: value for name, value in one.items() if name != "kind"})
-            for one in found["columns"]
+            _ENCODERS[part["kind"]](**{name: value for name, value in part.items() if name != "kind"})
+            for part in values["columns"]
         ]
-        notations = {name: Notation(**one) for name, one in found["notations"].items()}
-        reading = Reading(**found["reading"])
-        return cls(columns, found["left_out"], found["id"], reading, found["notes"], notations)
+        notations = {name: Notation(**part) for name, part in values["notations"].items()}
+        reading = Reading(**values["reading"])
+        return cls(columns, values["left_out"], values["id"], reading, values["notes"], notations)
 
     def digest(self) -> str:
         """Return the SHA-256 of what is done to the columns."""
@@ -371,8 +373,8 @@ def plain_recipe(columns: Sequence[str]) -> Recipe:
 
 def recipe_of(attributes: Mapping[str, Any]) -> Recipe | None:
     """Return the recipe among a dataset's attributes or on a model's card, if there is one."""
-    found = attributes.get(RECIPE)
-    return Recipe.from_dict(found) if isinstance(found, Mapping) else None
+    values = attributes.get(RECIPE)
+    return Recipe.from_dict(values) if isinstance(values, Mapping) else None
 
 
 def encode_table(recipe: Recipe, table: Any) -> FloatArray:
@@ -407,7 +409,7 @@ def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
     moments = column.cast(pyarrow.timestamp("us"), safe=False)
     microseconds = to_numbers(moments.cast("int64"))
     # a day has 8.64e10 microseconds, an hour 3.6e9
-    found: dict[str, Callable[[], FloatArray]] = {
+    readers: dict[str, Callable[[], FloatArray]] = {
         "year": lambda: to_numbers(compute.year(moments)),
         "month": lambda: to_numbers(compute.month(moments)),
         "day-of-year": lambda: to_numbers(compute.day_of_year(moments)),
@@ -415,23 +417,23 @@ def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
         "hour": lambda: microseconds % 8.64e10 / 3.6e9,
         "elapsed-days": lambda: microseconds / 8.64e10,
     }
-    return [found[part]() for part in parts]
+    return [readers[part]() for part in parts]
 
 
-def _reads(one: Encoder) -> Mapping[str, str | None]:
+def _reads(encoder: Encoder) -> Mapping[str, str | None]:
     """Return the columns of the table that an encoder reads, and what each must hold."""
-    return one.reads if isinstance(one, Transformer) else {one.column: one.reads}
+    return encoder.reads if isinstance(encoder, Transformer) else {encoder.column: encoder.reads}
 
 
-def _indicator_names(one: Number | Date) -> list[str]:
-    return [f"{one.column}: missing"] if one.indicator else []
+def _indicator_names(encoder: Number | Date) -> list[str]:
+    return [f"{encoder.column}: missing"] if encoder.indicator else []
 
 
 def _filled(parts: Sequence[FloatArray], fill: Sequence[float | None], indicator: bool) -> FloatArray:
     """Return columns with missing values filled in, and perhaps one that marks those of the first."""
     filled = [
-        values if one is None else np.where(np.isnan(values), one, values)
-        for values, one in zip(parts, fill, strict=True)
+        values if replacement is None else np.where(np.isnan(values), replacement, values)
+        for values, replacement in zip(parts, fill, strict=True)
     ]
     return np.column_stack([*filled, *([np.isnan(parts[0]).astype(float)] if indicator else [])])
 
@@ -448,5 +450,5 @@ def _places(column: pyarrow.Array, levels: Sequence[str], fill: str | None) -> t
     return places.fill_null(len(levels)).to_numpy(zero_copy_only=False).astype(np.int64), missing
 
 
-def _as_dict(one: Any) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(one).items()}
+def _as_dict(item: Any) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(item).items()}

@@ -226,8 +226,7 @@ def expecting_types(path: Path) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, UnicodeError) as error:
         raise DataError(
             f"{path.name}: {locations.explain(error)}; expected one type of value in each column, as in the "
-            f"first "
-            "rows. Correct the value, or leave the column out with `drop`"
+            "first rows. Correct the value, or leave the column out with `drop`"
         ) from error
 
 
@@ -270,13 +269,13 @@ def numbered(names: Sequence[str]) -> list[str]:
     >>> numbered(["a", "", "a", "", "a.2"])
     ['a', '', 'a.3', '.2', 'a.2']
     """
-    taken, found = set(names), dict[str, None]()
+    taken, unique_names = set(names), dict[str, None]()
     for name in names:
         unique, count = name, 2
-        while unique in found or (unique != name and unique in taken):
+        while unique in unique_names or (unique != name and unique in taken):
             unique, count = f"{name}.{count}", count + 1
-        found[unique] = None
-    return list(found)
+        unique_names[unique] = None
+    return list(unique_names)
 
 
 def numbered_note(names: Sequence[str]) -> list[str]:

@@ -86,13 +86,12 @@ class Transformer:
         """
         step = _step_of(self.file)
         try:
-            made = step.transform(rows)
-            values = np.asarray(made.toarray() if hasattr(made, "toarray") else made, np.float64)
+            output = step.transform(rows)
+            values = np.asarray(output.toarray() if hasattr(output, "toarray") else output, np.float64)
         except (ValueError, TypeError, KeyError) as error:
             raise errors.DataError(
                 f"scikit-learn's transformer does not take these rows: {locations.explain(error)}. Expected "
-                f"rows like "
-                "those that it was fitted on"
+                "rows like those that it was fitted on"
             ) from error
         if values.ndim != 2 or values.shape[1] != len(self.names):
             raise errors.DataError(
@@ -135,24 +134,23 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
         raise errors.InvalidParameterError(
             f"{_name(step)} is no fitted transformer; expected one after `fit`, or a pipeline of them"
         )
-    given = getattr(step, "feature_names_in_", None)
-    inputs = [str(i) for i in range(n_inputs)] if given is None else _used(step, [str(one) for one in given])
+    named = getattr(step, "feature_names_in_", None)
+    inputs = [str(i) for i in range(n_inputs)] if named is None else _used(step, list(map(str, named)))
     try:
         names = [str(name) for name in step.get_feature_names_out()]
     except (AttributeError, ValueError) as error:
         if n_names is None:
             raise errors.InvalidParameterError(
                 f"{_name(step)} does not name its columns: {locations.explain(error)}. Make a "
-                f"FunctionTransformer with "
-                'feature_names_out="one-to-one"'
+                'FunctionTransformer with feature_names_out="one-to-one"'
             ) from error
         names = [str(i) for i in range(n_names)]
     texts = sorted(_texts(step, inputs), key=inputs.index)
-    return Transformer(inputs, names, texts, f"by scikit-learn's {_name(step)}", given is not None, file)
+    return Transformer(inputs, names, texts, f"by scikit-learn's {_name(step)}", named is not None, file)
 
 
 def _name(step: Any) -> str:
-    steps = [one for _, one in getattr(step, "steps", ())]
+    steps = [part for _, part in getattr(step, "steps", ())]
     return " and ".join(map(_name, steps)) if steps else type(step).__name__
 
 
@@ -161,9 +159,9 @@ def _used(step: Any, inputs: Sequence[str]) -> list[str]:
     for _, first in getattr(step, "steps", ())[:1]:  # later steps see what the first one makes
         return _used(first, inputs)
     used: set[str] = set()
-    for _, one, columns in getattr(step, "transformers_", [("", None, inputs)]):
-        if not isinstance(one, str):  # "drop"
-            names = getattr(one, "feature_names_in_", columns)
+    for _, part, columns in getattr(step, "transformers_", [("", None, inputs)]):
+        if not isinstance(part, str):  # "drop"
+            names = getattr(part, "feature_names_in_", columns)
             used |= {names} if isinstance(names, str) else set(names)
     return [name for name in inputs if name in used]
 
@@ -173,15 +171,15 @@ def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
     # read as numbers, codes such as 01067 would lose their zeros
     inputs = list(getattr(step, "feature_names_in_", inputs))
     categories = getattr(step, "categories_", ())
-    found = {
+    texts = {
         name
         for name, levels in zip(inputs, categories, strict=False)
         if len(categories) == len(inputs) and any(isinstance(level, str) for level in levels)
     }
     for parts in ("steps", "transformers_", "transformer_list"):
         for part in getattr(step, parts, ()):
-            found |= _texts(part[1], inputs)
-    return found
+            texts |= _texts(part[1], inputs)
+    return texts
 
 
 def _values(column: pyarrow.Array) -> np.ndarray:
@@ -189,7 +187,7 @@ def _values(column: pyarrow.Array) -> np.ndarray:
     held = tables.kind_of(column.type)
     if held == "text":
         return np.array(
-            [np.nan if one is None else one for one in tables.to_text(column).to_pylist()], object
+            [np.nan if text is None else text for text in tables.to_text(column).to_pylist()], object
         )
     if held == "date":
         return np.asarray(column.cast("timestamp[us]").to_numpy(zero_copy_only=False))
@@ -205,7 +203,7 @@ def _step_of(file: str) -> Any:
     try:
         content = base64.b64decode(file, validate=True)
         with zipfile.ZipFile(io.BytesIO(content)) as members:
-            n_bytes = sum(one.file_size for one in members.infolist())
+            n_bytes = sum(member.file_size for member in members.infolist())
         if n_bytes > _MAX_UNPACKED:
             raise errors.UnsafeModelError(
                 f"the transformer claims to unpack to {n_bytes / 2**20:,.0f} MiB; expected at most "
@@ -215,11 +213,10 @@ def _step_of(file: str) -> Any:
         if unknown:
             raise errors.UnsafeModelError(
                 f"the transformer holds {tables.listed(unknown)}, which skops does not trust: code that is "
-                f"not "
-                "scikit-learn's, or could crash. Expected its scalers, encoders, imputers, projections and "
-                "the like, and functions of NumPy such as log1p"
+                "not scikit-learn's, or could crash. Expected its scalers, encoders, imputers, projections "
+                "and the like, and functions of NumPy such as log1p"
             )
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             step = skops.loads(content, trusted=_TRUSTED)
     except errors.UnsafeModelError:
@@ -229,23 +226,18 @@ def _step_of(file: str) -> Any:
             f"the transformer cannot be read by skops: {locations.explain(error)}; expected a file of "
             f"skops.io.dump"
         ) from error
-    _tell_versions(told)
+    _tell_versions(caught)
     return step
 
 
-def _tell_versions(told: Sequence[warnings.WarningMessage]) -> None:
+def _tell_versions(caught: Sequence[warnings.WarningMessage]) -> None:
     """Log once which versions of scikit-learn wrote a transformer and read it, if they differ."""
-    for one in told:
-        written, now = (
-            getattr(one.message, f"{when}_sklearn_version", None) for when in ("original", "current")
-        )
-        if written is not None:
-            _log.warning(
-                "the transformer was fitted by scikit-learn %s, and this is %s: compare its figures, or fit "
-                "it again",
-                written,
-                now,
-            )
+    words = (
+        "the transformer was fitted by scikit-learn %s, and this is %s: compare its figures, or fit it again"
+    )
+    for message in (warning.message for warning in caught):
+        if (written := getattr(message, "original_sklearn_version", None)) is not None:
+            _log.warning(words, written, getattr(message, "current_sklearn_version", None))
             return
 
 

@@ -104,21 +104,19 @@ def make_candidates(
     Raises InvalidParameterError if there is none, a kernel is unknown, or does not take a length scale.
     """
     widths = DEFAULT_LENGTH_SCALES if length_scales is None else [read_length_scale(w) for w in length_scales]
-    found = [names.find_kernel(kernel) for kernel in kernels]
-    if not found or not widths:
+    chosen = [names.find_kernel(kernel) for kernel in kernels]
+    if not chosen or not widths:
         raise InvalidParameterError(
             f"`kernels` are {list(kernels)} and `length_scales` {list(widths)}; expected at least one of each"
         )
     candidates: list[Candidate] = []
-    for kernel in found:
+    for kernel in chosen:
         several: Sequence[Width] = widths
-        if not isinstance(
-            kernel, stationary.Stationary
-        ):  # the evidence tunes one kernel, not several together
-            own = stationary.parts_without_length_scale(kernel)
-            several = [width for width in widths if own and width != "evidence"] or [None]
+        if not isinstance(kernel, stationary.Stationary):  # the evidence tunes one kernel alone
+            open_parts = stationary.parts_without_length_scale(kernel)
+            several = [width for width in widths if open_parts and width != "evidence"] or [None]
         candidates += [Candidate(kernel, width) for width in several]
-    return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
+    return list(dict.fromkeys(candidates))
 
 
 def check_candidates(candidates: Sequence[Candidate], dataset: blocks.Dataset, options: RidgeOptions) -> None:
@@ -177,15 +175,15 @@ class Draws:
 
     def kernel(self, candidate: Candidate) -> base.Kernel:
         """Return a candidate's kernel with numbers as length scales."""
-        kernel, given = candidate.kernel, candidate.length_scale
-        if isinstance(given, TimesMedian):
+        kernel, length_scale = candidate.kernel, candidate.length_scale
+        if isinstance(length_scale, TimesMedian):
             if isinstance(kernel, stationary.Stationary):
                 kernel = kernel.with_length_scale(None)
             return kernel.with_default_length_scales(
-                lambda part, columns: given.factor * self._medians(part, columns)
+                lambda part, columns: length_scale.factor * self._medians(part, columns)
             )
-        if not isinstance(given, str):
-            return kernel if given is None else stationary.with_length_scale(kernel, given)
+        if not isinstance(length_scale, str):
+            return kernel if length_scale is None else stationary.with_length_scale(kernel, length_scale)
         if kernel not in self._tuned:
             self._prepared.say("tune", f"length scales of the {names.kernel_text(kernel)} kernel")
             self._tuned[kernel] = draw.tune(
@@ -205,8 +203,9 @@ def draw_candidates(draws: Draws, candidates: Sequence[Candidate], widths: Seque
       widths.
     """
     maps = [draws.feature_map(candidate, widths[-1]) for candidate in candidates]
-    for one in maps:
+    for feature_map in maps:
         for width in widths:
-            if width < one.n_components:
-                draw.shortened(one, width)  # fails here, before the data are read, if it has no smaller draws
+            if width < feature_map.n_components:
+                # fails here, before the data are read, if it has no smaller draws
+                draw.shortened(feature_map, width)
     return maps

@@ -100,7 +100,7 @@ class Choices:
         """The most candidates that may be tried."""
         if not self.choosing:
             return len(self.candidates) if self.given else 0
-        curved = sum(not isinstance(one.kernel, Linear) for one in self.candidates)
+        curved = sum(not isinstance(candidate.kernel, Linear) for candidate in self.candidates)
         more = min(curved, TRIED_WITH_NYSTROM) if len(self.options.kinds) > 1 else 0
         return len(self.candidates) + more + self.kernels
 
@@ -161,32 +161,30 @@ def choices_of(
     """
     kinds = options.kinds
     if candidates is None:
-        found = candidates_of(options, dataset)
+        tried = candidates_of(options, dataset)
         if dataset.n_samples < 2:  # nothing to compare
-            found, kinds = found[:1], kinds[:1]
+            tried, kinds = tried[:1], kinds[:1]
     else:
         options = with_folds(options)
-        # features of a linear kernel are exact
-        found = [
-            replace(one, features=kind)
-            for one in candidates
-            for kind in (
-                [one.features or kinds[0]] if isinstance(one.kernel, Linear) or one.features else kinds
-            )
-        ]
+        tried = []
+        for candidate in candidates:
+            # features of a linear kernel are exact
+            alone = candidate.features or (kinds[0] if isinstance(candidate.kernel, Linear) else None)
+            tried += [replace(candidate, features=kind) for kind in ([alone] if alone else kinds)]
     n_tuned_on = 0
-    if any(one.length_scale == "evidence" for one in found):  # asked for by name, it takes more rows
-        first = candidates is None and (len(found) > 1 or len(kinds) > 1)
+    if any(candidate.length_scale == "evidence" for candidate in tried):
+        # asked for by name, it takes more rows
+        first = candidates is None and (len(tried) > 1 or len(kinds) > 1)
         n_tuned_on = TUNED_ON if first else length_scales.TUNING_ROWS
     penalty, folds, widths, plan = plan_choices(
         dataset, options, features=kinds[-1], n_tuned_on=n_tuned_on, machines=machines
     )
     if candidates is None and options.kernel == "auto":  # a linear kernel takes a component per column
         fit_in = dataset.n_features <= widths[-1]
-        found = [one for one in found if fit_in or not isinstance(one.kernel, Linear)]
+        tried = [candidate for candidate in tried if fit_in or not isinstance(candidate.kernel, Linear)]
     options = replace(options, features="auto" if len(kinds) > 1 else kinds[0])
     choices = Choices(
-        dataset, options, found, candidates is not None, penalty, folds, folds, widths, n_tuned_on, plan
+        dataset, options, tried, candidates is not None, penalty, folds, folds, widths, n_tuned_on, plan
     )
     if folds is None and choices.choosing:  # alpha is given or chosen otherwise: folds choose only the rest
         choices = replace(choices, by=_held_in(default_folds(dataset.n_samples), dataset, n_tuned_on))
@@ -204,29 +202,29 @@ def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
         linear = not are_several(options.n_components)
     else:
         kernels, linear = [names.find_kernel(options.kernel)], False
-    found = [
+    candidates = [
         Candidate(kernel, length_scale, first)
         for kernel in kernels
         for length_scale in _length_scales(options, kernel, dataset)
     ]
-    return [*found, *([Candidate(Linear(), None, "fourier")] if linear else [])]
+    return [*candidates, *([Candidate(Linear(), None, "fourier")] if linear else [])]
 
 
 def _length_scales(options: RidgeOptions, kernel: base.Kernel, dataset: Dataset) -> list[Any]:
     """Return the length scales that a kernel is tried with."""
-    given = options.length_scale
-    if not isinstance(given, str):
-        return [given]
-    if given == "evidence":
+    wanted = options.length_scale
+    if not isinstance(wanted, str):
+        return [wanted]
+    if wanted == "evidence":
         length_scales.check_tunable(kernel)
-        return [given]
-    if given not in ("auto", "median"):
+        return [wanted]
+    if wanted not in ("auto", "median"):
         raise InvalidParameterError(
-            f"`length_scale` is {given!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
+            f"`length_scale` is {wanted!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
         )
-    if given == "median" and isinstance(kernel, stationary.Stationary):
+    if wanted == "median" and isinstance(kernel, stationary.Stationary):
         return [TimesMedian(1.0)]
-    if given == "median" or not stationary.parts_without_length_scale(kernel):
+    if wanted == "median" or not stationary.parts_without_length_scale(kernel):
         return [None]  # the kernel has its own, needs none, or gets the median where it is drawn
     # few rows of classes can be separated exactly, which the evidence mistakes for good length scales
     classes = isinstance(dataset, labelled.LabelledDataset)

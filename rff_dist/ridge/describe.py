@@ -67,11 +67,11 @@ def describe_estimate(solved: solve.Solved) -> dict[str, Any] | None:
             "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # d√m = dm / (2√m)
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
-    found = {
+    estimate = {
         name: [value if math.isfinite(value) else None for value in values.tolist()]
         for name, values in figures.items()
     }
-    return {"by": "press" if path is not None else "cv", **found}
+    return {"by": "press" if path is not None else "cv", **estimate}
 
 
 # -- candidates --------------------------------------------------------------------------------
@@ -135,25 +135,25 @@ def compare_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
-    own = row["length_scale"]
+    length_scale = row["length_scale"]
     tried = {
         other["length_scale"]
         for other in rows
         if (other["kernel"], other["features"]) == (row["kernel"], row["features"])
         and isinstance(other["length_scale"], float)
     }
-    if not isinstance(own, float) or len(tried) < 2:
+    if not isinstance(length_scale, float) or len(tried) < 2:
         return None
-    return "lower" if own == min(tried) else "upper" if own == max(tried) else None
+    return "lower" if length_scale == min(tried) else "upper" if length_scale == max(tried) else None
 
 
 def candidate_words(row: Row) -> str:
     """Say what a candidate is, and how large its error is."""
     scale = row["length_scale"]
-    given = "" if scale is None else ", a length scale per column"
-    given = f", length scale {scale:.3g}" if isinstance(scale, float) else given
+    words = "" if scale is None else ", a length scale per column"
+    words = f", length scale {scale:.3g}" if isinstance(scale, float) else words
     return (
-        f"{names.shortened_text(row['kernel'])}{given}, {row['n_components']:,} {row['features']} features: "
+        f"{names.shortened_text(row['kernel'])}{words}, {row['n_components']:,} {row['features']} features: "
         f"error {row['score']:.4g} of the variance"
     )
 
@@ -173,23 +173,23 @@ def estimate_of(card: Mapping[str, Any]) -> Summary | None:
 
     For a classifier these are accuracy and log loss; errors of its targets of −1 and +1 say nothing.
     """
-    found = card.get("estimate")
-    if found is None or "classifier" not in card:
-        return found
-    told = {key: value for key, value in found.items() if key.startswith(("accuracy", "log_loss"))}
-    return {"by": found["by"], **told} if told else None
+    estimate = card.get("estimate")
+    if estimate is None or "classifier" not in card:
+        return estimate
+    figures = {key: value for key, value in estimate.items() if key.startswith(("accuracy", "log_loss"))}
+    return {"by": estimate["by"], **figures} if figures else None
 
 
 def chosen_candidate(candidates: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the best of the candidates on a model's card; None if there are none."""
     if not candidates:
         return None
-    final = [one for one in candidates if one.get("round") != "first"]
+    final = [candidate for candidate in candidates if candidate.get("round") != "first"]
     # Without a final the best candidate comes first; it need not have the least error.
-    return min(final, key=lambda one: float(one["score"])) if final else candidates[0]
+    return min(final, key=lambda candidate: float(candidate["score"])) if final else candidates[0]
 
 
 def n_candidates(candidates: Sequence[Mapping[str, Any]]) -> int:
     """Return how many candidates were tried; finalists were tried twice."""
-    first = [one for one in candidates if one.get("round") == "first"]
+    first = [candidate for candidate in candidates if candidate.get("round") == "first"]
     return len(first or candidates)

@@ -74,15 +74,15 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices) -> Chosen
         first = _FirstRound(prepared, choices.options, draws, choices.by, widths[-1])
         tries = first.run(candidates)
         candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
-        chosen = Chosen([], [one.row for one in tries], [])
+        chosen = Chosen([], [candidate.row for candidate in tries], [])
         # from few rows a table takes 6 to 13 ms, from sums 55 to 70: only the best map is summed
         if dataset.n_samples <= FEW_ROWS and choices.folds is not None and len(widths) == 1:
             best, *others = first.final(candidates)
             candidates = [best.candidate]
-            chosen = replace(chosen, losers=[one.row for one in others], table=best.table)
+            chosen = replace(chosen, losers=[candidate.row for candidate in others], table=best.table)
     if choices.folds is None or choices.options.solver == "pcg":
         candidates = candidates[:1]
-    fixed = [replace(one, kernel=draws.kernel(one), length_scale=None) for one in candidates]
+    fixed = [replace(final, kernel=draws.kernel(final), length_scale=None) for final in candidates]
     return replace(chosen, candidates=fixed)
 
 
@@ -96,21 +96,21 @@ def _finalists(tries: Sequence[_Try], *, n_samples: int, n_components: int) -> l
     if n_samples <= ROUND_ROWS and n_components <= round_components(n_samples):
         return [best.candidate]
     # on airfoil Gaussian beats Matérn-3/2 with 512 Nyström features, and loses with 1,353
-    found, limit = [best], WITHIN_REACH * float(best.row["score"])
-    close = [one for one in others if float(one.row["score"]) <= limit]
+    finalists, limit = [best], WITHIN_REACH * float(best.row["score"])
+    close = [other for other in others if float(other.row["score"]) <= limit]
     for differs in (_other_features, _other_kernel):
-        found += [one for one in close if differs(one, best) and one not in found][:1]
-    return [one.candidate for one in found]
+        finalists += [other for other in close if differs(other, best) and other not in finalists][:1]
+    return [other.candidate for other in finalists]
 
 
-def _other_features(one: _Try, best: _Try) -> bool:
-    return bool(one.row["features"] != best.row["features"])
+def _other_features(other: _Try, best: _Try) -> bool:
+    return bool(other.row["features"] != best.row["features"])
 
 
-def _other_kernel(one: _Try, best: _Try) -> bool:
+def _other_kernel(other: _Try, best: _Try) -> bool:
     """Return whether a candidate differs in its kernel alone, and not only by an added linear kernel."""
-    first = [row["kernel"].partition(" + ")[0] for row in (one.row, best.row)]
-    alike = not _other_features(one, best) and isinstance(one.candidate.kernel, Stationary)
+    first = [row["kernel"].partition(" + ")[0] for row in (other.row, best.row)]
+    alike = not _other_features(other, best) and isinstance(other.candidate.kernel, Stationary)
     return alike and first[0] != first[1]
 
 
@@ -151,9 +151,9 @@ class _FirstRound:
                 self.prepared.say("choose", f"length scales were not tuned: {error}")
         if len(options.kinds) > 1:
             ranked = self._best_first(tries)
-            nonlinear = [one for one in ranked if not isinstance(one.candidate.kernel, explicit.Linear)]
-            for one in nonlinear[:TRIED_WITH_NYSTROM]:
-                tries.append(self._try(replace(one.candidate, features=options.kinds[1]), sample))
+            nonlinear = [trial for trial in ranked if not isinstance(trial.candidate.kernel, explicit.Linear)]
+            for trial in nonlinear[:TRIED_WITH_NYSTROM]:
+                tries.append(self._try(replace(trial.candidate, features=options.kinds[1]), sample))
         best = self._best_first(tries)[0].candidate
         if options.kernel == "auto" and self._may_add_linear(best):
             kernel = self.draws.kernel(best) + explicit.Linear()
@@ -163,8 +163,8 @@ class _FirstRound:
     def final(self, finalists: Sequence[Candidate]) -> list[_Try]:
         """Cross-validate finalists of few rows with all components; the least error comes first."""
         sample = self._sample()
-        tries = [self._try(one, sample, n_components=self.n_components) for one in finalists]
-        return sorted(tries, key=lambda one: float(one.row["score"]))
+        tries = [self._try(candidate, sample, n_components=self.n_components) for candidate in finalists]
+        return sorted(tries, key=lambda candidate: float(candidate.row["score"]))
 
     def _sample(self) -> samples.FoldSample:
         return samples.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
@@ -176,14 +176,14 @@ class _FirstRound:
         model is preferred, as the simplest. Next come length scales tuned on many rows: those rows, which no
         fold validates on, are evidence for them too. Sums of kernels come last.
         """
-        ranked = sorted(tries, key=lambda one: float(one.row["score"]))
-        as_good = [one for one in ranked[1:] if _within_one_standard_error(one, ranked[0])]
+        ranked = sorted(tries, key=lambda trial: float(trial.row["score"]))
+        as_good = [trial for trial in ranked[1:] if _within_one_standard_error(trial, ranked[0])]
         # least errors alone would take energy from 0.044 to 0.049, and concrete from 0.253 to 0.260
         favourite = min([ranked[0], *as_good], key=self._preference)
-        return [favourite, *(one for one in ranked if one is not favourite)]
+        return [favourite, *(trial for trial in ranked if trial is not favourite)]
 
-    def _preference(self, one: _Try) -> int:
-        candidate, dataset = one.candidate, self.prepared.dataset
+    def _preference(self, trial: _Try) -> int:
+        candidate, dataset = trial.candidate, self.prepared.dataset
         trusted = dataset.n_samples >= trusted_samples(dataset)
         if isinstance(candidate.kernel, explicit.Linear):
             return 0
@@ -237,11 +237,11 @@ class _FirstRound:
         return cross_validation.cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)
 
 
-def _within_one_standard_error(one: _Try, best: _Try) -> bool:
-    if len(one.split_scores) < 2:
+def _within_one_standard_error(other: _Try, best: _Try) -> bool:
+    if len(other.split_scores) < 2:
         return False  # one split has no standard error
     # the splits are the same, so that what makes their rows hard to predict cancels
-    differences = np.subtract(one.split_scores, best.split_scores)
+    differences = np.subtract(other.split_scores, best.split_scores)
     return bool(differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences)))
 
 

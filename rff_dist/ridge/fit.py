@@ -173,15 +173,11 @@ def share_out(
     if len(maps) == 1:
         return [Reading(maps, plan.n_parts, table)]
     assert folds is not None  # several are compared by them
+    width, kind = choices.widths[-1], options.kinds[-1]
     at_once, n_parts = plan_readings(
-        dataset,
-        choices.widths[-1],
-        len(maps),
-        engine=engine,
-        n_folds=folds.n_folds,
-        features=options.kinds[-1],
+        dataset, width, len(maps), engine=engine, n_folds=folds.n_folds, features=kind
     )
-    return [Reading(these, n_parts) for these in itertools.batched(maps, at_once)]
+    return [Reading(batch, n_parts) for batch in itertools.batched(maps, at_once)]
 
 
 def broadcast(
@@ -339,14 +335,8 @@ class Compared:
             best.solved.path(),
             {**_card_of(prepared, best.solved, choices.penalty), **facts},
         )
-        return Trained(
-            replace(model, columns=_columns_of(prepared)),
-            tuple(self._all),
-            self._place,
-            parts,
-            best.rounding_seen(),
-            n_readings=self._n_readings,
-        )
+        model, seen = replace(model, columns=_columns_of(prepared)), best.rounding_seen()
+        return Trained(model, tuple(self._all), self._place, parts, seen, n_readings=self._n_readings)
 
 
 def _wants_high_precision(moved: float | None, options: RidgeOptions) -> bool:
@@ -389,19 +379,15 @@ def train_without_sums(
         if penalty.per_target is not False:
             choice = chosen.table.with_own_alphas(choice, always=penalty.per_target is True)
         alpha = choice.penalty
-    solution = pcg.solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
-    solved = solve.Solved(solution.solution, None, None if chosen is None else chosen.table, choice)
+    iterated = pcg.solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
+    solved = solve.Solved(iterated.solution, None, None if chosen is None else chosen.table, choice)
     card = {"n_samples": dataset.n_samples, **_card_of(prepared, solved, penalty)}
     if folds is not None:
         card["folds"] = folding.folds_to_dict(folds)
     model = models.RidgeModel.without_sums(
-        feature_map,
-        solution.solution,
-        card,
-        one_dimensional=dataset.one_dimensional,
-        solver=solution.facts(),
+        feature_map, iterated.solution, card, one_dimensional=dataset.one_dimensional, solver=iterated.facts()
     )
-    seen = solve.rounding_seen(solved, solution.spec, solution.target_deviations)
+    seen = solve.rounding_seen(solved, iterated.spec, iterated.target_deviations)
     model = replace(model, columns=_columns_of(prepared), selection=solved.path())
     return Trained(model, ((feature_map, solved),), rounding_seen=seen)
 

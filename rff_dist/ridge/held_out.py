@@ -66,14 +66,14 @@ def leave_one_out(
         spectral=True,
     )
     state = hat_matrix(statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept)
-    found = inspection.sum_rows(dataset, leave_out_rows, state, engine=engine, label="leave one out")
-    trained_on, seen = statistics.sum_of_weights, float(found.weight.value())
+    errors = inspection.sum_rows(dataset, leave_out_rows, state, engine=engine, label="leave one out")
+    trained_on, seen = statistics.sum_of_weights, float(errors.weight.value())
     if not math.isclose(seen, trained_on, rel_tol=1e-9):  # the same weights, added in another order
         raise StatisticsError(
             f"the statistics' weights add up to {trained_on:g}, those of the data to {seen:g}; expected "
             "the rows that were trained on. Give the same data"
         )
-    return found
+    return errors
 
 
 def hold_out_scores(
@@ -109,10 +109,7 @@ def hold_out_scores(
             f"the folds' statistics count {statistics.n_samples:_} rows, the data have "
             f"{dataset.n_samples:_}; expected the rows that were cut into folds. Give the same data"
         )
-    models, deviations = (
-        fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept),
-        None,
-    )
+    deviations, models = None, fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept)
     if normalized:
         add_up = partial(sum_root_residuals, exponents=statistics.total().spec.exponents)
         sums = inspection.sum_rows(
@@ -250,7 +247,7 @@ class Deviations:
         )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        return {f"deviation_{one.name}": getattr(self, one.name) for one in fields(self)}
+        return {f"deviation_{item.name}": getattr(self, item.name) for item in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,7 +349,7 @@ class HeldOutScores:
         if "deviation_coefficients" not in arrays:  # scores of one width
             return cls(counts, units)
         return cls(
-            counts, units, Deviations(*(arrays[f"deviation_{one.name}"] for one in fields(Deviations)))
+            counts, units, Deviations(*(arrays[f"deviation_{item.name}"] for item in fields(Deviations)))
         )
 
 
@@ -374,8 +371,8 @@ def score_rows(rows: blocks.Rows, state: FoldModels) -> HeldOutScores:
     residuals, split, counted = _residuals(rows, state)
     units = state.units
     if state.root_deviations is not None:
-        found = state.root_deviations.of_rows(rows).reshape(len(split), -1, len(units))
-        residuals = residuals / found[counted, split[counted]]
+        deviations = state.root_deviations.of_rows(rows).reshape(len(split), -1, len(units))
+        residuals = residuals / deviations[counted, split[counted]]
         units = np.ones(len(units))
     with np.errstate(over="ignore"):  # beyond the grid either way
         scores = residuals / units
@@ -505,8 +502,8 @@ def with_deviations(
     scale = np.sqrt(models.units)  # g is the root of a residual over its unit
     bounds = scale * total.target_means() * np.array([[1.0 / REACH], [REACH]])
     solution = cholesky.solve_cholesky(total.normal_equations(), alpha, overwrite_gram=True)
-    found = Deviations(scale * solution.coefficients, scale * solution.intercept, bounds)
+    deviations = Deviations(scale * solution.coefficients, scale * solution.intercept, bounds)
     of_splits = fold_models(statistics, feature_map, alpha=alpha).linear
     scales = np.tile(scale, len(models.validated))
     roots = predicting.LinearModel(feature_map, scales * of_splits.coefficients, scales * of_splits.intercept)
-    return replace(models, root_deviations=RootDeviations(roots, bounds)), found
+    return replace(models, root_deviations=RootDeviations(roots, bounds)), deviations

@@ -89,13 +89,12 @@ def solve_pcg(
     *,
     alpha: ArrayLike,
     fit_intercept: bool,
-    max_passes: int = MAX_PASSES,
     chosen: Chosen | None = None,
 ) -> Pcg:
     """Solve for an alpha above 0, or one for each target, by passes of Z'(Zv), all targets together.
 
     Iteration ends when the estimated distance of predictions from those of the exact solution is `TOLERANCE`
-    times the targets' deviations. If rounding or `max_passes` end it before, the status is NOT_CONVERGED, and
+    times the targets' deviations. If rounding or `MAX_PASSES` end it before, the status is NOT_CONVERGED, and
     there is a LinAlgWarning.
 
     `chosen`: how alpha was chosen; its preconditioner and solutions are reused.
@@ -114,18 +113,18 @@ def solve_pcg(
     deviations = np.sqrt(total)
     # of a constant target rounding alone is left, which is not worth a step
     constant = total <= blocks.ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
-    prepared.count("iterate", 0, max_passes)
+    prepared.count("iterate", 0, MAX_PASSES)
     iterated = conjugate_gradients(
         operator.multiply,
         moments,
         penalties,
         preconditioner,
         tolerance=np.where(constant, math.inf, TOLERANCE * deviations),
-        max_products=max_passes,
+        max_products=MAX_PASSES,
         start=None if chosen is None else chosen.near(penalties),
     )
     relative = float(np.max(iterated.errors[~constant] / deviations[~constant], initial=0.0))
-    found = Pcg(
+    result = Pcg(
         _solution(operator, iterated, penalties, preconditioner.floor),
         iterated,
         preconditioner.rank,
@@ -134,9 +133,9 @@ def solve_pcg(
         operator.accumulation.spec,
         operator.target_deviations,
     )
-    logger.debug("solved by %d passes: %s", found.n_passes, dict(found.facts()))
-    _warn(found)
-    return found
+    logger.debug("solved by %d passes: %s", result.n_passes, dict(result.facts()))
+    _warn(result)
+    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,11 +240,11 @@ def _sketch(
             test_matrix = np.hstack([test_matrix, signs])
             n_passes += 1
         # a copy, since a larger rank begins with these products
-        found = nystrom_preconditioner(test_matrix, products.copy())
-        least = LEAST_SHARE * float(found.eigenvalues[0]) if alpha is None else alpha
-        prepared.say("solve", f"a sketch of rank {rank:,}: {_words(found, least)}")
-        if rank == largest or not _worth_doubling(found, least, operator, tolerance):
-            return found, n_passes
+        preconditioner = nystrom_preconditioner(test_matrix, products.copy())
+        least = LEAST_SHARE * float(preconditioner.eigenvalues[0]) if alpha is None else alpha
+        prepared.say("solve", f"a sketch of rank {rank:,}: {_words(preconditioner, least)}")
+        if rank == largest or not _worth_doubling(preconditioner, least, operator, tolerance):
+            return preconditioner, n_passes
         wanted = 2 * rank
 
 
@@ -259,18 +258,17 @@ def random_signs(n_components: int, start: int, stop: int) -> FloatArray:
 
 
 def _worth_doubling(
-    found: NystromPreconditioner, alpha: float, operator: gram_products.GramOperator, tolerance: float
+    sketch: NystromPreconditioner, alpha: float, operator: gram_products.GramOperator, tolerance: float
 ) -> bool:
     """Return whether the steps that a doubled rank may save cost more than its columns."""
     least = expected_iterations(1.0, tolerance)
-    saved = expected_iterations(float(found.shortfall(np.array([alpha]))[0]), tolerance) - least
-    return saved * gram_products.pass_operations(
-        operator.accumulation.spec.n_targets
-    ) > gram_products.pass_operations(found.rank)
+    saved = expected_iterations(float(sketch.shortfall(np.array([alpha]))[0]), tolerance) - least
+    of_step = gram_products.pass_operations(operator.accumulation.spec.n_targets)
+    return saved * of_step > gram_products.pass_operations(sketch.rank)
 
 
-def _words(found: NystromPreconditioner, alpha: float) -> str:
-    return f"eigenvalues from {found.eigenvalues[0]:.3g} to {found.eigenvalues[-1]:.3g}, alpha {alpha:.3g}"
+def _words(sketch: NystromPreconditioner, alpha: float) -> str:
+    return f"eigenvalues from {sketch.eigenvalues[0]:.3g} to {sketch.eigenvalues[-1]:.3g}, alpha {alpha:.3g}"
 
 
 def _solution(
@@ -282,24 +280,17 @@ def _solution(
     status = SolveStatus.OK if iterated.stop is Stop.TOLERANCE else SolveStatus.NOT_CONVERGED
     if alpha.min() < floor:
         status = SolveStatus.ILL_CONDITIONED
-    return make_solution(
-        operator,
-        w,
-        alpha,
-        rss=total - (w * along).sum(axis=0),
-        effective_rank=len(w),
-        floor=floor,
-        status=status,
-    )
+    rss = total - (w * along).sum(axis=0)
+    return make_solution(operator, w, alpha, rss=rss, effective_rank=len(w), floor=floor, status=status)
 
 
-def _warn(found: Pcg) -> None:
-    status = found.solution.status
+def _warn(result: Pcg) -> None:
+    status = result.solution.status
     if status is SolveStatus.OK:
         return
     warnings.warn(
-        f"after {found.n_passes} passes predictions are an estimated {found.relative_error:.2g} deviations "
-        f"of y from those of the exact solution: iterating was stopped by {found.iterated.stop.value}. "
+        f"after {result.n_passes} passes predictions are an estimated {result.relative_error:.2g} deviations "
+        f"of y from those of the exact solution: iterating was stopped by {result.iterated.stop.value}. "
         + "; ".join((*status.causes, *status.remedies)),
         scipy.linalg.LinAlgWarning,
         stacklevel=2,

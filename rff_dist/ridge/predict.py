@@ -123,18 +123,18 @@ def _predicting(
     predicting.check_dataset(dataset, model)
     intervals = ["lower", "upper"] if coverage is not None else []
     arrays = ["predictions", *(["standard_deviations"] if std else []), *intervals]
-    found = _Predicting(model.linear, arrays, model.one_dimensional)
+    state = _Predicting(model.linear, arrays, model.one_dimensional)
     if coverage is not None:
         held_out.check_coverage(coverage)
         model.refuse_classifier("intervals")
         if model.held_out is None:
-            found = replace(found, deviations=float(scipy.special.ndtri((1.0 + coverage) / 2.0)))
+            state = replace(state, deviations=float(scipy.special.ndtri((1.0 + coverage) / 2.0)))
         else:
             half_width = model.held_out.quantile(coverage)
-            found = replace(found, half_width=half_width, root_deviations=model.root_deviations)
-    if std or found.deviations > 0:
-        found = replace(found, model=_predictive_state(dataset, model, engine=engine))
-    return found
+            state = replace(state, half_width=half_width, root_deviations=model.root_deviations)
+    if std or state.deviations > 0:
+        state = replace(state, model=_predictive_state(dataset, model, engine=engine))
+    return state
 
 
 def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
@@ -146,10 +146,10 @@ def _predict_arrays(rows: Rows, state: _Predicting) -> FloatArray:
     half_width = deviation * state.deviations if state.half_width is None else state.half_width
     if state.root_deviations is not None:
         half_width = half_width * state.root_deviations.of_rows(rows)
-    found = {"predictions": mean, "standard_deviations": deviation}
-    found |= {"lower": mean - half_width, "upper": mean + half_width}
-    made = [found[name][:, 0] if state.one_dimensional else found[name] for name in state.arrays]
-    return made[0] if len(made) == 1 else np.stack(made, axis=-1)
+    values = {"predictions": mean, "standard_deviations": deviation}
+    values |= {"lower": mean - half_width, "upper": mean + half_width}
+    wanted = [values[name][:, 0] if state.one_dimensional else values[name] for name in state.arrays]
+    return wanted[0] if len(wanted) == 1 else np.stack(wanted, axis=-1)
 
 
 def predict_intervals_in_memory(
@@ -189,16 +189,13 @@ def predict_with_std_in_memory(
       SolveError if the statistics do not determine a variance; PlanError if memory does not hold the
       triangle.
     """
-    found = _arrays_in_memory(dataset, model, std=True, engine=engine)
-    return found[..., 0], found[..., 1]
+    arrays = _arrays_in_memory(dataset, model, std=True, engine=engine)
+    return arrays[..., 0], arrays[..., 1]
 
 
 def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> uncertainty.PredictiveModel:
+    n_targets, n_matrices = model.n_targets, len(np.unique(model.alpha))
     plan.check_matrix_pass(
-        dataset,
-        model.feature_map,
-        engine=engine,
-        n_targets=model.n_targets,
-        n_matrices=len(np.unique(model.alpha)),
+        dataset, model.feature_map, engine=engine, n_targets=n_targets, n_matrices=n_matrices
     )
     return model.predictive

@@ -137,12 +137,12 @@ def _leave_out_each(
         repeated=repeated,
     )
     weights = np.ones(rows.block.n_samples) if rows.sample_weight is None else rows.sample_weight
-    found = row_folds.choose_by_rows(
+    by_rows = row_folds.choose_by_rows(
         squares, weights, table.target_variance, per_target=penalty.per_target, repeated=repeated
     )
-    if found is None:
+    if by_rows is None:
         return choice, None
-    places, doubts = found
+    places, doubts = by_rows
     return table.choice_at(choice.n_components, places), doubts
 
 
@@ -162,12 +162,8 @@ def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> Solved:
     if options.is_one_alpha(penalty.alpha):
         return solve_with(statistics, cast("float", penalty.alpha), fit_intercept=penalty.fit_intercept)
     spectrum = eigen.decompose(statistics.normal_equations(fit_intercept=penalty.fit_intercept))
-    selection = gcv.select_alpha(
-        spectrum,
-        penalty.grid,
-        criterion="evidence" if penalty.named == "evidence" else "gcv",
-        per_target=penalty.per_target,
-    )
+    criterion: gcv.Criterion = "evidence" if penalty.named == "evidence" else "gcv"
+    selection = gcv.select_alpha(spectrum, penalty.grid, criterion=criterion, per_target=penalty.per_target)
     return Solved(spectrum.solve(selection.penalty), selection)
 
 
@@ -234,10 +230,10 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0, classes: bool = Fa
         "large coefficients cancel one another at the rows, so that predictions away from them may be far "
         "off": by_folds and leverage > SMALL_LEVERAGE and cancelling > MAX_CANCELLING,
     }
-    found = [reason for reason, holds in reasons.items() if holds]
-    if found:
+    doubts = [reason for reason, holds in reasons.items() if holds]
+    if doubts:
         warnings.warn(
-            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise "
+            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(doubts)}. Without noise "
             "in y this is as it should be. Else look at errors on test rows, and give another `alpha` "
             "or other values to choose from, another length scale or number of components, or more rows",
             UserWarning,
@@ -324,8 +320,8 @@ def how_cancelling(solved: Solved, statistics: RidgeStatistics) -> float:
 
 def _least_alpha(solved: Solved) -> float:
     """Return the least alpha of the targets that vary: for a constant one any alpha is as good."""
-    found, alphas = solved.cross_validation or solved.leave_one_out, solved.solution.alpha
-    varying = alphas if found is None else alphas[found.target_variance > 0.0]
+    table, alphas = solved.cross_validation or solved.leave_one_out, solved.solution.alpha
+    varying = alphas if table is None else alphas[table.target_variance > 0.0]
     return float((varying if len(varying) else alphas).min())
 
 

@@ -99,14 +99,14 @@ def predictive_model(
     explained, factors = np.empty(len(penalty)), []
     with machine.tile_pool() as pool:
         floor = max(cholesky.rounding_floor(equations.gram), equations.gram_error)
-        for i, one in enumerate(different):
+        for i, value in enumerate(different):
             last = i == len(different) - 1  # factored in the Gram's own memory
             factor, targets = equations.gram if last else equations.gram.copy(), factor_of_target == i
-            factor.flat[:: len(factor) + 1] += one
-            broken_at = cholesky.cholesky_in_place(factor, pool)
-            if broken_at is not None or (one < floor and cholesky.smallest_eigenvalue(factor, pool) < floor):
+            factor.flat[:: len(factor) + 1] += value
+            broken = cholesky.cholesky_in_place(factor, pool)
+            if broken is not None or (value < floor and cholesky.smallest_eigenvalue(factor, pool) < floor):
                 raise SolveError(
-                    f"the variance is not determined: alpha={one:.3g} and an eigenvalue of Z'Z are both "
+                    f"the variance is not determined: alpha={value:.3g} and an eigenvalue of Z'Z are both "
                     f"below {floor:.3g}, the rounding error of the eigenvalues; fit with an alpha above it"
                 )
             explained[targets] = cholesky.solve_factored(factor, equations.moments[:, targets], pool)[1]

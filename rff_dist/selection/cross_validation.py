@@ -189,11 +189,11 @@ class CrossValidation:
             leverage = self.mean_leverage(choice.n_components, self.alphas[best])
             if standard_errors == AS_GOOD and not leverage > INTERPOLATING:
                 slack = 0.0
-            own = grids.last_within(mean, mean[best] + max(slack, grids.RESOLUTION))
-            saved = errors[:, shared] - errors[:, own]
+            place = grids.last_within(mean, mean[best] + max(slack, grids.RESOLUTION))
+            saved = errors[:, shared] - errors[:, place]
             noise = np.nan_to_num(_standard_error(saved, self.weights))
             if always or _mean(saved, self.weights) > max(grids.MATERIAL_GAIN * mean[shared], noise):
-                places[target] = own
+                places[target] = place
         return choice if (places == shared).all() else self.choice_at(choice.n_components, places, shared)
 
     def choice_at(self, n_components: int, places: NDArray[np.intp], shared: int | None = None) -> Choice:
@@ -208,17 +208,10 @@ class CrossValidation:
         if (places == shared).all():
             return self._choice(size, shared)
         score, standard_error = self.score_of(size, places)
-        varying = np.flatnonzero(self.target_variance > 0.0)
-        return Choice(
-            n_components=n_components,
-            alpha=float(self.alphas[shared]),
-            score=score,
-            standard_error=standard_error,
-            at_end=grids.worst_end(
-                [grids.end_of_grid(int(place), len(self.alphas)) for place in places[varying]]
-            ),
-            own_alphas=tuple(self.alphas[places].tolist()),
-        )
+        varying = places[self.target_variance > 0.0].tolist()
+        end = grids.worst_end([grids.end_of_grid(place, len(self.alphas)) for place in varying])
+        alphas = tuple(self.alphas[places].tolist())
+        return Choice(n_components, float(self.alphas[shared]), score, standard_error, end, alphas)
 
     def score_of(self, size: int, places: NDArray[np.intp]) -> tuple[float, float]:
         """Return the score and its standard error of one size, with the index of each target's alpha."""
@@ -260,12 +253,12 @@ class CrossValidation:
         )
 
     def place_of(self, n_components: int) -> int:
-        found = np.flatnonzero(self.n_components == n_components)
-        if not len(found):
+        places = np.flatnonzero(self.n_components == n_components)
+        if not len(places):
             raise InvalidParameterError(
                 f"`n_components` is {n_components}; expected one of {self.n_components.tolist()}"
             )
-        return int(found[0])
+        return int(places[0])
 
     def _limit(self, best: Choice) -> float:
         if len(self.weights) < 2:
@@ -317,9 +310,8 @@ def cross_validate(
             errors[at], leverages[at] = _validate(problem, grid, fit_intercept=fit_intercept)
 
     # with small problems threads wait for one another: 10 folds of D = 64 took 1.3 times as long on two
-    threads = (
-        1 if sizes[-1].n_components <= SMALL else min(machine.available_cores(), len(splits) * len(sizes))
-    )
+    small = sizes[-1].n_components <= SMALL
+    threads = 1 if small else min(machine.available_cores(), len(splits) * len(sizes))
     with machine.tile_pool(threads) as pool:
         list(pool.map(work, range(threads)))
     return CrossValidation(
@@ -395,22 +387,22 @@ def _sizes(total: RidgeStatistics, feature_maps: Sequence[maps.FeatureMap] | Non
             f"`feature_maps` have {sizes} components; expected at least one map, ascending, of at most "
             f"{total.n_components}"
         )
-    own, found = total.spec.scales, []
+    scales, checked = total.spec.scales, []
     for size, feature_map in zip(sizes, feature_maps, strict=True):
         whole = size == total.n_components
-        if not whole and (len(feature_map.scales) > 1 or len(own) > 1):
+        if not whole and (len(feature_map.scales) > 1 or len(scales) > 1):
             raise InvalidParameterError(
                 f"the leading {size} of {total.n_components} components are no feature map of their own: "
-                f"their scales are {feature_map.scales} of {own}; give the whole map alone"
+                f"their scales are {feature_map.scales} of {scales}; give the whole map alone"
             )
-        ratio = exact_sums.expand(feature_map.scales) / exact_sums.expand(own)[:size]
+        ratio = exact_sums.expand(feature_map.scales) / exact_sums.expand(scales)[:size]
         if not np.allclose(ratio, ratio[0], rtol=1e-12, atol=0.0):
             raise InvalidParameterError(
                 f"the features of a map of {size} components have scales {feature_map.scales}, those of the "
-                f"statistics {own}; expected the statistics' own up to one factor"
+                f"statistics {scales}; expected the statistics' own up to one factor"
             )
-        found.append(_Size(size, None if whole and feature_map.scales == own else feature_map))
-    return found
+        checked.append(_Size(size, None if whole and feature_map.scales == scales else feature_map))
+    return checked
 
 
 def _problems(

@@ -119,9 +119,9 @@ def select_alpha(
     path = gcv if criterion == "gcv" else _shared_evidence(spectrum, log_evidences)
     tied = np.flatnonzero(path <= path.min() + grids.RESOLUTION)
     best = int(tied[-1])
-    alpha = (
-        _refine(spectrum, grid, best, float(path[best]), criterion) if len(tied) == 1 else float(grid[best])
-    )
+    alpha = float(grid[best])
+    if len(tied) == 1:
+        alpha = _refine(spectrum, grid, best, float(path[best]), criterion)
     selection = Selection(
         alphas=grid,
         scores=scores,
@@ -144,7 +144,7 @@ def select_alpha(
 
 
 def _with_own_alphas(spectrum: eigen.RidgeSpectrum, shared: Selection, *, always: bool) -> Selection:
-    own = np.full(shared.scores.shape[1], shared.alpha)
+    alphas = np.full(shared.scores.shape[1], shared.alpha)
     ends = []  # of the targets that vary
     evidence = shared.criterion == "evidence"
     for target in np.flatnonzero(spectrum.total_sum_of_squares > 0.0):
@@ -154,19 +154,19 @@ def _with_own_alphas(spectrum: eigen.RidgeSpectrum, shared: Selection, *, always
             total_sum_of_squares=spectrum.total_sum_of_squares[[target]],
             target_means=spectrum.target_means[[target]],
         )
-        found = select_alpha(alone, shared.alphas, criterion=shared.criterion)
+        choice = select_alpha(alone, shared.alphas, criterion=shared.criterion)
         if evidence:
-            before, after = _shared_evidence(alone, alone.log_evidences([shared.alpha, found.alpha]))
+            before, after = _shared_evidence(alone, alone.log_evidences([shared.alpha, choice.alpha]))
             gain = before - after  # −2·log evidence per row is the log of a variance
         else:
-            gain = 1.0 - found.score[0] / shared.score[target]
+            gain = 1.0 - choice.score[0] / shared.score[target]
         if always or gain > grids.MATERIAL_GAIN:
-            own[target] = found.alpha
-        ends.append(found.at_end if own[target] == found.alpha else shared.at_end)
-    if (own == shared.alpha).all():
+            alphas[target] = choice.alpha
+        ends.append(choice.at_end if alphas[target] == choice.alpha else shared.at_end)
+    if (alphas == shared.alpha).all():
         return shared
-    scores = generalized_cross_validation(spectrum, own)[np.arange(len(own)), np.arange(len(own))]
-    return replace(shared, own_alphas=own, score=scores, at_end=grids.worst_end(ends))
+    scores = generalized_cross_validation(spectrum, alphas)[np.arange(len(alphas)), np.arange(len(alphas))]
+    return replace(shared, own_alphas=alphas, score=scores, at_end=grids.worst_end(ends))
 
 
 def _shared_score(spectrum: eigen.RidgeSpectrum, scores: FloatArray) -> FloatArray:
@@ -196,7 +196,7 @@ def _refine(
             return float(_shared_evidence(spectrum, spectrum.log_evidences(alphas))[0])
         return float(_shared_score(spectrum, generalized_cross_validation(spectrum, alphas))[0])
 
-    found = scipy.optimize.minimize_scalar(
+    minimum = scipy.optimize.minimize_scalar(
         score, bounds=(lower, upper), method="bounded", options={"xatol": 1e-3}
     )
-    return float(np.exp(found.x)) if found.fun < best_score else float(grid[best])
+    return float(np.exp(minimum.x)) if minimum.fun < best_score else float(grid[best])

@@ -211,7 +211,7 @@ def centred_features(feature_map: maps.FeatureMap, tile: Float32Array, means: Fl
     return features
 
 
-def select_by_press(found: LeaveOneOut, *, per_target: grids.PerTarget = False) -> float | FloatArray:
+def select_by_press(table: LeaveOneOut, *, per_target: grids.PerTarget = False) -> float | FloatArray:
     """Return the alpha of the least leave-one-out error, for all targets or for each.
 
     An alpha for all targets has the least mean of error / variance, so that units do not matter; constant
@@ -222,20 +222,20 @@ def select_by_press(found: LeaveOneOut, *, per_target: grids.PerTarget = False) 
     Returns `alpha`: float, or float64 array of shape (n_targets,) if targets have different ones.
     Raises SolveError if every alpha leaves a row undetermined.
     """
-    errors, varying = found.mean_squared_error, found.target_variance > 0.0
-    scores = grids.shares_of_variance(errors, found.target_variance)
+    errors, varying = table.mean_squared_error, table.target_variance > 0.0
+    scores = grids.shares_of_variance(errors, table.target_variance)
     if not np.isfinite(scores).any():
         raise SolveError(
-            f"alpha cannot be chosen by leave-one-out errors: with every alpha up to {found.alphas[-1]:.3g} "
-            f"some of the {found.n_samples:_} rows have a leverage of 1 up to rounding; give larger alphas"
+            f"alpha cannot be chosen by leave-one-out errors: with every alpha up to {table.alphas[-1]:.3g} "
+            f"some of the {table.n_samples:_} rows have a leverage of 1 up to rounding; give larger alphas"
         )
     best = grids.last_within(scores, scores.min() + grids.RESOLUTION)
     if (end := grids.end_of_grid(best, len(scores))) is not None:
-        logger.info("the best alpha %.3g is at the %s end of the path", found.alphas[best], end)
+        logger.info("the best alpha %.3g is at the %s end of the path", table.alphas[best], end)
     places = np.full(errors.shape[1], best)
     for target in np.flatnonzero(varying) if per_target is not False else ():
-        shares = errors[:, target] / found.target_variance[target]
-        own = grids.last_within(shares, shares.min() + grids.RESOLUTION)
-        if per_target is True or shares[own] < (1.0 - grids.MATERIAL_GAIN) * shares[best]:
-            places[target] = own
-    return float(found.alphas[best]) if (places == best).all() else found.alphas[places]
+        shares = errors[:, target] / table.target_variance[target]
+        place = grids.last_within(shares, shares.min() + grids.RESOLUTION)
+        if per_target is True or shares[place] < (1.0 - grids.MATERIAL_GAIN) * shares[best]:
+            places[target] = place
+    return float(table.alphas[best]) if (places == best).all() else table.alphas[places]

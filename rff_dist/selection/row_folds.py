@@ -273,16 +273,16 @@ def choose_by_rows(
     shared = rows.largest_as_good(losses.mean(axis=1))
     places = np.full(len(target_variance), shared)
     for i, target in enumerate(varying) if per_target is not False else ():
-        own = rows.largest_as_good(losses[:, i])
-        saved, error = rows.mean_and_error(losses[shared, i] - losses[own, i])
+        best = rows.largest_as_good(losses[:, i])
+        saved, error = rows.mean_and_error(losses[shared, i] - losses[best, i])
         material = MATERIAL_GAIN * float(rows.shares @ losses[shared, i])
         if per_target is True or saved > max(material, error):
-            places[target] = own
+            places[target] = best
     errors = rows.shares * losses[places[varying], np.arange(len(varying))].mean(axis=0)
     if not (total := float(errors.sum())) > 0.0:
         return None
-    found = (rows.most_saved(losses[:, i], place) for i, place in enumerate(places[varying]))
-    saving, saved, other = max(found)
+    savings = (rows.most_saved(losses[:, i], place) for i, place in enumerate(places[varying]))
+    saving, saved, other = max(savings)
     heaviest = int(np.argmax(errors))
     return known[places], Doubts(int(known[other]), saved, saving, heaviest, float(errors[heaviest]) / total)
 

@@ -30,6 +30,7 @@ from rff_dist.fitting.prepare import prepare
 from rff_dist.living.new_rows import check_updatable
 from rff_dist.numerics.conjugate_gradients import Stop
 from rff_dist.numerics.solution import SolveStatus
+from rff_dist.ridge import pcg
 from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
 
 ENGINE = SerialEngine(n_threads=1)
@@ -139,11 +140,12 @@ def test_a_constant_target_is_its_mean():
     assert_allclose(found.solution.coefficients[:, 1], 0.0, atol=1e-12)
 
 
-def test_an_end_by_the_number_of_passes_says_how_far_it_came():
+def test_an_end_by_the_number_of_passes_says_how_far_it_came(monkeypatch):
+    monkeypatch.setattr(pcg, "MAX_PASSES", 3)
     dataset, *rest = PROBLEMS["slow decay"]
     prepared, feature_map = prepared_map(dataset, *rest)
     with pytest.warns(LinAlgWarning, match="stopped by limit"):
-        found = solve_pcg(prepared, feature_map, alpha=1.0, fit_intercept=True, max_passes=3)
+        found = solve_pcg(prepared, feature_map, alpha=1.0, fit_intercept=True)
     assert found.solution.status is SolveStatus.NOT_CONVERGED
     assert found.iterated.n_products == 3
     _, reference = direct(dataset, feature_map, 1.0)
