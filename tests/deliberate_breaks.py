@@ -53,8 +53,8 @@ BREAKS = [
     Break(
         "of centres equally near the last one takes the row",
         "rff_dist/kmeans/lloyd_pass.py",
-        "found[close] = (exact - self._halves[here]).argmax(axis=1)",
-        "found[close] = self.n_clusters - 1 - (exact - self._halves[here])[:, ::-1].argmax(axis=1)",
+        "best[close] = (exact - self._halves[here]).argmax(axis=1)",
+        "best[close] = self.n_clusters - 1 - (exact - self._halves[here])[:, ::-1].argmax(axis=1)",
         ("tests/unit/kmeans",),
     ),
     Break(

@@ -4,13 +4,11 @@ Ridge always comes first: it chooses alpha, its solution is where the other loss
 their preconditioner. Each evaluation of a loss is one pass, which makes all features once.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +24,9 @@ from rff_dist.fitting.options import Alpha, RidgeOptions, is_one_alpha
 from rff_dist.frequencies import uniforms
 from rff_dist.numerics import machine, minimize
 from rff_dist.numerics.solution import RidgeSolution
+from rff_dist.ridge import fit as ridge_fit
 from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge.choices import Choices
-from rff_dist.ridge.fit import Trained, fold_models_of, refit
-from rff_dist.ridge.fit import fit as fit_ridge
 from rff_dist.statistics import accumulate, gram_products, inspection, ridge_statistics
 from rff_dist.text import short_repr
 from rff_dist.typing import Do, FloatArray, plainly
@@ -135,9 +132,8 @@ def fit_loss(
     coefficients, intercept = _start(model, loss, curvature)
     reference = statistics.sum_of_weights * _loss_of_no_scores(loss, model.n_targets)
     problem = minimize.PenalizedLoss(evaluate, equations, loss.penalty_factor * alpha, curvature, reference)
-    return minimize.minimize_loss(
-        problem, coefficients, intercept, tol=options.tol, max_iter=options.max_iter
-    )
+    tol, max_iter = options.tol, options.max_iter
+    return minimize.minimize_loss(problem, coefficients, intercept, tol=tol, max_iter=max_iter)
 
 
 def _start(model: models.RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray, FloatArray]:
@@ -185,7 +181,7 @@ class CalibrationRows:
     __repr__ = short_repr
 
     @classmethod
-    def of(cls, dataset: blocks.Dataset, before: CalibrationRows | None = None) -> CalibrationRows:
+    def of(cls, dataset: blocks.Dataset, before: Self | None = None) -> Self:
         """Return a sample of up to 10,000 rows of a dataset and of the rows before it."""
         n_before, n_kept = (0, 0) if before is None else (before.n_seen, len(before.keys))
         n_seen = n_before + dataset.n_samples
@@ -237,12 +233,11 @@ def calibrate_rows(
     factors = np.ones(len(targets)) if class_weight is None else class_weight[predict.class_of(targets)]
     # without class weights, which do not count as repetitions
     plain = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
-    repeated = model.summed.spec.frequency_weights
+    linear, sums = model.linear, model.summed
+    repeated = sums.spec.frequency_weights
     try:
         alpha, fit_intercept = model.alpha, model.card["fit_intercept"]
-        predictive = uncertainty.predictive_model(
-            model.linear, model.summed, alpha=alpha, fit_intercept=fit_intercept
-        )
+        predictive = uncertainty.predictive_model(linear, sums, alpha=alpha, fit_intercept=fit_intercept)
     except SolveError as error:
         logger.warning("no probabilities: %s", error)
         return None
@@ -266,7 +261,7 @@ class FittedModel:
     `calibration`: turns ridge's scores into probabilities of classes; None for a regression.
     """
 
-    trained: Trained
+    trained: ridge_fit.Trained
     folds: held_out.FoldModels | None = None
     calibration: platt_scaling.ScoreCalibration | None = None
 
@@ -331,14 +326,14 @@ def fit(
     """
     loss = losses.loss
     # draws and broadcasts W and b, accumulates Z'Z and Z'y, and solves
-    trained = fit_ridge(dataset, options, choices=choices, engine=engine, do=do)
+    trained = ridge_fit.fit(dataset, options, choices=choices, engine=engine, do=do)
     model, ridge_alpha = trained.model, trained.model.alpha
     assert isinstance(ridge_alpha, float)
     weights = dataset.class_weight
     ridge = do("calibrate", calibrate, dataset, model, class_weight=weights, seed=options.seed)
     folds = None
     if trained.parts is not None:
-        folds = fold_models_of(trained)
+        folds = ridge_fit.fold_models_of(trained)
         estimate = do("hold out", estimate_by_folds, dataset, folds, ridge, engine=engine)
         model = model.with_card(estimate={"loss": predict.SQUARED, **estimate})
     if loss == predict.SQUARED:
@@ -369,7 +364,7 @@ def refit_labels(
     `rows`: a sample of the rows in these statistics, on which probabilities are calibrated; None keeps the
       model's own calibration.
     """
-    again = refit(model, statistics, alpha=alpha, fit_intercept=fit_intercept)
+    again = ridge_fit.refit(model, statistics, alpha=alpha, fit_intercept=fit_intercept)
     facts = {**model.card["classifier"], "ridge_alpha": again.alpha}
     if rows is not None:
         calibration = calibrate_rows(rows.X, rows.targets, rows.weights, again, class_weight=factors)

@@ -64,7 +64,7 @@ class SquaredHinge(Loss):
 
 
 class Logistic(Loss):
-    """−log p of the row's class, with p = σ(f) for two classes and softmax(f) for more.
+    """`sklearn.metrics.log_loss` of each row: −log p of its class, p = σ(f), or softmax(f) for more than two.
 
     With ½·alpha‖W‖² this is scikit-learn's LogisticRegression at C = 1/alpha.
     """

@@ -21,8 +21,6 @@ Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin & Weng
 probabilistic outputs, Machine Learning 68; Golub & Van Loan, section 2.1.4 (removing one row).
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 
@@ -104,6 +102,44 @@ def remainders(
     return predictions, remainder
 
 
+class _Posterior:
+    """Negative log posterior of (slope, all intercepts but the first), divided by n; gradient and Hessian."""
+
+    def __init__(
+        self, scores: FloatArray, targets: FloatArray, weights: FloatArray, n_observations: float
+    ) -> None:
+        self._scores, self._targets = scores, targets
+        self._weights = weights / weights.sum()
+        n_classes = targets.shape[1]
+        # the prior is on the intercepts minus their mean
+        self._prior = (np.eye(n_classes) - 1.0 / n_classes)[1:, 1:] / n_observations
+
+    def _log_probabilities(self, parameters: FloatArray) -> FloatArray:
+        logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
+        return np.asarray(scipy.special.log_softmax(logits, axis=1))
+
+    def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
+        logs = self._log_probabilities(parameters)
+        slope = (np.exp(logs) - self._targets) * self._weights[:, np.newaxis]
+        gradient = np.append((slope * self._scores).sum(), slope[:, 1:].sum(axis=0))
+        pull = self._prior @ parameters[1:]
+        gradient[1:] += pull
+        value = 0.5 * parameters[1:] @ pull - self._weights @ (self._targets * logs).sum(axis=1)
+        return float(value), gradient
+
+    def hessian(self, parameters: FloatArray) -> FloatArray:
+        p = np.exp(self._log_probabilities(parameters))
+        mean = (p * self._scores).sum(axis=1, keepdims=True)
+        weighted = p * self._weights[:, np.newaxis]
+        # the first row and column are the slope's, in the place of the first intercept
+        hessian = np.empty((p.shape[1], p.shape[1]))
+        hessian[1:, 1:] = (np.diag(weighted.sum(axis=0)) - weighted.T @ p)[1:, 1:]
+        hessian[1:, 1:] += self._prior
+        hessian[0, 0] = (weighted * (self._scores - mean) ** 2).sum()
+        hessian[0, 1:] = hessian[1:, 0] = (weighted * (self._scores - mean)).sum(axis=0)[1:]
+        return hessian
+
+
 def fit_calibration(
     scores: FloatArray,
     targets: FloatArray,
@@ -167,41 +203,3 @@ def _smoothed_targets(targets: FloatArray, weights: FloatArray, n_observations: 
     member = 0.5 * (np.hstack([-targets, targets]) if targets.shape[1] == 1 else targets) + 0.5
     shares = np.average(member, axis=0, weights=weights)
     return np.asarray((n_observations * member + shares) / (n_observations + 1.0))
-
-
-class _Posterior:
-    """Negative log posterior of (slope, all intercepts but the first), divided by n; gradient and Hessian."""
-
-    def __init__(
-        self, scores: FloatArray, targets: FloatArray, weights: FloatArray, n_observations: float
-    ) -> None:
-        self._scores, self._targets = scores, targets
-        self._weights = weights / weights.sum()
-        n_classes = targets.shape[1]
-        # the prior is on the intercepts minus their mean
-        self._prior = (np.eye(n_classes) - 1.0 / n_classes)[1:, 1:] / n_observations
-
-    def _log_probabilities(self, parameters: FloatArray) -> FloatArray:
-        logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
-        return np.asarray(scipy.special.log_softmax(logits, axis=1))
-
-    def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
-        logs = self._log_probabilities(parameters)
-        slope = (np.exp(logs) - self._targets) * self._weights[:, np.newaxis]
-        gradient = np.append((slope * self._scores).sum(), slope[:, 1:].sum(axis=0))
-        pull = self._prior @ parameters[1:]
-        gradient[1:] += pull
-        value = 0.5 * parameters[1:] @ pull - self._weights @ (self._targets * logs).sum(axis=1)
-        return float(value), gradient
-
-    def hessian(self, parameters: FloatArray) -> FloatArray:
-        p = np.exp(self._log_probabilities(parameters))
-        mean = (p * self._scores).sum(axis=1, keepdims=True)
-        weighted = p * self._weights[:, np.newaxis]
-        # the first row and column are the slope's, in the place of the first intercept
-        hessian = np.empty((p.shape[1], p.shape[1]))
-        hessian[1:, 1:] = (np.diag(weighted.sum(axis=0)) - weighted.T @ p)[1:, 1:]
-        hessian[1:, 1:] += self._prior
-        hessian[0, 0] = (weighted * (self._scores - mean) ** 2).sum()
-        hessian[0, 1:] = hessian[1:, 0] = (weighted * (self._scores - mean)).sum(axis=0)[1:]
-        return hessian

@@ -169,7 +169,7 @@ def read_classes(model: models.RidgeModel) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Confusion:
-    """Confusion matrix of a classifier; `+` joins two sets of rows and does not round.
+    """`sklearn.metrics.confusion_matrix` as exact sums; `+` joins two sets of rows and does not round.
 
     `counts`: int64 array of shape (n_classes, n_classes). Entry (i, j): rows of class i predicted as class j.
     `weights`: ExactSum of shape (n_classes, n_classes). Sums of the weights of these rows. Accuracy and all
@@ -192,7 +192,7 @@ class Confusion:
 
     @property
     def accuracy(self) -> float:
-        """Share of rows whose class is predicted correctly; raises DataError if all weights are zero."""
+        """`sklearn.metrics.accuracy_score`; raises DataError if all weights are zero."""
         return float(np.diag(self.weights.value()).sum() / self._total())
 
     @property
@@ -209,13 +209,13 @@ class Confusion:
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of `recall` over the classes that have rows."""
+        """`sklearn.metrics.balanced_accuracy_score`: mean of `recall` over the classes that have rows."""
         self._total()  # refuses rows without any weight
         return float(np.nanmean(self.recall))
 
     @property
     def log_loss(self) -> float | None:
-        """Mean of -log p of the rows' own classes, in nats; None without probabilities."""
+        """`sklearn.metrics.log_loss`, the mean of -log p of the rows' classes; None without probabilities."""
         return None if self.surprise is None else float(self.surprise.value() / self._total())
 
     def _total(self) -> float:

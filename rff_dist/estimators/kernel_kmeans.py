@@ -144,19 +144,17 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 rows, order = self._compare(X, sample_weight, seed, engine)
             Announcer(engine.observers)(Remark("cluster", f"{len(order):,} rows, {n_init} starts"))
             if isinstance(self.init, str):
-                result = exact.cluster(
-                    rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed
-                )
+                kept = exact.cluster(rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed)
             else:
                 labels = self._labels_to_begin_with(rows, order)
-                result = exact.improve(rows, labels, n_clusters=self.n_clusters, max_iter=self.max_iter)
-        self._centres = result.centres
+                kept = exact.improve(rows, labels, n_clusters=self.n_clusters, max_iter=self.max_iter)
+        self._centres = kept.centres
         self.labels_ = np.empty(len(order), np.int32)
-        self.labels_[order] = result.labels
-        self.inertia_, self.n_iter_ = result.inertia, result.n_iter
-        self.objectives_ = result.objectives
+        self.labels_[order] = kept.labels
+        self.inertia_, self.n_iter_ = kept.inertia, kept.n_iter
+        self.objectives_ = kept.objectives
         self._n_features_out = self.n_clusters
-        self._warn(result.n_filled, result.converged)
+        self._warn(kept.n_filled, kept.converged)
         return self
 
     def _chosen(self) -> dict[str, str]:

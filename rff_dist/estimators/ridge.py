@@ -202,9 +202,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
             If the job needs more memory than there is.
         """
         clock, options = Clock(), self._options()
-        cv, dataset = inputs.as_folds(
-            self.cv, inputs.as_dataset(self, X, y, sample_weight, reset=True), y, groups
-        )
+        dataset = inputs.as_dataset(self, X, y, sample_weight, reset=True)
+        cv, dataset = inputs.as_folds(self.cv, dataset, y, groups)
         with self._passes(dataset, clock) as engine:
             further = {name: getattr(self, name) for name in ("conformal", "alpha_per_target", "solver")}
             model = fit(dataset, replace(options, cv=cv, **further), engine=engine).model

@@ -166,18 +166,18 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         self._keep(principal)
         return self
 
-    def _keep(self, principal_components: pca.KernelComponents) -> None:
-        principal = principal_components.principal
-        self._fitted = principal_components
-        self.statistics_ = principal_components.statistics
+    def _keep(self, fitted: pca.KernelComponents) -> None:
+        principal = fitted.principal
+        self._fitted = fitted
+        self.statistics_ = fitted.statistics
         self.components_ = principal.components
         self.eigenvalues_ = principal.eigenvalues
         self.explained_variance_ = principal.explained_variance
         self.explained_variance_ratio_ = principal.explained_variance_ratio
         self.mean_ = principal.means
         self.noise_floor_ = principal.noise_floor
-        self.n_floored_ = principal_components.n_floored
-        self.projection_ = principal_components.projection(whiten=bool(self.whiten))
+        self.n_floored_ = fitted.n_floored
+        self.projection_ = fitted.projection(whiten=bool(self.whiten))
 
     def _chosen(self) -> dict[str, str]:
         return {
@@ -208,10 +208,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        width = self.n_components_
-        return self._map(
-            X, components.project_rows, self.projection_, label="project", width=width, dtype=np.float64
-        )
+        compute, width = components.project_rows, self.n_components_
+        return self._map(X, compute, self.projection_, label="project", width=width, dtype=np.float64)
 
     @property
     def n_components_(self) -> int:

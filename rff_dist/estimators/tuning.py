@@ -219,9 +219,8 @@ def tune_kernels(
         verbose=verbose,
     )
     options = estimator._options()
-    folds, dataset = inputs.as_folds(
-        cv, inputs.as_dataset(estimator, X, y, sample_weight, reset=True), y, groups
-    )
+    dataset = inputs.as_dataset(estimator, X, y, sample_weight, reset=True)
+    folds, dataset = inputs.as_folds(cv, dataset, y, groups)
     with estimator._passes(dataset, clock.Clock()) as passing:
         search = fit.fit(dataset, replace(options, cv=folds), candidates=candidates, engine=passing)
     search = replace(search, model=estimator._with_names(search.model))

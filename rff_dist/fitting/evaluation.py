@@ -1,9 +1,7 @@
 """Errors of predictions as exact sums: mean squared and absolute error, bias, R²."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,17 +34,17 @@ class Errors:
     target_squared: exact_sums.ExactSum
     largest: FloatArray
 
-    def __add__(self, other: Errors) -> Errors:
+    def __add__(self, other: Self) -> Self:
         return exact_sums.add_fields(self, other, largest=np.maximum(self.largest, other.largest))
 
     @property
     def mean_squared_error(self) -> FloatArray:
-        """Mean of (y - f)² per target, in the target's units squared."""
+        """`sklearn.metrics.mean_squared_error` per target, in the target's units squared."""
         return self.squared.value() / self.weight.value()
 
     @property
     def mean_absolute_error(self) -> FloatArray:
-        """Mean of |y - f| per target, in the target's units."""
+        """`sklearn.metrics.mean_absolute_error` per target, in the target's units."""
         return self.absolute.value() / self.weight.value()
 
     @property
@@ -65,7 +63,7 @@ class Errors:
 
     @property
     def r2(self) -> FloatArray:
-        """Coefficient of determination per target; NaN for a constant target."""
+        """`sklearn.metrics.r2_score` per target; NaN for a constant target."""
         variance = self.target_variance
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(variance > 0, 1 - self.mean_squared_error / variance, np.nan)
@@ -111,9 +109,7 @@ def errors_of(y: FloatArray, weights: FloatArray, predictions: FloatArray, inter
     residual, target = y - predictions, y - intercept
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
         sums = [weights @ values for values in (residual**2, np.abs(residual), residual, target, target**2)]
-    weight, largest = (
-        exact_sums.ExactSum.of(np.asarray(weights.sum())),
-        np.abs(residual).max(axis=0, initial=0.0),
-    )
+    weight = exact_sums.ExactSum.of(np.asarray(weights.sum()))
+    largest = np.abs(residual).max(axis=0, initial=0.0)
     squared, absolute, plain, target_sum, target_squared = map(exact_sums.ExactSum.of, sums)
     return Errors(len(residual), weight, squared, absolute, plain, target_sum, target_squared, largest)

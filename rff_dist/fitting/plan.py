@@ -259,9 +259,8 @@ def _plan_direct(fit: PlannedFit) -> Plan:
     chunk_bytes = max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
     # a block as stored and as decoded, and one more that is read ahead
     block_bytes = 3 * chunk_bytes + rows * 24 * (n_features + n_targets + 1)
-    tile_bytes = 8 * n_components * height * together + n_threads * (
-        8 * REGION**2 + 4 * specs.OUTPUT_TILE * height
-    )
+    tile_bytes = 8 * n_components * height * together
+    tile_bytes += n_threads * (8 * REGION**2 + 4 * specs.OUTPUT_TILE * height)
     # blocks are added in place, but a worker's total, a run's total and their sum exist at once
     held = 3 if machines.separate_client and n_blocks > 1 else 1
     beside_bytes = PROCESS_BYTES + block_bytes + tile_bytes
@@ -516,12 +515,8 @@ def plan_readings(
         else:
             break
     if at_once < n_candidates:
-        logger.warning(
-            "memory holds the statistics of %d of %d candidates at once, so the data are read %d times",
-            at_once,
-            n_candidates,
-            -(-n_candidates // at_once),
-        )
+        message = "memory holds the statistics of %d of %d candidates at once, so the data are read %d times"
+        logger.warning(message, at_once, n_candidates, -(-n_candidates // at_once))
     return at_once, plan.n_parts
 
 

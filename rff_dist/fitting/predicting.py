@@ -140,9 +140,8 @@ def rows_in_memory[S](
     dataset: Dataset, compute: Callable[[Rows, S], NDArray[Any]], state: S, *, engine: Engine, label: str
 ) -> NDArray[Any]:
     """Apply a function to each block's rows, and return the results as one array; see `write_output`."""
-    return inspection.sum_rows(
-        dataset, partial(_part_of, compute=compute), state, engine=engine, label=label
-    ).joined()
+    part_of = partial(_part_of, compute=compute)
+    return inspection.sum_rows(dataset, part_of, state, engine=engine, label=label).joined()
 
 
 def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[Any]]) -> RowParts:

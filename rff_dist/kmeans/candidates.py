@@ -97,9 +97,8 @@ def choose_rows(rows: blocks.Rows, state: SeedChoice) -> ChosenRows:
         features[first : first + len(tile)] = tile
 
     lloyd_pass.visit_tiles(rows, points.feature_map, gather, chosen=chosen)
-    return ChosenRows(
-        state.size, keys[best], block.start + chosen, features * lloyd_pass.factors_of(points.feature_map)
-    )
+    features *= lloyd_pass.factors_of(points.feature_map)
+    return ChosenRows(state.size, keys[best], block.start + chosen, features)
 
 
 def weigh_points(rows: blocks.Rows, points: lloyd_pass.Centres) -> lloyd_pass.ClusterSums:
@@ -235,9 +234,9 @@ def exchange_centres(
 def improve_centres(
     points: FloatArray, weights: FloatArray, centres: FloatArray, *, max_iter: int = 20
 ) -> FloatArray:
-    """Return centres after up to `max_iter` Lloyd steps on weighted points in memory.
+    """`sklearn.cluster.KMeans(init=centres, tol=0, max_iter=max_iter).fit(points, sample_weight=weights)`.
 
-    A centre without points stays where it is.
+    Only, a centre without points stays where it is. Returns the centres.
 
     `points`: float64 array of shape (n_points, n_components).
     `weights`: float64 array of shape (n_points,).
@@ -258,7 +257,7 @@ def improve_centres(
 
 
 def weighted_inertia(points: FloatArray, weights: FloatArray, centres: FloatArray) -> float:
-    """Return Σ w·‖z − c‖² over weighted points and their nearest centres; shapes as in `improve_centres`."""
+    """`-sklearn.cluster.KMeans.score(points, sample_weight=weights)` with these centres: Σ w·‖z − c‖²."""
     with machine.using_threads(1):
         least = scores_of(points, centres).min(axis=1)
     apart = points - centres.mean(axis=0)

@@ -204,9 +204,8 @@ def improve(rows: Similarities, labels: IndexArray, *, n_clusters: int, max_iter
     if stays:
         assigned = labels
     squared = np.maximum(scores[np.arange(len(assigned)), assigned] + rows.diagonal, 0.0)
-    return KernelClusters(
-        assigned, centres, float(rows.weights @ squared), tuple(objectives), n_iter, bool(converged)
-    )
+    inertia = float(rows.weights @ squared)
+    return KernelClusters(assigned, centres, inertia, tuple(objectives), n_iter, bool(converged))
 
 
 def _refill(labels: IndexArray, centres: ExactCentres, scores: FloatArray, rows: Similarities) -> IndexArray:

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: Engine) -> Clusters:
-    """Find clusters by k-means in random or Nyström features; targets are ignored.
+    """`sklearn.cluster.KMeans` on random or Nyström features, which are never stored; targets are ignored.
 
     Takes a pass for moments, one for norms, those of the start, and one Lloyd pass an iteration. Each takes
     at most O(n_samples · n_components · (n_features + n_init · n_clusters)) time, and memory that does not
@@ -75,10 +75,9 @@ def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, en
         prepared = prepare.prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
         return prepared.draw(space, seed=space.seed)
     n_kept, normalize = space.n_principal, space.normalize
-    principal = fit_components(
+    return fit_components(
         dataset, space, n_components=n_kept, normalize=normalize, moments=moments, engine=engine
-    )
-    return principal.features()
+    ).features()
 
 
 def find_clusters(
@@ -347,9 +346,10 @@ def compare(dataset: Dataset, clusterings: Sequence[Clusters], *, seed: int) -> 
 
 
 def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> FloatArray:
-    """Return the mean silhouette of each labeling of the same points, O(n_points² · n_components) for all.
+    """`sklearn.metrics.silhouette_score(points, labels)` of each labeling of the same points.
 
-    A row alone in its cluster counts as 0; a labeling with one cluster gives NaN.
+    O(n_points² · n_components) for all. A row alone in its cluster counts as 0; a labeling with one cluster
+    gives NaN.
 
     `points`: float64 array of shape (n_points, n_components).
     `labelings`: sequence of int array of shape (n_points,).
@@ -366,9 +366,8 @@ def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> Fl
             distances[here - first, here] = 0.0
             sums = np.sqrt(np.maximum(distances, 0.0)) @ together
             for i, member in enumerate(members):
-                silhouettes[i, here] = _silhouettes(
-                    sums[:, ends[i] : ends[i + 1]], member[here] > 0, member.sum(axis=0)
-                )
+                of_member = sums[:, ends[i] : ends[i + 1]]
+                silhouettes[i, here] = _silhouettes(of_member, member[here] > 0, member.sum(axis=0))
     return np.where([member.shape[1] > 1 for member in members], silhouettes.mean(axis=1), np.nan)
 
 

@@ -194,7 +194,7 @@ class Contingency:
 
     @property
     def adjusted_rand_index(self) -> float:
-        """Share of pairs of rows on which both agree, corrected for chance.
+        """`sklearn.metrics.adjusted_rand_score`: pairs of rows on which both agree, corrected for chance.
 
         1 for the same partition, 0 for agreement by chance. Two labelings with one cluster each are the same
         partition, and so are two with one row in each cluster.
@@ -210,8 +210,9 @@ class Contingency:
 
     @property
     def normalized_mutual_information(self) -> float:
-        """Mutual information divided by the mean of both entropies: 1 for the same partition.
+        """`sklearn.metrics.normalized_mutual_info_score`: 1 for the same partition.
 
+        Mutual information divided by the mean of both entropies.
         1 if both labelings have one cluster only, 0 if just one of them has.
         """
         shares = self.counts / max(1, self.n_samples)
@@ -225,7 +226,7 @@ class Contingency:
 
 
 def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: int) -> Contingency:
-    """Count the rows of each known label in each cluster.
+    """`sklearn.metrics.cluster.contingency_matrix(labels, clusters)`, also of clusters without rows.
 
     `labels`: array of shape (n_samples,). Known labels, of any type that can be sorted.
     `clusters`: int array of shape (n_samples,). In [0, n_clusters).

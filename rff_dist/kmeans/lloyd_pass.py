@@ -286,9 +286,8 @@ class Tally:
         shape = self._shape
         # the counted sums are in units of 2⁻¹⁴, the others in the grid's
         features = self._features + (self._counted << self._bits - protocol.FIXED_POINT_BITS)
-        return ClusterSums(
-            n_samples, features.reshape(shape), self._totals.reshape(shape[:2]), self._squared_norms
-        )
+        totals = self._totals.reshape(shape[:2])
+        return ClusterSums(n_samples, features.reshape(shape), totals, self._squared_norms)
 
 
 def measure_tiles(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatArray:

@@ -120,15 +120,15 @@ def check_memory(
 ) -> None:
     """Check that the sums and centres of a pass fit in a worker's memory; raises PlanError otherwise."""
     blocks = inspection.blocks_of(dataset)
-    needed = plan.PROCESS_BYTES + lloyd_pass.pass_bytes(
-        n_components, n_starts * n_clusters, n_threads=engine.n_threads
-    )
+    n_centres = n_starts * n_clusters
+    needed = plan.PROCESS_BYTES
+    needed += lloyd_pass.pass_bytes(n_components, n_centres, n_threads=engine.n_threads)
     # a block as read, in float64 and in float32, and the next block, which is read ahead
     needed += blocks[0].n_samples * dataset.n_features * (2 * dataset.dtype.itemsize + 12)
     limit = engine.worker_memory or machine.available_memory()
     if needed > limit:
         raise PlanError(
-            f"a worker needs {human_bytes(needed)} for {n_starts * n_clusters:_} centres "
+            f"a worker needs {human_bytes(needed)} for {n_centres:_} centres "
             f"(n_clusters={n_clusters:_}, starts={n_starts:_}, n_components={n_components:_}) but has "
             f"{human_bytes(limit)}; ask for fewer clusters, starts or components, or give each process more "
             "memory"

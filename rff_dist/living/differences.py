@@ -1,12 +1,10 @@
 """The rows that differ between the version of the data that a model was made of, and a later one."""
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +18,31 @@ from rff_dist.typing import IntArray
 logger = logging.getLogger(__name__)
 
 MAX_COMPARED_ROWS = 2**22  # they are in memory as they were and as they are
+
+
+type Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """Rows of chunks that differ: their numbers, their values, and all values of a row as bytes."""
+
+    numbers: np.ndarray
+    X: np.ndarray
+    y: np.ndarray | None
+    sample_weight: np.ndarray | None
+    as_bytes: np.ndarray
+
+    def only(self, which: np.ndarray) -> Self:
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        chosen: dict[str, Any] = {name: None if old is None else old[which] for name, old in values.items()}
+        return replace(self, **chosen)
+
+    def within(self, ranges: Sequence[Range]) -> Self:
+        return self.only(are_in(self.numbers, ranges))
+
+    def as_dataset(self) -> memory.ArrayDataset | None:
+        return memory.ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,30 +150,6 @@ def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) ->
     return bool((_read(before, ranges).as_bytes == _read(dataset, ranges).as_bytes).all())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Compared:
-    """Rows of chunks that differ: their numbers, their values, and all values of a row as bytes."""
-
-    numbers: np.ndarray
-    X: np.ndarray
-    y: np.ndarray | None
-    sample_weight: np.ndarray | None
-    as_bytes: np.ndarray
-
-    def only(self, which: np.ndarray) -> Compared:
-        columns = {item.name: getattr(self, item.name) for item in fields(self)}
-        chosen: dict[str, Any] = {
-            name: None if values is None else values[which] for name, values in columns.items()
-        }
-        return Compared(**chosen)
-
-    def within(self, ranges: Sequence[Range]) -> Compared:
-        return self.only(are_in(self.numbers, ranges))
-
-    def as_dataset(self) -> memory.ArrayDataset | None:
-        return memory.ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
-
-
 def _read(dataset: datasets.ZarrDataset, ranges: Sequence[Range]) -> Compared:
     spans = [(start, min(stop, dataset.n_samples)) for start, stop in ranges if start < dataset.n_samples]
     read: list[Rows] = [dataset.read(Block(i, start, stop)) for i, (start, stop) in enumerate(spans)]
@@ -170,9 +169,6 @@ def _read(dataset: datasets.ZarrDataset, ranges: Sequence[Range]) -> Compared:
 
 
 # -- ranges of rows --------------------------------------------------------------------------------
-
-
-type Range = tuple[int, int]
 
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:

@@ -221,10 +221,8 @@ def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
     # variances of squared deviations, whose means are compared as spreads
     old_variance, new_variance = (held.fourth - held.second**2, fourth - second**2)
     counts = held.n_samples, new.n_samples
-    scores = [
-        _score(shift, held.second, new.second, *counts),
-        _score(grown, old_variance, new_variance, *counts),
-    ]
+    scores = [_score(shift, held.second, new.second, *counts)]
+    scores.append(_score(grown, old_variance, new_variance, *counts))
     p_values = 2 * scipy.special.ndtr(-np.abs(np.column_stack(scores)))
     with np.errstate(divide="ignore", invalid="ignore"):
         deviation = np.sqrt(np.maximum(held.second, 0.0))

@@ -72,12 +72,11 @@ def hold_out(
     Raises DataError if test data do not fit the model, or have no targets; StatisticsError if the models
       share no row.
     """
+    compute = drift.measure_errors
     if test is not None:
         new_rows.check_columns(champion, test)
         blocks = inspection.blocks_of(test)
-        errors = inspection.sum_rows(
-            test, drift.measure_errors, champion.linear, engine=engine, label="evaluate"
-        )
+        errors = inspection.sum_rows(test, compute, champion.linear, engine=engine, label="evaluate")
         return HeldOut(test, blocks, {}, champion.linear, errors)
     spec, ranges = champion.summed.spec, _newest(rows.shared(champion))
     if not ranges:
@@ -95,9 +94,7 @@ def hold_out(
         for ages, those in rows.by_ages(champion, ranges).items()
     }
     without = _linear_without(champion, [(before, part) for (before, _), part in sums.items()])
-    errors = inspection.sum_rows(
-        dataset, drift.measure_errors, without, blocks=blocks, engine=engine, label="evaluate"
-    )
+    errors = inspection.sum_rows(dataset, compute, without, blocks=blocks, engine=engine, label="evaluate")
     return HeldOut(dataset, blocks, sums, without, errors)
 
 

@@ -5,8 +5,6 @@ came, went or changed are read. A row whose weight was halved more than `MOST_HA
 a millionth, and is left out.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,7 +80,7 @@ class Fading:
         place = bisect.bisect_right(self.spans, row, key=lambda span: span[0])
         return self.spans[-1][1] - self.spans[place][1]
 
-    def halved_since(self, before: Fading) -> int:
+    def halved_since(self, before: Self) -> int:
         """Return how often weights were halved since `before`, of rows whose spans are the same."""
         if self.half_life != before.half_life or not self.spans:
             return 0
@@ -340,13 +338,10 @@ def refuse(dataset: blocks.Dataset, rows: NewRows, reason: str) -> list[Refusal]
     """Return refusals of new rows, and one of all changes of rows that the model holds."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     fingerprint = dataset.recorded_prefix(rows.n_after) or _prefix(dataset, rows.n_after)
-    version = dataset.version
-    refusals = [
-        Refusal(start, stop, rows.n_after, fingerprint, reason, now, version) for start, stop in rows.ranges
-    ]
+    facts = rows.n_after, fingerprint, reason, now, dataset.version
+    refusals = [Refusal(start, stop, *facts) for start, stop in rows.ranges]
     if n_changed := count_rows(rows.changed):
-        first, last = rows.changed[0][0], rows.changed[-1][1]
-        refusals.append(Refusal(first, last, rows.n_after, fingerprint, reason, now, version, n_changed))
+        refusals.append(Refusal(rows.changed[0][0], rows.changed[-1][1], *facts, n_changed))
     return refusals
 
 

@@ -246,9 +246,8 @@ def _by_rows(
     if compared is not None:
         differing = compared.within(differences.without_rows(mine, alone)).as_dataset()
         if differing is not None:
-            yield _Change(
-                differing, set(differences.cut_ranges([(0, differing.n_samples)], at_once)), age, "gram"
-            )
+            ranges = set(differences.cut_ranges([(0, differing.n_samples)], at_once))
+            yield _Change(differing, ranges, age, "gram")
 
 
 def _again(pieces: Ranges, changed: Ranges, height: int | None) -> set[differences.Range]:
@@ -291,10 +290,8 @@ def sum_ranges(
     engine: protocol.Engine,
 ) -> ridge_statistics.RidgeStatistics:
     """Return the statistics of ranges of rows, each summed as a block."""
-    task, blocks = (
-        BlockTask(dataset, accumulate.accumulate_rows, adds=True),
-        differences.as_blocks(sorted(ranges)),
-    )
+    task = BlockTask(dataset, accumulate.accumulate_rows, adds=True)
+    blocks = differences.as_blocks(sorted(ranges))
     statistics: ridge_statistics.RidgeStatistics = engine.map_reduce(task, blocks, state, label="accumulate")
     return statistics
 

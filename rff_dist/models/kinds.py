@@ -1,7 +1,5 @@
 """The kinds of stored models, read whatever they are; clusters as JSON and checksummed arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -9,15 +7,7 @@ from typing import Any
 
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.kmeans import lloyd_pass, starts
-from rff_dist.ridge.models import KIND as RIDGE
-from rff_dist.ridge.models import (
-    RidgeModel,
-    describe_environment,
-    model_from,
-    read_features,
-    record_features,
-    write_model,
-)
+from rff_dist.ridge import models
 from rff_dist.storage import records
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
@@ -25,7 +15,7 @@ from rff_dist.typing import PathLike
 KIND = "k-means model"
 _FOUND = ("inertia", "inertias", "start_inertias", "n_iter", "converged")
 
-type AnyModel = RidgeModel | starts.Clusters
+type AnyModel = models.RidgeModel | starts.Clusters
 
 
 def write_clusters(clusters: starts.Clusters, url: PathLike, *, overwrite: bool = False) -> None:
@@ -34,9 +24,9 @@ def write_clusters(clusters: starts.Clusters, url: PathLike, *, overwrite: bool 
     Raises OutputExistsError if something exists at `url` and `overwrite` is False; StorageError if it cannot
       be written.
     """
-    features, arrays = record_features(clusters.feature_map)
+    features, arrays = models.record_features(clusters.feature_map)
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    card = {"environment": describe_environment(), "created": created, **clusters.card}
+    card = {"environment": models.describe_environment(), "created": created, **clusters.card}
     metadata = {
         "n_clusters": clusters.n_clusters,
         **{name: getattr(clusters, name) for name in _FOUND},
@@ -63,11 +53,6 @@ def read_any(url: PathLike) -> AnyModel:
     raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected {expected}")
 
 
-def kind_of(model: AnyModel) -> Kind:
-    """Return the kind of a model."""
-    return KINDS[type(model)]
-
-
 def _clusters_from(record: records.Record, url: PathLike) -> starts.Clusters:
     arrays, values = record.arrays, record.metadata
     try:
@@ -77,7 +62,7 @@ def _clusters_from(record: records.Record, url: PathLike) -> starts.Clusters:
         for name in ("inertias", "start_inertias"):
             results[name] = tuple(results[name])
         return starts.Clusters(
-            read_features(values["feature_map"], arrays),
+            models.read_features(values["feature_map"], arrays),
             arrays["centres"],
             arrays["cluster_weights"],
             **results,
@@ -106,13 +91,17 @@ class Kind:
     chosen: Callable[[Any], dict[str, Any]]
 
 
-def _name_of_ridge(model: RidgeModel) -> str:
+def _name_of_ridge(model: models.RidgeModel) -> str:
     return "classifier" if "classifier" in model.card else "regression"
 
 
 KINDS: dict[type, Kind] = {
-    RidgeModel: Kind(
-        RIDGE, model_from, write_model, _name_of_ridge, lambda model: {"alpha": model.plain_alpha}
+    models.RidgeModel: Kind(
+        models.KIND,
+        models.model_from,
+        models.write_model,
+        _name_of_ridge,
+        lambda model: {"alpha": model.plain_alpha},
     ),
     starts.Clusters: Kind(
         KIND,
@@ -122,3 +111,8 @@ KINDS: dict[type, Kind] = {
         lambda model: {"n_clusters": model.n_clusters},
     ),
 }
+
+
+def kind_of(model: AnyModel) -> Kind:
+    """Return the kind of a model."""
+    return KINDS[type(model)]

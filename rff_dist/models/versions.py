@@ -15,8 +15,6 @@ if nobody else has replaced it. A publisher that dies on the way leaves a claim,
 one reads; the version before stays current. If a lineage is lost later, the claim or the pointer reveals it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -73,33 +71,6 @@ class Version:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, its URL without credentials."""
         return {**asdict(self), "url": redact(self.url)}
-
-
-class Registry:
-    """The registered models in a folder.
-
-    `url`: a local path, `memory://name` or a URL of an object store.
-    """
-
-    def __init__(self, url: str | os.PathLike[str]) -> None:
-        self.location = locations.parse_location(url)
-
-    def names(self) -> list[str]:
-        """Return the sorted names of the models that have a current version."""
-        names = (name for name in locations.list_names(self.location) if _NAME.fullmatch(name))
-        return [name for name in names if output_places.holds_versions(self.location.child(name))]
-
-    def model(self, name: str) -> RegisteredModel:
-        """Return the model of that name, which need not exist yet.
-
-        Raises InvalidParameterError if the name is not valid.
-        """
-        if not _NAME.fullmatch(name):
-            raise errors.InvalidParameterError(
-                f"{name!r} cannot name a model; expected letters, digits, dots, hyphens and underscores, "
-                "beginning with a letter or digit"
-            )
-        return RegisteredModel(self.location.child(name).url)
 
 
 class RegisteredModel:
@@ -391,6 +362,33 @@ class RegisteredModel:
             return False
         current = () if pointer is None else (pointer.number, *pointer.previous, *pointer.left)
         return number in current or self._claims.is_published(number)
+
+
+class Registry:
+    """The registered models in a folder.
+
+    `url`: a local path, `memory://name` or a URL of an object store.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.location = locations.parse_location(url)
+
+    def names(self) -> list[str]:
+        """Return the sorted names of the models that have a current version."""
+        names = (name for name in locations.list_names(self.location) if _NAME.fullmatch(name))
+        return [name for name in names if output_places.holds_versions(self.location.child(name))]
+
+    def model(self, name: str) -> RegisteredModel:
+        """Return the model of that name, which need not exist yet.
+
+        Raises InvalidParameterError if the name is not valid.
+        """
+        if not _NAME.fullmatch(name):
+            raise errors.InvalidParameterError(
+                f"{name!r} cannot name a model; expected letters, digits, dots, hyphens and underscores, "
+                "beginning with a letter or digit"
+            )
+        return RegisteredModel(self.location.child(name).url)
 
 
 def _write_lineage(version: Version) -> None:

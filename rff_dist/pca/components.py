@@ -59,7 +59,7 @@ class PrincipalComponents:
 
 
 def principal_components(statistics: RidgeStatistics, n_components: int) -> PrincipalComponents:
-    """Compute the leading principal components of the features, O(D³) for D features.
+    """`sklearn.decomposition.PCA(n_components).fit(Z)` from statistics, O(D³) for D features, up to signs.
 
     n is the number of observations: if weights repeat rows, these count as repetitions. Otherwise the
     covariance is that of the weighted rows times n/(n − 1). Warns and keeps fewer components if the rows have
@@ -169,9 +169,8 @@ def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FeatureSums
                 sums[start:stop] += features @ weights[first : first + height]
 
     machine.share_out(add, feature_map.stripes)
-    return FeatureSums(
-        len(inputs), exact_sums.ExactSum.of(np.asarray(weights.sum())), exact_sums.ExactSum.of(sums)
-    )
+    exact = map(exact_sums.ExactSum.of, (np.asarray(weights.sum()), sums))
+    return FeatureSums(len(inputs), *exact)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

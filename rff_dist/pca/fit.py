@@ -154,13 +154,11 @@ def _fit_normalized(
     )
     total.statistics.check_complete(dataset.n_samples, feature_map)
     if total.n_floored:
-        logger.warning(
+        message = (
             "%d of %d rows have a degree below %.3g, a hundredth of the mean, which replaces their own: they "
-            "are far from all others, and more features or a larger length scale would describe them better",
-            total.n_floored,
-            dataset.n_samples,
-            degrees.floor,
+            "are far from all others, and more features or a larger length scale would describe them better"
         )
+        logger.warning(message, total.n_floored, dataset.n_samples, degrees.floor)
     total = replace(total, statistics=total.statistics.with_whitener(feature_map.whitener))
     principal, volume = components.spectral_components(total, degrees, n_components)
     if principal.eigenvalues[0] > 1.01:  # a Markov chain has none above 1

@@ -165,9 +165,8 @@ def _find(table: Table, texts: Sequence[str], numbers: Sequence[str]) -> dict[st
     if table.decimal is not None and any("," in fits for fits in ambiguous.values()):
         # In a file of text, columns that were taken for numbers may have points between thousands.
         plain = [name for name in numbers if str(table.schema.field(name).type) in ("int64", "double")]
-        ambiguous |= {
-            name: _fitting_numbers(*counted, is_text=True) for name, counted in _first_texts(table, plain)
-        }
+        counted_texts = _first_texts(table, plain)
+        ambiguous |= {name: _fitting_numbers(*counted, is_text=True) for name, counted in counted_texts}
     seen = {decimal for fits in ambiguous.values() if len(fits) == 1 for decimal in fits}  # without a doubt
     is_comma = seen == {","} or (not seen and table.decimal == ",")
     for name, fits in ambiguous.items():
@@ -260,9 +259,8 @@ def with_notations(table: Table, notations: Mapping[str, Notation]) -> Table:
             columns = {name: batch.column(name) for name in types}
             for name in texts:
                 if types[name] != pyarrow.string():
-                    columns[name] = _read(batch.column(name), read[name], table.name, name, start).cast(
-                        types[name]
-                    )
+                    values = _read(batch.column(name), read[name], table.name, name, start)
+                    columns[name] = values.cast(types[name])
             yield pyarrow.RecordBatch.from_pydict(columns)
             start += batch.num_rows
 

@@ -101,9 +101,8 @@ class Date:
     @property
     def words(self) -> str:
         """What is done, for people."""
-        return ", ".join(
-            [*self.parts, *(["a column of 0 and 1 for missing dates"] if self.indicator else [])]
-        )
+        marks = ["a column of 0 and 1 for missing dates"] if self.indicator else []
+        return ", ".join([*self.parts, *marks])
 
     def encode(self, column: pyarrow.Array) -> FloatArray:
         """Return the parts, of shape (n_rows, n_parts)."""
@@ -246,11 +245,8 @@ class Recipe:
     @property
     def sources(self) -> list[str]:
         """For each column of X, the table's column that it is made of; with a transformer, its own name."""
-        return [
-            name if isinstance(part, Transformer) else part.column
-            for part in self.columns
-            for name in part.names
-        ]
+        names = ((part, name) for part in self.columns for name in part.names)
+        return [name if isinstance(part, Transformer) else part.column for part, name in names]
 
     @property
     def transformer(self) -> Transformer | None:

@@ -160,9 +160,8 @@ def _floats(column: pyarrow.Array) -> np.ndarray:
     import pyarrow
 
     _, data = column.buffers()
-    values = np.from_dlpack(
-        pyarrow.Array.from_buffers(column.type, len(column), [None, data], offset=column.offset)
-    )
+    numbers = pyarrow.Array.from_buffers(column.type, len(column), [None, data], offset=column.offset)
+    values = np.from_dlpack(numbers)
     if not column.null_count:
         return values
     return np.where(np.from_dlpack(column.is_null().cast("uint8")), np.nan, values)

@@ -186,9 +186,8 @@ def _values(column: pyarrow.Array) -> np.ndarray:
     """Return a column as pandas would hold it: missing text as NaN, dates in UTC."""
     held = tables.kind_of(column.type)
     if held == "text":
-        return np.array(
-            [np.nan if text is None else text for text in tables.to_text(column).to_pylist()], object
-        )
+        texts = tables.to_text(column).to_pylist()
+        return np.array([np.nan if text is None else text for text in texts], object)
     if held == "date":
         return np.asarray(column.cast("timestamp[us]").to_numpy(zero_copy_only=False))
     if str(column.type) == "bool" and not column.null_count:

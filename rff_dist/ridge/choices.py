@@ -130,10 +130,8 @@ class Choices:
         """How length scales are tuned: in a first round more quickly than those asked for by name."""
         if not self.choosing:
             return length_scales.EvidenceSearch()
-        n_components = 128 if self.plan.n_samples <= FEW_ROWS else 256
-        return length_scales.EvidenceSearch(
-            n_samples=TUNED_ON, n_starts=TUNING_STARTS, n_components=n_components
-        )
+        width = 128 if self.plan.n_samples <= FEW_ROWS else 256
+        return length_scales.EvidenceSearch(n_samples=TUNED_ON, n_starts=TUNING_STARTS, n_components=width)
 
 
 def round_components(n_samples: int) -> int:
@@ -183,9 +181,8 @@ def choices_of(
         fit_in = dataset.n_features <= widths[-1]
         tried = [candidate for candidate in tried if fit_in or not isinstance(candidate.kernel, Linear)]
     options = replace(options, features="auto" if len(kinds) > 1 else kinds[0])
-    choices = Choices(
-        dataset, options, tried, candidates is not None, penalty, folds, folds, widths, n_tuned_on, plan
-    )
+    is_given = candidates is not None
+    choices = Choices(dataset, options, tried, is_given, penalty, folds, folds, widths, n_tuned_on, plan)
     if folds is None and choices.choosing:  # alpha is given or chosen otherwise: folds choose only the rest
         choices = replace(choices, by=_held_in(default_folds(dataset.n_samples), dataset, n_tuned_on))
     return choices
@@ -238,9 +235,8 @@ def _length_scales(options: RidgeOptions, kernel: base.Kernel, dataset: Dataset)
 
 def default_folds(n_samples: int) -> folding.HashFolds:
     """Return 5 folds by hash; 10 for fewer than 200 rows, but no more than rows."""
-    return folding.HashFolds(
-        DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else max(2, min(n_samples, FOLDS_OF_FEW))
-    )
+    few = max(2, min(n_samples, FOLDS_OF_FEW))
+    return folding.HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else few)
 
 
 def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> folding.Folds | None:
@@ -401,13 +397,10 @@ def _first_that_fits(
             check(choice)
         except PlanError:
             assert choice is not None  # which is the last choice
-            logger.warning(
-                "memory does not hold the sums of %d folds: %s",
-                choice.n_folds,
-                "alpha is chosen by leave-one-out errors, in another pass"
-                if following is None
-                else f"taking {following.n_folds}",
-            )
+            instead = "alpha is chosen by leave-one-out errors, in another pass"
+            if following is not None:
+                instead = f"taking {following.n_folds}"
+            logger.warning("memory does not hold the sums of %d folds: %s", choice.n_folds, instead)
         else:
             return choice
     return choices[-1]

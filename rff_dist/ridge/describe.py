@@ -29,9 +29,8 @@ def describe_cut(
 
 def summed_blocks(dataset: Dataset, spec: specs.StatisticsSpec, folds: folding.Folds | None) -> list[Block]:
     """Return the blocks that a dataset's statistics are summed by, for all rows or for folds."""
-    return inspection.blocks_of(
-        dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
-    )
+    n_folds = 1 if folds is None else folds.n_folds
+    return inspection.blocks_of(dataset, max_rows=spec.limb_rows, n_folds=n_folds)
 
 
 def describe_choices(penalty: options.Penalty) -> Mapping[str, Any]:

@@ -15,8 +15,6 @@ All errors are cross-validated, with the same folds. Length scales are tuned on 
 validates on (`data.folding.hold_in`). Options that are given are kept; if all are, there is no first round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -63,6 +61,16 @@ class Chosen:
     rows: list[describe.Row]
     losers: list[describe.Row]
     table: cross_validation.CrossValidation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A candidate of the first round, and its errors."""
+
+    candidate: Candidate
+    row: describe.Row
+    table: cross_validation.CrossValidation
+    split_scores: FloatArray
 
 
 def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices) -> Chosen:
@@ -112,16 +120,6 @@ def _other_kernel(other: _Try, best: _Try) -> bool:
     first = [row["kernel"].partition(" + ")[0] for row in (other.row, best.row)]
     alike = not _other_features(other, best) and isinstance(other.candidate.kernel, Stationary)
     return alike and first[0] != first[1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Try:
-    """A candidate of the first round, and its errors."""
-
-    candidate: Candidate
-    row: describe.Row
-    table: cross_validation.CrossValidation
-    split_scores: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +226,8 @@ class _FirstRound:
             )
             if table is not None:
                 return table
-        rows = labelled.GroupedDataset(
-            memory.ArrayDataset(sample.X, sample.y, sample.weights),
-            columns.as_column(sample.fold_of_row, name="folds"),
-        )
+        assigned = columns.as_column(sample.fold_of_row, name="folds")
+        rows = labelled.GroupedDataset(memory.ArrayDataset(sample.X, sample.y, sample.weights), assigned)
         member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
         (parts,) = passes.accumulate_folds(rows, [member], folds=folds, engine=serial)
         return cross_validation.cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)

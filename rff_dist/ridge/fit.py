@@ -265,18 +265,12 @@ def _solve_whole(
 ) -> solve.Solved:
     if penalty.named != "press":
         return solve.solve(statistics, penalty)
+    dataset, engine, fit_intercept = prepared.dataset, prepared.engine, penalty.fit_intercept
     path = conformal.leave_one_out(
-        prepared.dataset,
-        statistics,
-        feature_map,
-        alphas=penalty.alphas,
-        fit_intercept=penalty.fit_intercept,
-        engine=prepared.engine,
+        dataset, statistics, feature_map, alphas=penalty.alphas, fit_intercept=fit_intercept, engine=engine
     )
     alpha = select_by_press(path, per_target=penalty.per_target)
-    return replace(
-        solve.solve_with(statistics, alpha, fit_intercept=penalty.fit_intercept), leave_one_out=path
-    )
+    return replace(solve.solve_with(statistics, alpha, fit_intercept=fit_intercept), leave_one_out=path)
 
 
 def _chooses_by_rows(choices: Choices, dataset: blocks.Dataset) -> bool:
@@ -328,12 +322,9 @@ class Compared:
             parts = parts.leading(
                 feature_map.n_components, feature_digest=feature_map.digest(), scales=feature_map.scales
             )
+        solved, card = best.solved, {**_card_of(prepared, best.solved, choices.penalty), **facts}
         model = models.RidgeModel.from_solution(
-            feature_map,
-            best.statistics,
-            best.solved.solution,
-            best.solved.path(),
-            {**_card_of(prepared, best.solved, choices.penalty), **facts},
+            feature_map, best.statistics, solved.solution, solved.path(), card
         )
         model, seen = replace(model, columns=_columns_of(prepared)), best.rounding_seen()
         return Trained(model, tuple(self._all), self._place, parts, seen, n_readings=self._n_readings)
@@ -368,13 +359,11 @@ def train_without_sums(
 
     `folds`: their last split chooses alpha; None if alpha is one number.
     """
-    dataset, fit_intercept = prepared.dataset, penalty.fit_intercept
+    dataset, fit_intercept, grid = prepared.dataset, penalty.fit_intercept, penalty.grid
     chosen = choice = None
     alpha: Any = penalty.alpha
     if folds is not None:
-        chosen = pcg.validate_alphas(
-            prepared, feature_map, folds, alphas=penalty.grid, fit_intercept=fit_intercept
-        )
+        chosen = pcg.validate_alphas(prepared, feature_map, folds, alphas=grid, fit_intercept=fit_intercept)
         choice = chosen.table.safest(feature_map.n_components)
         if penalty.per_target is not False:
             choice = chosen.table.with_own_alphas(choice, always=penalty.per_target is True)
@@ -444,10 +433,8 @@ def fold_models_of(trained: Trained) -> conformal.FoldModels:
     """Solve the model without each fold, at the alpha of all rows; see `fold_models`."""
     assert trained.parts is not None
     feature_map, solved = trained.compared[trained.best_index]
-    fit_intercept = trained.model.card["fit_intercept"]
-    return conformal.fold_models(
-        trained.parts, feature_map, alpha=solved.solution.alpha, fit_intercept=fit_intercept
-    )
+    alpha, fit_intercept = solved.solution.alpha, trained.model.card["fit_intercept"]
+    return conformal.fold_models(trained.parts, feature_map, alpha=alpha, fit_intercept=fit_intercept)
 
 
 def _words_of_a_table(feature_map: FeatureMap, folds: folding.Folds, widths: Sequence[int]) -> str:

@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -111,7 +110,7 @@ def hold_out_scores(
         )
     deviations, models = None, fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept)
     if normalized:
-        add_up = partial(sum_root_residuals, exponents=statistics.total().spec.exponents)
+        add_up = functools.partial(sum_root_residuals, exponents=statistics.total().spec.exponents)
         sums = inspection.sum_rows(
             dataset, add_up, models, combine=accumulate.add_each, engine=engine, label="residuals"
         )
@@ -242,9 +241,8 @@ class Deviations:
     bounds: FloatArray
 
     def root_deviations(self, feature_map: maps.FeatureMap) -> RootDeviations:
-        return RootDeviations(
-            predicting.LinearModel(feature_map, self.coefficients, self.intercept), self.bounds
-        )
+        linear = predicting.LinearModel(feature_map, self.coefficients, self.intercept)
+        return RootDeviations(linear, self.bounds)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         return {f"deviation_{item.name}": getattr(self, item.name) for item in fields(self)}
@@ -348,9 +346,8 @@ class HeldOutScores:
             raise StatisticsError(f"stored scores have counts of shape {counts.shape}; expected {expected}")
         if "deviation_coefficients" not in arrays:  # scores of one width
             return cls(counts, units)
-        return cls(
-            counts, units, Deviations(*(arrays[f"deviation_{item.name}"] for item in fields(Deviations)))
-        )
+        parts = (arrays[f"deviation_{item.name}"] for item in fields(Deviations))
+        return cls(counts, units, Deviations(*parts))
 
 
 def check_coverage(coverage: float) -> None:

@@ -9,8 +9,6 @@ Alpha is chosen by held-out rows: all alphas are columns of the same passes, and
 of the solutions so far at the rows that it does not train on.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import warnings
@@ -83,6 +81,24 @@ class Pcg:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """The solutions and errors that alpha was chosen from.
+
+    `table`: errors of every alpha on the rows of one fold, by solutions without these rows.
+    `solutions`: float64 array of shape (n_components, n_alphas, n_targets). Those solutions.
+    """
+
+    table: cross_validation.CrossValidation
+    solutions: FloatArray
+    preconditioner: NystromPreconditioner
+    n_passes: int
+
+    def near(self, alpha: FloatArray) -> FloatArray:
+        """Return each target's solution at its alpha of the table, shape (n_components, n_targets)."""
+        return self.solutions[:, np.searchsorted(self.table.alphas, alpha), np.arange(len(alpha))]
+
+
 def solve_pcg(
     prepared: prepare.Prepared,
     feature_map: maps.FeatureMap,
@@ -136,24 +152,6 @@ def solve_pcg(
     logger.debug("solved by %d passes: %s", result.n_passes, dict(result.facts()))
     _warn(result)
     return result
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
-    """The solutions and errors that alpha was chosen from.
-
-    `table`: errors of every alpha on the rows of one fold, by solutions without these rows.
-    `solutions`: float64 array of shape (n_components, n_alphas, n_targets). Those solutions.
-    """
-
-    table: cross_validation.CrossValidation
-    solutions: FloatArray
-    preconditioner: NystromPreconditioner
-    n_passes: int
-
-    def near(self, alpha: FloatArray) -> FloatArray:
-        """Return each target's solution at its alpha of the table, shape (n_components, n_targets)."""
-        return self.solutions[:, np.searchsorted(self.table.alphas, alpha), np.arange(len(alpha))]
 
 
 def validate_alphas(

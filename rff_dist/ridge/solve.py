@@ -87,14 +87,12 @@ def solve_folds(
     Raises InvalidParameterError if alpha is not above 0, or the map has no smaller draws; StatisticsError if
       a fold has no rows.
     """
-    whole, fit_intercept = feature_map.n_components, penalty.fit_intercept
+    whole, fit_intercept, grid = feature_map.n_components, penalty.fit_intercept, penalty.grid
     widths = sorted({*(n for n in n_components if n < whole), whole})
     maps = [draw.shortened(feature_map, width) for width in widths]
     if table is None:
-        table = cross_validate(
-            statistics, alphas=penalty.grid, feature_maps=maps, fit_intercept=fit_intercept
-        )
-    elif penalty.grid is None:  # rows resolve smaller alphas than sums do
+        table = cross_validate(statistics, alphas=grid, feature_maps=maps, fit_intercept=fit_intercept)
+    elif grid is None:  # rows resolve smaller alphas than sums do
         table = table.from_alpha(specs.gram_error_of(statistics.total()))
     table = replace(table, folds=statistics.folds)
     one_standard_error = penalty.named == "cv-1se"
@@ -168,7 +166,7 @@ def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> Solved:
 
 
 def solve_with(statistics: RidgeStatistics, alpha: ArrayLike, *, fit_intercept: bool) -> Solved:
-    """Solve for one alpha, or for one of each target."""
+    """`sklearn.linear_model.Ridge(alpha).fit(Z, y)` from statistics; one alpha, or one of each target."""
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     return Solved(cholesky.solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
 

@@ -142,12 +142,8 @@ def _noise_variance(
     rss = total - explained - alpha * squared_norm
     bound = solution.rss_error_bound(squared_norm, total, n_components=len(coefficients), floor=floor)
     for target in np.flatnonzero(rss < bound):
-        logger.warning(
-            "the residual sum of squares of target %d, %.3g, is below its rounding error: taking %.3g",
-            target,
-            rss[target],
-            bound[target],
-        )
+        message = "the residual sum of squares of target %d, %.3g, is below its rounding error: taking %.3g"
+        logger.warning(message, target, rss[target], bound[target])
     quadratic = np.maximum(rss, bound) + alpha * squared_norm
     return np.asarray(quadratic / (equations.n_samples - int(equations.fit_intercept)))
 

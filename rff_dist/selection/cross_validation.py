@@ -223,9 +223,8 @@ class CrossValidation:
         """Return the table without alphas below `least`; the largest alpha always stays."""
         first = min(int(np.searchsorted(self.alphas, least)), len(self.alphas) - 1)
         leverages = None if self.leverages is None else self.leverages[:, :, first:]
-        return replace(
-            self, alphas=self.alphas[first:], errors=self.errors[:, :, first:], leverages=leverages
-        )
+        alphas, errors = self.alphas[first:], self.errors[:, :, first:]
+        return replace(self, alphas=alphas, errors=errors, leverages=leverages)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         leverages = {} if self.leverages is None else {"cv_leverages": self.leverages}
@@ -276,8 +275,9 @@ def cross_validate(
     feature_maps: Sequence[maps.FeatureMap] | None = None,
     fit_intercept: bool = True,
 ) -> CrossValidation:
-    """Cross-validate ridge regression for every alpha, size and target, without another look at the data.
+    """Mean squared errors as `sklearn.model_selection.cross_val_score(Ridge(alpha), Z, y)` gives, from sums.
 
+    For every alpha, size and target at once, without another look at the data.
     Each split and size takes a reduction to tridiagonal form, O(n_components³), and each alpha and target
     O(n_components²); see `cross_validation_bytes` for the memory. Each core works on one at a time, with one
     BLAS thread, so that no bit depends on the number of cores.

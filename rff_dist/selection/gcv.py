@@ -136,10 +136,8 @@ def select_alpha(
     )
     if per_target is not False and scores.shape[1] > 1:
         selection = _with_own_alphas(spectrum, selection, always=per_target is True)
-    if selection.at_end is not None:
-        logger.info(
-            "the best alpha %.3g is at the %s end of %.3g to %.3g", alpha, selection.at_end, grid[0], grid[-1]
-        )
+    if (end := selection.at_end) is not None:
+        logger.info("the best alpha %.3g is at the %s end of %.3g to %.3g", alpha, end, grid[0], grid[-1])
     return selection
 
 
@@ -196,7 +194,6 @@ def _refine(
             return float(_shared_evidence(spectrum, spectrum.log_evidences(alphas))[0])
         return float(_shared_score(spectrum, generalized_cross_validation(spectrum, alphas))[0])
 
-    minimum = scipy.optimize.minimize_scalar(
-        score, bounds=(lower, upper), method="bounded", options={"xatol": 1e-3}
-    )
+    bounds, options = (lower, upper), {"xatol": 1e-3}
+    minimum = scipy.optimize.minimize_scalar(score, bounds=bounds, method="bounded", options=options)
     return float(np.exp(minimum.x)) if minimum.fun < best_score else float(grid[best])

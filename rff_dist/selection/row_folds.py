@@ -80,8 +80,9 @@ def leave_out_each(
     fit_intercept: bool = True,
     repeated: bool = False,
 ) -> FloatArray:
-    """Return each row's squared errors by ridge on the others, shape (n_alphas, n_targets, n_samples).
+    """`cv_results_` of `sklearn.linear_model.RidgeCV(alphas, store_cv_results=True)`, axes reversed.
 
+    Each row's squared errors by ridge on the others, shape (n_alphas, n_targets, n_samples).
     Infinite if the other rows do not determine a row, up to rounding; 0 for rows without weight. If weights
     repeat rows, one copy is left out. O(n_samples · n_components · k), where k is the smaller of the two.
 
@@ -104,9 +105,8 @@ def leave_out_each(
     undetermined = left <= len(U) * _EPS
     missed /= (np.sqrt(times) * np.where(undetermined, 1.0, left))[:, :, np.newaxis]
     squares = np.zeros((len(alphas), y.shape[1], len(Z)))
-    squares[:, :, counted] = np.where(undetermined[:, :, np.newaxis], np.inf, np.square(missed)).swapaxes(
-        1, 2
-    )
+    squared = np.where(undetermined[:, :, np.newaxis], np.inf, np.square(missed))
+    squares[:, :, counted] = squared.swapaxes(1, 2)
     return squares
 
 
