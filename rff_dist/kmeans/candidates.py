@@ -147,7 +147,7 @@ class _Shifted:
 
         Returns their positions in `chosen` and squared distances, each of shape (2, len(which)).
         """
-        own, near = np.empty((2, len(which)), np.intp), np.empty((2, len(which)))
+        labels, near = np.empty((2, len(which)), np.intp), np.empty((2, len(which)))
         for first in range(0, len(which), _COMPARED_ROWS):
             here = slice(first, first + _COMPARED_ROWS)
             some = which[here]
@@ -155,10 +155,10 @@ class _Shifted:
             distances += self.norms[chosen]
             distances[distances <= self.nothing] = 0.0
             for i in range(2):
-                own[i, here] = distances.argmin(axis=1)
-                near[i, here] = np.take_along_axis(distances, own[i, here, np.newaxis], 1)[:, 0]
-                np.put_along_axis(distances, own[i, here, np.newaxis], np.inf, 1)
-        return own, near
+                labels[i, here] = distances.argmin(axis=1)
+                near[i, here] = np.take_along_axis(distances, labels[i, here, np.newaxis], 1)[:, 0]
+                np.put_along_axis(distances, labels[i, here, np.newaxis], np.inf, 1)
+        return labels, near
 
 
 def choose_centres(points: FloatArray, weights: FloatArray, n_clusters: int, *, seed: int) -> IndexArray:
@@ -212,7 +212,7 @@ def exchange_centres(
     uniforms = counter_uniforms(seed, _KMEANS_STREAM + 3, n_steps, 1)[:, 0]
     with machine.using_threads(1):
         rows = _Shifted.of(points, weights)
-        own, near = rows.two_nearest(np.arange(len(points)), chosen)
+        labels, near = rows.two_nearest(np.arange(len(points)), chosen)
         for uniform in uniforms:
             potential = weights * near[0]
             if not potential.any():
@@ -221,13 +221,13 @@ def exchange_centres(
             distances = rows.to(np.array([tried]))[0]
             kept = np.minimum(distances, near[0])
             without = weights * (np.minimum(distances, near[1]) - kept)
-            costs = float(weights @ kept) + np.bincount(own[0], without, minlength=len(chosen))
+            costs = float(weights @ kept) + np.bincount(labels[0], without, minlength=len(chosen))
             place = int(costs.argmin())
             if not costs[place] < (1.0 - _GAIN) * float(potential.sum()):
                 continue
             chosen[place] = tried
-            stale = np.flatnonzero((own == place).any(axis=0) | (distances < near[1]))
-            own[:, stale], near[:, stale] = rows.two_nearest(stale, chosen)
+            stale = np.flatnonzero((labels == place).any(axis=0) | (distances < near[1]))
+            labels[:, stale], near[:, stale] = rows.two_nearest(stale, chosen)
     return chosen
 
 

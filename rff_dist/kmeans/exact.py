@@ -91,8 +91,8 @@ def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple
     shares = rows.weights / np.where(filled, weights, 1.0)[labels]
     members[np.arange(len(labels)), labels] = shares
     products = rows.gram @ members
-    own = products[np.arange(len(labels)), labels]
-    squared_norms = np.bincount(labels, shares * own, minlength=n_clusters)
+    to_own = products[np.arange(len(labels)), labels]
+    squared_norms = np.bincount(labels, shares * to_own, minlength=n_clusters)
     centres = ExactCentres(members, np.where(filled, squared_norms, np.inf), weights, rows.rounding)
     return centres, centres.squared_norms - 2.0 * products
 

@@ -204,7 +204,7 @@ class TargetMeans:
 
 type Encoder = Number | Date | OneHot | TargetMeans | Transformer
 _ENCODERS: dict[str, type[Encoder]] = {
-    one.kind: one for one in (Number, Date, OneHot, TargetMeans, Transformer)
+    encoder.kind: encoder for encoder in (Number, Date, OneHot, TargetMeans, Transformer)
 }
 
 

@@ -82,12 +82,12 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices) -> Chosen
         first = _FirstRound(prepared, choices.options, draws, choices.by, widths[-1])
         tries = first.run(candidates)
         candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
-        chosen = Chosen([], [candidate.row for candidate in tries], [])
+        chosen = Chosen([], [trial.row for trial in tries], [])
         # from few rows a table takes 6 to 13 ms, from sums 55 to 70: only the best map is summed
         if dataset.n_samples <= FEW_ROWS and choices.folds is not None and len(widths) == 1:
             best, *others = first.final(candidates)
             candidates = [best.candidate]
-            chosen = replace(chosen, losers=[candidate.row for candidate in others], table=best.table)
+            chosen = replace(chosen, losers=[trial.row for trial in others], table=best.table)
     if choices.folds is None or choices.options.solver == "pcg":
         candidates = candidates[:1]
     fixed = [replace(final, kernel=draws.kernel(final), length_scale=None) for final in candidates]
