@@ -1,7 +1,5 @@
 """What flows share: the body of the flows that train a model, and the artifacts that flows make."""
 
-from __future__ import annotations
-
 import base64
 import re
 import tempfile

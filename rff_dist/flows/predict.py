@@ -9,8 +9,6 @@ own::
         predict(model="models/main", data="new.zarr", output="predictions.zarr")
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

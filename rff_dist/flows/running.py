@@ -35,18 +35,11 @@ from prefect.utilities.timeout import timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
+from rff_dist import errors
 from rff_dist.engines import connecting, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.errors import (
-    ClusterLostError,
-    ClusterUnavailableError,
-    InvalidParameterError,
-    JobTimeoutError,
-    RFFDistError,
-    StorageError,
-)
 from rff_dist.storage import locations, output_places
 from rff_dist.text import number as number_of
 from rff_dist.text import redact
@@ -143,7 +136,7 @@ def check_location(url: str) -> str:
     """Return a path or URL; raises ValueError, as pydantic expects, if it is neither."""
     try:
         locations.parse_location(url)
-    except StorageError as error:
+    except errors.StorageError as error:
         raise ValueError(str(error)) from error
     return url
 
@@ -239,7 +232,7 @@ def _checked[F: Form](asked: type[F], given: dict[str, Any]) -> F:
     except ValidationError as error:
         # Without the values, which may be secrets.
         wrong = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise InvalidParameterError(f"the flow's parameters do not fit: {'; '.join(wrong)}") from None
+        raise errors.InvalidParameterError(f"the flow's parameters do not fit: {'; '.join(wrong)}") from None
 
 
 def _keyword(name: str, option: FieldInfo) -> inspect.Parameter:
@@ -278,14 +271,14 @@ def _is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
 
 def is_transient(error: BaseException) -> bool:
     """Return whether an error may be gone a minute later: a cluster without workers, a store out of reach."""
-    if isinstance(error, ClusterLostError | ClusterUnavailableError):
+    if isinstance(error, errors.ClusterLostError | errors.ClusterUnavailableError):
         return True
-    if isinstance(error, RFFDistError) and type(error) is not StorageError:
+    if isinstance(error, errors.RFFDistError) and type(error) is not errors.StorageError:
         return False  # a decision: data, parameters, something that exists already
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 20:
         causes.append(cause)
-    return any(_is_of_the_network(cause) for cause in causes if not isinstance(cause, RFFDistError))
+    return any(_is_of_the_network(cause) for cause in causes if not isinstance(cause, errors.RFFDistError))
 
 
 def _is_of_the_network(error: BaseException) -> bool:
@@ -380,7 +373,7 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
                 used = used.for_rows(n_samples)
             engine = stack.enter_context(connecting.open_engine(used, observers=observers))
         elif cluster != Cluster():
-            raise InvalidParameterError(
+            raise errors.InvalidParameterError(
                 "an engine was lent to the flow, so `scheduler`, `workers` and `threads` have no effect; "
                 "leave them out"
             )
@@ -396,9 +389,9 @@ def _time_limit(minutes: float | None) -> Iterator[None]:
             yield
     except TimeoutError as error:
         # Only Prefect's own time-out, which says so: others come from what ran inside.
-        if isinstance(error, RFFDistError) or minutes is None or "Scope timed out" not in str(error):
+        if isinstance(error, errors.RFFDistError) or minutes is None or "Scope timed out" not in str(error):
             raise
-        raise JobTimeoutError(
+        raise errors.JobTimeoutError(
             f"the run took longer than `timeout_minutes`={minutes:g} and was stopped; nothing was published. "
             "Give it more time or more workers, and run it again"
         ) from error
@@ -408,7 +401,7 @@ def _time_limit(minutes: float | None) -> Iterator[None]:
 def _reported(engine: protocol.Engine, folder: str, log: Any) -> Iterator[None]:
     """Keep Dask's performance report of the context, also when it fails, and link to it."""
     if not isinstance(engine, DaskEngine):
-        raise InvalidParameterError(
+        raise errors.InvalidParameterError(
             f"`performance_report` is {folder!r}, but {type(engine).__name__} has none; leave it out"
         )
     store = locations.open_store(place := locations.parse_location(folder), read_only=False)

@@ -1,7 +1,5 @@
 """Run a flow from a shell: what the scripts in the repository's folder flows/ share."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -5,8 +5,6 @@ picture's width, and three colours. The rows are written to Zarr, a model is tra
 local Dask cluster, and the model predicts the whole picture into Zarr.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """Find clusters of a dataset's rows, count them, compare them with known labels, and write them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Run the main job on a photograph."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Write a model for programs without this package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

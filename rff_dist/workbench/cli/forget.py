@@ -1,7 +1,5 @@
 """Forget rows: in a dataset, in its models and in its old versions."""
 
-from __future__ import annotations
-
 from rich.console import Group, RenderableType
 
 from rff_dist.workbench.cli import display, shell

@@ -3,8 +3,6 @@
 The text is made without a library for terminals: importing one would take longer than everything else.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import textwrap

@@ -1,7 +1,5 @@
 """Make one model of several that were trained apart."""
 
-from __future__ import annotations
-
 from rich.console import Group
 
 from rff_dist.workbench.cli import display, shell

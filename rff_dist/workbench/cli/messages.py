@@ -25,18 +25,8 @@ from rich.console import Console
 from rich.text import Text
 from typer.models import OptionInfo
 
+from rff_dist import errors
 from rff_dist.engines import logs
-from rff_dist.errors import (
-    ClusterError,
-    ClusterLostError,
-    ConflictError,
-    DataError,
-    InvalidParameterError,
-    MissingDependencyError,
-    OutputBusyError,
-    OutputExistsError,
-    StorageError,
-)
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
 from rff_dist.workbench.cli import options, settings
@@ -44,14 +34,14 @@ from rff_dist.workbench.cli import options, settings
 FAILED, USAGE = 1, 2
 # The first that matches counts, so subclasses stand before their bases.
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (InvalidParameterError, USAGE),
-    (DataError, 65),
-    (OutputExistsError, 73),
-    (ConflictError, 75),
-    (StorageError, 65),  # 73 if it is about an output, see `exit_code`
-    (ClusterLostError, 75),
-    (ClusterError, 69),
-    (MissingDependencyError, 69),
+    (errors.InvalidParameterError, USAGE),
+    (errors.DataError, 65),
+    (errors.OutputExistsError, 73),
+    (errors.ConflictError, 75),
+    (errors.StorageError, 65),  # 73 if it is about an output, see `exit_code`
+    (errors.ClusterLostError, 75),
+    (errors.ClusterError, 69),
+    (errors.MissingDependencyError, 69),
 )
 CANNOT_WRITE, BUSY, TERMINATED = 73, 75, 143
 INTERRUPTED = 130
@@ -156,20 +146,20 @@ def exit_code(error: BaseException, *, outputs: Sequence[PathLike] = ()) -> int:
     """Return the exit code for an error of a command that writes to `outputs`."""
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
-    if isinstance(error, OutputBusyError):
+    if isinstance(error, errors.OutputBusyError):
         return BUSY  # before the test for outputs: the same command works later
-    if isinstance(error, StorageError) and any(_is_about(error, output) for output in outputs):
+    if isinstance(error, errors.StorageError) and any(_is_about(error, output) for output in outputs):
         return CANNOT_WRITE
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
 
 
-def _is_about(error: StorageError, place: PathLike) -> bool:
+def _is_about(error: errors.StorageError, place: PathLike) -> bool:
     """Return whether a message names `place` or something inside it, and not just a longer name."""
     from rff_dist.storage.locations import parse_location
 
     try:
         location = str(parse_location(place))
-    except StorageError:
+    except errors.StorageError:
         return True
     names = {location, os.fspath(place)}
     # Whole names only: the output r must not be found in missing.zarr.
@@ -211,7 +201,7 @@ def report_error(
         message = names.translated(f"{error}{noted}")
         if code == USAGE:
             hint = f"see: {context.command_path} --help"
-        elif isinstance(error, ClusterError) and any("goes on from there" in note for note in notes):
+        elif isinstance(error, errors.ClusterError) and any("goes on from there" in note for note in notes):
             hint = _again()
         elif near := _near_path(message, context.params.values()):
             hint = f"did you mean {near}?"

@@ -1,7 +1,5 @@
 """Write the predictions of a stored model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rff_dist.workbench.cli import display, shell

@@ -3,8 +3,6 @@
 `--help` waits for every import here, so errors, tables and commands are imported when they are needed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib import import_module

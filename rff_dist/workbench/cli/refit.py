@@ -1,7 +1,5 @@
 """Train on other rows with a model's features, so that the two models can be merged."""
 
-from __future__ import annotations
-
 from rich.console import Group
 
 from rff_dist.workbench.cli import display, shell

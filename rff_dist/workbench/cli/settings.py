@@ -1,7 +1,5 @@
 """What one run of the program was asked about its messages; light, since `--help` waits for it."""
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 
 log_format: ContextVar[str] = ContextVar("log_format", default="text")

@@ -1,7 +1,5 @@
 """Split a dataset into one to train on and one to test on."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from rich.console import Group

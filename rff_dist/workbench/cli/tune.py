@@ -1,7 +1,5 @@
 """Choose kernel, length scale, alpha and D: compare candidates by cross-validation, and store the best."""
 
-from __future__ import annotations
-
 from rff_dist.workbench.cli import fit, options, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.options import Where

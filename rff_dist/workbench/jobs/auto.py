@@ -1,7 +1,5 @@
 """The job that turns a table into a registered model: ingest, split, fit, evaluate, publish."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any

@@ -3,8 +3,6 @@
 The labels are written before the centres are published, and appear after that.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a fit costs on an engine's workers: measured rates, and times predicted from them."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@ its options in help; with `last` the options of a base class come after those of
 is a group of groups: `options_of` lists all its options, and `build` makes the spec from values by name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 import typing

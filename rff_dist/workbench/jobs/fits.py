@@ -1,7 +1,5 @@
 """What a job trains: a regression, a classifier or the best of candidates; and facts about the result."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,16 +16,10 @@ from rff_dist.fitting import plan
 from rff_dist.fitting.options import RidgeOptions, read_widths
 from rff_dist.kernels import base
 from rff_dist.products import choice
+from rff_dist.ridge import candidates as ridge_candidates
+from rff_dist.ridge import choices as ridge_choices
 from rff_dist.ridge import describe
 from rff_dist.ridge import fit as ridge
-from rff_dist.ridge.candidates import Candidate, check_candidates
-from rff_dist.ridge.choices import (
-    Choices,
-    candidates_of,
-    choices_of,
-    folds_for,
-    with_folds,
-)
 from rff_dist.storage import datasets
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
@@ -100,7 +92,7 @@ class Fit:
     options: RidgeOptions
     loss: str | None = None
     class_weight: str | None = None
-    candidates: Sequence[Candidate] | None = None
+    candidates: Sequence[ridge_candidates.Candidate] | None = None
 
     @property
     def losses(self) -> classification.LossOptions | None:
@@ -130,14 +122,14 @@ class Fit:
                 f"`class_weight` is {self.class_weight!r}, but a regression has no classes; leave it out"
             )
         # checks that folds can choose what they are to
-        folds_for(options if self.candidates is None else with_folds(options))
+        ridge_choices.folds_for(options if self.candidates is None else ridge_choices.with_folds(options))
         kinds = options.kinds
         if not isinstance(options.n_components, str):
             for kind in kinds:
                 read_widths(options.n_components, options.map, kind)
         if kinds[0] == "fourier":
             # What designs a kernel allows does not depend on the number of columns: one row of one will do.
-            for one in self.candidates or candidates_of(options, _ONE_ROW):
+            for one in self.candidates or ridge_choices.candidates_of(options, _ONE_ROW):
                 base.check_design(one.kernel, options.design, 1)
         elif options.design != "auto":
             raise InvalidParameterError(
@@ -146,10 +138,10 @@ class Fit:
 
     def check_data(self, dataset: blocks.Dataset) -> None:
         """Check that the columns of a dataset suit the options; see `check_candidates`."""
-        candidates = list(self.candidates or candidates_of(self.options, dataset))
-        check_candidates(candidates, dataset, self.options)
+        candidates = list(self.candidates or ridge_choices.candidates_of(self.options, dataset))
+        ridge_candidates.check_candidates(candidates, dataset, self.options)
 
-    def begin(self, source: JobData, *, engine: protocol.Engine) -> Choices:
+    def begin(self, source: JobData, *, engine: protocol.Engine) -> ridge_choices.Choices:
         """Count the labels of a classifier, and plan the fit; see `ridge.choices.choices_of`.
 
         Raises PlanError if memory does not suffice; DataError if there are fewer than two classes.
@@ -160,10 +152,12 @@ class Fit:
             dataset, options = classification.label_rows(
                 dataset, source.labels, options, self.losses, engine=engine
             )
-        return choices_of(dataset, options, machines=plan.Machines.of(engine), candidates=self.candidates)
+        return ridge_choices.choices_of(
+            dataset, options, machines=plan.Machines.of(engine), candidates=self.candidates
+        )
 
     def train(
-        self, choices: Choices, *, engine: protocol.Engine, do: Do = plainly
+        self, choices: ridge_choices.Choices, *, engine: protocol.Engine, do: Do = plainly
     ) -> classification.FittedModel:
         """Train the model on the rows that the fit was begun with."""
         dataset, options = choices.dataset, choices.options

@@ -4,8 +4,6 @@ The steps: check the models → delete the rows in one new version → update ea
 had never been there → remove the earlier versions → list what still holds the rows.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

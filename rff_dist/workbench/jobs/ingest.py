@@ -1,7 +1,5 @@
 """The job that turns files or a query into a dataset, or appends their rows to one."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ Without test rows a fit's own sums predict training rows by models that did not 
 that the fit was chosen by, or of each row's own left out. Training rows that a model saw judge nothing.
 """
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The jobs for models that are trained apart: train one like another on other rows, and merge them."""
 
-from __future__ import annotations
-
 from rff_dist.living.merge import merge, refit_on, rows_of
 from rff_dist.ridge import models
 from rff_dist.storage import datasets, locations, output_places

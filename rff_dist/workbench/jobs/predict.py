@@ -1,7 +1,5 @@
 """The jobs that use a stored model of any kind: predict for every row, and evaluate."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

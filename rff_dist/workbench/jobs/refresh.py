@@ -12,8 +12,6 @@ version that was rolled back count as refused too. A refused correction or delet
 each run judges it again. Every run tells which rows the model lacks, why, and how to get them back.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence
@@ -28,14 +26,9 @@ from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.features import nystrom
 from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.living import differences, new_rows
-from rff_dist.living.drift import Batch, Drift, Observed, check_level, judge_drift
-from rff_dist.living.gate import Gate, HeldOut, check_tolerance, hold_out, judge
-from rff_dist.living.update import (
-    accumulate_new_rows,
-    measure_gone_rows,
-    score_new_rows,
-    solve_update,
-)
+from rff_dist.living import drift as drifts
+from rff_dist.living import gate as gates
+from rff_dist.living import update as updates
 from rff_dist.models import versions
 from rff_dist.ridge import models
 from rff_dist.statistics import moments, ridge_statistics
@@ -168,8 +161,8 @@ def update_from(
       FingerprintMismatchError if the data do not begin with the rows that it was trained on; PlanError if
       memory does not suffice; DataError, with row and column, if a value cannot be used.
     """
-    check_tolerance(job.tolerance)
-    check_level(job.drift_level)
+    gates.check_tolerance(job.tolerance)
+    drifts.check_level(job.drift_level)
     if job.backfill is not None and job.backfill < 0:
         raise InvalidParameterError(f"`backfill` is {job.backfill}; expected the number of a row, from 0")
     location = locations.parse_location(job.model)
@@ -192,9 +185,9 @@ def update_from(
             batch = drift = None
             if rows.n_samples:
                 _check_memory(champion, dataset, rows, engine)
-                batch = do("score", score_new_rows, champion, dataset, rows, engine=engine)
+                batch = do("score", updates.score_new_rows, champion, dataset, rows, engine=engine)
                 record["progressive"] = batch.errors.errors.to_dict()
-            held_out = do("hold out", hold_out, champion, dataset, rows, engine=engine, test=test)
+            held_out = do("hold out", gates.hold_out, champion, dataset, rows, engine=engine, test=test)
             record["held_out"] = {"held_out": held_out.words, **held_out.errors.errors.to_dict()}
             start = time.perf_counter()
             statistics, gone = do("sum", _sum_rows, champion, dataset, rows, engine)
@@ -203,10 +196,17 @@ def update_from(
                 drift = do("drift", _test_drift, champion, batch, held_out, statistics, job.drift_level)
                 record["drift"] = drift.to_dict()
             challenger = do(
-                "solve", solve_update, champion, dataset, rows, statistics=statistics, batch=batch, gone=gone
+                "solve",
+                updates.solve_update,
+                champion,
+                dataset,
+                rows,
+                statistics=statistics,
+                batch=batch,
+                gone=gone,
             )
             record["solution"] = _describe_solution(champion, challenger)
-            gate = do("gate", judge, challenger, held_out, tolerance=job.tolerance, engine=engine)
+            gate = do("gate", gates.judge, challenger, held_out, tolerance=job.tolerance, engine=engine)
             record["gate"] = _describe_gate(gate)
             forced = job.force or (force_removal and not rows.n_samples)
             reason = gate.reason + ("; it was forced" if forced and not gate.passed else "")
@@ -262,22 +262,24 @@ def _sum_rows(
     champion: models.RidgeModel, dataset: blocks.Dataset, rows: new_rows.NewRows, engine: protocol.Engine
 ) -> tuple[ridge_statistics.RidgeStatistics, moments.Moments | None]:
     """Return the exact statistics of all rows, and the moments of those that are gone."""
-    statistics = accumulate_new_rows(champion, dataset, rows, engine=engine)
-    return statistics, measure_gone_rows(champion, dataset, rows, engine=engine)
+    statistics = updates.accumulate_new_rows(champion, dataset, rows, engine=engine)
+    return statistics, updates.measure_gone_rows(champion, dataset, rows, engine=engine)
 
 
 def _test_drift(
     champion: models.RidgeModel,
-    batch: Batch,
-    held_out: HeldOut,
+    batch: drifts.Batch,
+    held_out: gates.HeldOut,
     statistics: ridge_statistics.RidgeStatistics,
     level: float,
-) -> Drift:
+) -> drifts.Drift:
     """Test whether the new rows follow the law of the old ones."""
     assert champion.statistics is not None
-    held = Observed(champion.statistics, champion.columns, held_out.errors)
+    held = drifts.Observed(champion.statistics, champion.columns, held_out.errors)
     columns = moments.ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
-    return judge_drift(held, Observed(batch.statistics, columns, batch.errors), statistics, level=level)
+    return drifts.judge_drift(
+        held, drifts.Observed(batch.statistics, columns, batch.errors), statistics, level=level
+    )
 
 
 def keep_champion(
@@ -295,7 +297,7 @@ def publish_update(
     challenger: models.RidgeModel,
     dataset: blocks.Dataset,
     rows: new_rows.NewRows,
-    drift: Drift | None,
+    drift: drifts.Drift | None,
     reason: str,
 ) -> versions.Version | None:
     """Publish the challenger in the place of the champion, or as the next version after it.
@@ -370,14 +372,18 @@ def _describe_solution(champion: models.RidgeModel, challenger: models.RidgeMode
     }
 
 
-def _describe_gate(gate: Gate) -> Summary:
+def _describe_gate(gate: gates.Gate) -> Summary:
     ratios = fields.values_of(gate, "ratio", "at_least")
     # JSON has no infinity.
     return {**asdict(gate), **{name: one if np.isfinite(one) else None for name, one in ratios.items()}}
 
 
 def _describe_update(
-    champion: models.RidgeModel, rows: new_rows.NewRows, batch: Batch | None, drift: Drift | None, reason: str
+    champion: models.RidgeModel,
+    rows: new_rows.NewRows,
+    batch: drifts.Batch | None,
+    drift: drifts.Drift | None,
+    reason: str,
 ) -> Summary:
     """Return the facts about an update that the new model's card keeps."""
     found: Summary = {

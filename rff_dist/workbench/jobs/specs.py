@@ -6,38 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.jobs.options import (
-    ClusterFeatures,
-    Count,
-    Destination,
-    Impute,
-    Lloyd,
-    Names,
-    NonNegative,
-    Probability,
-    RowNumber,
-    Seed,
-    Share,
-    Source,
-    SupervisedSource,
-    TableEncoding,
-    TrainFeatures,
-    TrainingSource,
-    TuneFeatures,
-    WeightedSource,
-    holdout_by_option,
-    impute_option,
-    version_option,
-)
-from rff_dist.workbench.jobs.ridge_options import (
-    Classes,
-    FoldOptions,
-    PenaltyOptions,
-    SolverOptions,
-    TrainPenalty,
-    TunePenalty,
-)
+from rff_dist.workbench.jobs import fields, options
+from rff_dist.workbench.jobs import ridge_options as ridge
 
 if TYPE_CHECKING:
     from rff_dist.fitting.options import RidgeOptions
@@ -56,13 +26,13 @@ class Train:
 
     reason: ClassVar[str] = "fitted"
 
-    source: TrainingSource
-    destination: Destination
-    features: TrainFeatures
-    penalty: TrainPenalty
-    folds: FoldOptions
-    solving: SolverOptions
-    classes: Classes
+    source: options.TrainingSource
+    destination: options.Destination
+    features: options.TrainFeatures
+    penalty: ridge.TrainPenalty
+    folds: ridge.FoldOptions
+    solving: ridge.SolverOptions
+    classes: ridge.Classes
     test: str | None = fields.option(_TEST, None, unit="DATA")
     statistics: bool = fields.option(
         "Keep the exact sums in the model, which is the default. `--no-statistics` leaves them out, and the "
@@ -114,11 +84,11 @@ class Tune:
     statistics: ClassVar[bool] = True
     classify: ClassVar[bool] = False
 
-    source: TrainingSource
-    destination: Destination
-    features: TuneFeatures
-    penalty: TunePenalty
-    folds: FoldOptions
+    source: options.TrainingSource
+    destination: options.Destination
+    features: options.TuneFeatures
+    penalty: ridge.TunePenalty
+    folds: ridge.FoldOptions
     test: str | None = fields.option(_TEST, None, unit="DATA")
 
     def __post_init__(self) -> None:
@@ -141,19 +111,19 @@ class Tune:
 
 
 def ridge_options(
-    source: TrainingSource,
-    features: TrainFeatures | TuneFeatures,
-    penalty: PenaltyOptions,
-    folds: FoldOptions,
-    solving: SolverOptions | None = None,
+    source: options.TrainingSource,
+    features: options.TrainFeatures | options.TuneFeatures,
+    penalty: ridge.PenaltyOptions,
+    folds: ridge.FoldOptions,
+    solving: ridge.SolverOptions | None = None,
 ) -> RidgeOptions:
     """Return the options of a regression as the library takes them."""
     from rff_dist.fitting.options import RidgeOptions
 
     given: dict[str, Any] = {}
-    if isinstance(features, TrainFeatures):
+    if isinstance(features, options.TrainFeatures):
         given = {"kernel": features.given_kernel, "length_scale": features.scale}
-    if isinstance(penalty, TrainPenalty):
+    if isinstance(penalty, ridge.TrainPenalty):
         given["conformal"] = penalty.conformal
     if solving is not None:
         given["solver"] = solving.solver
@@ -172,7 +142,7 @@ def ridge_options(
 class Clustering:
     """Cluster rows by k-means in features, write their labels, and publish the centres."""
 
-    source: WeightedSource
+    source: options.WeightedSource
     output: str = fields.option(
         "Path or URL where the labels are written: a Zarr group, with the array 'labels'.",
         argument=True,
@@ -192,14 +162,14 @@ class Clustering:
         "as models/NAME. Versions are never replaced.",
         False,
     )
-    lloyd: Lloyd
+    lloyd: options.Lloyd
     labels: str | None = fields.option(
         "Name of an array of known labels to compare the clusters with, by the adjusted Rand index and "
         "mutual information.",
         None,
     )
     distances: bool = fields.option("Write each row's distances to all centres too, as 'distances'.", False)
-    features: ClusterFeatures
+    features: options.ClusterFeatures
 
     def __post_init__(self) -> None:
         if self.register and self.model is None:
@@ -211,7 +181,7 @@ class Predict:
     """Write a model's predictions or labels of every row of a dataset or a table, to Zarr, Parquet or CSV."""
 
     model: str = fields.option(_MODEL, argument=True, unit="MODEL")
-    source: Source
+    source: options.Source
     output: str = fields.option(
         "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'. A name that ends "
         "in .parquet, .csv or .csv.gz writes a table. A stopped job goes on when it is repeated; from tables "
@@ -225,7 +195,7 @@ class Predict:
         "For a regression.",
         False,
     )
-    interval: Probability | None = fields.option(
+    interval: options.Probability | None = fields.option(
         "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower' and 'upper': from "
         "cross-validated residuals if the model was fitted with `conformal`, else from the normal law. For a "
         "regression.",
@@ -247,7 +217,7 @@ class Evaluate:
     """Measure a model's errors on a dataset: per target, per class, or clusters against labels."""
 
     model: str = fields.option(_MODEL, argument=True, unit="MODEL")
-    source: SupervisedSource
+    source: options.SupervisedSource
     std: bool = fields.option(
         "Judge the standard deviations too, by NLPD and how often intervals cover. For a regression.", False
     )
@@ -263,23 +233,23 @@ class Update:
         argument=True,
         unit="MODEL",
     )
-    source: SupervisedSource
+    source: options.SupervisedSource
     test: str | None = fields.option(
         "Path or URL of test data for the comparison of the champion, the current model, with the "
         "challenger, the updated one. By default the newest rows of the champion are held out of both.",
         None,
         unit="DATA",
     )
-    tolerance: NonNegative = fields.option(
+    tolerance: options.NonNegative = fields.option(
         "Largest rise of a target's mean squared error on those rows, as a share of that error; "
         "chance is allowed for. Beyond it the champion is kept and the new rows are refused.",
         0.05,
         unit="SHARE",
     )
-    drift_level: Probability = fields.option(
+    drift_level: options.Probability = fields.option(
         "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P", alias="level"
     )
-    backfill: RowNumber | None = fields.option(
+    backfill: options.RowNumber | None = fields.option(
         "Number of the first row from which refused rows are judged again. By default they are passed over.",
         None,
         unit="ROW",
@@ -321,7 +291,7 @@ class Forget:
         [],
         flag="--model",
     )
-    days: NonNegative = fields.option(
+    days: options.NonNegative = fields.option(
         "Number of days for which earlier versions stay readable, and hold the rows.", 0.0, unit="DAYS"
     )
     tags: bool = fields.option("Remove tagged versions too.", False)
@@ -342,8 +312,8 @@ class Refit:
         argument=True,
         unit="MODEL",
     )
-    source: SupervisedSource
-    destination: Destination
+    source: options.SupervisedSource
+    destination: options.Destination
 
 
 @fields.group
@@ -389,7 +359,7 @@ class Ingest:
     data: str = fields.option(
         "Path or URL of the dataset to write, or to append rows to.", argument=True, unit="OUT", writes=True
     )
-    targets: Names | None = fields.option(
+    targets: options.Names | None = fields.option(
         "Columns to predict. A dataset that rows are appended to knows its own columns by name.",
         None,
         flag="--target",
@@ -397,22 +367,22 @@ class Ingest:
     )
     weight: str | None = fields.option("Column of sample weights.", None)
     groups: str | None = fields.option("Column of groups. Rows of one group are held out together.", None)
-    columns: Names | None = fields.option(
+    columns: options.Names | None = fields.option(
         "Columns of X, in this order. By default all columns without another role.", None, unit="A,B,…"
     )
-    drop: Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
+    drop: options.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
     id: str | None = fields.option(
         "Column of ids of the rows, integers or text, which are written beside predictions.", None
     )
-    encoding_of: TableEncoding
-    holdout: Share | None = fields.option(
+    encoding_of: options.TableEncoding
+    holdout: options.Share | None = fields.option(
         "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr beside "
         "data.zarr. Rows of one group stay together.",
         None,
         unit="10%",
         face="command",
     )
-    holdout_by: str | None = holdout_by_option(face="command")
+    holdout_by: str | None = options.holdout_by_option(face="command")
     append: bool = fields.option(
         "Append the rows of new files to the dataset if it is there, else create it.", False, face="command"
     )
@@ -438,7 +408,7 @@ class Ingest:
         "error",
         unit="error|drop",
     )
-    chunk_rows: Count | None = fields.option(
+    chunk_rows: options.Count | None = fields.option(
         "Number of rows of a chunk, in a new dataset. By default chosen by size.", None, unit="ROWS"
     )
     overwrite: bool = fields.option("Replace a dataset that is there.", False, face="command")
@@ -484,8 +454,8 @@ class Split:
         argument=True,
         unit="DATA",
     )
-    version: str | None = version_option()
-    share: Share = fields.option(
+    version: str | None = options.version_option()
+    share: options.Share = fields.option(
         "Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout"
     )
     by: Literal["random", "group", "time"] = fields.option(
@@ -498,7 +468,7 @@ class Split:
     time: str | None = fields.option(
         "Name of the column of X that holds the time. By default the rows are in the order of time.", None
     )
-    seed: Seed = fields.option("Seed of the choice of rows.", 0)
+    seed: options.Seed = fields.option("Seed of the choice of rows.", 0)
     overwrite: bool = fields.option("Replace datasets that are there.", False)
 
     def __post_init__(self) -> None:
@@ -510,10 +480,10 @@ class Split:
 
 
 @fields.group
-class AutoEncoding(TableEncoding):
+class AutoEncoding(options.TableEncoding):
     """How tables are read and become numbers; by default medians replace missing values."""
 
-    impute: Impute = impute_option("median")
+    impute: options.Impute = options.impute_option("median")
 
 
 @fields.group
@@ -532,23 +502,23 @@ class Auto:
         "regression.",
         "auto",
     )
-    holdout: Share = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
-    holdout_by: str | None = holdout_by_option()
+    holdout: options.Share = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
+    holdout_by: str | None = options.holdout_by_option()
     groups: str | None = fields.option(
         "Column of groups. Rows of one group stay together in a fold and, without `holdout_by`, in a part.",
         None,
     )
     weight: str | None = fields.option("Column of sample weights.", None)
     id: str | None = fields.option("Column of ids of the rows.", None)
-    drop: Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
+    drop: options.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
     encoding_of: AutoEncoding
-    n_components: Literal["auto"] | Count = fields.option(
+    n_components: Literal["auto"] | options.Count = fields.option(
         "Number of features, D. auto: by the number of rows and the memory.",
         "auto",
         flag="--components",
         unit="auto|D",
     )
-    seed: Seed = fields.option("Seed of all random numbers.", 0)
+    seed: options.Seed = fields.option("Seed of all random numbers.", 0)
     overwrite: bool = fields.option(
         "Replace data of other files. What an earlier run ingested from the same files is used again, or "
         "ingested again if options differ. The model becomes the next version in any case.",

@@ -1,7 +1,5 @@
 """The job that cuts a dataset into one to train on and one to test on."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

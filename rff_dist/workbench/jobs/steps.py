@@ -3,26 +3,21 @@
 The sums of a job's passes are kept until its result is there, so a stopped job goes on when it is repeated.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from rff_dist.engines import protocol, serial
 from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.models import versions
 from rff_dist.models.kinds import AnyModel, kind_of
-from rff_dist.storage import locations, output_places
+from rff_dist.storage import locations, output_places, writing
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.text import human_bytes, redact
-
-if TYPE_CHECKING:
-    from rff_dist.storage import writing
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Tables for models: the rows of a table as inputs, and predictions as Parquet or CSV."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A `Fit` says what is trained: a ridge regression, a classifier, or the best of g
 published, the model lies with its exact sums beside the output, as a checksummed record.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator

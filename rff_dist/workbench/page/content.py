@@ -1,7 +1,5 @@
 """The content of a page, part by part; as one HTML file, and as Markdown."""
 
-from __future__ import annotations
-
 import base64
 import io
 import itertools

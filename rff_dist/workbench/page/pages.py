@@ -1,7 +1,5 @@
 """The pages about a regression, a classifier, and clusters."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks, columns, samples
+from rff_dist.data import blocks, samples
+from rff_dist.data.columns import Column
 from rff_dist.engines import clock, protocol
 from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
@@ -23,15 +22,7 @@ from rff_dist.ridge import describe, models
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
 from rff_dist.workbench.jobs import fits, judging, verdict
-from rff_dist.workbench.page import content, pictures
-from rff_dist.workbench.page.columns import (
-    CURVES,
-    MAX_COLUMNS,
-    SAMPLE_ROWS,
-    PageSample,
-    columns_section,
-    sample_data,
-)
+from rff_dist.workbench.page import columns, content, pictures
 
 
 def clusters_page(
@@ -104,7 +95,7 @@ MAX_APPROXIMATED = 8_192  # largest D whose approximation of the kernel is measu
 
 def write_report(
     rows: blocks.Dataset,
-    labels: columns.Column | None,
+    labels: Column | None,
     model: models.RidgeModel,
     path: PathLike,
     *,
@@ -157,7 +148,7 @@ def model_page(
     lead = verdict.NOTHING_COMPARED if comparison is None else comparison.verdict
     lead = lead if update is None else f"The update: {update['decision']}, since {update['reason']}."
     page = content.Page(f"Report: {redact(place)}", lead)
-    sample = sample_data(data, model)
+    sample = columns.sample_data(data, model)
     kind = "classifier" if classifier else "regression"
     whose = "rows that it was not trained on" if are_new else "them"
     page.section(
@@ -175,16 +166,16 @@ def model_page(
     elif comparison is not None:
         _residual_section(page, comparison, sample.targets)
     _choice_section(page, model)
-    columns_section(page, sample, model)
+    columns.columns_section(page, sample, model)
     _approximation_section(page, data.rows, model)
     lineage_section(page, model.card, model.digest())
     time_section(page, times)
     return page
 
 
-def _data_tables(page: content.Page, sample: PageSample, model: models.RidgeModel) -> None:
+def _data_tables(page: content.Page, sample: columns.PageSample, model: models.RidgeModel) -> None:
     rows: list[Sequence[Any]] = [
-        (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.columns[:MAX_COLUMNS])
+        (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.columns[: columns.MAX_COLUMNS])
     ]
     if "classifier" not in model.card:
         rows += [(f"{name} (target)", *_spread(sample.y[:, i])) for i, name in enumerate(sample.targets)]
@@ -204,8 +195,8 @@ def _spread(values: NDArray[Any]) -> list[float]:
 
 def _residual_section(page: content.Page, comparison: verdict.Comparison, targets: Sequence[str]) -> None:
     page.section("Predicted and observed", f"{comparison.rows_words}.")
-    shown = slice(None, None, -(-comparison.n_rows // SAMPLE_ROWS))
-    for target, name in enumerate(targets[:CURVES]):
+    shown = slice(None, None, -(-comparison.n_rows // columns.SAMPLE_ROWS))
+    for target, name in enumerate(targets[: columns.CURVES]):
         observed, fitted = comparison.y[shown, target], comparison.ours.values[shown, target]
         residuals = observed - fitted
         figure = pictures.figure_of(9.2, 3.9)

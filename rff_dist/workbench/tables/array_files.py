@@ -1,7 +1,5 @@
 """Arrays as tables: NumPy files, alone or side by side, .npz archives, and the columns of Zarr groups."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -20,9 +18,6 @@ from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.storage import datasets, locations
-
-if TYPE_CHECKING:
-    import pyarrow
 
 #: RuntimeError is for compression and encryption that zipfile does not know. NumPy reads headers as Python.
 _DAMAGED = (BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, SyntaxError, TokenError)
@@ -36,8 +31,6 @@ def array_table(paths: Sequence[Path]) -> tables.Table:
     Raises StorageError if a file cannot be read; DataError if an array is no table, several are 2-D, or their
       numbers of rows differ.
     """
-    import pyarrow
-
     arrays = {path: _mapped(path) for path in paths}
     names = {path: _names_of(path, array) for path, array in arrays.items()}
     n_samples = len(arrays[paths[0]])
@@ -90,8 +83,6 @@ def _names_of(path: Path, array: np.ndarray) -> list[str]:
 
 
 def _type(dtype: np.dtype[Any]) -> pyarrow.DataType:
-    import pyarrow
-
     return pyarrow.string() if is_text(dtype) else pyarrow.from_numpy_dtype(dtype.newbyteorder("="))
 
 
@@ -106,8 +97,6 @@ def group_table(path: Path) -> tables.Table:
 
     Raises StorageError if it is a dataset already, or cannot be read; DataError if no array is a column.
     """
-    import pyarrow
-
     _, arrays = datasets.list_arrays(str(path))
     headers = {one.name: one.header for one in arrays if len(one.header.shape) in (1, 2)}
     if "X" in headers and len(headers["X"].shape) == 2:

@@ -1,7 +1,5 @@
 """Rows of a dataset to change: those that a file names, and those that a file replaces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CSV files, whose delimiter, header and encoding are found out unless they are given."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

@@ -1,7 +1,5 @@
 """Files to ingest: found here or in an object store, recognised by their digests, opened as tables."""
 
-from __future__ import annotations
-
 import fnmatch
 import glob
 import hashlib
@@ -12,17 +10,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
+
+import pyarrow
+from pyarrow import compute
 
 from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.storage import appending, locations, repositories
 from rff_dist.typing import PathLike
-from rff_dist.workbench.tables import array_files
-
-if TYPE_CHECKING:
-    import pyarrow
+from rff_dist.workbench.tables import array_files, csv_files
 
 _KINDS = {
     ".csv": (".csv", ".tsv", ".txt"),
@@ -307,14 +305,11 @@ def open_table(path: Path, kind: str, reading: tables.Reading, partitions: Mappi
     `partitions`: columns of one value, which the names of the file's folders give, as Arrow scalars.
     Raises StorageError if it cannot be read; DataError if it is no table.
     """
-    from rff_dist.workbench.tables.array_files import arrow_table, json_table, parquet_table
-    from rff_dist.workbench.tables.csv_files import csv_table
-
     open_it: Mapping[str, Callable[[Path], tables.Table]] = {
-        ".csv": lambda path: csv_table(path, reading),
-        ".parquet": parquet_table,
-        ".arrow": arrow_table,
-        ".jsonl": json_table,
+        ".csv": lambda path: csv_files.csv_table(path, reading),
+        ".parquet": array_files.parquet_table,
+        ".arrow": array_files.arrow_table,
+        ".jsonl": array_files.json_table,
         ".npy": lambda path: array_files.array_table([path]),
         ".zarr": array_files.group_table,
     }
@@ -332,9 +327,6 @@ def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str
 
     `found`: for each file, the texts by the names of columns.
     """
-    import pyarrow
-    from pyarrow import compute
-
     columns = {}
     for name in {name for one in found for name in one}:
         columns[name] = pyarrow.array([one.get(name) for one in found], pyarrow.string())
@@ -347,8 +339,6 @@ def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str
 
 def _with_partitions(table: tables.Table, partitions: Mapping[str, Any]) -> tables.Table:
     """Add columns of one value each, which replace columns of the same names."""
-    import pyarrow
-
     fields = [one for one in table.schema if one.name not in partitions]
     added = [pyarrow.field(name, value.type) for name, value in partitions.items()]
 

@@ -1,7 +1,5 @@
 """Generated datasets of any size, whose best possible error is known."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

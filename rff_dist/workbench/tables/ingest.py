@@ -1,7 +1,5 @@
 """Files and queries → a new dataset, or more rows of one, a few batches at a time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -13,9 +11,10 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
 
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError
@@ -24,45 +23,10 @@ from rff_dist.recipes.notations import Notation, find_notations, notation_notes,
 from rff_dist.recipes.tables import Reading, Table, kind_of, listed
 from rff_dist.storage import appending, datasets, locations, output_places, writing
 from rff_dist.typing import PathLike
-from rff_dist.workbench.tables import array_files, queries
-from rff_dist.workbench.tables.files import (
-    File,
-    fetch,
-    find_files,
-    identify,
-    open_table,
-    partition_values,
-)
-from rff_dist.workbench.tables.learn import (
-    Encoding,
-    Learned,
-    check_classes,
-    learn,
-    needs_pass,
-    plain,
-)
-from rff_dist.workbench.tables.roles import (
-    Roles,
-    TablePlan,
-    choose_columns,
-    common_schema,
-    find_index,
-    plan_columns,
-)
-from rff_dist.workbench.tables.rows import (
-    Holdout,
-    Input,
-    Journal,
-    RowSelection,
-    check_rows,
-    find_start,
-    order_type,
-    read_batches,
-    read_tables,
-)
-
-if TYPE_CHECKING:
-    import pyarrow
+from rff_dist.workbench.tables import array_files, files, learn, queries, rows
+from rff_dist.workbench.tables import roles as table_roles
+from rff_dist.workbench.tables.roles import Roles
+from rff_dist.workbench.tables.rows import Input, Journal, RowSelection
 
 # Attributes that keep the names of columns, so that `ingest_more` finds them; and a count.
 _WEIGHT_COLUMN, GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
@@ -101,7 +65,7 @@ class Preparing:
     `recipe`: the recipe of another table, which is used as it is: nothing is learned then.
     """
 
-    encoding: Encoding = field(default_factory=Encoding)
+    encoding: learn.Encoding = field(default_factory=learn.Encoding)
     reading: Reading = field(default_factory=Reading)
     recipe: recipes.Recipe | None = None
 
@@ -139,7 +103,7 @@ def ingest(
 def ingest_parts(
     source: Sources,
     urls: tuple[PathLike, PathLike],
-    holdout: Holdout,
+    holdout: rows.Holdout,
     roles: Roles = Roles(),
     *,
     how: writing.Writing = writing.Writing(),
@@ -176,7 +140,7 @@ def ingest_parts(
 def find_parts(
     source: Sources,
     urls: tuple[PathLike, PathLike],
-    holdout: Holdout,
+    holdout: rows.Holdout,
     roles: Roles = Roles(),
     preparing: Preparing = Preparing(),
 ) -> tuple[list[datasets.ZarrDataset], bool, list[str]]:
@@ -205,7 +169,7 @@ def find_parts(
     return found, not new and len(same) == len(known), differing
 
 
-def _describe_parts(holdout: Holdout, roles: Roles, preparing: Preparing) -> dict[str, Any]:
+def _describe_parts(holdout: rows.Holdout, roles: Roles, preparing: Preparing) -> dict[str, Any]:
     """Return what decides the parts of a table, as JSON has it."""
     recipe = {"recipe": None if preparing.recipe is None else preparing.recipe.digest()}
     given = {"holdout": asdict(holdout), "roles": asdict(roles), "recipe": recipe}
@@ -221,7 +185,7 @@ def _ingest(
     preparing: Preparing,
 ) -> list[datasets.ZarrDataset]:
     """Write one dataset for each part of the rows; the recipe is learned from the last part."""
-    files = _find(source)
+    table_files = _find(source)
     given = (
         [source]
         if isinstance(source, str | os.PathLike)
@@ -229,7 +193,7 @@ def _ingest(
         if isinstance(source, queries.Query)
         else source
     )
-    inputs = [*(locations.parse_location(one) for one in given), *(file.location for file in files)]
+    inputs = [*(locations.parse_location(one) for one in given), *(file.location for file in table_files)]
     url, learned_from = places[-1]
     # Checked first, since finding a table's columns and types may take a while.
     output_places.check_output(
@@ -237,7 +201,7 @@ def _ingest(
     )
     written: list[datasets.ZarrDataset] = []
     with ExitStack() as stack:
-        opened, _ = _open_inputs(stack, source, files, [], preparing)
+        opened, _ = _open_inputs(stack, source, table_files, [], preparing)
         plan, n_samples, batches = _read(stack, opened, roles, preparing, learned_from)
         made: list[locations.Location] = []
         try:
@@ -267,13 +231,13 @@ def _ingest(
     return written
 
 
-def _find(source: Sources, *, may_be_none: bool = False) -> list[File]:
-    return [] if isinstance(source, queries.Query) else find_files(source, may_be_none=may_be_none)
+def _find(source: Sources, *, may_be_none: bool = False) -> list[files.File]:
+    return [] if isinstance(source, queries.Query) else files.find_files(source, may_be_none=may_be_none)
 
 
 def _read_selected(
     opened: Sequence[Input],
-    plan: TablePlan,
+    plan: table_roles.TablePlan,
     batches: _Batches,
     selection: RowSelection | None,
     *,
@@ -281,19 +245,19 @@ def _read_selected(
 ) -> Iterator[writing.RowBatch]:
     """Yield the selected rows, of which there must be some; fill in the attributes after the last batch."""
     journal = Journal()
-    rows = batches(journal, selection)
-    first = next(rows, None)
+    selected = batches(journal, selection)
+    first = next(selected, None)
     if first is None:
         raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
     classes: set[str] = set()
-    for batch in chain([first], rows):
+    for batch in chain([first], selected):
         labels = batch[1] if plan.text and isinstance(batch, tuple) else None
         if labels is not None:
             classes.update(labels.tolist())
-            check_classes(plan.roles.targets[0], classes)
+            learn.check_classes(plan.roles.targets[0], classes)
         yield batch
     if plan.text and (selection is None or not selection.wanted):
-        check_classes(plan.roles.targets[0], classes, journal.n_read - journal.dropped)
+        learn.check_classes(plan.roles.targets[0], classes, journal.n_read - journal.dropped)
     if selection is not None and journal.n_read == journal.dropped:
         raise DataError(
             f"no row is {'held out' if selection.wanted else 'left to train on'}; expected some. Change "
@@ -311,11 +275,13 @@ def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: 
 
     Raises InvalidParameterError, DataError as `ingest`.
     """
-    file = find_files(source)[0]
+    file = files.find_files(source)[0]
     if file.location.is_local and file.kind != ".npz":
-        (values,) = partition_values([file.partitions])
-        table = open_table(Path(file.location.path), file.kind, preparing.reading, values)
-        choose_columns(table.name, with_notations(table, _notations([table], roles, None)).schema, roles)
+        (values,) = files.partition_values([file.partitions])
+        table = files.open_table(Path(file.location.path), file.kind, preparing.reading, values)
+        table_roles.choose_columns(
+            table.name, with_notations(table, _notations([table], roles, None)).schema, roles
+        )
 
 
 def ingest_more(
@@ -349,7 +315,7 @@ def ingest_more(
         names = tuple(str(one["name"]) for one in appending.known_sources(created.attributes))
         dropped = int(created.attributes.get(_DROPPED, 0))
         return Ingested(0, created.n_samples, names, (), dropped, created.version)
-    files = _find(source, may_be_none=True)
+    table_files = _find(source, may_be_none=True)
     with ExitStack() as stack:
         dataset = stack.enter_context(appending.editing(location))
         recipe = recipes.recipe_of(dataset.attributes)
@@ -360,7 +326,7 @@ def ingest_more(
         if recipe is not None and preparing.reading == Reading():
             preparing = replace(preparing, reading=recipe.reading)
         opened, skipped = _open_inputs(
-            stack, source, files, appending.known_sources(dataset.attributes), preparing
+            stack, source, table_files, appending.known_sources(dataset.attributes), preparing
         )
         if not opened:
             return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
@@ -388,7 +354,7 @@ def ingest_more(
 def _open_inputs(
     stack: ExitStack,
     source: Sources,
-    files: Sequence[File],
+    table_files: Sequence[files.File],
     known: Sequence[Mapping[str, Any]],
     preparing: Preparing,
 ) -> tuple[list[Input], list[str]]:
@@ -399,20 +365,20 @@ def _open_inputs(
         # An increment with the same values as the one before is new all the same: its digest must differ.
         begin = str(n_ingested) if source.is_incremental else ""
         return [Input(appending.Source(source.name, begin), result, None)], []
-    if len(files) > 1 and all(file.kind == ".npy" for file in files):
-        paths = [stack.enter_context(fetch(file)) for file in files]
+    if len(table_files) > 1 and all(file.kind == ".npy" for file in table_files):
+        paths = [stack.enter_context(files.fetch(file)) for file in table_files]
         if any(map(array_files.has_one_axis, paths)):
-            return _open_columns(files, paths, known)
+            return _open_columns(table_files, paths, known)
     opened: list[Input] = []
     skipped: list[str] = []
     digests = {str(one.get("sha256")) for one in known}
-    partitions = partition_values([file.partitions for file in files])
-    for file, values in zip(files, partitions, strict=True):
+    partitions = files.partition_values([file.partitions for file in table_files])
+    for file, values in zip(table_files, partitions, strict=True):
         if file.is_known(known):
             skipped.append(file.name)
             continue
-        path = stack.enter_context(fetch(file))
-        found = identify(file, path, known)
+        path = stack.enter_context(files.fetch(file))
+        found = files.identify(file, path, known)
         if values:  # files with the same bytes have other rows in other folders
             folders = json.dumps(dict(file.partitions), sort_keys=True)
             digest = hashlib.sha256(f"{found.sha256}|{folders}".encode()).hexdigest()
@@ -422,7 +388,7 @@ def _open_inputs(
             _log.info("%s holds rows that are there already", file.name)
             continue
         digests.add(found.sha256)
-        table = None if file.kind == ".npz" else open_table(path, file.kind, preparing.reading, values)
+        table = None if file.kind == ".npz" else files.open_table(path, file.kind, preparing.reading, values)
         opened.append(Input(found, table, path))
     if len(opened) > 1 and any(one.table is None for one in opened):
         raise InvalidParameterError(
@@ -433,12 +399,12 @@ def _open_inputs(
 
 
 def _open_columns(
-    files: Sequence[File], paths: Sequence[Path], known: Sequence[Mapping[str, Any]]
+    table_files: Sequence[files.File], paths: Sequence[Path], known: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Input], list[str]]:
     """Open .npy files as the columns of one table, unless it is among the known sources."""
-    digests = [identify(file, path, []).sha256 for file, path in zip(files, paths, strict=True)]
+    digests = [files.identify(file, path, []).sha256 for file, path in zip(table_files, paths, strict=True)]
     source = appending.Source(
-        ", ".join(file.name for file in files), hashlib.sha256("".join(digests).encode()).hexdigest()
+        ", ".join(file.name for file in table_files), hashlib.sha256("".join(digests).encode()).hexdigest()
     )
     if source.sha256 in {one.get("sha256") for one in known}:
         return [], [source.name]
@@ -447,7 +413,7 @@ def _open_columns(
 
 def _read(
     stack: ExitStack, opened: list[Input], roles: Roles, preparing: Preparing, selection: RowSelection | None
-) -> tuple[TablePlan, int | None, _Batches]:
+) -> tuple[table_roles.TablePlan, int | None, _Batches]:
     """Plan how the rows of a new dataset are read.
 
     `selection`: which rows to learn from.
@@ -462,7 +428,7 @@ def _read(
     notations = _notations(tables, roles, by) if recipe is None else recipe.notations
     tables = [with_notations(one, notations) if recipe is None else recipe.read(one) for one in tables]
     opened = [replace(one, table=table) for one, table in zip(opened, tables, strict=True)]
-    schema = common_schema(tables)
+    schema = table_roles.common_schema(tables)
     for table in tables:
         if set(table.schema.names) != set(schema.names):
             differing = sorted(set(table.schema.names) ^ set(schema.names))
@@ -470,25 +436,23 @@ def _read(
     if recipe is not None:
         recipe.check(schema, tables[0].name)
         roles = _roles_of(recipe, roles, schema)
-    index = find_index(tables[0], roles) if recipe is None and not encoding.keep_index else None
+    index = table_roles.find_index(tables[0], roles) if recipe is None and not encoding.keep_index else None
     roles = roles if index is None else replace(roles, drop=[*roles.drop, index])
-    columns = choose_columns(tables[0].name, schema, roles)
+    columns = table_roles.choose_columns(tables[0].name, schema, roles)
     kinds = {name: kind_of(schema.field(name).type) for name in columns}
-    learning = recipe is None and needs_pass(kinds, encoding)
-    learned = Learned(plain(kinds, encoding) if recipe is None else recipe)
-    plan = plan_columns(schema, roles, learned, tables[0].name)
-    order = {} if by is None else order_type(tables[0].name, schema, by)
+    learning = recipe is None and learn.needs_pass(kinds, encoding)
+    learned = learn.Learned(learn.plain(kinds, encoding) if recipe is None else recipe)
+    plan = table_roles.plan_columns(schema, roles, learned, tables[0].name)
+    order = {} if by is None else rows.order_type(tables[0].name, schema, by)
     plan = replace(plan, types={**order, **plan.types})
     if (learning or selection is not None) and tables[0].is_read_once:
-        from rff_dist.workbench.tables.array_files import spool
-
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="rff_dist-")))
-        opened = [replace(opened[0], table=spool(tables[0], plan.types, folder))]
+        opened = [replace(opened[0], table=array_files.spool(tables[0], plan.types, folder))]
     if selection is not None and by is not None:
-        plan = replace(plan, test_start=find_start(opened, order, selection.holdout))
+        plan = replace(plan, test_start=rows.find_start(opened, order, selection.holdout))
     if learning:
-        looked_at = read_batches(opened, plan, Journal(), selection)
-        learned = learn(schema, columns, looked_at, encoding, targets=roles.targets)
+        looked_at = rows.read_batches(opened, plan, Journal(), selection)
+        learned = learn.learn(schema, columns, looked_at, encoding, targets=roles.targets)
     notes = {table.name: table.notes for table in tables}
     notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations)]
     notes = {name: found for name, found in notes.items() if found}
@@ -502,11 +466,11 @@ def _read(
         notations=notations,
     )
     learned, start = replace(learned, recipe=named), plan.test_start
-    plan = plan_columns(schema, roles, learned, tables[0].name)
+    plan = table_roles.plan_columns(schema, roles, learned, tables[0].name)
     plan = replace(plan, types={**order, **plan.types}, test_start=start)
     lengths = [table.n_samples for table in tables]
     n_rows = None if None in lengths else sum(n for n in lengths if n is not None)
-    return plan, n_rows, partial(read_tables, opened, plan)
+    return plan, n_rows, partial(rows.read_tables, opened, plan)
 
 
 def _notations(tables: Sequence[Table], roles: Roles, by: str | None) -> dict[str, Notation]:
@@ -521,7 +485,7 @@ def _notations(tables: Sequence[Table], roles: Roles, by: str | None) -> dict[st
 
 def _read_archive(
     one: Input, roles: Roles, selection: RowSelection | None
-) -> tuple[TablePlan, int, _Batches]:
+) -> tuple[table_roles.TablePlan, int, _Batches]:
     """Plan how an .npz file is read; see `_read`."""
     assert one.path is not None
     if roles.columns is not None or roles.drop or roles.id is not None or selection is not None:
@@ -529,11 +493,11 @@ def _read_archive(
             "`columns`, `drop`, `id` and `holdout` are for tables; an .npz file holds X as one array, so "
             "leave them out"
         )
-    n_samples, rows = array_files.read_npz(
+    n_samples, batches = array_files.read_npz(
         one.path, roles.target, roles.weight, roles.groups, dtype=roles.dtype
     )
-    plan = TablePlan(roles, None, {}, np.dtype(np.float64), False)
-    return plan, n_samples, lambda journal, _: check_rows(rows, one, plan, journal)
+    plan = table_roles.TablePlan(roles, None, {}, np.dtype(np.float64), False)
+    return plan, n_samples, lambda journal, _: rows.check_rows(batches, one, plan, journal)
 
 
 def _roles_of(recipe: recipes.Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
@@ -562,7 +526,7 @@ def read_onto(
     opened = [replace(one, table=recipe.read(one.table)) for one in opened if one.table is not None]
     tables = [one.table for one in opened if one.table is not None]
     for table in tables:
-        plan = plan_columns(table.schema, roles, Learned(recipe), table.name)
+        plan = table_roles.plan_columns(table.schema, roles, learn.Learned(recipe), table.name)
         if roles.dtype is None and not np.can_cast(plan.dtype, X.dtype, "safe"):
             raise DataError(
                 f"{table.name} has columns of {plan.dtype}, which X of {dataset.location} ({X.dtype}) cannot "
@@ -573,9 +537,11 @@ def read_onto(
             _log.info(
                 "%s: columns that the dataset does not have are left out: %s", table.name, listed(others)
             )
-    plan = plan_columns(common_schema(tables), roles, Learned(recipe), tables[0].name)
+    plan = table_roles.plan_columns(
+        table_roles.common_schema(tables), roles, learn.Learned(recipe), tables[0].name
+    )
     plan = replace(plan, dtype=X.dtype, text=y is not None and is_text(y.dtype))
-    return read_tables(opened, plan, journal, None)
+    return rows.read_tables(opened, plan, journal, None)
 
 
 def _known_roles(

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
 
 from rff_dist.checks import check_name
 from rff_dist.data import blocks, folding
@@ -25,9 +26,6 @@ from rff_dist.recipes import recipes
 from rff_dist.recipes.tables import kind_of, listed, to_numbers, to_text
 from rff_dist.statistics import inspection
 from rff_dist.typing import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    import pyarrow
 
 #: With `categories` "auto" and targets, columns with more levels become target means.
 FEW_LEVELS = 20

@@ -1,7 +1,5 @@
 """Rows of a database query, a batch at a time. Messages show neither passwords nor the query's text."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,16 +10,14 @@ from decimal import Decimal
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
 
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.storage import appending, locations
-
-if TYPE_CHECKING:
-    import pyarrow
 
 CONNECTION_VARIABLE = "RFF_DIST_SQL"
 N_INGESTED = "n_ingested"
@@ -177,8 +173,6 @@ def _telling(query: Query, url: Any) -> Iterator[None]:
 
 
 def _as_table(result: Any, query: Query, url: Any) -> tables.Table:
-    import pyarrow
-
     given = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
     names = tables.numbered(given)
     partitions = result.partitions(min(tables.rows_per_batch(8 * len(names)), _PEEKED_ROWS))
@@ -208,8 +202,6 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.Table:
 
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
     """Return the type of a column by its first values: float64 if they are numbers, or all missing."""
-    import pyarrow
-
     types = {type(value) for value in values if value is not None}
     if all(issubclass(one, int) for one in types) and types:
         return pyarrow.int64()
@@ -221,8 +213,6 @@ def _type(values: Sequence[Any]) -> pyarrow.DataType:
 
 
 def _as_column(values: Sequence[Any], kind: pyarrow.DataType, name: str, start: int) -> pyarrow.Array:
-    import pyarrow
-
     if kind == pyarrow.float64():
         return pyarrow.array(_as_numbers(values, name, start), kind, from_pandas=True)
     try:

@@ -1,30 +1,18 @@
 """The roles of a table's columns, and whether the columns can have them."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
 
 from rff_dist.checks import check_name
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.recipes.tables import (
-    Table,
-    kind_of,
-    listed,
-    number_dtype,
-    read_type,
-    repeated,
-    to_numbers,
-)
+from rff_dist.recipes import tables
 from rff_dist.workbench.tables import learn
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +88,12 @@ class TablePlan:
         return repr(known[column]) if known else f"{column} of {array}"
 
 
-def find_index(table: Table, roles: Roles) -> str | None:
+def find_index(table: tables.Table, roles: Roles) -> str | None:
     """Return the column that numbers a table's rows, as pandas writes its index; None if there is none.
 
     It is the first column if that has no name (or pandas' name for none) and holds different integers from 0
     on, or is called "index" and counts from 0 or 1 on. A column with a role, or the only one left, is none.
     """
-    import pyarrow
-
     taken = {*roles.targets, roles.weight, roles.groups, roles.id, *roles.drop}
     name, *others = table.schema.names
     if roles.columns is not None or name in taken or set(others) <= taken:
@@ -118,18 +104,16 @@ def find_index(table: Table, roles: Roles) -> str | None:
     first = table.first_rows({name: pyarrow.int64()})
     if first is None or first.num_rows < 2 or first.column(name).null_count:
         return None
-    rows = to_numbers(first.column(name))
+    rows = tables.to_numbers(first.column(name))
     counts = rows[0] in (0, 1) and (np.diff(rows) == 1).all()
     numbers = is_unnamed and rows.min() >= 0 and len(np.unique(rows)) == len(rows)  # of a shuffled frame, say
     return name if counts or numbers else None
 
 
-def common_schema(tables: Sequence[Table]) -> pyarrow.Schema:
+def common_schema(several: Sequence[tables.Table]) -> pyarrow.Schema:
     """Return types that hold the columns of all tables: text if one table has text, else the wider number."""
-    import pyarrow
-
-    kinds = {one.name: one.type for one in tables[0].schema}
-    for table in tables[1:]:
+    kinds = {one.name: one.type for one in several[0].schema}
+    for table in several[1:]:
         for one in table.schema:
             if one.name in kinds:
                 kinds[one.name] = _common_type(kinds[one.name], one.type)
@@ -137,17 +121,17 @@ def common_schema(tables: Sequence[Table]) -> pyarrow.Schema:
 
 
 def _common_type(first: pyarrow.DataType, second: pyarrow.DataType) -> pyarrow.DataType:
-    import pyarrow
-
     if first == second or pyarrow.types.is_null(second):
         return first
     if pyarrow.types.is_null(first):
         return second
-    held = {kind_of(first), kind_of(second)}
+    held = {tables.kind_of(first), tables.kind_of(second)}
     if "text" in held:
         return pyarrow.string()
     if held == {"number"}:
-        return pyarrow.from_numpy_dtype(np.result_type(number_dtype(first), number_dtype(second)))
+        return pyarrow.from_numpy_dtype(
+            np.result_type(tables.number_dtype(first), tables.number_dtype(second))
+        )
     return pyarrow.timestamp("us") if held == {"date"} else first
 
 
@@ -161,11 +145,11 @@ def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: learn.Learned, t
         if column is not None and not roles.targets:
             raise InvalidParameterError(f"`{role}` without `target`; give a target too, or leave it out")
     types = learned.recipe.check(schema, table) if learned.recipe.columns else {}
-    text = any(kind_of(schema.field(name).type) == "text" for name in roles.targets)
+    text = any(tables.kind_of(schema.field(name).type) == "text" for name in roles.targets)
     wanted = [(name, None if text else "number") for name in roles.targets]
     wanted += [(roles.weight, "number")] if roles.weight is not None else []
     wanted += [(name, None) for name in (roles.groups, roles.id) if name is not None]
-    types |= {name: read_type(schema.field(name).type, held) for name, held in wanted}
+    types |= {name: tables.read_type(schema.field(name).type, held) for name, held in wanted}
     dtype = np.dtype(roles.dtype) if roles.dtype is not None else learned.recipe.dtype(schema)
     return TablePlan(roles, learned, types, dtype, text)
 
@@ -174,7 +158,7 @@ def check_column(table: str, schema: pyarrow.Schema, name: str, role: str) -> No
     """Raise InvalidParameterError, with near names, if a table has no such column."""
     if name not in schema.names:
         near = difflib.get_close_matches(name, schema.names, n=3)
-        known = "nearest: " + ", ".join(map(repr, near)) if near else "it has " + listed(schema.names)
+        known = "nearest: " + ", ".join(map(repr, near)) if near else "it has " + tables.listed(schema.names)
         raise InvalidParameterError(f"`{role}`: {table} has no column {name!r}; {known}")
 
 
@@ -184,7 +168,7 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     Raises InvalidParameterError if one does not exist, or has two roles; DataError if one holds values that
       do not fit its role.
     """
-    kinds = {field.name: kind_of(field.type) for field in schema}
+    kinds = {field.name: tables.kind_of(field.type) for field in schema}
     named = [(name, "target") for name in roles.targets]
     named += [(name, "columns") for name in roles.columns or []]
     others = ((roles.weight, "weight"), (roles.groups, "groups"), (roles.id, "id"))
@@ -194,9 +178,9 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     taken = {*roles.targets, roles.weight, roles.groups, roles.id, *roles.drop}
     features = [name for name in kinds if name not in taken] if roles.columns is None else list(roles.columns)
     used = [*features, *(name for name, role in named if role != "columns")]
-    if twice := repeated(used):
+    if twice := tables.repeated(used):
         raise InvalidParameterError(
-            f"columns {listed(twice)} are named twice; expected each once, in one role"
+            f"columns {tables.listed(twice)} are named twice; expected each once, in one role"
         )
     if not features:
         raise InvalidParameterError(f"no column of {table} is left for X; name some by `columns`")

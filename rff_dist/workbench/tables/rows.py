@@ -1,15 +1,14 @@
 """Rows of tables as checked batches of arrays, and a journal of what was read."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
 
 from rff_dist.data import folding, memory
 from rff_dist.errors import DataError, InvalidParameterError
@@ -17,9 +16,6 @@ from rff_dist.recipes import tables
 from rff_dist.storage import appending, writing
 from rff_dist.workbench.tables import learn
 from rff_dist.workbench.tables.roles import TablePlan, check_column
-
-if TYPE_CHECKING:
-    import pyarrow
 
 #: Numbers of a batch of X: 64 MiB.
 _BATCH_VALUES = 2**23
