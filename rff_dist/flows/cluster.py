@@ -15,7 +15,6 @@ Run it in a process of its own::
 or serve it as a deployment, whose parameters are validated before a run starts.
 """
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import cluster as clustering
 from rff_dist.workbench.jobs import options, specs
 from rff_dist.workbench.page import pages, pictures
+from rff_dist.workbench.page.content import Page
+from rff_dist.workbench.results import clusters as results
 
 
 class ClusterParameters(running.form(specs.Clustering, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
@@ -69,7 +70,7 @@ def cluster(parameters: ClusterParameters) -> Summary:
     _check_picture(job)
     runner = running.runner_of(parameters, log, {"pass": _log_pass}, clock=clock)
     found = clustering.cluster(job, runner)
-    clusters, candidates = found.clusters, found.record["candidates"]
+    clusters = found.clusters
     if job.register and job.model is not None:
         common.show_versions(job.model)
     if not clusters.converged:
@@ -88,7 +89,7 @@ def cluster(parameters: ClusterParameters) -> Summary:
             found.dataset,
             clusters,
             place=job.model or job.output,
-            candidates=candidates or [],
+            comparison=found.comparison,
             times=clock.times,
         ),
         log,
@@ -97,79 +98,19 @@ def cluster(parameters: ClusterParameters) -> Summary:
     result = {
         **found.record,
         "picture": None if picture is None else str(picture),
-        "passes": [{name: one for name, one in row.items() if name != "inertias"} for row in passes],
+        "passes": [{name: value for name, value in row.items() if name != "inertias"} for row in passes],
     }
-    common.show_text("cluster-summary", _summary_markdown(result), "What was found, and where it is.")
-    common.show_table(
-        "cluster-passes", _pass_table(passes, job.lloyd.numbers), "Inertia of the centres of each pass."
-    )
-    common.show_table("cluster-sizes", _size_table(clusters.weights.tolist()), "Clusters by size.")
-    if candidates is not None:
-        compared = _number_table(candidates, clusters.n_clusters)
-        common.show_table("cluster-numbers", compared, "Numbers of clusters, by silhouette.")
-    return result
-
-
-# -- artifacts -------------------------------------------------------------------------------------
-
-
-def _summary_markdown(result: Mapping[str, Any]) -> str:
-    n_principal = result["n_principal"]
-    principal = "" if n_principal is None else f", in {n_principal:,} leading principal components"
     facts = {
-        "labels": running.code(result["output"]),
-        "model": "none" if result["model"] is None else common.place_of(result),
-        "digest": running.code(result["digest"]),
-        "data": running.code(result["data"]),
-        "rows, inputs": f"{result['n_samples']:,}, {result['n_features']:,}",
-        "kernel, D": f"{result['kernel']['name']}, {result['n_components']:,}{principal}",
-        "length scale": running.number(result["kernel"].get("length_scale")),
-        "clusters": f"{result['n_clusters']:,}, {result['n_filled']:,} with rows",
-        "inertia": running.number(result["inertia"]),
-        "Lloyd passes": f"{result['n_iter']}, {'converged' if result['converged'] else 'still moving'}",
+        "labels": result["output"],
+        "data": result["data"],
+        **results.job_facts(found, job.features.seed),
+        "digest": result["digest"],
+        "picture": result["picture"] or "none: the labels are not in a folder of this machine",
     }
-    if (agreement := result["agreement"]) is not None:
-        index, information = agreement["adjusted_rand_index"], agreement["normalized_mutual_information"]
-        facts[f"against {running.code(agreement['labels'])}"] = (
-            f"ARI {running.number(index)}, NMI {running.number(information)}"
-        )
-    if result["picture"] is None:
-        facts["picture"] = "none: the labels are not in a folder of this machine"
-    else:
-        picture = Path(result["picture"])
-        facts["picture"] = f"[first two kernel principal components]({picture.absolute().as_uri()})"
-    return common.facts_markdown("Clusters", facts)
-
-
-def _number_table(candidates: Sequence[Mapping[str, Any]], taken: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "clusters": row["n_clusters"],
-            **{name: running.number(row[name]) for name in ("inertia", "silhouette")},
-            "passes": row["n_iter"],
-            "": "taken" if row["n_clusters"] == taken else "",
-        }
-        for row in candidates
-    ]
-
-
-def _pass_table(rows: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[dict[str, Any]]:
-    names = [f"least inertia, {k} clusters" for k in numbers] if len(numbers) > 1 else ["least inertia"]
-    return [
-        {
-            "pass": row["pass"],
-            # Passes differ beyond the fourth digit, which `number` would not show.
-            **{name: f"{value:.8g}" for name, value in zip(names, row["inertias"], strict=True)},
-            "starts that moved": row["n_starts"],
-            "largest shift": running.number(row["shift"]),
-            "seconds": row["seconds"],
-        }
-        for row in rows
-    ]
-
-
-def _size_table(sizes: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the 100 largest clusters."""
-    total = sum(sizes) or 1.0
-    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))[:100]
-    return [{"cluster": i, "rows or weight": sizes[i], "share": f"{sizes[i] / total:.1%}"} for i in order]
+    page = Page("Clusters", "What was found, and where it is.")
+    common.show_facts("cluster-summary", page, facts)
+    common.show_table("cluster-passes", results.passes_table(passes, job.lloyd.numbers))
+    common.show_table("cluster-sizes", results.sizes_table(clusters.weights, 100))
+    if found.comparison is not None:
+        common.show_table("cluster-numbers", results.numbers_table(found.comparison))
+    return result

@@ -11,7 +11,6 @@ new files are read::
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from prefect import get_run_logger
@@ -22,6 +21,8 @@ from rff_dist.flows import common, running
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fields, specs
 from rff_dist.workbench.jobs.ingest import append
+from rff_dist.workbench.page.content import Page
+from rff_dist.workbench.results.rows import appended_facts
 from rff_dist.workbench.tables import queries
 
 
@@ -104,21 +105,6 @@ def ingest(parameters: IngestParameters) -> Summary:
         log.info("nothing new for %s, which has %s rows", result["data"], f"{result['n_after']:_}")
     if result["dropped_rows"]:
         log.warning("%s rows with missing or infinite values were dropped", f"{result['dropped_rows']:_}")
-    common.show_text("ingest-summary", _summary(result), "Which rows were appended to which dataset.")
+    page = Page("Ingested rows", "Which rows were appended to which dataset.")
+    common.show_facts("ingest-summary", page, {"data": result["data"], **appended_facts(result)})
     return result
-
-
-def _summary(result: Mapping[str, Any]) -> str:
-    facts = {
-        "dataset": running.code(result["data"]),
-        "rows before": f"{result['n_before']:,}",
-        "rows after": f"{result['n_after']:,}",
-        "new": f"{result['n_new']:,} rows of {result['n_ingested']:,} sources",
-        "skipped": f"{result['n_skipped']:,} sources that were ingested before",
-        "dropped": f"{result['dropped_rows']:,} rows with missing or infinite values",
-        "seconds": f"{result['seconds']:.1f}",
-    }
-    names = [f"- {running.code(name)}" for name in result["ingested"]]
-    more = result["n_ingested"] - len(names)
-    names += [f"- and {more:,} more"] if more else []
-    return common.facts_markdown("Ingested rows", facts, names)

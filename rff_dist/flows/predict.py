@@ -9,15 +9,15 @@ own::
         predict(model="models/main", data="new.zarr", output="predictions.zarr")
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from prefect import get_run_logger
 
 from rff_dist.flows import common, running
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import options, specs
 from rff_dist.workbench.jobs import predict as score
+from rff_dist.workbench.page.content import Page
+from rff_dist.workbench.results import words
+from rff_dist.workbench.results.rows import predicted_facts
 
 
 class PredictParameters(running.form(specs.Predict, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
@@ -38,22 +38,12 @@ def predict(parameters: PredictParameters) -> Summary:
     Raises RFFDistError if something does not fit or the pass fails; an output that was there is unchanged.
     """
     log, job = get_run_logger(), parameters.to(specs.Predict)
-    result = score.predict(job, running.runner_of(parameters, log)).record
-    version = "" if result["version"] is None else f", version {result['version']}"
-    log.info("%s by %s%s", result["data"], result["model"], version)
+    predicted = score.predict(job, running.runner_of(parameters, log))
+    result = predicted.record
+    log.info("%s by %s", result["data"], words.place_words(result))
     log.info("wrote %s rows to %s", f"{result['n_samples']:_}", result["output"])
-    common.show_text("predict-summary", _summary(result), "What was scored, and with which model.")
+    seconds = words.seconds_words(result["seconds"])
+    facts = {"output": result["output"], **predicted_facts(predicted), "seconds": seconds}
+    page = Page("Scored rows", "What was scored, and with which model.")
+    common.show_facts("predict-summary", page, facts)
     return result
-
-
-def _summary(result: Mapping[str, Any]) -> str:
-    facts = {
-        "output": running.code(result["output"]),
-        "arrays": ", ".join(map(running.code, result["arrays"])),
-        "rows": f"{result['n_samples']:,}",
-        "data": running.code(result["data"]),
-        "model": f"{common.place_of(result)} ({result['kind']})",
-        "digest": running.code(result["model_digest"]),
-        "seconds": f"{result['seconds']:.1f}",
-    }
-    return common.facts_markdown("Scored rows", facts)

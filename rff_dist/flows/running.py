@@ -41,7 +41,6 @@ from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.storage import locations, output_places
-from rff_dist.text import number as number_of
 from rff_dist.text import redact
 from rff_dist.workbench.jobs.fields import build, group, option, options_of
 from rff_dist.workbench.jobs.options import Where
@@ -528,10 +527,3 @@ def _describe_leftovers(url: str) -> list[str]:
             "once on the same machine, else two minutes later."
         )
     return lines
-
-
-def number(value: Any) -> str:
-    """Show a number, the first eight of a list, or a dash for None."""
-    if isinstance(value, list):
-        return ", ".join(map(number, value[:8])) + (f" … ({len(value)})" if len(value) > 8 else "")
-    return number_of(value)

@@ -104,12 +104,13 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
         "model",
     ]
     rows = json.loads(Artifact.get("rff-cluster-passes-model").data)
-    assert [float(row["least inertia"]) for row in rows] == pytest.approx(inertias, rel=1e-7)
+    assert [float(row["inertia"]) for row in rows] == pytest.approx(inertias, rel=1e-7)
     sizes = json.loads(Artifact.get("rff-cluster-sizes-model").data)
-    assert {row["cluster"]: row["rows or weight"] for row in sizes} == dict(enumerate(np.bincount(labels)))
+    counts = {int(row["cluster"]): float(row["rows or weight"]) for row in sizes}
+    assert counts == dict(enumerate(np.bincount(labels)))
     summary = Artifact.get("rff-cluster-summary-model").data
     assert result["digest"] in summary
-    assert Path(result["picture"]).as_uri() in summary
+    assert result["picture"] in summary.replace("\\", "")
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
         cluster.fn(**parameters.model_dump())
 
@@ -148,10 +149,10 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     assert read_any(places["model"]).card["candidates"] == expected.rows
     assert [task.name for task in task_runs(state)].count("choose") == 1
     table = json.loads(Artifact.get("rff-cluster-numbers-model").data)
-    assert [row["clusters"] for row in table] == [2, 4, 6]
-    assert [row["clusters"] for row in table if row[""] == "taken"] == [expected.best.n_clusters]
+    assert [int(row["clusters"].split()[0]) for row in table] == [2, 4, 6]
+    assert [row["clusters"] for row in table if "←" in row["clusters"]] == [f"{expected.best.n_clusters} ←"]
     passes = json.loads(Artifact.get("rff-cluster-passes-model").data)
-    assert {"least inertia, 2 clusters", "least inertia, 6 clusters"} <= set(passes[0])
+    assert {"2 clusters", "6 clusters"} <= set(passes[0])
     assert len(passes) == len(result["passes"]) == max(len(c.clusters.inertias) for c in expected.candidates)
 
 

@@ -155,7 +155,7 @@ def test_a_window_moves_with_the_nights(parameters):
     facts = ("decision", "window", "first_row", "n_samples")
     assert [first[name] for name in facts] == ["published", "2", 0, 1200]
     assert [second[name] for name in facts] == ["published", "2", 900, 600]
-    assert "2, from row 900 on" in Artifact.get("rff-refresh-report-main").data
+    assert "of the window 2: from row 900 on" in Artifact.get("rff-refresh-report-main").data
     assert RegisteredModel(parameters.model).current().lineage["window"] == "2"
 
 

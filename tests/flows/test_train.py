@@ -179,14 +179,14 @@ def test_artifacts_tell_what_was_trained(run):
     assert "400 rows" in summary.data
     assert "| test | RMSE " in summary.data
     assert "| cross-validation | RMSE " in summary.data
-    assert summary.data.startswith(run.result["comparison"]["verdict"])
+    assert summary.data.split("\n\n")[1] == run.result["comparison"]["verdict"]
     candidates = Artifact.get("rff-train-candidates-model")
     assert candidates.type == "table"
     rows = json.loads(candidates.data)
     assert len(rows) == len(run.result["candidates"])
-    [chosen] = [row for row in rows if row["chosen"] == "yes"]
-    assert (chosen["kernel"], chosen["features"]) == ("gaussian", run.result["features"])
-    assert f"{sum(row['round'] == 'first' for row in rows)} candidates" in summary.data
+    [chosen] = [row for row in rows if "←" in row["kernel"]]
+    assert (chosen["kernel"].split()[0], chosen["features"]) == ("gaussian", run.result["features"])
+    assert f"{sum(row[''] == 'first round' for row in rows)} candidates" in summary.data
 
 
 def test_the_page_about_the_model_is_an_artifact_with_its_pictures_inside(run):
@@ -248,7 +248,7 @@ def test_without_test_data_nothing_is_evaluated_and_the_summary_says_so(run, tmp
         state = train(**parameters.model_dump(), return_state=True)
     assert state.result()["metrics"] is None
     assert "evaluate" not in [task.name for task in task_runs(state)]
-    assert "Not evaluated" in Artifact.get("rff-train-summary-model").data
+    assert "not evaluated" in Artifact.get("rff-train-summary-model").data
 
 
 def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_path):
@@ -262,11 +262,11 @@ def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_
     assert read_model(f"{url}/versions/1").alpha == 0.1
     assert [path.name for path in (tmp_path / "models").iterdir() if not path.name.startswith(".")] == ["m"]
     rows = json.loads(Artifact.get("rff-model-versions-m").data)
-    assert [(row["version"], row["current"], row["alpha"]) for row in rows] == [
+    assert [(int(row["version"]), row["current"], row["alpha"]) for row in rows] == [
         (2, "yes", "10"),
         (1, "", "0.1"),
     ]
-    assert all(row["data"] == run.parameters.data and row["n samples"] == 3000 for row in rows)
+    assert all(row["data"] == run.parameters.data and row["n samples"] == "3,000" for row in rows)
     assert "version 2" in Artifact.get("rff-train-summary-m").data
 
 
@@ -315,7 +315,7 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
     assert result["metrics"]["accuracy"] > 0.8
     assert result["metrics"] == published.card["metrics"]
     summary = Artifact.get("rff-train-summary-model").data
-    assert f"- accuracy: {result['metrics']['accuracy']:.4g}" in summary
+    assert f"| test | accuracy {result['metrics']['accuracy']:.4g}, " in summary
     assert "RMSE" not in summary
 
 

@@ -163,6 +163,7 @@ def test_all_candidates_are_drawn_the_best_on_top():
         {
             "kernel": "gaussian",
             "length_scale": float(i),
+            "features": "fourier",
             "n_components": 64,
             "score": error,
             "standard_error": 0.01,
@@ -172,7 +173,7 @@ def test_all_candidates_are_drawn_the_best_on_top():
     axes = pictures.figure_of(4, 4).subplots()
     pictures._draw_candidates(axes, sorted(rows, key=lambda one: one["score"]), 4)
     names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names == [f"gaussian, width {i}, D = 64" for i in (1, 2, 3, 0)]
+    assert names == [f"gaussian, length scale {i}, D = 64, fourier" for i in (1, 2, 3, 0)]
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # downwards
     good, others = (line.get_xdata().tolist() for line in axes.get_lines() if line.get_marker() in ("o", "D"))
     assert (good, others) == ([0.1, 0.104], [0.2, 0.3])

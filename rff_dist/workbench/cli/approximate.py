@@ -17,6 +17,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.workbench.cli import display, options, shell
 from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.jobs.options import Drawing, Features, WeightedSource
+from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
     from rff_dist.features import approximation, maps
@@ -261,7 +262,7 @@ def _view(found: Mapping[str, Any]) -> RenderableType:
     title = f"error of the features on {found['data']}"
     facts = display.facts_view(
         title,
-        kernel=display.kernel_words(found["kernel"]),
+        kernel=words.kernel_words(found["kernel"]),
         features=f"D = {found['n_components']:,}, {found['design']}, {found['map']}, seed {found['seed']}",
         rows=f"{found['n_repeats']} disjoint samples of {found['n_samples']:,}",
         maps=_maps_words(found["map_variances"]),
@@ -339,8 +340,8 @@ def _draw_curve(
         path,
         widths,
         series,
-        title=f"Is D large enough? {display.kernel_words(found['kernel'])}",
-        subtitle=f"{found['data']}: {display.plural(found['n_repeats'], 'sample')} of "
+        title=f"Is D large enough? {words.kernel_words(found['kernel'])}",
+        subtitle=f"{found['data']}: {words.plural(found['n_repeats'], 'sample')} of "
         f"{found['n_samples']:,} rows, "
         f"{found['design']}, {found['map']}",
         wanted=found["wanted"]["error"],

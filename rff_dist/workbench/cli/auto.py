@@ -15,6 +15,8 @@ from rich.text import Text
 from rff_dist.workbench.cli import display, ingest, options, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.options import Where
+from rff_dist.workbench.results import words
+from rff_dist.workbench.results.words import Table
 
 if TYPE_CHECKING:
     from rff_dist.ridge import models
@@ -34,6 +36,7 @@ def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> sh
     from rff_dist.workbench.jobs.auto import folder_of, prepare_table, training_of
     from rff_dist.workbench.jobs.train import train
     from rff_dist.workbench.jobs.verdict import TREES
+    from rff_dist.workbench.results import models
 
     passes = display.Passes(where)
     passes.clock.begin("ingest")
@@ -69,7 +72,8 @@ def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> sh
     }
     passes.write_page(report, found.data, model, prepared.model, comparison=comparison, metrics=found.metrics)
     document |= passes.facts()
-    return shell.Report(document, _view(document, prepared, comparison, model.card))
+    facts = models.training_facts(found, job.seed)
+    return shell.Report(document, _view(document, prepared, comparison, facts))
 
 
 def _following(prepared: AutoData) -> list[str]:
@@ -79,38 +83,28 @@ def _following(prepared: AutoData) -> list[str]:
         ["rff-dist", "evaluate", prepared.model, prepared.test, *std],
         ["rff-dist", "models", "show", prepared.model],
     ]
-    return [shlex.join(words) for words in commands]
+    return [shlex.join(command) for command in commands]
 
 
 def _view(
-    document: Mapping[str, Any], prepared: AutoData, comparison: verdict.Comparison, card: Mapping[str, Any]
+    document: Mapping[str, Any], prepared: AutoData, comparison: verdict.Comparison, facts: words.Facts
 ) -> RenderableType:
-    from rff_dist.kernels.names import shortened_text
-
-    fit = document["fit"]
-    facts = {
+    table = Table(f"compared on {comparison.rows_words}", *comparison.table())
+    about = {
         "task": f"{document['task']}: {prepared.why}",
-        "rows": f"{prepared.n_train:,} to train on, {prepared.n_test:,} to test on",
-        "test rows": f"chosen {prepared.held_out}",
+        "test rows": f"{prepared.n_test:,}, chosen {prepared.held_out}",
         "ingested": None if prepared.ingested == "now" else prepared.ingested,
-        "features": f"D = {fit['n_components']:,}, {fit['features']}, {shortened_text(fit['kernel'])}",
-        "alpha": display.alpha_words(fit["alpha"], fit["alpha_chosen_by"], fit["classifier"]),
-        **display.test_facts(document["metrics"]),
-        **display.estimate_facts(card),
-        **display.version_facts(document),
-        **display.run_facts(document),
-        "dropped": display.dropped_words(prepared.dropped_rows),
+        "dropped": words.dropped_words(prepared.dropped_rows),
     }
-    header, rows = comparison.table()
-    view, table = display.titled_table(f"compared on {comparison.rows_words}", *header)
-    for row in rows:
-        table.add_row(*row)
-    commands = [Text.assemble(("\n  next: ", "dim"), document["next"][0], overflow="fold")]
-    commands += [Text(f"        {words}", overflow="fold") for words in document["next"][1:]]
-    parts: list[RenderableType] = [display.verdict_view(comparison)]
-    parts += [display.facts_view(f"wrote {prepared.model}", **facts), *ingest.recipe_views(prepared.recipe)]
-    parts += ["", view, *(Text(words, "dim") for words in comparison.about()), *commands]
-    return Group(*parts)
+    view = display.facts_view(f"wrote {prepared.model}", **about, **facts, **display.run_facts(document))
+    first, *others = document["next"]
+    commands = [Text.assemble(("\n  next: ", "dim"), first, overflow="fold")]
+    commands += [Text(f"        {command}", overflow="fold") for command in others]
+    notes = [Text(sentence, "dim") for sentence in comparison.about()]
+    recipe = ingest.recipe_views(prepared.recipe)
+    return Group(
+        Text(comparison.verdict, "bold"), view, *recipe, "", display.table_view(table), *notes, *commands
+    )
 
 
 # -- baselines -------------------------------------------------------------------------------------

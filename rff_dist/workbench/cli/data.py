@@ -11,6 +11,7 @@ import typer
 from rich.console import Group
 
 from rff_dist.workbench.cli import display, program, shell
+from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
     from rff_dist.storage import corrections, locations
@@ -40,7 +41,7 @@ def log(
 
     found = [one.to_dict() for one in read_history(_versioned(data), version)]
     view, table = display.titled_table(
-        f"{data}: {display.plural(len(found), 'version')}",
+        f"{data}: {words.plural(len(found), 'version')}",
         *("version", "written (UTC)", "rows", "why", "tags"),
         numbers=False,
     )
@@ -137,9 +138,9 @@ def expire(
     kept = [one.id for one in read_history(location)]
     document = {"data": data, "expired": list(found.versions), "freed_bytes": found.n_bytes, "kept": kept}
     view = display.facts_view(
-        f"removed {display.plural(len(found.versions), 'version')} of {data}",
+        f"removed {words.plural(len(found.versions), 'version')} of {data}",
         freed=f"{found.n_bytes:,} bytes",
-        kept=display.plural(len(kept), "version"),
+        kept=words.plural(len(kept), "version"),
     )
     return shell.Report(document, view)
 
@@ -231,7 +232,7 @@ def _versioned(data: str) -> locations.Location:
 def _corrected(data: str, what: str, found: corrections.Corrected) -> shell.Report:
     document: Mapping[str, Any] = {"data": data, **asdict(found)}
     view = display.facts_view(
-        f"{what} {display.plural(found.n_rows, 'row')} of {data}",
+        f"{what} {words.plural(found.n_rows, 'row')} of {data}",
         rows=f"{found.n_before:,} before, {found.n_after:,} after",
         version=found.version or None,
     )

@@ -23,8 +23,9 @@ from rff_dist.engines import connecting
 from rff_dist.engines.cluster import Cluster, is_loopback
 from rff_dist.errors import RFFDistError
 from rff_dist.text import human_bytes, redact
-from rff_dist.workbench.cli import display, messages, shell
+from rff_dist.workbench.cli import messages, shell
 from rff_dist.workbench.jobs import options
+from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
     from rff_dist.storage.arrays import Header
@@ -93,9 +94,9 @@ def doctor(
     for one in findings:
         todo = Text.assemble(one.found, (f"\n→ {one.todo}", "dim") if one.todo else "")
         table.add_row(Text(one.state, f"bold {_STYLES[one.state]}"), one.check, todo)
-    words = f"{display.plural(failed, 'failure')}, {display.plural(warned, 'warning')}"
+    summary = f"{words.plural(failed, 'failure')}, {words.plural(warned, 'warning')}"
     document = {"ok": not failed, "findings": [asdict(one) for one in findings]}
-    return shell.Report(document, Group(table, Text(words, "bold")), messages.FAILED if failed else 0)
+    return shell.Report(document, Group(table, Text(summary, "bold")), messages.FAILED if failed else 0)
 
 
 def check_versions() -> Iterator[Finding]:
@@ -165,10 +166,10 @@ def check_ports() -> Iterator[Finding]:
         if one.pid is None or is_loopback(one.laddr.ip):
             continue
         try:
-            words = " ".join(psutil.Process(one.pid).cmdline())
+            line = " ".join(psutil.Process(one.pid).cmdline())
         except psutil.Error:
             continue  # it has ended meanwhile, or is another user's
-        if names := [name for name in _SERVERS if name in words]:
+        if names := [name for name in _SERVERS if name in line]:
             found[f"port {one.laddr.port} of {names[0]} ({one.laddr.ip})"] = None
     if not found:
         yield Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")
@@ -194,8 +195,8 @@ def check_tls(cluster: Cluster) -> Iterator[Finding]:
         yield Finding("TLS", "fail", str(error), "make new files")
         return
     if (left := ends - time.time()) < EXPIRES_SOON:
-        words = "has expired" if left < 0 else f"expires in {left / 86_400:.0f} days"
-        yield Finding("TLS", "fail" if left < 0 else "warn", f"{cluster.tls.cert} {words}", "make a new one")
+        expiry = "has expired" if left < 0 else f"expires in {left / 86_400:.0f} days"
+        yield Finding("TLS", "fail" if left < 0 else "warn", f"{cluster.tls.cert} {expiry}", "make a new one")
     elif os.name == "posix" and Path(cluster.tls.key).stat().st_mode & 0o077:
         yield Finding.of("TLS", f"others can read the key {cluster.tls.key}", f"chmod 600 {cluster.tls.key}")
     else:
@@ -243,12 +244,12 @@ def check_cluster(cluster: Cluster) -> Iterator[Finding]:
         for name in here
         if versions[name] != here[name]
     }
-    words = f"{display.plural(len(found), 'worker')} × {display.plural(n_threads, 'thread')}"
+    size = f"{words.plural(len(found), 'worker')} × {words.plural(n_threads, 'thread')}"
     if skew:
-        differ = f"{words}: {'; '.join(sorted(skew))}"
+        differ = f"{size}: {'; '.join(sorted(skew))}"
         yield Finding("cluster", "fail", differ, "install the same versions everywhere")
     else:
-        yield Finding.of("cluster", f"{words}, the same versions", "" if found else "start workers")
+        yield Finding.of("cluster", f"{size}, the same versions", "" if found else "start workers")
 
 
 def check_dataset(data: str) -> Iterator[Finding]:
@@ -262,7 +263,7 @@ def check_dataset(data: str) -> Iterator[Finding]:
         return
     if unchecked := [one.name for one in arrays if not one.checksum]:
         todo = "write it again, for example with `rff-dist ingest`: damage to these arrays is not noticed"
-        yield Finding.of("codecs", f"no checksums for {display.some(unchecked)}", todo)
+        yield Finding.of("codecs", f"no checksums for {words.listed(unchecked)}", todo)
     else:
         yield Finding.of("codecs", "every array has checksums")
     yield from (_check_chunks(one.header) for one in arrays if one.name == "X")

@@ -12,6 +12,7 @@ from rff_dist.text import number
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
     from rff_dist.classify.predict import Confusion
@@ -40,15 +41,17 @@ def evaluate(job: specs.Evaluate, where: options.Where) -> shell.Report:
 
 
 def _title(about: Mapping[str, str], n_samples: int, seconds: float) -> str:
-    return f"{about['model']} on {about['data']}: {n_samples:,} rows, {display.seconds_words(seconds)} s"
+    return f"{about['model']} on {about['data']}: {n_samples:,} rows, {words.seconds_words(seconds)} s"
 
 
 def _clusters_report(
     judged: labels.Contingency, y: str, about: Mapping[str, str], ran: Mapping[str, Any]
 ) -> shell.Report:
-    known = display.describe_agreement(judged, y)
+    from rff_dist.workbench.results import clusters
+
+    known = clusters.describe_agreement(judged, y)
     document = {**about, "n_samples": judged.n_samples, "known_labels": known, **ran}
-    facts = {f"against {y}": display.agreement_words(known)}
+    facts = clusters.agreement_facts(known)
     return shell.Report(
         document, display.facts_view(_title(about, judged.n_samples, ran["seconds"]), **facts)
     )
@@ -104,6 +107,7 @@ def _regression_report(
     import numpy as np
 
     from rff_dist.ridge.uncertainty import Calibration
+    from rff_dist.workbench.results import models as results
 
     calibration, errors = (found, found.errors) if isinstance(found, Calibration) else (None, found)
     rmse, deviation = np.sqrt(errors.mean_squared_error), np.sqrt(errors.target_variance)
@@ -119,7 +123,7 @@ def _regression_report(
         }
     targets = [
         {"name": name, **{key: float(values[i]) for key, values in columns.items()}}
-        for i, name in enumerate(display.target_names(model))
+        for i, name in enumerate(results.target_names(model))
     ]
     if calibration is not None:
         for i, target in enumerate(targets):

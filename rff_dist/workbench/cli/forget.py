@@ -4,6 +4,7 @@ from rich.console import Group, RenderableType
 
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.results import words
 
 
 @shell.command(
@@ -18,10 +19,10 @@ def forget(job: specs.Forget, where: options.Where) -> shell.Report:
     holders = document["holders"]
     view: list[RenderableType] = [
         display.facts_view(
-            f"forgot {display.plural(document['n_rows'], 'row')} of {job.data}",
+            f"forgot {words.plural(document['n_rows'], 'row')} of {job.data}",
             rows=f"{document['n_before']:,} before, {document['n_after']:,} after",
             **{one["model"]: f"{one['decision']}, {one['n_samples']:,} rows" for one in document["updates"]},
-            expired=display.plural(len(document["expired"]), "version"),
+            expired=words.plural(len(document["expired"]), "version"),
         ),
         "",
     ]

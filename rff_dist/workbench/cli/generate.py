@@ -12,6 +12,7 @@ from rich.console import Group
 from rff_dist.workbench.cli import display, options, shell
 from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.jobs.options import Features
+from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,9 +90,9 @@ def generate(
     view = display.facts_view(
         f"wrote {output}",
         **display.dataset_facts(dataset),
-        function=f"from {display.kernel_words(chosen.to_dict())}, variance 1",
+        function=f"from {words.kernel_words(chosen.to_dict())}, variance 1",
         best_possible_RMSE=f"{noise:g}",
-        seconds=display.seconds_words(seconds),
+        seconds=words.seconds_words(seconds),
     )
     return shell.Report(document, Group(view, display.next_step("rff-dist", "fit", output, "MODEL")))
 

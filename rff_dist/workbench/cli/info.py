@@ -12,12 +12,13 @@ from rich.text import Text
 
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
 from rff_dist.workbench.cli import display, ingest, shell
+from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
     from rff_dist.models import versions
     from rff_dist.storage.records import Record
 
-_SHOWN_COLUMNS = 6
+_SHOWN_COLUMNS = _SHOWN_CANDIDATES = 6
 
 
 @shell.command("rff-dist info data.zarr", "rff-dist info model --json")
@@ -92,10 +93,10 @@ def _dataset_facts(found: Mapping[str, Any]) -> RenderableType:
     from rff_dist.recipes.recipes import RECIPE
 
     told = (RECIPE, "feature_names", "target_names")
-    facts: display.ShownFacts = {
-        "rows": f"{found['n_samples']:,}, {display.plural(found['n_features'], 'feature')}",
-        "columns": display.listed(found["feature_names"]),
-        "targets": display.listed(found["target_names"]),
+    facts: words.Facts = {
+        "rows": f"{found['n_samples']:,}, {words.plural(found['n_features'], 'feature')}",
+        "columns": words.listed(found["feature_names"]),
+        "targets": words.listed(found["target_names"]),
         **_attribute_facts({name: one for name, one in found["attributes"].items() if name not in told}),
         **({"version": f"{found['version']}, the current one"} if found["version"] else {}),
         "fingerprint": found["fingerprint"][:16],
@@ -106,7 +107,7 @@ def _dataset_facts(found: Mapping[str, Any]) -> RenderableType:
 def _contents_view(found: Mapping[str, Any]) -> RenderableType:
     facts = _attribute_facts(found["attributes"])
     if found["complete"] is False:
-        facts["state"] = "[yellow]unfinished: its writer was stopped[/]"
+        facts["state"] = words.Alert("unfinished: its writer was stopped")
     title = Text(f"{found['path']}: {found['kind']}", "bold", overflow="fold")
     parts = [title, _arrays_view(found)]
     return Group(*parts, "", display.facts_view("", **facts)) if facts else Group(*parts)
@@ -155,7 +156,7 @@ def _version_of(path: str) -> versions.Version | None:
     return None if model.pointer() is None else model.current()
 
 
-def _lineage_facts(version: versions.Version) -> display.ShownFacts:
+def _lineage_facts(version: versions.Version) -> words.Facts:
     """Return in words which version is read, and the data it was made of."""
     lineage = version.lineage
     after = "" if version.parent is None else f", made after version {version.parent}"
@@ -210,35 +211,31 @@ def _describe_ridge(record: Record) -> dict[str, Any]:
     return found
 
 
-def _ridge_facts(record: Record, products: Mapping[str, Any] | None) -> display.ShownFacts:
+def _ridge_facts(record: Record, products: Mapping[str, Any] | None) -> words.Facts:
     """Return the facts of a regression or a classifier in words."""
+    from rff_dist.workbench.results import models
+
     metadata = record.metadata
     card, features = metadata["card"], metadata["feature_map"]
     dimension, n_targets = record.arrays["coefficients"].shape
     classifier, window, refused = card.get("classifier"), card.get("window"), card.get("left_out")
-    drawn = ""
-    if (spec := features.get("spec")) is not None:
-        drawn = f", {spec['map']}, {spec['design']}, seed {spec['seed']}"
-    elif "jitter" in features:
-        drawn = f", jitter {features['jitter']:.3g}"
-    by = display.chosen_by(card)
     kept = "stored" if "statistics" in metadata else "not stored"
-    packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
-    outputs = display.features_and_targets(features["n_features"], n_targets, classifier)
+    packages = ", ".join(f"{name} {version}" for name, version in card["environment"]["packages"].items())
+    outputs = words.features_and_targets(features["n_features"], n_targets, classifier)
     return {
         "trained on": f"{card['n_samples']:,} rows, {outputs}",
-        "left out": f"{display.ranges_words(refused)}, which updates refused" if refused else None,
+        "left out": f"{words.ranges_words(refused)}, which updates refused" if refused else None,
         "window": window and f"{window['of']}: from row {window['start']:,} of the data on",
         "half-life": card.get("fading", {}).get("half_life"),
-        "columns": display.listed(card.get("feature_names")),
-        "targets": display.listed(card.get("target_names")),
-        "features": f"D = {dimension:,}, {features['kind']}{drawn}",
-        "kernel": _kernel_words(features),
+        "columns": words.listed(card.get("feature_names")),
+        "targets": words.listed(card.get("target_names")),
+        "features": words.features_words(features, dimension),
+        "kernel": words.kernel_of_features(features),
         "products": products
         and f"by {products['by']} here, {products['gflops_per_thread']:.0f}e9 a second on one thread",
-        "alpha": display.alpha_words(metadata["alpha"], by, classifier),
-        **display.estimate_facts(card),
-        **({} if classifier is None else display.classifier_facts(classifier)),
+        "alpha": models.alpha_words(metadata["alpha"], card),
+        **models.estimate_facts(card),
+        **models.classifier_facts(classifier),
         "solver": f"{card['solver']['status'].replace('_', ' ')}; the sums for updates are {kept}",
         "made": f"{card['created']} with {packages}",
         # A model merged from several datasets has none.
@@ -247,39 +244,34 @@ def _ridge_facts(record: Record, products: Mapping[str, Any] | None) -> display.
     }
 
 
-def _kernel_words(features: Mapping[str, Any]) -> str | None:
-    """Return the kernel of a stored feature map in words; None if its frequencies were given."""
-    kernel = features.get("spec", features).get("kernel")
-    return None if kernel is None else display.kernel_words(kernel)
-
-
 def _ridge_views(
     card: Mapping[str, Any], table: Mapping[str, Any] | None, n_components: int
 ) -> list[RenderableType]:
     from rff_dist.recipes.recipes import recipe_of
+    from rff_dist.workbench.results import models
 
     parts = ingest.recipe_views(recipe_of(card), n_shown=_SHOWN_COLUMNS)
     if table is not None and len(table["widths"]) > 1:
-        parts += ["", display.widths_view(table, n_components)]
+        parts += ["", display.table_view(models.widths_table(table, n_components))]
     if len(card.get("candidates", [])) > 1:
-        parts += ["", display.candidates_view(card["candidates"])]
+        parts += ["", display.table_view(models.candidates_table(card["candidates"], _SHOWN_CANDIDATES))]
     return parts
 
 
-def _cluster_facts(record: Record) -> display.ShownFacts:
+def _cluster_facts(record: Record) -> words.Facts:
     """Return the facts of a k-means model in words."""
-    from rff_dist.workbench.cli.display import clusters_words
+    from rff_dist.workbench.results.clusters import clusters_facts
 
     metadata, weights = record.metadata, record.arrays["cluster_weights"]
     card, features = metadata["card"], metadata["feature_map"]
     passes = {"n_filled": int((weights > 0).sum()), "n_passes": metadata["n_iter"]}
-    numbers = display.some([row["n_clusters"] for row in card.get("candidates", [])])
+    numbers = words.value_words([row["n_clusters"] for row in card.get("candidates", [])])
     return {
         "features": f"D = {record.arrays['centres'].shape[1]:,}, {features['kind']}",
-        "columns": display.listed(card.get("feature_names")),
-        "kernel": _kernel_words(features),
-        **clusters_words({**metadata, **passes}),
-        "sizes": display.some([float(weight) for weight in weights]),
+        "columns": words.listed(card.get("feature_names")),
+        "kernel": words.kernel_of_features(features),
+        **clusters_facts({**metadata, **passes}),
+        "sizes": words.value_words([float(weight) for weight in weights]),
         "chosen from": f"{numbers}, by silhouette" if "candidates" in card else None,
         "made": card["created"],
         "data fingerprint": card.get("data_fingerprint", "–")[:16],

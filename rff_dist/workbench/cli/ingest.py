@@ -12,6 +12,7 @@ from rich.text import Text
 
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import specs
+from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
     from rff_dist.recipes import recipes
@@ -45,17 +46,17 @@ def ingest(job: specs.Ingest) -> shell.Report:
     found = ingest(job, observer=display.count_rows("ingest"))
     seconds = time.perf_counter() - start
     if isinstance(found, Ingested):
-        return _appended_report(job.data, found, seconds)
+        return _appended_report(job, found, seconds)
     made, test = found if isinstance(found, tuple) else (found, None)
     labelled = job.targets is not None and not made.n_targets
     recipe = recipe_of(made.attributes)
     document = {**display.describe_dataset(made), **describe_recipe(recipe), "seconds": seconds}
     if test is not None:
         document["test"] = {"path": test.url, "n_samples": test.n_samples}
-    facts: display.ShownFacts = {
+    facts: words.Facts = {
         **display.dataset_facts(made),
         "labels": "text, for a classifier" if labelled else None,
-        "seconds": display.seconds_words(seconds),
+        "seconds": words.seconds_words(seconds),
         "test": None if test is None else f"{test.n_samples:,} rows in {test.url}",
     }
     parts: list[Any] = [display.facts_view(f"wrote {job.data}", **facts), *recipe_views(recipe)]
@@ -88,16 +89,12 @@ def recipe_views(recipe: recipes.Recipe | None, *, n_shown: int = _SHOWN_COLUMNS
     return lines
 
 
-def _appended_report(output: str, found: Ingested, seconds: float) -> shell.Report:
-    document = {"path": output, **asdict(found), "seconds": seconds}
-    n_new = found.n_after - found.n_before
-    facts: display.ShownFacts = {
-        "rows": f"{found.n_before:,} before, {found.n_after:,} after",
-        "from": display.listed(found.ingested),
-        "skipped": f"{display.some(found.skipped)}, in the dataset already" if found.skipped else None,
-        "dropped": display.dropped_words(found.dropped_rows),
-        "version": found.version or None,
-        "seconds": display.seconds_words(seconds),
-    }
-    title = f"added {n_new:,} rows to {output}" if n_new else f"nothing new for {output}"
+def _appended_report(job: specs.Ingest, ingested: Ingested, seconds: float) -> shell.Report:
+    from rff_dist.workbench.jobs.ingest import describe_appended
+    from rff_dist.workbench.results.rows import appended_facts
+
+    document = {"path": job.data, **asdict(ingested), "seconds": seconds}
+    n_new = ingested.n_after - ingested.n_before
+    title = f"added {n_new:,} rows to {job.data}" if n_new else f"nothing new for {job.data}"
+    facts = appended_facts(describe_appended(job, ingested, seconds))
     return shell.Report(document, display.facts_view(title, **facts))

@@ -4,6 +4,7 @@ from rich.console import Group
 
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import specs
+from rff_dist.workbench.results import words
 
 
 @shell.command(
@@ -16,9 +17,9 @@ def merge(job: specs.Merge) -> shell.Report:
 
     found = merge_models(job)
     view = display.facts_view(
-        f"merged {display.plural(len(job.models), 'model')} into {job.destination.model}",
-        holds=f"{found['n_samples']:,} rows of {display.plural(len(found['rows']), 'dataset')}",
-        alpha=display.value_words(found["alpha"]),
+        f"merged {words.plural(len(job.models), 'model')} into {job.destination.model}",
+        holds=f"{found['n_samples']:,} rows of {words.plural(len(found['rows']), 'dataset')}",
+        alpha=words.value_words(found["alpha"]),
         digest=found["digest"][:16],
     )
     following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")

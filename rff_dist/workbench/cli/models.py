@@ -11,8 +11,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from rff_dist.text import number
 from rff_dist.workbench.cli import display, program, shell
+from rff_dist.workbench.results import words
+from rff_dist.workbench.results.rows import version_cell
 
 if TYPE_CHECKING:
     from rff_dist.living import new_rows
@@ -55,7 +56,7 @@ def list_models(
     if not models:
         following = display.next_step("rff-dist", "fit", "DATA", f"{registry}/NAME", "--register")
         return shell.Report(document, Group(f"no registered models in {registry}", following))
-    title = f"{display.plural(len(models), 'registered model')} in {registry}"
+    title = f"{words.plural(len(models), 'registered model')} in {registry}"
     view, table = _table(title, "model", *_COLUMNS)
     for one in models:
         table.add_row(one["name"], *_cells(one["current"]) if one["current"] else ["–"])
@@ -82,23 +83,23 @@ def show(model: RegisteredArgument) -> shell.Report:
         "versions": [version.to_dict() for version in registered.versions()],
         "refused": [asdict(one) for one in lacking],
     }
-    view, table = _table(f"{model}: {display.plural(len(rows), 'version')}", *_COLUMNS, "reason")
+    view, table = _table(f"{model}: {words.plural(len(rows), 'version')}", *_COLUMNS, "reason")
     for row in rows:
         reason = textwrap.shorten(row["reason"], _REASON, placeholder=" …")
         table.add_row(*_cells(row), reason, style="bold" if row["current"] else None)
     current = next((row for row in rows if row["current"]), None)
-    facts = {"current": "[yellow]none: promote a version[/]"}
+    facts: words.Facts = {"current": words.Alert("none: promote a version")}
     if pointer is not None and current is not None:
         because = f", {pointer.reason}" if pointer.reason else ""
         facts = {"current": f"version {pointer.number}, since {pointer.promoted}{because}"}
         facts["trained on"] = str(current["data"] or "rows in memory")
-        facts["code"] = f"rff_dist {current['code_version']}, seed {_cell(current['seed'])}"
+        facts["code"] = f"rff_dist {current['code_version']}, seed {version_cell(current['seed'])}"
         if pointer.previous:
             facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
     if lacking:
         facts["refused"] = "\n".join(map(_refusal_words, lacking))
-    words = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
-    following = display.next_step("rff-dist", *words)
+    command = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
+    following = display.next_step("rff-dist", *command)
     return shell.Report(document, Group(view, "", display.facts_view("", **facts), following))
 
 
@@ -134,8 +135,8 @@ def prune(
     removed = registered.prune(keep)
     kept = [version.number for version in registered.versions()]
     document = {"model": model, "removed": removed, "kept": kept}
-    words = f"removed {display.plural(len(removed), 'version')} of {model}"
-    view = display.facts_view(words, removed=display.listed(removed), kept=display.some(kept))
+    title = f"removed {words.plural(len(removed), 'version')} of {model}"
+    view = display.facts_view(title, removed=words.listed(removed), kept=words.value_words(kept))
     return shell.Report(document, view)
 
 
@@ -154,8 +155,8 @@ def _open(model: str) -> versions.RegisteredModel:
 
 
 def _refusal_words(one: new_rows.Refusal) -> str:
-    rows = display.ranges_words([(one.start, one.stop)])
-    rows = f"{display.plural(one.n_changed, 'changed row')} among {rows}" if one.is_change else rows
+    rows = words.ranges_words([(one.start, one.stop)])
+    rows = f"{words.plural(one.n_changed, 'changed row')} among {rows}" if one.is_change else rows
     return f"{rows}, since {one.refused[:16].replace('T', ' ')}: {one.reason}"
 
 
@@ -168,8 +169,8 @@ def _changed(model: str, version: versions.Version, pointer: documents.Pointer |
         f"{model}: version {version.number} is the current one",
         before="none" if before is None else f"version {before}",
         published=version.created,
-        kernel=display.kernel_words(kernel) if kernel else None,
-        digest=_cell(version.digest),
+        kernel=words.kernel_words(kernel) if kernel else None,
+        digest=version_cell(version.digest),
     )
     return shell.Report(document, Group(view, display.next_step("rff-dist", "models", "show", model)))
 
@@ -185,21 +186,7 @@ def _table(title: str, *columns: str) -> tuple[RenderableType, Table]:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """Return the columns `_COLUMNS` of a row of `version_rows`."""
     version = f"{row['version']}{' ←' if row['current'] else ''}"
-    size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {_cell(row['n_components'])}"
+    size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {version_cell(row['n_components'])}"
     made_of = f"{size}, {row['kernel'] or 'features'}"
     created = row["created"][:16].replace("T", " ")
-    return [version, created, _cell(row["n_samples"]), made_of, _cell(row["digest"])]
-
-
-def _cell(value: Any) -> str:
-    """Return a value as a table shows it."""
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        return display.some(value)
-    if isinstance(value, float):
-        return number(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    # The first digits of fingerprints and digests tell them apart.
-    return value[:_DIGITS] if len(value) == 64 else str(value)
+    return [version, created, version_cell(row["n_samples"]), made_of, version_cell(row["digest"])]

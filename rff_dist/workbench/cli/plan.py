@@ -16,6 +16,7 @@ from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.cli.options import read_bytes
 from rff_dist.workbench.jobs.options import TrainFeatures, TrainingSource, Where
 from rff_dist.workbench.jobs.ridge_options import FoldOptions, PenaltyOptions, SolverOptions
+from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
     from rff_dist.data import blocks
@@ -137,7 +138,7 @@ def _machines(cluster: Cluster, memory: int | None) -> Machines:
 def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the table that people see: what, how much, and a note."""
     limits = (machines.memory_limit or 0, machines.client_memory_limit or 0)
-    outputs = display.features_and_targets(found.n_features, found.n_targets)
+    outputs = words.features_and_targets(found.n_features, found.n_targets)
     passes, timed = "two passes: for moments and for statistics", "the statistics"
     if found.solver == "pcg":
         passes, timed = "passes for a sketch and for 40 steps", "the sketch and the steps"
@@ -169,7 +170,7 @@ def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Itera
     if "measured" in document:
         yield from _measured_rows(document["measured"])
     else:
-        seconds = display.seconds_words(document["statistics_seconds"])
+        seconds = words.seconds_words(document["statistics_seconds"])
         yield "seconds, about", seconds, f"for {timed}, without reading and solving"
 
 
@@ -190,17 +191,17 @@ def _measure(dataset: blocks.Dataset, found: Plan, cluster: Cluster, *, solve: f
 
 def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     parts = ", ".join(
-        f"{name} {display.seconds_words(measured[name])}"
+        f"{name} {words.seconds_words(measured[name])}"
         for name in ("moments", "statistics", "solve", "beside")
     )
     busy = f"workers sum up rows for {measured['efficiency']:.0%} of the time of the statistics"
     return [
-        ("seconds, measured", display.seconds_words(measured["seconds"]), parts),
-        ("before it", display.seconds_words(measured["start"]), "until the workers have started"),
+        ("seconds, measured", words.seconds_words(measured["seconds"]), parts),
+        ("before it", words.seconds_words(measured["start"]), "until the workers have started"),
         ("moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"),
         (
             "scheduler",
-            display.seconds_words(measured["scheduler"]),
+            words.seconds_words(measured["scheduler"]),
             "its own work and that of the solver's process",
         ),
         ("workers worth having", f"{measured['workers_worth_having']:,}", busy),
@@ -248,7 +249,7 @@ def _choosing_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]
     if found is None:
         return []
     candidates, finalists = (
-        display.plural(found[name], "candidate") for name in ("n_candidates", "n_finalists")
+        words.plural(found[name], "candidate") for name in ("n_candidates", "n_finalists")
     )
     first = f"on {found['n_samples']:,} rows, D = {found['n_components']:,}"
     final = f"on all rows with all components: about {found['final_seconds']:.0f} s"

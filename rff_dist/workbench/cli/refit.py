@@ -4,6 +4,7 @@ from rich.console import Group
 
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.results import words
 
 
 @shell.command("rff-dist refit model_a b.zarr model_b")
@@ -16,8 +17,8 @@ def refit(job: specs.Refit, where: options.Where) -> shell.Report:
     model = job.destination.model
     view = display.facts_view(
         f"trained {model} like {job.like}",
-        holds=display.plural(found["n_samples"], "row"),
-        alpha=display.value_words(found["alpha"]),
+        holds=words.plural(found["n_samples"], "row"),
+        alpha=words.value_words(found["alpha"]),
         **display.run_facts(passes.facts()),
         digest=found["digest"][:16],
     )

@@ -28,17 +28,21 @@ def append(job: specs.Ingest, do: steps.Runner) -> Summary:
       dropped.
     """
     start = time.perf_counter()
-    found = do("append", ingest, job)
-    assert isinstance(found, ingest_module.Ingested)
+    ingested = do("append", ingest, job)
+    assert isinstance(ingested, ingest_module.Ingested)
+    return describe_appended(job, ingested, time.perf_counter() - start)
+
+
+def describe_appended(job: specs.Ingest, ingested: ingest_module.Ingested, seconds: float) -> Summary:
+    """Return the record of rows that were appended."""
     return {
         "data": redact(job.data),
-        **fields.values_of(found, "n_before", "n_after"),
-        "n_new": found.n_after - found.n_before,
-        "n_ingested": len(found.ingested),
-        "n_skipped": len(found.skipped),
-        "ingested": [redact(name) for name in found.ingested[:_SHOWN_FILES]],
-        **fields.values_of(found, "dropped_rows", "version"),
-        "seconds": round(time.perf_counter() - start, 3),
+        **fields.values_of(ingested, "n_before", "n_after", "dropped_rows", "version"),
+        "n_new": ingested.n_after - ingested.n_before,
+        "n_ingested": len(ingested.ingested),
+        "n_skipped": len(ingested.skipped),
+        "ingested": [redact(name) for name in ingested.ingested[:_SHOWN_FILES]],
+        "seconds": round(seconds, 3),
     }
 
 

@@ -298,6 +298,11 @@ class Comparison:
         return f"{mean} ({lower} to {upper})"
 
 
+def verdict_of(comparison: Comparison | None) -> str:
+    """Return the verdict on a model, which every face shows first."""
+    return NOTHING_COMPARED if comparison is None else comparison.verdict
+
+
 def paired_interval(
     differences: FloatArray,
     weights: FloatArray | None = None,

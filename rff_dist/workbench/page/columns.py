@@ -18,6 +18,8 @@ from rff_dist.ridge import describe, models
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.jobs import fits
 from rff_dist.workbench.page import content, pictures
+from rff_dist.workbench.results.models import target_names
+from rff_dist.workbench.results.words import value_words
 
 # At most: curves, their rows and points, their lines, and shuffled columns.
 CURVES, CURVE_ROWS, CURVE_POINTS, CURVE_CLASSES, MAX_COLUMNS = 6, 300, 25, 6, 100
@@ -224,7 +226,7 @@ def _draw_curves(
         pictures.plain_axes(axes)
         pictures.round_ticks(axes)
         ends = ", ".join(
-            f"{name} from {content.words_of(means[0, at])} to {content.words_of(means[-1, at])}"
+            f"{name} from {value_words(means[0, at])} to {value_words(means[-1, at])}"
             for at, name in lines.items()
         )
         words.append(f"{sample.columns[column]}: {ends}")
@@ -287,8 +289,5 @@ def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:
         dataset = labelled.LabelledDataset(dataset, data.labels, read_classes(model))
     X, y, _ = samples.sample_rows(dataset, SEED, n_rows=SAMPLE_ROWS)
     assert y is not None  # the model was trained on targets
-    targets = model.card.get("target_names") or (
-        ["y"] if y.shape[1] == 1 else [f"y{i}" for i in range(y.shape[1])]
-    )
     columns = list(dataset.feature_names or model.card.get("feature_names") or dataset.column_names)
-    return PageSample(X, y, columns, [str(name) for name in targets])
+    return PageSample(X, y, columns, target_names(model))

@@ -10,10 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rff_dist.checks import is_number
 from rff_dist.storage import documents
-from rff_dist.text import number
 from rff_dist.typing import PathLike
+from rff_dist.workbench.results import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +31,6 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class PageTable:
-    """Rows whose first cell names them; `is_facts` says that the other cells are words, not figures."""
-
-    caption: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    is_facts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Picture:
     """A PNG; `alt` describes it to readers who cannot see it."""
 
@@ -50,7 +39,7 @@ class Picture:
     caption: str
 
 
-type Element = Heading | Paragraph | PageTable | Picture
+type Element = Heading | Paragraph | words.Table | Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +66,16 @@ class Page:
 
     def table(self, caption: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Add a table whose first column names the rows."""
-        cells = [[str(first), *map(words_of, rest)] for first, *rest in rows]
-        self.parts.append(PageTable(caption, header, cells))
+        self.parts.append(words.Table(caption, header, rows))
 
-    def facts(self, caption: str, found: Mapping[str, Any]) -> None:
-        """Add a table of names and values."""
-        cells = [[name, words_of(value)] for name, value in found.items()]
-        self.parts.append(PageTable(caption, ("what", "value"), cells, is_facts=True))
+    def facts(self, caption: str, facts: Mapping[str, Any]) -> None:
+        """Add a table of names and values; values of None are left out."""
+        rows = [(name, value) for name, value in facts.items() if value is not None]
+        self.parts.append(words.Table(caption, ("what", "value"), rows, is_facts=True))
 
     def picture(self, png: bytes, alt: str, caption: str) -> None:
         """Add a picture, with a description in words."""
         self.parts.append(Picture(png, alt, caption))
-
-
-def words_of(value: Any) -> str:
-    """Return a value as tables show it: numbers as `number` writes them."""
-    return number(value) if value is None or is_number(value) else str(value)
 
 
 def png_of(figure: Any) -> bytes:
@@ -166,16 +149,16 @@ def _html(part: Element, numbers: Iterator[int]) -> str:
             picture = f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}">'
             below = f"<figcaption>{escape(caption)}</figcaption>"
             return f"<figure>{_scrolling(picture, f'Picture: {caption}')}{below}</figure>"
-        case PageTable():
+        case words.Table():
             return _table(part)
 
 
-def _table(table: PageTable) -> str:
+def _table(table: words.Table) -> str:
     caption = escape(table.caption)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.header)
     body = ""
-    for first, *rest in table.rows:
-        cells = "".join(f"<td>{escape(one)}</td>" for one in rest)
+    for first, *rest in table.cells():
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
         body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
     return _scrolling(
         f"<table{' class="facts"' if table.is_facts else ''}><caption>{caption}</caption>"
@@ -208,11 +191,16 @@ def _markdown(part: Element) -> str:
         case Picture(png, alt, caption):
             data = base64.b64encode(png).decode()
             return f"![{_plain(alt)}](data:image/png;base64,{data})\n\n{_plain(caption)}"
-        case PageTable(caption, header, rows, is_facts):
-            side = ":--" if is_facts else "--:"
-            lines = [header, [":--", *[side] * (len(header) - 1)], *([*map(_plain, row)] for row in rows)]
+        case words.Table(caption, header):
+            side = ":--" if part.is_facts else "--:"
+            lines = [header, [":--", *[side] * (len(header) - 1)]]
+            lines += [[*map(_cell, row)] for row in part.cells()]
             table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-            return f"**{_plain(caption)}**\n\n{table}"
+            return f"**{_plain(caption)}**\n\n{table}" if caption else table
+
+
+def _cell(text: str) -> str:
+    return f"**{_plain(text)}**" if isinstance(text, words.Alert) else _plain(text)
 
 
 def _plain(text: str) -> str:

@@ -15,14 +15,17 @@ from rff_dist.data.columns import Column
 from rff_dist.engines import clock, protocol
 from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
-from rff_dist.kernels.names import kernel_text, shortened_text
-from rff_dist.kmeans import starts
+from rff_dist.kmeans import fit, starts
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
 from rff_dist.workbench.jobs import fits, judging, verdict
 from rff_dist.workbench.page import columns, content, pictures
+from rff_dist.workbench.results import clusters as results
+from rff_dist.workbench.results import models as results_models
+from rff_dist.workbench.results import updates
+from rff_dist.workbench.results.words import value_words
 
 
 def clusters_page(
@@ -30,34 +33,25 @@ def clusters_page(
     clusters: starts.Clusters,
     *,
     place: str,
-    candidates: Sequence[Mapping[str, Any]],
+    comparison: fit.Comparison | None,
     times: Callable[[], clock.Times],
     seed: int = 0,
 ) -> content.Page:
     """Return the page about clusters: their sizes, a map and representative rows.
 
-    `candidates`: the numbers of clusters that were compared.
+    `comparison`: of several numbers of clusters.
     `times`: returns the times of the job; called at the end.
     """
     page = content.Page(
         f"Report: {redact(place)}",
         f"{clusters.n_clusters:,} clusters of {dataset.n_samples:,} rows, by k-means in random features.",
     )
-    sizes = np.asarray(clusters.weights, np.float64)
-    order = np.argsort(sizes)[::-1]
-    page.section(
-        "Sizes", f"Inertia {content.words_of(clusters.inertia)} after Lloyd pass {clusters.n_iter:,}."
-    )
-    page.table(
-        "Clusters by size",
-        ("cluster", "rows or weight", "share"),
-        [(int(i), float(sizes[i]), f"{sizes[i] / sizes.sum():.1%}") for i in order[:50]],
-    )
-    if candidates:
+    sizes = results.sizes_table(clusters.weights, 50)
+    page.section("Sizes", f"Inertia {value_words(clusters.inertia)} after Lloyd pass {clusters.n_iter:,}.")
+    page.parts.append(sizes)
+    if comparison is not None:
         page.section("Number of clusters", f"{clusters.n_clusters:,} clusters have the largest silhouette.")
-        measures = ("inertia", "silhouette")
-        rows = [(f"{row['n_clusters']:,}", *(row[name] for name in measures)) for row in candidates]
-        page.table("What was compared", ("clusters", *measures), rows)
+        page.parts.append(results.numbers_table(comparison))
     page.section(
         "Map",
         "A sample of rows in the two directions in which their features vary most. Numbers mark centres.",
@@ -76,8 +70,10 @@ def clusters_page(
     Z = clusters.feature_map.transform(X, dtype=np.float64)
     names = dataset.column_names
     shown = min(10, X.shape[1])
-    nearest = [int(np.square(Z - clusters.centres[i]).sum(axis=1).argmin()) for i in order[:20]]
-    stand = [(int(i), *X[row, :shown].tolist()) for i, row in zip(order, nearest, strict=False)]
+    stand = [
+        (i, *X[np.square(Z - clusters.centres[i]).sum(axis=1).argmin(), :shown].tolist())
+        for i, *_ in sizes.rows[:20]
+    ]
     first = "" if shown == X.shape[1] else f" Its first {shown} columns are shown."
     text = "For each of the largest clusters: the sampled row that is nearest to its centre."
     page.section("Representatives", text + first)
@@ -145,7 +141,7 @@ def model_page(
     """
     classifier = "classifier" in model.card
     comparison = comparison or judging.compare_left_out(data, model)
-    lead = verdict.NOTHING_COMPARED if comparison is None else comparison.verdict
+    lead = verdict.verdict_of(comparison)
     lead = lead if update is None else f"The update: {update['decision']}, since {update['reason']}."
     page = content.Page(f"Report: {redact(place)}", lead)
     sample = columns.sample_data(data, model)
@@ -159,7 +155,7 @@ def model_page(
     )
     _data_tables(page, sample, model)
     if update is not None:
-        update_section(page, update)
+        update_section(page, update, redact(data.rows.url or "DATA"))
     score_section(page, model, comparison, metrics, None if update is None else update["gate"])
     if comparison is not None and comparison.classes is not None:
         _confusion_section(page, comparison, comparison.classes)
@@ -219,7 +215,7 @@ def _residual_section(page: content.Page, comparison: verdict.Comparison, target
         for axes in (left, right):
             pictures.plain_axes(axes)
             pictures.round_ticks(axes)
-        low, middle, high = map(content.words_of, np.quantile(residuals, [0.05, 0.5, 0.95]))
+        low, middle, high = map(value_words, np.quantile(residuals, [0.05, 0.5, 0.95]))
         words = f"Nine of ten residuals lie between {low} and {high}; their median is {middle}."
         page.picture(
             content.png_of(figure),
@@ -267,19 +263,7 @@ def _share(part: int, whole: int) -> float | None:
 
 def _choice_section(page: content.Page, model: models.RidgeModel) -> None:
     page.section("What was chosen")
-    kernel = kinds.kernel_of(model.feature_map)
-    scale = None if kernel is None else kinds.length_scale_of(model.feature_map)
-    page.facts(
-        "The model",
-        {
-            "kernel": "given features" if kernel is None else kernel_text(kernel),
-            **({} if scale is None else {"length scale": scale if np.isscalar(scale) else "one a column"}),
-            "features": kinds.kind_of(model.feature_map),
-            "D, the number of features": model.feature_map.n_components,
-            "alpha, the penalty": model.plain_alpha,
-            "alpha chosen by": CHOSEN_BY[model.card["chosen_by"]],
-        },
-    )
+    page.facts("The model", results_models.choice_facts(model))
     with tempfile.TemporaryDirectory() as folder:
         try:
             drawn = pictures.save_choice(
@@ -292,36 +276,15 @@ def _choice_section(page: content.Page, model: models.RidgeModel) -> None:
             page.say(f"The errors are not drawn: {error}", note=True)
         else:
             if drawn is not None:
-                best = (
-                    f"alpha = {content.words_of(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
-                )
+                best = f"alpha = {value_words(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
                 page.picture(
                     drawn.read_bytes(),
                     f"Cross-validated error against alpha for each D; the chosen place is {best}.",
                     f"Chosen: {best}.",
                 )
-    # The first round's come last: they are errors of fewer rows and components.
-    candidates = sorted(
-        model.card.get("candidates", []), key=lambda one: (one.get("round") == "first", one["score"])
-    )
+    candidates = model.card.get("candidates", [])
     if len(candidates) > 1:
-        page.table(
-            "Candidates that were compared, by error as a share of the variance",
-            ("kernel", "length scale", "features", "round", "D", "alpha", "error", "standard error"),
-            [
-                (
-                    shortened_text(one["kernel"]),
-                    "one a column" if isinstance(one["length_scale"], list) else one["length_scale"],
-                    one["features"],
-                    one.get("round", "final"),
-                    one["n_components"],
-                    one["alpha"],
-                    one["score"],
-                    one["standard_error"],
-                )
-                for one in candidates[:20]
-            ],
-        )
+        page.parts.append(results_models.candidates_table(candidates, 20))
 
 
 def _approximation_section(page: content.Page, dataset: blocks.Dataset, model: models.RidgeModel) -> None:
@@ -359,15 +322,6 @@ def _approximation_section(page: content.Page, dataset: blocks.Dataset, model: m
 # -- the sections on a model's errors on rows that it was not trained on, and on an update ---------
 
 
-CHOSEN_BY = {
-    "cv": "k-fold cross-validation",
-    "press": "leave-one-out cross-validation",
-    "gcv": "generalised cross-validation (GCV)",
-    "evidence": "the evidence",
-    "given": "nothing: it was given",
-}
-
-
 def score_section(
     page: content.Page,
     model: models.RidgeModel,
@@ -387,7 +341,7 @@ def score_section(
         page.table(
             f"Test: on {gate['held_out']}",
             ("model", describe.TITLES["rmse"]),
-            [("this model", _cell(gate["challenger"])), ("the model before", _cell(gate["champion"]))],
+            [("this model", gate["challenger"]), ("the model before", gate["champion"])],
         )
     if comparison is not None:
         header, rows = comparison.table()
@@ -396,43 +350,23 @@ def score_section(
             page.say(words, note=True)
     found = describe.estimate_of(model.card)
     if found is not None:
-        _own_table(page, f"This model by {CHOSEN_BY.get(found['by'], found['by'])}", found)
+        by = "leave-one-out errors" if found["by"] == "press" else "cross-validation"
+        _own_table(page, f"This model by {by}", found)
 
 
 def _own_table(page: content.Page, caption: str, found: Mapping[str, Any]) -> None:
     names = [name for name in describe.TITLES if name in found]
     header = ("model", *(describe.TITLES[name] for name in names))
-    page.table(caption, header, [("this model", *(_cell(found[name]) for name in names))])
+    page.table(caption, header, [("this model", *(found[name] for name in names))])
 
 
-def _cell(value: Any) -> str:
-    return (
-        ", ".join(map(content.words_of, value[:8]))
-        if isinstance(value, list | tuple)
-        else content.words_of(value)
-    )
-
-
-def update_section(page: content.Page, found: Mapping[str, Any]) -> None:
+def update_section(page: content.Page, record: Mapping[str, Any], data: str) -> None:
     """Add the section about an update, given `workbench.jobs.refresh.Updated.record`."""
-    drift = found.get("drift")
-    facts = {
-        "decision": found["decision"],
-        "because": found["reason"],
-        "current version": found["version"],
-        "rows that came": found["n_new"],
-        "rows that went": found["n_gone"],
-        "rows left out": sum(stop - start for start, stop in found["left_out"]),
-        "alpha before": _cell(found["solution"]["alpha_before"]),
-    }
-    if drift is not None:
-        values = ", ".join(f"{name} {content.words_of(p)}" for name, p in drift["p_values"].items())
-        moved = f"in {', '.join(drift['parts'])}" if drift["drifted"] else "none"
-        facts["drift"] = f"{moved} (p-values: {values})"
-    refused = found["decision"].endswith("kept")
-    told = "The updated model, which this page describes, was not published." if refused else ""
-    page.section("The update", told)
-    page.facts("What the update found", facts)
+    refused = record["decision"].endswith("kept")
+    page.section(
+        "The update", "The updated model, which this page describes, was not published." if refused else ""
+    )
+    page.facts("What the update found", updates.update_facts(record, data))
 
 
 # -- the sections on the times of the job and on what the model was made of ------------------------

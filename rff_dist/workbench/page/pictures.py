@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
-from rff_dist.kernels.names import shortened_text
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.numerics import machine
 from rff_dist.ridge import models
@@ -30,6 +29,7 @@ from rff_dist.selection import cross_validation
 from rff_dist.storage import documents
 from rff_dist.text import number
 from rff_dist.typing import FloatArray, PathLike
+from rff_dist.workbench.results.models import candidate_name, target_names
 
 INK = "#1b1b1b"
 MUTED = "#6b6b6b"
@@ -227,19 +227,13 @@ def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidate
         style: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 5.5, "elinewidth": 1.2, "capsize": 3}
         axes.errorbar(errors[chosen], places[chosen], xerr=deviations[chosen], **style)
     axes.axvline(errors[0] + deviations[0], color=MUTED, lw=1.0, ls="--")
-    axes.set_yticks(places, [_candidate_words(one) for one in ranked], parse_math=False)
+    axes.set_yticks(places, [candidate_name(row) for row in ranked], parse_math=False)
     axes.set_ylim(len(ranked) - 0.4, -0.6)
     shown = f"the best {len(ranked)} of" if n_candidates > len(ranked) else "all"
     title = f"{shown} {n_candidates} candidates; discs: within one standard error of the best"
     axes.set_title(title, loc="left", fontsize=9.5, color=MUTED)
     axes.set_xlabel("mean squared error / variance, and its standard error", color=MUTED)
     plain_axes(axes)
-
-
-def _candidate_words(row: Mapping[str, Any]) -> str:
-    scale = row["length_scale"]
-    width = "" if scale is None else ", by column" if isinstance(scale, list) else f", width {number(scale)}"
-    return f"{shortened_text(row['kernel'])}{width}, D = {row['n_components']:,}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -431,9 +425,10 @@ def save_choice(model: models.RidgeModel, path: PathLike, *, title: str, about: 
         return None
     if not (panels[0].values > 0).any():
         raise DataError("no error is above 0; expected some to draw on a logarithmic axis")
-    names = model.card.get("target_names") or [f"y{i}" for i in range(model.n_targets)]
     subtitle = f"{about}, D = {model.feature_map.n_components:,}"
-    return save_alpha_paths(path, panels, chosen=model.alpha, labels=names, title=title, subtitle=subtitle)
+    return save_alpha_paths(
+        path, panels, chosen=model.alpha, labels=target_names(model), title=title, subtitle=subtitle
+    )
 
 
 # -- the data for a picture of clusters ------------------------------------------------------------

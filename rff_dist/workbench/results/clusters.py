@@ -1,0 +1,123 @@
+"""What is said of clusters: how they were found, their sizes, and the numbers that were compared."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rff_dist.features import kinds
+from rff_dist.kernels import stationary
+from rff_dist.kmeans import fit, labels, starts
+from rff_dist.text import number
+from rff_dist.workbench.jobs import cluster
+from rff_dist.workbench.results import models, words
+from rff_dist.workbench.results.words import Alert, Facts, Table
+
+
+def describe_clusters(clusters: starts.Clusters) -> dict[str, Any]:
+    """Return the facts of clusters for the JSON document."""
+    kernel = kinds.kernel_of(clusters.feature_map)
+    return {
+        "n_clusters": clusters.n_clusters,
+        "n_filled": clusters.n_filled,
+        "n_components": clusters.feature_map.n_components,
+        "features": clusters.feature_map.kind,
+        "kernel": None if kernel is None else kernel.to_dict(),
+        "length_scale": stationary.own_length_scale(kernel),
+        "sizes": clusters.weights,
+        "inertia": clusters.inertia,
+        "inertias": clusters.inertias,
+        "start_inertias": clusters.start_inertias,
+        "n_passes": clusters.n_iter,
+        "converged": clusters.converged,
+    }
+
+
+def describe_agreement(agreement: labels.Contingency, name: str) -> dict[str, Any]:
+    """Return how well clusters agree with known labels, for the JSON document."""
+    return {
+        "name": name,
+        "adjusted_rand_index": agreement.adjusted_rand_index,
+        "normalized_mutual_information": agreement.normalized_mutual_information,
+        "labels": agreement.labels.tolist(),
+        "counts": agreement.counts,
+    }
+
+
+def job_facts(clustered: cluster.Clustered, seed: int) -> Facts:
+    """Return what a clustering job found, in words; `seed`: of the job."""
+    record, found = clustered.record, describe_clusters(clustered.clusters)
+    components = (
+        "" if record["n_principal"] is None else f", in {record['n_principal']:,} principal components"
+    )
+    known = {}
+    if clustered.agreement is not None:
+        known = agreement_facts(describe_agreement(clustered.agreement, record["agreement"]["labels"]))
+    return {
+        "rows": f"{record['n_samples']:,}, {words.plural(record['n_features'], 'feature')}",
+        "features": f"D = {record['n_components']:,}{components}, {found['features']}, seed {seed}",
+        "kernel": None if record["kernel"] is None else words.kernel_words(record["kernel"]),
+        **clusters_facts(found),
+        **known,
+        "model": None if record["model"] is None else words.place_words(record),
+        "digest": record["digest"][:16],
+        **models.version_facts(record),
+    }
+
+
+def clusters_facts(found: Mapping[str, Any]) -> Facts:
+    """Return the facts of `describe_clusters` in words."""
+    n_clusters, inertia = f"{found['n_clusters']:,}", number(found["inertia"])
+    if found["n_filled"] < found["n_clusters"]:
+        n_clusters = Alert(f"{n_clusters}, {found['n_filled']:,} with rows: there are no more distinct rows")
+    if (n_starts := len(found["start_inertias"])) > 1:
+        inertia += f", the least of {n_starts} starts (the largest: {number(max(found['start_inertias']))})"
+    n_passes = words.plural(found["n_passes"], "pass", "passes")
+    still = Alert(f"centres still moved after {n_passes}; raise `max_iter` (--max-passes) or `tol`")
+    lloyd = f"converged after {n_passes}" if found["converged"] else still
+    return {"clusters": n_clusters, "inertia": inertia, "Lloyd": lloyd}
+
+
+def agreement_facts(known: Mapping[str, Any]) -> Facts:
+    """Return the agreement of `describe_agreement` in words."""
+    figures = (
+        f"ARI {number(known['adjusted_rand_index'])}, NMI {number(known['normalized_mutual_information'])}"
+    )
+    return {f"against {known['name']}": f"{figures}, {words.plural(len(known['labels']), 'label')}"}
+
+
+def sizes_table(weights: Any, most: int) -> Table:
+    """Return the largest clusters with their rows or weights, at most so many."""
+    sizes = np.asarray(weights, np.float64)
+    order, total = np.argsort(-sizes, kind="stable")[:most].tolist(), float(sizes.sum()) or 1.0
+    rows = [(i, float(sizes[i]), f"{sizes[i] / total:.1%}") for i in order]
+    which = f"the {most} largest of {len(sizes):,} clusters" if len(sizes) > most else "clusters by size"
+    return Table(which, ("cluster", "rows or weight", "share"), rows)
+
+
+def numbers_table(comparison: fit.Comparison) -> Table:
+    """Return the numbers of clusters that were compared; the one that was chosen stands out."""
+    caption = f"numbers of clusters, by silhouette on {comparison.n_sampled:,} rows in features"
+    header = ("clusters", "inertia", "silhouette")
+    rows = [(row["n_clusters"], row["inertia"], row["silhouette"]) for row in comparison.rows]
+    chosen = [row[0] for row in rows].index(comparison.best.n_clusters)
+    return Table(caption, header, rows, chosen)
+
+
+def passes_table(
+    passes: Sequence[Mapping[str, Any]], numbers: Sequence[int], most: int | None = None
+) -> Table:
+    """Return the last passes, by default all, with the inertia of the centres that each began with."""
+    names = [f"{k} clusters" for k in numbers] if len(numbers) > 1 else ["inertia"]
+    rows = [
+        (
+            row["pass"],
+            *(f"{inertia:.8g}" for inertia in row["inertias"]),  # passes differ beyond the fourth digit
+            row["n_starts"],
+            number(row["shift"]),
+            row["seconds"],
+        )
+        for row in passes[-(most or len(passes)) :]
+    ]
+    caption = "inertia of the centres that each pass began with"
+    return Table(caption, ("pass", *names, "starts", "shift", "seconds"), rows)

@@ -1,0 +1,227 @@
+"""What is said of a regression or a classifier: how it was chosen, its errors, and the candidates."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data import folding
+from rff_dist.features import maps
+from rff_dist.kernels.names import shortened_text
+from rff_dist.ridge import describe, solve
+from rff_dist.ridge.models import RidgeModel
+from rff_dist.selection import grids
+from rff_dist.text import errors_words, number, plus_minus, some
+from rff_dist.workbench.jobs import train
+from rff_dist.workbench.results import words
+from rff_dist.workbench.results.words import Alert, Facts, Table
+
+CHOSEN_BY = {
+    "given": "as given",
+    "cv": "chosen by cross-validation",
+    "cv-1se": "the largest within one standard error of the best by cross-validation",
+    "gcv": "chosen by GCV",
+    "evidence": "chosen by the evidence",
+    "press": "chosen by leave-one-out errors",
+}
+
+
+def choice_facts(model: RidgeModel, seed: int | None = None) -> Facts:
+    """Return in words the features, the kernel and alpha of a model, and how they were chosen."""
+    feature_map = model.feature_map
+    features = {"kind": feature_map.kind, **feature_map.record()[0], **maps.spec_record(feature_map)}
+    return {
+        "features": words.features_words(features, feature_map.n_components, seed),
+        "kernel": words.kernel_of_features(features),
+        "alpha": alpha_words(model.plain_alpha, model.card),
+        **estimate_facts(model.card),
+        **classifier_facts(model.card.get("classifier")),
+    }
+
+
+def training_facts(training: train.Training, seed: int) -> Facts:
+    """Return what a training job made, in words; `seed`: of the job."""
+    model, plan, solved = training.model, training.plan, training.fitted.trained.solved
+    classifier, chosen = model.card.get("classifier"), choice_facts(model, seed)
+    outputs = words.features_and_targets(plan["n_features"], plan["n_targets"], classifier)
+    if (ends := path_ends(solved)) is not None and (end := end_of_path(solved)) is not None:
+        place = f"at the {end} end of {number(ends[0])} to {number(ends[1])}"
+        chosen = {**chosen, "alpha": Alert(f"{chosen['alpha']}, {place}")}
+    return {
+        "rows": f"{plan['n_samples']:,}, {outputs}",
+        **chosen,
+        **test_facts(training.metrics),
+        **words.solver_facts(training.chosen),
+        "digest": model.digest()[:16],
+        **version_facts(training.published),
+    }
+
+
+def end_of_path(solved: solve.Solved) -> str | None:
+    """Return "lower" or "upper" if alpha is the first or last that was tried, else None."""
+    table, path = solved.cross_validation, solved.leave_one_out
+    if table is not None and solved.choice is not None:
+        return solved.choice.at_end if len(table.alphas) > 1 else None
+    if path is not None:
+        places = np.searchsorted(path.alphas, solved.solution.alpha)
+        return grids.worst_end([grids.end_of_grid(int(place), len(path.alphas)) for place in places])
+    return None if solved.selection is None else solved.selection.at_end
+
+
+def path_ends(solved: solve.Solved) -> tuple[float, float] | None:
+    """Return the smallest and the largest alpha that were tried; None if alpha was given."""
+    path = solved.cross_validation or solved.leave_one_out or solved.selection
+    return None if path is None else (float(path.alphas[0]), float(path.alphas[-1]))
+
+
+def chosen_by(card: Mapping[str, Any]) -> str:
+    """Return what a model's alpha was chosen by, a key of `CHOSEN_BY`."""
+    by = str(card["chosen_by"])
+    return "cv-1se" if by == "cv" and card["alpha_given"] == "cv-1se" else by
+
+
+def alpha_words(alpha: float | Sequence[float], card: Mapping[str, Any]) -> str:
+    """Return alpha and what it was chosen by; the alpha of another loss is derived from ridge's."""
+    by, ridge = CHOSEN_BY[chosen_by(card)], card.get("classifier", {}).get("ridge_alpha", alpha)
+    derived = "" if ridge == alpha else f", derived from ridge's {words.value_words(ridge)}"
+    return f"{words.value_words(alpha)}{derived}, {by}"
+
+
+def errors_facts(errors: Mapping[str, Any]) -> str:
+    """Return the errors of a record, with their standard errors if it has them."""
+    return ", ".join(
+        f"{title} {errors_words(errors[name], errors.get(f'{name}_standard_error'))}"
+        for name, title in describe.TITLES.items()
+        if errors.get(name) is not None
+    )
+
+
+def test_facts(metrics: Mapping[str, Any] | None) -> Facts:
+    """Return in words a model's errors on all test rows; nothing without any."""
+    if metrics is None:
+        return {}
+    return {"test": f"{errors_facts(metrics)}; {metrics['n_samples']:,} rows of {metrics['test_data']}"}
+
+
+def errors_table(metrics: Mapping[str, Any], model: RidgeModel) -> Table:
+    """Return a regression's errors on all test rows, a row per target."""
+    names = ("rmse", "mae", "bias", "r2")
+    rows = list(zip(target_names(model), *(metrics[name] for name in names), strict=True))
+    caption = f"errors on {metrics['n_samples']:,} rows of {metrics['test_data']}"
+    return Table(caption, ("target", "RMSE", "MAE", "bias", "R²"), rows)
+
+
+def estimate_facts(card: Mapping[str, Any]) -> Facts:
+    """Return in words how a model was chosen, and its errors by cross-validation."""
+    facts, candidates = dict[str, str | None](), card.get("candidates", [])
+    if (best := describe.chosen_candidate(candidates)) is not None:
+        facts["chosen"] = (
+            f"the best of {describe.n_candidates(candidates)} candidates: {candidate_words(best)}"
+        )
+    if (estimate := describe.estimate_of(card)) is not None:
+        if estimate["by"] == "press" or "folds" not in card:
+            by = "each left out in turn"
+        else:
+            last = "the last of " if card["solver"].get("method") == "pcg" else ""
+            by = f"{last}{folding.folds_words(card['folds'])}"
+        facts["cross-validation"] = f"{errors_facts(estimate)}; {by}"
+    return facts
+
+
+def classifier_facts(classifier: Mapping[str, Any] | None) -> Facts:
+    """Return the classes, the loss and the kind of probabilities of a classifier in words, from its card."""
+    if classifier is None:
+        return {}
+    weights, minimum, loss = classifier["class_weight"], classifier["minimum"], classifier["loss"]
+    loss = loss.replace("_", " ")
+    if minimum is None:
+        loss += ", on targets of -1 and +1"
+    elif minimum["converged"]:
+        loss += f", at its minimum after {minimum['n_passes']} passes"
+    else:
+        above = minimum["excess"] / minimum["reference"]
+        loss = Alert(f"{loss}, stopped above its minimum, by about {above:.1e} times the loss at scores of 0")
+    fitted = "those of the loss itself" if minimum is not None else "fitted to leave-one-out scores"
+    return {
+        "classes": some(classifier["classes"]),
+        "class weights": weights if weights in (None, "balanced") else some(weights),
+        "loss": loss,
+        "probabilities": "none" if classifier["calibration"] is None else fitted,
+    }
+
+
+def version_facts(published: Mapping[str, Any]) -> Facts:
+    """Return in words which version was published; nothing if the model is not registered."""
+    if published["version"] is None:
+        return {}
+    parent = published["parent"]
+    after = "the first one" if parent is None else f"after version {parent}"
+    return {"version": f"{published['version']}, {after}; the current one from now on"}
+
+
+def target_names(model: RidgeModel) -> list[str]:
+    """Return the targets' names, a classifier's classes, or y0, y1, … if the data had no names."""
+    names, n_targets = model.card.get("target_names"), model.n_targets
+    if "classifier" in model.card:
+        # Of two classes, only the second has a target.
+        names = model.card["classifier"]["classes"][-n_targets:]
+    return [str(name) for name in names or (["y"] if n_targets == 1 else [f"y{i}" for i in range(n_targets)])]
+
+
+# -- candidates ------------------------------------------------------------------------------------
+
+
+def _scale_words(scale: Any) -> str:
+    return "by column" if isinstance(scale, list) else number(scale)
+
+
+def candidate_name(row: Mapping[str, Any]) -> str:
+    """Return the kernel, length scale and features of a candidate from a model's card."""
+    scale = "" if row["length_scale"] is None else f", length scale {_scale_words(row['length_scale'])}"
+    return f"{shortened_text(row['kernel'])}{scale}, D = {row['n_components']:,}, {row['features']}"
+
+
+def candidate_words(row: Mapping[str, Any]) -> str:
+    """Return a candidate and its error in words."""
+    return f"{candidate_name(row)}, error {plus_minus(row['score'], row['standard_error'])} of the variance"
+
+
+def _standing(row: Mapping[str, Any]) -> str:
+    return (
+        "first round"
+        if row.get("round") == "first"
+        else "as good"
+        if row.get("within_one_standard_error")
+        else ""
+    )
+
+
+def candidates_table(candidates: Sequence[Mapping[str, Any]], most: int | None = None) -> Table:
+    """Return the candidates on a model's card as a table, the best first; by default all of them."""
+    best = describe.chosen_candidate(candidates)
+    # The first round's come last: they are errors of fewer rows and components.
+    ranked = sorted(candidates, key=lambda row: (row is not best, row.get("round") == "first", row["score"]))
+    rows = [
+        (
+            shortened_text(row["kernel"]),
+            _scale_words(row["length_scale"]),
+            row["features"],
+            row["n_components"],
+            words.value_words(row["alpha"]),
+            plus_minus(row["score"], row["standard_error"]),
+            "" if row is best else _standing(row),
+        )
+        for row in ranked[:most]
+    ]
+    caption = f"{describe.n_candidates(candidates)} candidates, by error as a share of the variance"
+    return Table(caption, ("kernel", "scale", "features", "D", "alpha", "error", ""), rows, chosen=0)
+
+
+def widths_table(table: Mapping[str, Any], n_components: int) -> Table:
+    """Return the best alpha of each D, of a cross-validation that `describe_cross_validation` described."""
+    rows = [
+        (width["n_components"], width["alpha"], plus_minus(width["score"], width["standard_error"]))
+        for width in table["widths"]
+    ]
+    chosen = [row[0] for row in rows].index(n_components)
+    return Table("each D with its best alpha", ("D", "alpha", "error / variance"), rows, chosen)

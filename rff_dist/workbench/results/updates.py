@@ -1,0 +1,73 @@
+"""What is said of an update: which rows were new, what was decided, and how the errors compare."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rff_dist.ridge.models import RidgeModel
+from rff_dist.text import some
+from rff_dist.workbench.results import models, words
+from rff_dist.workbench.results.words import Alert, Facts, Table
+
+
+def update_facts(record: Mapping[str, Any], data: str) -> Facts:
+    """Return `workbench.jobs.refresh.Updated.record` in words; `data`: URL of the rows."""
+    kept = record["decision"].endswith("kept")
+    facts: dict[str, str | None] = {
+        "decision": Alert(record["decision"]) if kept else record["decision"],
+        "because": record["reason"],
+    }
+    if record["left_out"]:
+        why = zip(record["left_out"], record["left_out_because"], strict=True)
+        facts["left out"] = "; ".join(f"{words.ranges_words([rows])}: {because}" for rows, because in why)
+        again = ["rff-dist", "update", record["model"], data, "--backfill", record["left_out"][0][0]]
+        facts["to judge them again"] = shlex.join(map(str, again))
+    window = f", of the window {record['window']}: from row {record['first_row']:,} on"
+    facts |= {
+        "holds": words.plural(record["n_samples"], "row") + ("" if record["window"] == "all" else window),
+        "half-life": None if record["half_life"] == "none" else record["half_life"],
+        "removed": words.plural(record["n_gone"], "row") if record["n_gone"] else None,
+    }
+    if record["n_new"]:
+        n_appended = max(0, record["n_after"] - record["n_before"])
+        replaced = f", {record['n_replaced']:,} that replaced others" if record["n_replaced"] else ""
+        facts["new rows"] = f"{record['n_new']:,}, of {n_appended:,} appended{replaced}"
+        facts["drift"] = _drift_words(record["drift"])
+    if (solution := record.get("solution")) is not None:
+        alpha, before = (words.value_words(solution[name]) for name in ("alpha", "alpha_before"))
+        facts |= {"alpha": f"{alpha}, before {before}", **words.solver_facts(solution)}
+    return facts | {"digest": record["digest"][:16]}
+
+
+def _drift_words(drift: Mapping[str, Any]) -> str:
+    values = ", ".join(f"{name} {p:.2g}" for name, p in drift["p_values"].items())
+    if not drift["drifted"]:
+        return f"none at the level {drift['level']:g} (p-values: {values})"
+    return Alert(f"in {some(drift['parts'])} (p-values: {values})")
+
+
+def errors_table(record: Mapping[str, Any], champion: RidgeModel) -> Table:
+    """Return the champion's errors on new rows, and those of champion and challenger on held-out rows."""
+    names = ("rmse", "mae", "bias", "r2")
+    columns = [*(record["progressive"][name] for name in names), *map(record["gate"].get, _MODELS)]
+    caption = f"errors on the new rows before they were added, and RMSE on {record['gate']['held_out']}"
+    header = ("target", "RMSE", "MAE", "bias", "R²", *_MODELS)
+    return Table(caption, header, list(zip(models.target_names(champion), *columns, strict=True)))
+
+
+_MODELS = ("champion", "challenger")
+
+
+def columns_table(
+    columns: Sequence[Mapping[str, Any]], names: Sequence[str] | None, most: int | None = None
+) -> Table:
+    """Return the columns of the new rows that drifted most; by default all."""
+    rows = [
+        (
+            row["column"] if names is None else names[row["column"]],
+            *("∞" if row[key] is None else f"{row[key]:.3g}" for key in ("shift", "spread", "p_value")),
+        )
+        for row in columns[:most]
+    ]
+    header = ("column", "shift of the mean", "spread", "p-value")
+    return Table("columns that moved most, in standard deviations", header, rows)

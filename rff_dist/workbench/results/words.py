@@ -1,0 +1,137 @@
+"""Facts and tables as every face shows them, and how they write values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rff_dist.checks import is_number
+from rff_dist.text import number, some
+
+#: Names and values in words; a value of None is not shown.
+type Facts = dict[str, str | None]
+
+
+class Alert(str):
+    """Words of a fact that ask for attention: yellow in a terminal, bold in Markdown."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows whose first cell names them.
+
+    `chosen`: the row that stands out; None for none.
+    `is_facts`: whether the cells are words, not figures.
+    """
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    chosen: int | None = None
+    is_facts: bool = False
+
+    def cells(self) -> list[list[str]]:
+        """Return the rows in words; an arrow marks the chosen one."""
+        cells = [[str(first), *map(value_words, rest)] for first, *rest in self.rows]
+        if self.chosen is not None:
+            cells[self.chosen][0] += " ←"
+        return cells
+
+
+def value_words(value: Any) -> str:
+    """Return a number in four digits, the first eight of several values, or a text.
+
+    >>> value_words(1 / 3), value_words([1.0, None]), value_words("cv"), value_words(None)
+    ('0.3333', '1, –', 'cv', '–')
+    """
+    if isinstance(value, list | tuple):
+        return some(["–" if one is None else one for one in value])
+    return (
+        number(value)
+        if value is None or is_number(value)
+        else value
+        if isinstance(value, str)
+        else str(value)
+    )
+
+
+def plural(count: int, noun: str, several: str | None = None) -> str:
+    """Return a number and its noun, in the plural unless the number is 1."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+def listed(names: Sequence[Any] | None) -> str | None:
+    """Return the first eight of some names; None if there are none."""
+    return some(names) if names else None
+
+
+def seconds_words(seconds: float) -> str:
+    """Return seconds with as many digits as anyone wants to read."""
+    return f"{seconds:.2f}" if seconds < 1 else f"{seconds:.1f}"
+
+
+def ranges_words(ranges: Sequence[Sequence[int]]) -> str:
+    """Return ranges of rows, given as start and stop, in words."""
+    return ", ".join(f"rows {start:,} to {stop - 1:,}" for start, stop in ranges)
+
+
+def dropped_words(n_rows: int) -> str | None:
+    """Return how many unusable rows were left out; None if there were none."""
+    return Alert(f"{n_rows:,} rows with missing or infinite values") if n_rows else None
+
+
+def place_words(published: Mapping[str, Any]) -> str:
+    """Return where a model is and, if it is registered, which version."""
+    version = published["version"]
+    return str(published["model"]) + ("" if version is None else f", version {version}")
+
+
+def kernel_words(kernel: Mapping[str, Any]) -> str:
+    """Return a kernel, in the form of `Kernel.to_dict`, in words."""
+    match kernel:
+        case {"name": "sum", "kernels": terms}:
+            return " + ".join(map(kernel_words, terms))
+        case {"name": "product", "kernels": factors}:
+            return " × ".join(f"({kernel_words(factor)})" for factor in factors)
+        case {"name": "scaled", "weight": weight, "kernel": inner}:
+            return f"{number(weight)} × ({kernel_words(inner)})"
+        case {"name": "on_columns", "kernel": inner, "columns": columns}:
+            return f"{kernel_words(inner)} on columns {some(columns)}"
+    parameters = [
+        f"{'ν =' if name == 'nu' else name.replace('_', ' ')} {value_words(value)}"
+        for name, value in kernel.items()
+        if name != "name" and value is not None
+    ]
+    return ", ".join([kernel["name"].replace("_", " "), *parameters])
+
+
+def features_words(features: Mapping[str, Any], n_components: int, seed: int | None = None) -> str:
+    """Return a feature map, in the form of `FeatureMap.record`, in words."""
+    words = f"D = {n_components:,}, {features['kind']}"
+    if (spec := features.get("spec")) is not None:
+        words, seed = f"{words}, {spec['design']}, {spec['map']}", spec["seed"]
+    elif "jitter" in features:
+        words += f", jitter {features['jitter']:.3g}"
+    return words if seed is None else f"{words}, seed {seed}"
+
+
+def kernel_of_features(features: Mapping[str, Any]) -> str | None:
+    """Return the kernel of a feature map, as in `features_words`; None if its frequencies were given."""
+    kernel = (features.get("spec") or features).get("kernel")
+    return None if kernel is None else kernel_words(kernel)
+
+
+def features_and_targets(n_features: int, n_targets: int, classifier: Mapping[str, Any] | None = None) -> str:
+    """Return "8 features, 1 target", or "8 features, 2 classes" with the facts of a classifier."""
+    outputs = plural(n_targets, "target")
+    if classifier is not None:
+        outputs = plural(len(classifier["classes"]), "class", "classes")
+    return f"{plural(n_features, 'feature')}, {outputs}"
+
+
+def solver_facts(status: Mapping[str, Any]) -> Facts:
+    """Return the solver's status in words, and what to do about it."""
+    solver = status["status"].replace("_", " ")
+    solver = solver if solver == "ok" else Alert(f"{solver}: {status['causes'][0]}")
+    return {"solver": solver, "remedy": next(iter(status["remedies"]), None)}
