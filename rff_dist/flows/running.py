@@ -36,10 +36,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from rff_dist import errors
-from rff_dist.engines import connecting, logs, progress, protocol
+from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
 from rff_dist.workbench.jobs.fields import build, group, option, options_of
@@ -399,7 +398,7 @@ def _time_limit(minutes: float | None) -> Iterator[None]:
 @contextmanager
 def _reported(engine: protocol.Engine, folder: str, log: Any) -> Iterator[None]:
     """Keep Dask's performance report of the context, also when it fails, and link to it."""
-    if not isinstance(engine, DaskEngine):
+    if not isinstance(engine, dask.DaskEngine):
         raise errors.InvalidParameterError(
             f"`performance_report` is {folder!r}, but {type(engine).__name__} has none; leave it out"
         )

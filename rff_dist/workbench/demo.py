@@ -66,8 +66,7 @@ def run_demo(
     # Prefect reads these when it is imported: its files stay out of the user's home, its logs off the screen.
     os.environ.setdefault("PREFECT_HOME", str((output / "prefect").resolve()))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
-    from rff_dist.flows.running import lend_engine
-    from rff_dist.flows.tune import tune
+    from rff_dist.flows import running, tune
 
     image = load_sample_image("flower.jpg")[::stride, ::stride] / 255.0
     places, learnt, held_out = _write_pixels(image, output, seed)
@@ -76,9 +75,9 @@ def run_demo(
     with (
         RichProgress(console) as progress,
         DaskEngine(n_workers=workers, threads_per_worker=threads, observers=(progress,)) as engine,
-        lend_engine(engine),
+        running.lend_engine(engine),
     ):
-        trained = tune(
+        trained = tune.tune(
             data=str(output / "train.zarr"),
             test=str(output / "test.zarr"),
             model=str(output / "model"),
@@ -90,10 +89,8 @@ def run_demo(
             seed=seed,
             overwrite=True,
         )
-        pixels, model = (
-            datasets.open_dataset(output / "all.zarr", y=None),
-            models.read_model(output / "model"),
-        )
+        pixels = datasets.open_dataset(output / "all.zarr", y=None)
+        model = models.read_model(output / "model")
         url = output / "predictions.zarr"
         prediction.predict(pixels, model, url, engine=engine, column_names=_COLOURS, overwrite=True)
     stored = datasets.open_dataset(url, x="predictions", y=None)

@@ -16,7 +16,6 @@ from rff_dist.workbench.cli import display, ingest, options, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.results import words
-from rff_dist.workbench.results.words import Table
 
 if TYPE_CHECKING:
     from rff_dist.ridge import models
@@ -33,16 +32,15 @@ _PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out", "
 def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> shell.Report:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.numerics.machine import available_memory
+    from rff_dist.workbench.jobs import train, verdict
     from rff_dist.workbench.jobs.auto import folder_of, prepare_table, training_of
-    from rff_dist.workbench.jobs.train import train
-    from rff_dist.workbench.jobs.verdict import TREES
     from rff_dist.workbench.results import models
 
     passes = display.Passes(where)
     passes.clock.begin("ingest")
     prepared = prepare_table(job, observer=display.count_rows("ingest"))
     try:
-        found = train(training_of(job, prepared), passes.runner)
+        found = train.train(training_of(job, prepared), passes.runner)
     except BaseException as error:
         error.add_note(f"its rows are ingested in {folder_of(job)}, and the same command goes on from there")
         raise
@@ -57,7 +55,7 @@ def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> sh
         seed=job.seed,
         most_bytes=available_memory() // 3,
     )
-    comparison = comparison.with_model(TREES, trees)
+    comparison = comparison.with_model(verdict.TREES, trees)
     following = _following(prepared)
     document = {
         "task": "classification" if prepared.classify else "regression",
@@ -89,7 +87,7 @@ def _following(prepared: AutoData) -> list[str]:
 def _view(
     document: Mapping[str, Any], prepared: AutoData, comparison: verdict.Comparison, facts: words.Facts
 ) -> RenderableType:
-    table = Table(f"compared on {comparison.rows_words}", *comparison.table())
+    table = words.Table(f"compared on {comparison.rows_words}", *comparison.table())
     about = {
         "task": f"{document['task']}: {prepared.why}",
         "test rows": f"{prepared.n_test:,}, chosen {prepared.held_out}",

@@ -60,23 +60,18 @@ def log(
 @shell.command(
     "rff-dist data diff data.zarr monday", "rff-dist data diff data.zarr monday tuesday", group=group
 )
-def diff(
-    data: Data,
-    before: Version,
-    after: AnyVersion = None,
-) -> shell.Report:
+def diff(data: Data, before: Version, after: AnyVersion = None) -> shell.Report:
     """Count the chunks that differ between two versions."""
-    from rff_dist.storage.datasets import open_dataset
-    from rff_dist.storage.repositories import changed_chunks, find_snapshot
+    from rff_dist.storage import datasets, repositories
 
     location = _versioned(data)
-    names = [find_snapshot(location, before), find_snapshot(location, after)]
-    old, new = (open_dataset(data, y=None, version=name) for name in names)
+    names = [repositories.find_snapshot(location, before), repositories.find_snapshot(location, after)]
+    old, new = (datasets.open_dataset(data, y=None, version=name) for name in names)
     n_rows = max(old.n_samples, new.n_samples)
     n_chunks = -(-n_rows // new.chunk_rows)
     n_changed = {
         name: n_chunks if chunks is None else len({place[0] for place in chunks})
-        for name, chunks in changed_chunks(location, *names).items()
+        for name, chunks in repositories.changed_chunks(location, *names).items()
     }
     document = {
         "data": data,
@@ -208,24 +203,21 @@ def delete(
     message: Message = None,
 ) -> shell.Report:
     """Delete rows in one new version; earlier versions hold them until they expire."""
-    from rff_dist.storage.appending import editing
-    from rff_dist.storage.corrections import delete_from
-    from rff_dist.storage.locations import parse_location
+    from rff_dist.storage import appending, corrections, locations
     from rff_dist.workbench.tables.corrections import read_rows_to_change
 
-    with editing(parse_location(data)) as dataset:
+    with appending.editing(locations.parse_location(data)) as dataset:
         rows = read_rows_to_change(source, dataset, by)
-        found = delete_from(dataset, rows, keep_order=keep_order, message=message)
+        found = corrections.delete_from(dataset, rows, keep_order=keep_order, message=message)
     return _corrected(data, "deleted", found)
 
 
 def _versioned(data: str) -> locations.Location:
     """Return where a versioned dataset is; the error says what is there instead."""
-    from rff_dist.storage.groups import require_versions
-    from rff_dist.storage.locations import parse_location
+    from rff_dist.storage import groups, locations
 
-    location = parse_location(data)
-    require_versions(location)
+    location = locations.parse_location(data)
+    groups.require_versions(location)
     return location
 
 

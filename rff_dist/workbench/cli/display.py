@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rff_dist.text import some
 from rff_dist.workbench.cli import messages, settings
+from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
@@ -232,15 +233,10 @@ def describe_dataset(dataset: datasets.ZarrDataset) -> dict[str, Any]:
     """Return a dataset's facts for the JSON document."""
     return {
         "path": dataset.url,
-        "n_samples": dataset.n_samples,
-        "n_features": dataset.n_features,
-        "n_targets": dataset.n_targets,
+        **fields.values_of(dataset, "n_samples", "n_features", "n_targets"),
         "dtype": dataset.dtype.name,
-        "chunk_rows": dataset.chunk_rows,
-        "feature_names": dataset.feature_names,
-        "target_names": dataset.target_names,
+        **fields.values_of(dataset, "chunk_rows", "feature_names", "target_names", "version"),
         "dropped_rows": dataset.attributes.get("dropped_rows", 0),
-        "version": dataset.version,
     }
 
 

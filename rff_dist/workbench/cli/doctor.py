@@ -91,9 +91,9 @@ def doctor(
     findings = list(itertools.chain.from_iterable(checks))
     failed, warned = (sum(one.state == state for one in findings) for state in ("fail", "warn"))
     table = Table.grid(padding=(0, 1))
-    for one in findings:
-        todo = Text.assemble(one.found, (f"\n→ {one.todo}", "dim") if one.todo else "")
-        table.add_row(Text(one.state, f"bold {_STYLES[one.state]}"), one.check, todo)
+    for finding in findings:
+        todo = Text.assemble(finding.found, (f"\n→ {finding.todo}", "dim") if finding.todo else "")
+        table.add_row(Text(finding.state, f"bold {_STYLES[finding.state]}"), finding.check, todo)
     summary = f"{words.plural(failed, 'failure')}, {words.plural(warned, 'warning')}"
     document = {"ok": not failed, "findings": [asdict(one) for one in findings]}
     return shell.Report(document, Group(table, Text(summary, "bold")), messages.FAILED if failed else 0)
@@ -119,7 +119,7 @@ def check_blas() -> Iterator[Finding]:
     assert np.ones(1)[0] == 1  # loads NumPy's
     n_cpus = available_cores()
     pools = [one for one in threadpool_info() if one["user_api"] == "blas"]
-    shown = [f"{one['internal_api']} {one.get('version')}, {one['num_threads']} threads" for one in pools]
+    shown = [f"{pool['internal_api']} {pool.get('version')}, {pool['num_threads']} threads" for pool in pools]
     todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way"
     too_many = any(one["num_threads"] > n_cpus for one in pools)
     yield Finding.of(
@@ -157,7 +157,7 @@ def check_ports() -> Iterator[Finding]:
     import psutil
 
     try:
-        listening = [one for one in psutil.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+        listening = [port for port in psutil.net_connections("inet") if port.status == psutil.CONN_LISTEN]
     except psutil.AccessDenied:
         yield Finding.of("ports", "this system does not say which ports are open", "look with `ss -tlnp`")
         return
@@ -261,7 +261,7 @@ def check_dataset(data: str) -> Iterator[Finding]:
     except RFFDistError as error:
         yield Finding("data", "fail", str(error), "name a dataset")
         return
-    if unchecked := [one.name for one in arrays if not one.checksum]:
+    if unchecked := [array.name for array in arrays if not array.checksum]:
         todo = "write it again, for example with `rff-dist ingest`: damage to these arrays is not noticed"
         yield Finding.of("codecs", f"no checksums for {words.listed(unchecked)}", todo)
     else:

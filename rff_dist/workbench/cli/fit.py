@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +27,7 @@ if TYPE_CHECKING:
     "rff-dist fit data.zarr model --classify --loss logistic",
     "rff-dist fit data.zarr model --folds 10 --alphas 1e-6:1e3:30 --components 512,1024,2048 --plot cv.png",
 )
-def fit(
-    job: specs.Train,
-    where: Where,
-    plot: PlotPath = None,
-    report: ReportPath = None,
-) -> shell.Report:
+def fit(job: specs.Train, where: Where, plot: PlotPath = None, report: ReportPath = None) -> shell.Report:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
     from rff_dist.fitting.options import is_one_alpha
 
@@ -42,8 +36,7 @@ def fit(
     given = is_one_alpha(options.alpha) and options.cv is None and not several and job.fit.candidates is None
     if plot is not None and given and not options.conformal:
         raise typer.BadParameter(
-            "alpha and D are given, so there are no errors to draw; add --select cv",
-            param_hint="--plot",
+            "alpha and D are given, so there are no errors to draw; add --select cv", param_hint="--plot"
         )
     return report_training(job, where, plot, report)
 
@@ -94,16 +87,13 @@ def report_training(
 
 
 def _describe_features(feature_map: maps.FeatureMap, seed: int) -> dict[str, Any]:
-    from rff_dist.features.kinds import kernel_of
-    from rff_dist.features.nystrom import NystromFeatureMap
+    from rff_dist.features import kinds, nystrom
 
-    kernel, spec = kernel_of(feature_map), feature_map.spec
+    kernel, spec = kinds.kernel_of(feature_map), feature_map.spec
     assert kernel is not None  # the map was drawn just now
-    facts = {"kernel": kernel.to_dict(), "seed": seed, "design": None, "map": None}
-    if isinstance(feature_map, NystromFeatureMap):
-        return {"jitter": feature_map.jitter, **facts}
-    assert spec is not None
-    return {**facts, "design": spec.design.name, "map": spec.map}
+    jitter = {"jitter": feature_map.jitter} if isinstance(feature_map, nystrom.NystromFeatureMap) else {}
+    drawn = {"design": None, "map": None} if spec is None else {"design": spec.design.name, "map": spec.map}
+    return {**jitter, "kernel": kernel.to_dict(), "seed": seed, **drawn}
 
 
 def _describe_fit(found: Training, seed: int) -> dict[str, Any]:
@@ -143,6 +133,7 @@ def _draw(plot: Any, found: Trained, data: str) -> None:
     """Draw the best candidate's errors against alpha and D, and those of all candidates."""
     from rff_dist.data.folding import folds_words
     from rff_dist.workbench.page.pictures import save_cross_validation
+    from rff_dist.workbench.results.models import candidate_name
 
     table, folds = found.solved.cross_validation, folds_words(found.model.card["folds"])
     assert table is not None  # candidates are compared by one
@@ -150,15 +141,10 @@ def _draw(plot: Any, found: Trained, data: str) -> None:
         plot,
         table,
         title=data,
-        subtitle=f"{_kernel_words(found.best)}, {folds}",
+        subtitle=f"{candidate_name(found.best)}, {folds}",
         candidates=found.rows,
         alpha=found.model.plain_alpha,
     )
-
-
-def _kernel_words(row: Mapping[str, Any]) -> str:
-    scale = row["length_scale"]
-    return row["kernel"] if scale is None else f"{row['kernel']}, length scale {words.value_words(scale)}"
 
 
 def _search_facts(trained: Trained) -> words.Facts:

@@ -21,14 +21,17 @@ def forget(job: specs.Forget, where: options.Where) -> shell.Report:
         display.facts_view(
             f"forgot {words.plural(document['n_rows'], 'row')} of {job.data}",
             rows=f"{document['n_before']:,} before, {document['n_after']:,} after",
-            **{one["model"]: f"{one['decision']}, {one['n_samples']:,} rows" for one in document["updates"]},
+            **{
+                update["model"]: f"{update['decision']}, {update['n_samples']:,} rows"
+                for update in document["updates"]
+            },
             expired=words.plural(len(document["expired"]), "version"),
         ),
         "",
     ]
     title = "what still holds them, or was learned from them" if holders else "nothing still holds them"
     table_view, table = display.titled_table(title, "where", "what", "until", numbers=False)
-    for one in holders:
-        table.add_row(one["what"], one["why"], one["until"])
+    for holder in holders:
+        table.add_row(holder["what"], holder["why"], holder["until"])
     view.append(table_view if holders else title)
     return shell.Report(document, Group(*view))

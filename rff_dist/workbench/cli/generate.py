@@ -62,10 +62,8 @@ def generate(
     from rff_dist.storage.writing import Writing
     from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
-    n_samples, n_columns = (
-        options.read_count(size.rows, "--rows"),
-        options.read_count(size.n_features, "--features"),
-    )
+    n_samples = options.read_count(size.rows, "--rows")
+    n_columns = options.read_count(size.n_features, "--features")
     chunk = None if chunk_rows is None else options.read_count(chunk_rows, "--chunk-rows")
     widths = options.read_numbers(
         size.length_scale.split(","), size.length_scale, "--length-scale", "a number"
@@ -112,10 +110,7 @@ def draw_function(
 
     features_seed, weights_seed = np.random.SeedSequence([seed, 1]).generate_state(2, np.uint64).tolist()
     feature_map = draw_feature_map(
-        kernel,
-        n_features=n_features,
-        n_components=n_components,
-        random_state=features_seed,
+        kernel, n_features=n_features, n_components=n_components, random_state=features_seed
     )
     weights = np.random.Generator(np.random.Philox(weights_seed)).standard_normal((n_components, 1))
     model = LinearModel(feature_map, weights, np.zeros(1))

@@ -101,22 +101,22 @@ def group_help(context: Any, command: Any) -> str:
 
 def command_help(context: Any, command: Any, *, everything: bool) -> str:
     """Return the help of a command: the options of `FIRST` in a line or two each, or all options in full."""
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.get_params(context) if one.param_type_name == "option"]
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    options = [param for param in command.get_params(context) if param.param_type_name == "option"]
     about = [" ".join(part.split()) for part in command.help.split("\n\n")]
-    usage = " ".join([context.command_path, *(_metavar(one) for one in arguments), "[OPTIONS]"])
+    usage = " ".join([context.command_path, *(_metavar(argument) for argument in arguments), "[OPTIONS]"])
     lines = [*textwrap.wrap(f"Usage: {usage}", _width(), subsequent_indent="  "), ""]
     for part in about if everything else about[:1]:
         lines += textwrap.wrap(part, _width(), break_on_hyphens=False)
     lines += ["", *entries((_metavar(one), _text(one, everything)) for one in arguments)]
     panels: dict[str, list[Any]] = {"Options": []}
     if everything:
-        for one in sorted(options, key=lambda one: one.rich_help_panel == LAST):
-            panels.setdefault(one.rich_help_panel or "Options", []).append(one)
+        for option in sorted(options, key=lambda one: one.rich_help_panel == LAST):
+            panels.setdefault(option.rich_help_panel or "Options", []).append(option)
     else:
         panels["Options"] = [one for one in options if one.required or FIRST.keys() & one.opts]
     for panel, members in panels.items():
-        lines += ["", panel, *entries(_entry(one, everything) for one in members)] if members else []
+        lines += ["", panel, *entries(_entry(member, everything) for member in members)] if members else []
     examples = command.epilog.split("\n\n")
     hidden = len(options) - len(panels["Options"])
     if not everything and hidden:

@@ -27,22 +27,20 @@ def info(
 ) -> shell.Report:
     """Describe a dataset, predictions or a model. Every byte of a model is checked."""
     from rff_dist.recipes.recipes import recipe_of
-    from rff_dist.storage import datasets, records
-    from rff_dist.storage.datasets import list_arrays
-    from rff_dist.storage.locations import POINTER_FILE
+    from rff_dist.storage import datasets, locations, records
 
     try:
         record = records.read_record(path)
     except (IntegrityError, UnsafeModelError, VersionError):
         raise
     except StorageError:
-        if any(Path(path, name).exists() for name in ("model.json", POINTER_FILE)):
+        if any(Path(path, name).exists() for name in ("model.json", locations.POINTER_FILE)):
             raise  # it is a model, but cannot be read
     else:
         return _describe_record(path, record, _version_of(path))
     if "://" not in path and not Path(path).is_dir():
         datasets.open_dataset(path)  # raises an error that says what is there instead
-    attributes, arrays = list_arrays(path)
+    attributes, arrays = datasets.list_arrays(path)
     shown = {name: value for name, value in attributes.items() if name != "rff_dist"}
     mark = attributes.get("rff_dist")
     names = [array.name for array in arrays]

@@ -71,7 +71,9 @@ def describe_recipe(recipe: recipes.Recipe | None) -> dict[str, Any]:
     """Return what was done to a table's columns, for the JSON document."""
     if recipe is None:
         return {}
-    columns = [{"column": one.column, "becomes": one.names, "how": one.words} for one in recipe.columns]
+    columns = [
+        {"column": column.column, "becomes": column.names, "how": column.words} for column in recipe.columns
+    ]
     return {"recipe": columns, "left_out": dict(recipe.left_out), "notes": dict(recipe.notes)}
 
 
@@ -82,7 +84,7 @@ def recipe_views(recipe: recipes.Recipe | None, *, n_shown: int = _SHOWN_COLUMNS
     notes = list(recipe.notes.items())[:3]
     lines: list[RenderableType] = [Text(f"{name}: {'; '.join(found)}", "yellow") for name, found in notes]
     lines += [Text(f"left out {name!r}: {why}", "yellow") for name, why in recipe.left_out.items()]
-    changed = [one for one in recipe.columns if one.words != "as it is"]
+    changed = [column for column in recipe.columns if column.words != "as it is"]
     lines += [Text(f"{one.column}: {one.words}") for one in changed[:n_shown]]
     if len(changed) > n_shown:
         lines.append(Text(f"and {len(changed) - n_shown:,} columns more"))

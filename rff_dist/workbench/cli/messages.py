@@ -76,7 +76,7 @@ class Names:
                     flags[name] = next(one for one in map(str, given) if one.startswith("--"))
         for spec in specs:
             flags |= spec.flags()
-            written += [one.name for one in spec.options if one.shown.writes]
+            written += [option.name for option in spec.options if option.shown.writes]
         return cls(flags, written)
 
     def translated(self, message: str) -> str:

@@ -67,13 +67,12 @@ def list_models(
 @shell.command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
 def show(model: RegisteredArgument) -> shell.Report:
     """Show the versions of a registered model: what each was made of, and why it was published."""
-    from rff_dist.workbench.jobs.refresh import find_lacking
-    from rff_dist.workbench.jobs.steps import version_rows
+    from rff_dist.workbench.jobs import refresh, steps
 
     registered = _open(model)
     pointer = registered.pointer()
-    lacking = find_lacking(registered.location)
-    rows = version_rows(registered)
+    lacking = refresh.find_lacking(registered.location)
+    rows = steps.version_rows(registered)
     document = {
         "model": model,
         "current": None if pointer is None else pointer.number,

@@ -62,19 +62,19 @@ class SpecOptions:
     def flags(self) -> dict[str, str]:
         """Return the flag for each parameter name that a message may use."""
         found: dict[str, str] = {}
-        for one in self.options:
-            if not one.shown.argument:
-                found |= dict.fromkeys((one.name, one.shown.alias or one.name), flags_of(one)[0])
+        for option in self.options:
+            if not option.shown.argument:
+                found |= dict.fromkeys((option.name, option.shown.alias or option.name), flags_of(option)[0])
         return found
 
     def parameters(self, flags: Mapping[str, str]) -> list[Parameter]:
         """Return the parameters that typer reads; `flags` replace parameter names in their help."""
-        return [made for one in self.options for made in _parameters(one, flags)]
+        return [made for option in self.options for made in _parameters(option, flags)]
 
     def read(self, given: dict[str, Any]) -> Any:
         """Build the spec from what was given, and remove its options from `given`."""
         return fields.build(
-            self.spec, {name: value for one in self.options for name, value in _read(one, given)}
+            self.spec, {name: value for option in self.options for name, value in _read(option, given)}
         )
 
 
@@ -178,8 +178,8 @@ class Reads:
             self.several = True
             self._add(arguments[0])
         elif origin in (types.UnionType, typing.Union):
-            for one in arguments:
-                self._add(one)
+            for argument in arguments:
+                self._add(argument)
         elif part is not type(None):
             self.kinds.add(part)
 

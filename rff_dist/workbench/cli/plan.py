@@ -62,14 +62,13 @@ def plan(
     from rff_dist.ridge.choices import choices_of
     from rff_dist.selection.cross_validation import cross_validation_flops
     from rff_dist.storage.datasets import open_dataset
-    from rff_dist.workbench.jobs.fits import Fit
-    from rff_dist.workbench.jobs.specs import ridge_options
+    from rff_dist.workbench.jobs import fits, specs
 
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; add --measure")
     folds.check(penalty.chosen, features.n_components)
-    options = ridge_options(source, features, penalty, folds, solving)
-    fit = Fit(options=options, candidates=features.candidates)
+    options = specs.ridge_options(source, features, penalty, folds, solving)
+    fit = fits.Fit(options=options, candidates=features.candidates)
     fit.check()
     dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)
     fit.check_data(dataset)
@@ -178,14 +177,13 @@ def _measure(dataset: blocks.Dataset, found: Plan, cluster: Cluster, *, solve: f
     """Measure the workers; return their rates, the times of the fit, and how many are worth having."""
     from rff_dist.engines.connecting import open_engine
     from rff_dist.workbench.jobs import costs
-    from rff_dist.workbench.jobs import costs as times
 
     begun = time.perf_counter()
     with open_engine(cluster) as engine:
         started = time.perf_counter() - begun
         measured = costs.measure_rates(dataset, found.n_components, engine=engine)
-    predicted = times.predict(found, measured, solve=solve)
-    worth = times.workers_worth_having(found, measured)
+    predicted = costs.predict(found, measured, solve=solve)
+    worth = costs.workers_worth_having(found, measured)
     return {**asdict(measured), **predicted.to_dict(), "start": started, "workers_worth_having": worth}
 
 
@@ -221,7 +219,7 @@ def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
     assert choices.by is not None  # which compare the candidates
     found, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
     rows, width = choices.round_rows, choices.round_components
-    tuned = {one.kernel for one in choices.candidates if one.length_scale == "evidence"}
+    tuned = {candidate.kernel for candidate in choices.candidates if candidate.length_scale == "evidence"}
     evaluations = len(tuned) * tuning.n_starts * _TUNING_STEPS
     flops = evaluations * 4 * min(rows, tuning.n_samples) * tuning.n_components**2
     one = rows * width * (width + 2 * (found.n_features + 2))

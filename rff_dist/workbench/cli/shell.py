@@ -38,8 +38,7 @@ class Report:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Show one JSON document.", rich_help_panel=help.LAST)]
 Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Show no progress and no next step.", rich_help_panel=help.LAST),
+    bool, typer.Option("--quiet", "-q", help="Show no progress and no next step.", rich_help_panel=help.LAST)
 ]
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show the log, and errors' tracebacks.", rich_help_panel=help.LAST)

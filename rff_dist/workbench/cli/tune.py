@@ -12,10 +12,7 @@ from rff_dist.workbench.jobs.options import Where
     "rff-dist tune data.zarr model --folds 10 --group-by patient --alphas 1e-6:1e3:30",
 )
 def tune(
-    job: specs.Tune,
-    where: Where,
-    plot: options.PlotPath = None,
-    report: options.ReportPath = None,
+    job: specs.Tune, where: Where, plot: options.PlotPath = None, report: options.ReportPath = None
 ) -> shell.Report:
     """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
     return fit.report_training(job, where, plot, report)

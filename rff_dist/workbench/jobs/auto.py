@@ -83,9 +83,8 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
         ingested = "by an earlier run"
     elif same and differing:
         ingested = f"again, since options are others ({', '.join(differing)})"
-    began: list[str] = (
-        [] if locations.exists(locations.parse_location(folder)) else [folder]
-    )  # what a failure removes
+    # what a failure removes
+    began = [] if locations.exists(locations.parse_location(folder)) else [folder]
     try:
         if is_new:
             # What is replaced was made of the same files, or is the part that a killed run left.
@@ -114,7 +113,7 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
         train.n_samples,
         test.n_samples,
         recipes.recipe_of(train.attributes),
-        sum(int(one.attributes.get("dropped_rows", 0)) for one in parts),
+        sum(int(part.attributes.get("dropped_rows", 0)) for part in parts),
         classify,
         why,
         held_out,

@@ -13,7 +13,6 @@ from rff_dist.data import blocks, columns
 from rff_dist.engines import progress, protocol
 from rff_dist.features import kinds, maps
 from rff_dist.fitting import plan, prepare
-from rff_dist.kmeans import fit
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
@@ -38,7 +37,7 @@ class Clustered:
 
     dataset: datasets.ZarrDataset
     clusters: kmeans_starts.Clusters
-    comparison: fit.Comparison | None
+    comparison: kmeans.Comparison | None
     agreement: kmeans_labels.Contingency | None
     record: Summary
 
@@ -77,7 +76,12 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
         if len(numbers) > 1:
             comparison = do("choose", _choose, dataset, found, job.features.seed, engine)
         clusters = found[0] if comparison is None else comparison.best
-        with do.once("assign", _write_labels, job, dataset, clusters, engine) as labels:
+        how = {"distances": job.distances, "overwrite": job.overwrite}
+        # The labels appear when the centres are published.
+        staged = do.once(
+            "assign", kmeans_labels.stage_labels, dataset, clusters, job.output, engine=engine, **how
+        )
+        with staged as labels:
             if known is not None:
                 agreement = do("compare", kmeans_labels.evaluate, dataset, known, clusters, engine=engine)
             agrees = None if agreement is None else _describe_agreement(job, agreement)
@@ -124,24 +128,15 @@ def _check_memory(job: specs.Clustering, dataset: blocks.Dataset, engine: protoc
     if space.n_principal is not None:
         plan.check_plan(dataset, space.n_components, plan.Sums(features=space.features), engine=engine)
     if n_numbers > 1:
-        fit.check_samples(dataset, space.width)
+        kmeans.check_samples(dataset, space.width)
 
 
 def _choose(
     dataset: blocks.Dataset, found: Sequence[kmeans_starts.Clusters], seed: int, engine: protocol.Engine
-) -> fit.Comparison:
+) -> kmeans.Comparison:
     """Compare the numbers of clusters on a sample of the rows; the largest silhouette wins."""
     progress.Announcer(engine.observers)(progress.Remark("choose", "by silhouette"))
-    return fit.compare(dataset, found, seed=seed)
-
-
-def _write_labels(
-    job: specs.Clustering, dataset: blocks.Dataset, clusters: kmeans_starts.Clusters, engine: protocol.Engine
-) -> kmeans_labels.StagedLabels:
-    """Write the cluster of every row; the labels appear when the centres are published."""
-    return kmeans_labels.stage_labels(
-        dataset, clusters, job.output, engine=engine, distances=job.distances, overwrite=job.overwrite
-    )
+    return kmeans.compare(dataset, found, seed=seed)
 
 
 def _publish(
@@ -149,7 +144,7 @@ def _publish(
     dataset: blocks.Dataset,
     clusters: kmeans_starts.Clusters,
     labels: kmeans_labels.StagedLabels,
-    comparison: fit.Comparison | None,
+    comparison: kmeans.Comparison | None,
     agreement: Summary | None,
 ) -> versions.Version | None:
     """Publish the centres, then let the labels appear.
@@ -205,7 +200,7 @@ def _describe_features(job: specs.Clustering, feature_map: maps.FeatureMap) -> S
     }
 
 
-def _describe_pass(done: fit.LloydPass, seconds: float) -> Summary:
+def _describe_pass(done: kmeans.LloydPass, seconds: float) -> Summary:
     return {
         "pass": done.number,
         "inertia": done.inertia,

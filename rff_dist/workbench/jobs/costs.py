@@ -184,7 +184,7 @@ def _typical(work: Callable[[], object]) -> float:
 def _split(samples: list[tuple[tuple[int, float], ...]]) -> tuple[float, float]:
     """Return a row's seconds per component and per squared component, neither below 0."""
     (wide, slow), (narrow, fast) = (
-        (samples[0][i][0], statistics.median(one[i][1] for one in samples)) for i in range(2)
+        (samples[0][i][0], statistics.median(sample[i][1] for sample in samples)) for i in range(2)
     )
     if wide == narrow:
         return 0.0, slow / wide**2

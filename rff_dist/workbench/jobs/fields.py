@@ -89,12 +89,12 @@ def group[T](cls: type[T]) -> type[T]:
     """Make a frozen dataclass whose docstring lists its options."""
     made = dataclass(frozen=True, kw_only=True)(cls)
     lines = ["", "", "Attributes", "----------"]
-    for one in dataclasses.fields(made):  # type: ignore[arg-type]  # it is a dataclass now
-        if _KEY not in one.metadata:
-            lines.append(f"{one.name} : {one.type}")
+    for field in dataclasses.fields(made):  # type: ignore[arg-type]  # it is a dataclass now
+        if _KEY not in field.metadata:
+            lines.append(f"{field.name} : {field.type}")
             continue
-        default = "" if _default_of(one) is dataclasses.MISSING else f", default={_default_of(one)!r}"
-        lines += [f"{one.name} : {one.type}{default}", textwrap.indent(one.metadata[_KEY].help, "    ")]
+        default = "" if _default_of(field) is dataclasses.MISSING else f", default={_default_of(field)!r}"
+        lines += [f"{field.name} : {field.type}{default}", textwrap.indent(field.metadata[_KEY].help, "    ")]
     made.__doc__ = (cls.__doc__ or cls.__name__).rstrip() + "\n".join(lines)
     return made
 
@@ -106,20 +106,20 @@ def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     # Dataclasses put inherited fields first; those of a base with `last` are to come after the others.
     late = {name for base in spec.__mro__ if vars(base).get("last") for name in base.__annotations__}
     fields = sorted(dataclasses.fields(spec), key=lambda one: one.name in late)
-    for one in fields:
-        if _KEY in one.metadata:
-            yield Option(one.name, hints[one.name], _default_of(one), one.metadata[_KEY], panel)
+    for field in fields:
+        if _KEY in field.metadata:
+            yield Option(field.name, hints[field.name], _default_of(field), field.metadata[_KEY], panel)
         else:
-            yield from options_of(hints[one.name], panel)
+            yield from options_of(hints[field.name], panel)
 
 
 def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
     """Make a spec and its groups from values of its options by name; other options keep their defaults."""
     hints = typing.get_type_hints(spec)
     members = {
-        one.name: values[one.name] if _KEY in one.metadata else build(hints[one.name], values)
-        for one in dataclasses.fields(spec)  # type: ignore[arg-type]  # specs are dataclasses
-        if _KEY not in one.metadata or one.name in values
+        field.name: values[field.name] if _KEY in field.metadata else build(hints[field.name], values)
+        for field in dataclasses.fields(spec)  # type: ignore[arg-type]  # specs are dataclasses
+        if _KEY not in field.metadata or field.name in values
     }
     return spec(**members)
 

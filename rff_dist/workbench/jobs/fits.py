@@ -129,8 +129,8 @@ class Fit:
                 read_widths(options.n_components, options.map, kind)
         if kinds[0] == "fourier":
             # What designs a kernel allows does not depend on the number of columns: one row of one will do.
-            for one in self.candidates or ridge_choices.candidates_of(options, _ONE_ROW):
-                base.check_design(one.kernel, options.design, 1)
+            for candidate in self.candidates or ridge_choices.candidates_of(options, _ONE_ROW):
+                base.check_design(candidate.kernel, options.design, 1)
         elif options.design != "auto":
             raise InvalidParameterError(
                 f"`design` is {options.design!r}, but Nyström features have none; leave it out"

@@ -94,7 +94,7 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
         "updates": updates,
         "expired": list(expired.versions),
         "freed_bytes": expired.n_bytes,
-        "holders": [asdict(one) for one in holders],
+        "holders": [asdict(holder) for holder in holders],
     }
 
 
@@ -133,10 +133,8 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
             )
         rows = read_rows_to_change(job.rows, dataset, ID if job.id else None)
         X = datasets.open_dataset(location.url, y=None, version=before).take(rows).X
-        data_id, sources = (
-            generations.name_of(dataset.attributes),
-            appending.known_sources(dataset.attributes),
-        )
+        data_id = generations.name_of(dataset.attributes)
+        sources = appending.known_sources(dataset.attributes)
         deleted = corrections.delete_from(
             dataset,
             rows,
@@ -152,7 +150,7 @@ def _without_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return those attributes of a dataset that hold names of files, without them."""
     found: dict[str, Any] = {}
     if sources := appending.known_sources(attributes):
-        found[appending.SOURCES] = [appending.without_name(one) for one in sources]
+        found[appending.SOURCES] = [appending.without_name(source) for source in sources]
     if (recipe := recipes.recipe_of(attributes)) is not None:
         found[recipes.RECIPE] = replace(recipe, notes={}).to_dict()
     return found
@@ -225,15 +223,13 @@ def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
 
 def _models_nearby(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
     """Find models that nobody named, in the folder of the data and one below, by the versions they are of."""
-    readable = {one.id for one in repositories.other_snapshots(gone.location)}
+    readable = {snapshot.id for snapshot in repositories.other_snapshots(gone.location)}
     given = {locations.parse_location(url) for url in urls}
     for place in _models_in(gone.location):
         registered = versions.RegisteredModel(place.url)
-        urls = (
-            [version.url for version in registered.versions()]
-            if output_places.holds_versions(place)
-            else [place.url]
-        )
+        urls = [place.url]
+        if output_places.holds_versions(place):
+            urls = [version.url for version in registered.versions()]
         for url in [] if place in given else urls:
             card = records.peek_record(url).metadata.get("card", {})
             version = card.get("data_version")

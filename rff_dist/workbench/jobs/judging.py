@@ -143,7 +143,7 @@ def _comparison(
     predictions: Mapping[str, verdict.Predictions],
     notes: tuple[str, ...],
 ) -> verdict.Comparison:
-    classes = [str(one) for one in predict.read_classes(model)] if "classifier" in model.card else None
+    classes = [str(label) for label in predict.read_classes(model)] if "classifier" in model.card else None
     y = rows.y if classes is None else predict.class_of(rows.y).astype(np.int64)
     return verdict.Comparison(
         by=rows.by,

@@ -29,7 +29,6 @@ type Positives = Annotated[list[Positive], Len(1)]
 type Counts = Annotated[list[Count], Len(1)]
 type Names = Annotated[list[str], Len(1)]
 type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]  # see `frequencies.uniforms`
-type Share = Annotated[float, Gt(0), Lt(1)]
 type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folding.MAX_FOLDS`, without its import
 type Impute = Literal["none", "median", "mean", "median-only", "most-frequent"]
 
@@ -166,8 +165,7 @@ class TableEncoding:
 
     def __post_init__(self) -> None:
         how = (self.categories, self.dates, self.impute, self.keep_index)
-        given = how != ("auto", None, "none", False)
-        if self.recipe is not None and given:
+        if self.recipe is not None and how != ("auto", None, "none", False):
             raise InvalidParameterError(
                 f"`recipe` is {self.recipe!r}, which already says how columns become numbers; leave out "
                 "`categories`, `dates`, `impute` and `keep_index`"
@@ -261,8 +259,7 @@ class Features(Drawing):
     @property
     def scale(self) -> str | base.LengthScale:
         """The length scale, as the library takes it."""
-        given = self.length_scale
-        return tuple(given) if isinstance(given, list) else given
+        return tuple(self.length_scale) if isinstance(self.length_scale, list) else self.length_scale
 
     def make_kernel(self) -> base.Kernel:
         """Return the kernel, with its length scale where that is given in numbers."""
@@ -510,8 +507,7 @@ class Lloyd:
     @property
     def numbers(self) -> list[int]:
         """Numbers of clusters to find, in ascending order."""
-        given = self.n_clusters
-        return sorted(given) if isinstance(given, list) else [given]
+        return sorted(self.n_clusters) if isinstance(self.n_clusters, list) else [self.n_clusters]
 
 
 # -- where results go, and where the job runs ------------------------------------------------------
@@ -593,11 +589,9 @@ class Where:
         from rff_dist.engines.cluster import Cluster
 
         return Cluster(
-            scheduler=self.scheduler,
             n_workers=self.workers,
-            min_workers=self.min_workers,
             n_threads=self.threads,
             memory=self.worker_memory,
-            serial=self.serial,
             insecure=self.insecure_cluster,
+            **fields.values_of(self, "scheduler", "min_workers", "serial"),
         )

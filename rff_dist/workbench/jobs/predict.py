@@ -152,11 +152,8 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
       it; StorageError if an input cannot be read or the output cannot be written; OutputBusyError if another
       run writes it.
     """
-    source, output, is_file = (
-        job.source,
-        locations.parse_location(job.output),
-        tables.file_kind(job.output) is not None,
-    )
+    source, output = job.source, locations.parse_location(job.output)
+    is_file = tables.file_kind(job.output) is not None
     if is_file:
         tables.check_file(job.output, source.data, overwrite=job.overwrite)
     else:

@@ -57,11 +57,11 @@ def read_refusals(location: locations.Location) -> list[new_rows.Refusal]:
     document = documents.parse_document(
         content, kind=_KIND, version=_VERSION, where=f"{_REFUSED} of {location}"
     )
-    return [new_rows.Refusal(**one) for one in document["rows"]]
+    return [new_rows.Refusal(**row) for row in document["rows"]]
 
 
 def _write_refusals(location: locations.Location, refusals: Sequence[new_rows.Refusal]) -> None:
-    latest = {(one.start, one.stop): one for one in refusals}
+    latest = {(refusal.start, refusal.stop): refusal for refusal in refusals}
     rows = [asdict(latest[key]) for key in sorted(latest)]
     content = documents.sign_document({"rows": rows}, kind=_KIND, version=_VERSION)
     locations.write_bytes(locations.open_store(location, read_only=False), _REFUSED, content)
@@ -71,9 +71,9 @@ def _forget_refusals(location: locations.Location, rows: new_rows.NewRows) -> No
     """Remove the refusals of rows that the model no longer lacks."""
     refusals = read_refusals(location)
     left = [
-        one
-        for one in refusals
-        if not one.is_change and any(a < one.stop and one.start < b for a, b in rows.left_out)
+        refusal
+        for refusal in refusals
+        if not refusal.is_change and any(a < refusal.stop and refusal.start < b for a, b in rows.left_out)
     ]
     if left != refusals:
         _write_refusals(location, left)
@@ -340,7 +340,11 @@ def _describe_rows(rows: new_rows.NewRows, refusals: Sequence[new_rows.Refusal])
 
 
 def _why_left_out(refusals: Sequence[new_rows.Refusal], start: int, stop: int) -> str:
-    reasons = [one.reason for one in refusals if one.start < stop and start < one.stop and not one.is_change]
+    reasons = [
+        refusal.reason
+        for refusal in refusals
+        if refusal.start < stop and start < refusal.stop and not refusal.is_change
+    ]
     return "; ".join(dict.fromkeys(reasons)) or "refused by an update before"
 
 
@@ -351,11 +355,8 @@ def _why_nothing(rows: new_rows.NewRows, record: Summary) -> str:
     if rows.left_out:
         left_out = zip(rows.left_out, record["left_out_because"], strict=True)
         why = "; ".join(f"rows {a:,} to {b - 1:,}: {because}" for (a, b), because in left_out)
-        first = rows.left_out[0][0]
-        reason += (
-            f", but {differences.count_rows(rows.left_out):,} ({why}). `backfill`={first} has "
-            f"them judged again"
-        )
+        n_rows, first = differences.count_rows(rows.left_out), rows.left_out[0][0]
+        reason += f", but {n_rows:,} ({why}). `backfill`={first} has them judged again"
     return reason
 
 

@@ -375,7 +375,7 @@ class Ingest:
         "Column of ids of the rows, integers or text, which are written beside predictions.", None
     )
     encoding_of: options.TableEncoding
-    holdout: options.Share | None = fields.option(
+    holdout: options.Probability | None = fields.option(
         "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr beside "
         "data.zarr. Rows of one group stay together.",
         None,
@@ -455,7 +455,7 @@ class Split:
         unit="DATA",
     )
     version: str | None = options.version_option()
-    share: options.Share = fields.option(
+    share: options.Probability = fields.option(
         "Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout"
     )
     by: Literal["random", "group", "time"] = fields.option(
@@ -502,7 +502,7 @@ class Auto:
         "regression.",
         "auto",
     )
-    holdout: options.Share = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
+    holdout: options.Probability = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
     holdout_by: str | None = options.holdout_by_option()
     groups: str | None = fields.option(
         "Column of groups. Rows of one group stay together in a fold and, without `holdout_by`, in a part.",

@@ -95,7 +95,7 @@ def _warn(
     arrays: Mapping[str, datasets.StoredArray],
 ) -> None:
     n_samples = arrays["X"].header.shape[0]
-    left = [one.name for one in others if one.header.shape[:1] == (n_samples,)]
+    left = [other.name for other in others if other.header.shape[:1] == (n_samples,)]
     if left:
         _log.warning("other arrays are left out: %s", ", ".join(left))
     times = [name for name in attributes.get("feature_names") or [] if str(name).endswith(": elapsed-days")]
@@ -107,7 +107,7 @@ def _warn(
             times[0],
         )
     recipe = recipes.recipe_of(attributes)
-    if recipe is not None and any(isinstance(one, recipes.TargetMeans) for one in recipe.columns):
+    if recipe is not None and any(isinstance(column, recipes.TargetMeans) for column in recipe.columns):
         _log.warning(
             "X holds mean targets that were learned from all rows, so a test on some of them is a little too "
             "good; ingest the table with a holdout, to learn them from the rows to train on only"

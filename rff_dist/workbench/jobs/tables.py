@@ -15,22 +15,10 @@ from rff_dist.recipes import recipes, tables
 from rff_dist.storage import datasets, documents, locations, output_places, writing
 from rff_dist.text import redact
 from rff_dist.workbench.jobs import options
-from rff_dist.workbench.tables import files
-from rff_dist.workbench.tables.ingest import Preparing, ingest
+from rff_dist.workbench.tables import files, ingest
 from rff_dist.workbench.tables.roles import Roles
 
 _ROWS = 2**16
-#: Name of the column that an array with one value per row becomes.
-_NAMES = {
-    "id": "id",
-    "predictions": "prediction",
-    "standard_deviations": "standard_deviation",
-    "lower": "lower",
-    "upper": "upper",
-    "labels": "label",
-    "probabilities": "probability",
-    "distances": "distance",
-}
 
 
 def is_table(url: str) -> bool:
@@ -78,7 +66,7 @@ def table_rows(
     made = recipes.Recipe.from_dict(recipe)
     try:
         how = writing.Writing(observer=observer)
-        ingest(url, staged.url, roles, how, Preparing(reading=made.reading, recipe=made))
+        ingest.ingest(url, staged.url, roles, how, ingest.Preparing(reading=made.reading, recipe=made))
         yield staged.url
     finally:
         output_places.discard(staged)
@@ -154,12 +142,12 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
 def _as_columns(arrays: Mapping[str, np.ndarray], columns: Sequence[str] | None) -> dict[str, Any]:
     """Return arrays as columns of a table, by name."""
     found: dict[str, Any] = {}
-    for name, values in arrays.items():
+    for several, values in arrays.items():
+        # an array of labels becomes the column "label"
+        name = "probability" if several == "probabilities" else several.removesuffix("s")
         if values.ndim == 1:
-            found[_NAMES[name]] = tables.to_column(values)
+            found[name] = tables.to_column(values)
         else:
             names = columns or range(values.shape[1])
-            found |= {
-                f"{_NAMES[name]} of {one}": tables.to_column(values[:, i]) for i, one in enumerate(names)
-            }
+            found |= {f"{name} of {one}": tables.to_column(values[:, i]) for i, one in enumerate(names)}
     return found

@@ -33,13 +33,8 @@ NOTHING_COMPARED = (
 )
 LEVEL = 0.95  # of intervals
 MISTAKES = 10
-OURS, MEAN, MOST_FREQUENT, LINEAR, TREES = (
-    "this model",
-    "the mean",
-    "the most frequent class",
-    "linear",
-    "boosted trees",
-)
+OURS, LINEAR, TREES = "this model", "linear", "boosted trees"
+MEAN, MOST_FREQUENT = "the mean", "the most frequent class"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -310,7 +305,9 @@ def paired_interval(
     *,
     inflation: float = 1.0,
 ) -> tuple[float, float, float]:
-    """Return the weighted mean of row-wise differences, and the ends of its interval of 95 % confidence.
+    """Like the mean of differences and `scipy.stats.ttest_1samp(differences, 0).confidence_interval()`.
+
+    Rows may have weights and be in groups, and the variance of the mean may be inflated.
 
     `differences`: float64 array of shape (n_rows,).
     `weights`: float64 array of shape (n_rows,). 1 by default.
@@ -332,7 +329,9 @@ def paired_interval(
 
 
 def mcnemar(differences: FloatArray) -> float:
-    """Return the exact two-sided probability of so uneven mistakes if two models are equally often right.
+    """Equivalent to `scipy.stats.binomtest(k, n).pvalue` on the k of n mistakes that only one model makes.
+
+    That is the exact two-sided probability of such uneven mistakes if two models are right equally often.
 
     `differences`: float64 array of shape (n_rows,). 1 where only the other model is mistaken, −1 where only
       this one is, else 0.

@@ -28,14 +28,7 @@ _FEWEST_ROWS, _FEWEST_POINTS = 50, 8
 # Operations that a page may take in any case, about a second; a cosine takes as long as 40 of them.
 _FLOOR, _COSINE = 2e10, 40.0
 
-_COLORS = (
-    pictures.BLUE,
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-)  # Okabe & Ito's, which all can tell apart
+_COLORS = (pictures.BLUE, *pictures.HUES[1:])
 
 type _Predict = Callable[[NDArray[Any]], FloatArray]
 
@@ -64,11 +57,8 @@ class Effort:
         """
         D = model.feature_map.n_components
         of_row = D * (n_columns + _COSINE)
-        of_fit = (
-            model.card["n_samples"]
-            * (of_row + D**2)
-            * max(1, describe.n_candidates(model.card.get("candidates", [])))
-        )
+        n_fits = max(1, describe.n_candidates(model.card.get("candidates", [])))
+        of_fit = model.card["n_samples"] * (of_row + D**2) * n_fits
         each = int(max(_FLOOR, of_fit) / of_row / 2.0)
         most = min(n_columns, MAX_COLUMNS)
         rows = min(n_rows, max(_FEWEST_ROWS, each // most))
@@ -189,7 +179,9 @@ def permutation_importance(
 def partial_dependence(
     predict: _Predict, X: NDArray[Any], column: int, places: Sequence[float]
 ) -> FloatArray:
-    """Return the mean prediction over all rows when a column is set to one value, for each value.
+    """Equivalent to `sklearn.inspection.partial_dependence` with `method="brute"`, at given values.
+
+    That is the mean prediction over all rows when a column is set to one value, for each value.
 
     Returns: float64 array of shape (n_places, n_targets).
     """

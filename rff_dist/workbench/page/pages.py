@@ -178,7 +178,7 @@ def _data_tables(page: content.Page, sample: columns.PageSample, model: models.R
     page.table("Columns", ("column", "mean", "deviation", "least", "median", "largest"), rows)
     recipe = recipes.recipe_of(model.card)
     if recipe is not None:
-        done = {one.column: one.words for one in recipe.columns if one.words != "as it is"}
+        done = {column.column: column.words for column in recipe.columns if column.words != "as it is"}
         done |= {name: f"left out: {why}" for name, why in recipe.left_out.items()}
         if done:
             page.facts("What was done to the table's columns", done)
@@ -235,7 +235,11 @@ def _confusion_section(page: content.Page, comparison: verdict.Comparison, names
         "Rows by true class and predicted class",
         ("class", *(f"predicted {name}" for name in shown), "recall"),
         [
-            (name, *counts[i, : len(shown)].tolist(), _share(counts[i, i], counts[i].sum()))
+            (
+                name,
+                *counts[i, : len(shown)].tolist(),
+                float(counts[i, i] / counts[i].sum()) if counts[i].any() else None,
+            )
             for i, name in enumerate(shown)
         ],
     )
@@ -255,10 +259,6 @@ def _confusion_section(page: content.Page, comparison: verdict.Comparison, names
         ("probability", "rows", "mean probability", "share right"),
         rows,
     )
-
-
-def _share(part: int, whole: int) -> float | None:
-    return None if whole == 0 else float(part / whole)
 
 
 def _choice_section(page: content.Page, model: models.RidgeModel) -> None:

@@ -41,7 +41,7 @@ _MAX_LINES = 9
 _MAX_NUMBERS = 40
 _MAX_CANDIDATES = 30
 # Okabe & Ito 2008, without black and yellow: colour-blind readers can tell them apart.
-_HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MARKERS = "o^sDvP*"
 
 
@@ -350,7 +350,7 @@ def _subtitle(axes: Any, text: str) -> None:
 
 def _look(cluster: int) -> tuple[str, str]:
     """Return a cluster's colour and shape; no two of the first 42 clusters share both."""
-    return _HUES[cluster % len(_HUES)], _MARKERS[cluster // len(_HUES) % len(_MARKERS)]
+    return HUES[cluster % len(HUES)], _MARKERS[cluster // len(HUES) % len(_MARKERS)]
 
 
 def _mark(choice: cross_validation.Choice, panels: Sequence[Any], *, marker: str, label: str) -> None:

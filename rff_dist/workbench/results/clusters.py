@@ -9,7 +9,7 @@ from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit, labels, starts
 from rff_dist.text import number
-from rff_dist.workbench.jobs import cluster
+from rff_dist.workbench.jobs import cluster, fields
 from rff_dist.workbench.results import models, words
 from rff_dist.workbench.results.words import Alert, Facts, Table
 
@@ -18,16 +18,13 @@ def describe_clusters(clusters: starts.Clusters) -> dict[str, Any]:
     """Return the facts of clusters for the JSON document."""
     kernel = kinds.kernel_of(clusters.feature_map)
     return {
-        "n_clusters": clusters.n_clusters,
-        "n_filled": clusters.n_filled,
+        **fields.values_of(clusters, "n_clusters", "n_filled"),
         "n_components": clusters.feature_map.n_components,
         "features": clusters.feature_map.kind,
         "kernel": None if kernel is None else kernel.to_dict(),
         "length_scale": stationary.own_length_scale(kernel),
         "sizes": clusters.weights,
-        "inertia": clusters.inertia,
-        "inertias": clusters.inertias,
-        "start_inertias": clusters.start_inertias,
+        **fields.values_of(clusters, "inertia", "inertias", "start_inertias"),
         "n_passes": clusters.n_iter,
         "converged": clusters.converged,
     }
@@ -37,8 +34,7 @@ def describe_agreement(agreement: labels.Contingency, name: str) -> dict[str, An
     """Return how well clusters agree with known labels, for the JSON document."""
     return {
         "name": name,
-        "adjusted_rand_index": agreement.adjusted_rand_index,
-        "normalized_mutual_information": agreement.normalized_mutual_information,
+        **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
         "labels": agreement.labels.tolist(),
         "counts": agreement.counts,
     }
@@ -47,10 +43,8 @@ def describe_agreement(agreement: labels.Contingency, name: str) -> dict[str, An
 def job_facts(clustered: cluster.Clustered, seed: int) -> Facts:
     """Return what a clustering job found, in words; `seed`: of the job."""
     record, found = clustered.record, describe_clusters(clustered.clusters)
-    components = (
-        "" if record["n_principal"] is None else f", in {record['n_principal']:,} principal components"
-    )
-    known = {}
+    n_principal, known = record["n_principal"], dict[str, str | None]()
+    components = "" if n_principal is None else f", in {n_principal:,} principal components"
     if clustered.agreement is not None:
         known = agreement_facts(describe_agreement(clustered.agreement, record["agreement"]["labels"]))
     return {
@@ -80,10 +74,9 @@ def clusters_facts(found: Mapping[str, Any]) -> Facts:
 
 def agreement_facts(known: Mapping[str, Any]) -> Facts:
     """Return the agreement of `describe_agreement` in words."""
-    figures = (
-        f"ARI {number(known['adjusted_rand_index'])}, NMI {number(known['normalized_mutual_information'])}"
-    )
-    return {f"against {known['name']}": f"{figures}, {words.plural(len(known['labels']), 'label')}"}
+    index, information = number(known["adjusted_rand_index"]), number(known["normalized_mutual_information"])
+    n_labels = words.plural(len(known["labels"]), "label")
+    return {f"against {known['name']}": f"ARI {index}, NMI {information}, {n_labels}"}
 
 
 def sizes_table(weights: Any, most: int) -> Table:

@@ -8,8 +8,7 @@ import numpy as np
 from rff_dist.data import folding
 from rff_dist.features import maps
 from rff_dist.kernels.names import shortened_text
-from rff_dist.ridge import describe, solve
-from rff_dist.ridge.models import RidgeModel
+from rff_dist.ridge import describe, models, solve
 from rff_dist.selection import grids
 from rff_dist.text import errors_words, number, plus_minus, some
 from rff_dist.workbench.jobs import train
@@ -26,7 +25,7 @@ CHOSEN_BY = {
 }
 
 
-def choice_facts(model: RidgeModel, seed: int | None = None) -> Facts:
+def choice_facts(model: models.RidgeModel, seed: int | None = None) -> Facts:
     """Return in words the features, the kernel and alpha of a model, and how they were chosen."""
     feature_map = model.feature_map
     features = {"kind": feature_map.kind, **feature_map.record()[0], **maps.spec_record(feature_map)}
@@ -103,7 +102,7 @@ def test_facts(metrics: Mapping[str, Any] | None) -> Facts:
     return {"test": f"{errors_facts(metrics)}; {metrics['n_samples']:,} rows of {metrics['test_data']}"}
 
 
-def errors_table(metrics: Mapping[str, Any], model: RidgeModel) -> Table:
+def errors_table(metrics: Mapping[str, Any], model: models.RidgeModel) -> Table:
     """Return a regression's errors on all test rows, a row per target."""
     names = ("rmse", "mae", "bias", "r2")
     rows = list(zip(target_names(model), *(metrics[name] for name in names), strict=True))
@@ -115,9 +114,8 @@ def estimate_facts(card: Mapping[str, Any]) -> Facts:
     """Return in words how a model was chosen, and its errors by cross-validation."""
     facts, candidates = dict[str, str | None](), card.get("candidates", [])
     if (best := describe.chosen_candidate(candidates)) is not None:
-        facts["chosen"] = (
-            f"the best of {describe.n_candidates(candidates)} candidates: {candidate_words(best)}"
-        )
+        n_tried = describe.n_candidates(candidates)
+        facts["chosen"] = f"the best of {n_tried} candidates: {candidate_words(best)}"
     if (estimate := describe.estimate_of(card)) is not None:
         if estimate["by"] == "press" or "folds" not in card:
             by = "each left out in turn"
@@ -159,7 +157,7 @@ def version_facts(published: Mapping[str, Any]) -> Facts:
     return {"version": f"{published['version']}, {after}; the current one from now on"}
 
 
-def target_names(model: RidgeModel) -> list[str]:
+def target_names(model: models.RidgeModel) -> list[str]:
     """Return the targets' names, a classifier's classes, or y0, y1, … if the data had no names."""
     names, n_targets = model.card.get("target_names"), model.n_targets
     if "classifier" in model.card:
@@ -201,6 +199,7 @@ def candidates_table(candidates: Sequence[Mapping[str, Any]], most: int | None =
     best = describe.chosen_candidate(candidates)
     # The first round's come last: they are errors of fewer rows and components.
     ranked = sorted(candidates, key=lambda row: (row is not best, row.get("round") == "first", row["score"]))
+    shown = ranked[:most]
     rows = [
         (
             shortened_text(row["kernel"]),
@@ -211,9 +210,10 @@ def candidates_table(candidates: Sequence[Mapping[str, Any]], most: int | None =
             plus_minus(row["score"], row["standard_error"]),
             "" if row is best else _standing(row),
         )
-        for row in ranked[:most]
+        for row in shown
     ]
-    caption = f"{describe.n_candidates(candidates)} candidates, by error as a share of the variance"
+    which = f"the best {len(shown)} of " if len(shown) < len(ranked) else ""
+    caption = f"{which}{describe.n_candidates(candidates)} candidates, by error as a share of the variance"
     return Table(caption, ("kernel", "scale", "features", "D", "alpha", "error", ""), rows, chosen=0)
 
 

@@ -7,12 +7,11 @@ from rff_dist.text import some
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import predict
 from rff_dist.workbench.results import words
-from rff_dist.workbench.results.words import Facts
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
-def appended_facts(record: Summary) -> Facts:
+def appended_facts(record: Summary) -> words.Facts:
     """Return what was appended to a dataset, the record of `workbench.jobs.ingest.append`, in words."""
     skipped = f"{words.plural(record['n_skipped'], 'source')}, in the dataset already"
     return {
@@ -25,7 +24,7 @@ def appended_facts(record: Summary) -> Facts:
     }
 
 
-def predicted_facts(predicted: predict.Predicted) -> Facts:
+def predicted_facts(predicted: predict.Predicted) -> words.Facts:
     """Return what a job wrote for the rows that it predicted, in words."""
     record, model = predicted.record, predicted.model
     found: Any = model.model  # a type for each kind

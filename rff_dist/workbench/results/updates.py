@@ -7,14 +7,13 @@ from typing import Any
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.text import some
 from rff_dist.workbench.results import models, words
-from rff_dist.workbench.results.words import Alert, Facts, Table
 
 
-def update_facts(record: Mapping[str, Any], data: str) -> Facts:
+def update_facts(record: Mapping[str, Any], data: str) -> words.Facts:
     """Return `workbench.jobs.refresh.Updated.record` in words; `data`: URL of the rows."""
     kept = record["decision"].endswith("kept")
     facts: dict[str, str | None] = {
-        "decision": Alert(record["decision"]) if kept else record["decision"],
+        "decision": words.Alert(record["decision"]) if kept else record["decision"],
         "because": record["reason"],
     }
     if record["left_out"]:
@@ -43,16 +42,16 @@ def _drift_words(drift: Mapping[str, Any]) -> str:
     values = ", ".join(f"{name} {p:.2g}" for name, p in drift["p_values"].items())
     if not drift["drifted"]:
         return f"none at the level {drift['level']:g} (p-values: {values})"
-    return Alert(f"in {some(drift['parts'])} (p-values: {values})")
+    return words.Alert(f"in {some(drift['parts'])} (p-values: {values})")
 
 
-def errors_table(record: Mapping[str, Any], champion: RidgeModel) -> Table:
+def errors_table(record: Mapping[str, Any], champion: RidgeModel) -> words.Table:
     """Return the champion's errors on new rows, and those of champion and challenger on held-out rows."""
     names = ("rmse", "mae", "bias", "r2")
     columns = [*(record["progressive"][name] for name in names), *map(record["gate"].get, _MODELS)]
     caption = f"errors on the new rows before they were added, and RMSE on {record['gate']['held_out']}"
     header = ("target", "RMSE", "MAE", "bias", "R²", *_MODELS)
-    return Table(caption, header, list(zip(models.target_names(champion), *columns, strict=True)))
+    return words.Table(caption, header, list(zip(models.target_names(champion), *columns, strict=True)))
 
 
 _MODELS = ("champion", "challenger")
@@ -60,7 +59,7 @@ _MODELS = ("champion", "challenger")
 
 def columns_table(
     columns: Sequence[Mapping[str, Any]], names: Sequence[str] | None, most: int | None = None
-) -> Table:
+) -> words.Table:
     """Return the columns of the new rows that drifted most; by default all."""
     rows = [
         (
@@ -70,4 +69,4 @@ def columns_table(
         for row in columns[:most]
     ]
     header = ("column", "shift of the mean", "spread", "p-value")
-    return Table("columns that moved most, in standard deviations", header, rows)
+    return words.Table("columns that moved most, in standard deviations", header, rows)

@@ -98,7 +98,7 @@ def group_table(path: Path) -> tables.Table:
     Raises StorageError if it is a dataset already, or cannot be read; DataError if no array is a column.
     """
     _, arrays = datasets.list_arrays(str(path))
-    headers = {one.name: one.header for one in arrays if len(one.header.shape) in (1, 2)}
+    headers = {array.name: array.header for array in arrays if len(array.header.shape) in (1, 2)}
     if "X" in headers and len(headers["X"].shape) == 2:
         raise StorageError(f"{path} is Zarr data already; open it with open_dataset")
     lengths = [header.shape[0] for header in headers.values()]

@@ -58,7 +58,9 @@ class File:
 
     def is_known(self, sources: Sequence[Mapping[str, Any]]) -> bool:
         """Say whether a dataset holds it already, by its name and stamp."""
-        return any(appending.is_named(one, self.name) and one.get("stamp") == self.stamp for one in sources)
+        return any(
+            appending.is_named(source, self.name) and source.get("stamp") == self.stamp for source in sources
+        )
 
 
 @contextmanager
@@ -86,9 +88,9 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> ap
     if path.is_dir():
         return _identify_folder(file, path)
     before = {
-        one["n_bytes"]: one.get("sha256")
-        for one in sources
-        if appending.is_named(one, file.name) and type(one.get("n_bytes")) is int
+        source["n_bytes"]: source.get("sha256")
+        for source in sources
+        if appending.is_named(source, file.name) and type(source.get("n_bytes")) is int
     }
     digest, n_bytes = hashlib.sha256(), 0
     with open(path, "rb") as stream:
@@ -185,7 +187,7 @@ def _find_local(location: locations.Location, may_be_none: bool) -> list[File]:
         repositories.is_versioned(location) or any((path / name).exists() for name in locations.NODE_FILES)
     ):
         parts = [one.stat() for one in path.rglob("*")]
-        stamp = f"{len(parts)}-{max(one.st_mtime_ns for one in parts)}"
+        stamp = f"{len(parts)}-{max(part.st_mtime_ns for part in parts)}"
         return [File(location, ".zarr", stamp)]
     if path.is_dir():
         files = sorted(path.rglob("*.parquet"))

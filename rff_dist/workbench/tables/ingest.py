@@ -127,7 +127,8 @@ def ingest_parts(
     places = [(urls[1], RowSelection(holdout, wanted=True)), (urls[0], RowSelection(holdout, wanted=False))]
     test, train = _ingest(source, places, roles, how, preparing)
     recipe = recipes.recipe_of(train.attributes)
-    dates = [] if recipe is None else [one.column for one in recipe.columns if isinstance(one, recipes.Date)]
+    columns = [] if recipe is None else recipe.columns
+    dates = [column.column for column in columns if isinstance(column, recipes.Date)]
     if dates and holdout.by is None and roles.groups is None:
         _log.warning(
             "the rows to test on were chosen at random, although the table has dates (%s); to test how later "
@@ -186,14 +187,11 @@ def _ingest(
 ) -> list[datasets.ZarrDataset]:
     """Write one dataset for each part of the rows; the recipe is learned from the last part."""
     table_files = _find(source)
-    given = (
-        [source]
-        if isinstance(source, str | os.PathLike)
-        else []
-        if isinstance(source, queries.Query)
-        else source
-    )
-    inputs = [*(locations.parse_location(one) for one in given), *(file.location for file in table_files)]
+    inputs: list[locations.Location] = []
+    if not isinstance(source, queries.Query):
+        sources = [source] if isinstance(source, str | os.PathLike) else source
+        inputs = [*map(locations.parse_location, sources)]
+    inputs += (file.location for file in table_files)
     url, learned_from = places[-1]
     # Checked first, since finding a table's columns and types may take a while.
     output_places.check_output(
@@ -209,9 +207,9 @@ def _ingest(
                 location = locations.parse_location(place)
                 is_new = not locations.exists(location)
                 held_out = None if selection is None else selection.holdout
-                attributes: dict[str, Any] = (
-                    {} if held_out is None else {PARTS: _describe_parts(held_out, roles, preparing)}
-                )
+                attributes: dict[str, Any] = {}
+                if held_out is not None:
+                    attributes[PARTS] = _describe_parts(held_out, roles, preparing)
                 written.append(
                     writing.write_batches(
                         location,
@@ -312,7 +310,7 @@ def ingest_more(
     if not locations.exists(location) or output_places.is_unfinished(location):
         _refuse_to_guess(source, location, roles)
         created = ingest(source, url, roles, replace(how, overwrite=False), preparing)
-        names = tuple(str(one["name"]) for one in appending.known_sources(created.attributes))
+        names = tuple(str(entry["name"]) for entry in appending.known_sources(created.attributes))
         dropped = int(created.attributes.get(_DROPPED, 0))
         return Ingested(0, created.n_samples, names, (), dropped, created.version)
     table_files = _find(source, may_be_none=True)

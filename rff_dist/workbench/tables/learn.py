@@ -396,7 +396,7 @@ class _Levels:
     def n_bytes(self) -> int:
         """Memory of the levels, about: a text as Python holds it, its place, and its sums."""
         arrays = (self.counts, self.weights, self.sums, self.squares)
-        return self.n_characters + 150 * len(self.index) + sum(one.nbytes for one in arrays)
+        return self.n_characters + 150 * len(self.index) + sum(array.nbytes for array in arrays)
 
     def give_up(self) -> None:
         """Free the memory, and remember how many levels there were."""
@@ -444,7 +444,7 @@ class _Levels:
     def cross_fitted(self, levels: Sequence[str], outputs: _Outputs) -> FloatArray:
         """Return the means for the rows of each fold, of shape (n_folds, n_levels + 1, n_outputs)."""
         folds = np.arange(_FOLDS.n_folds)
-        return np.stack([np.vstack(self._means(levels, outputs, np.delete(folds, one))) for one in folds])
+        return np.stack([np.vstack(self._means(levels, outputs, np.delete(folds, fold))) for fold in folds])
 
     def _means(
         self, levels: Sequence[str], outputs: _Outputs, folds: IntArray

@@ -54,7 +54,9 @@ class Query:
 
     def n_ingested(self, sources: Sequence[Mapping[str, Any]]) -> int:
         """Return how many rows of this query were read before, by a dataset's `sources`."""
-        return sum(int(one.get("n_read", 0)) for one in sources if appending.is_named(one, self.name))
+        return sum(
+            int(source.get("n_read", 0)) for source in sources if appending.is_named(source, self.name)
+        )
 
 
 def read_secret(text: str, what: str) -> str:
@@ -217,7 +219,7 @@ def _as_column(values: Sequence[Any], kind: pyarrow.DataType, name: str, start: 
         return pyarrow.array(_as_numbers(values, name, start), kind, from_pandas=True)
     try:
         if pyarrow.types.is_timestamp(kind):  # Arrow takes no date for a timestamp
-            values = [datetime(*one.timetuple()[:3]) if type(one) is date else one for one in values]
+            values = [datetime(*value.timetuple()[:3]) if type(value) is date else value for value in values]
         return pyarrow.array(values, kind)
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
         raise DataError(

@@ -224,7 +224,7 @@ def _split_columns(
         )
         rows = np.arange(start - first, start - first + batch.num_rows)
         if chosen is not None:
-            parts, rows = tuple(None if one is None else one[chosen] for one in parts), rows[chosen]
+            parts, rows = tuple(None if part is None else part[chosen] for part in parts), rows[chosen]
         yield parts, rows
 
 
