@@ -1,7 +1,9 @@
 """What is said of a regression or a classifier: how it was chosen, its errors, and the candidates."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,9 +13,11 @@ from rff_dist.kernels.names import shortened_text
 from rff_dist.ridge import describe, models, solve
 from rff_dist.selection import grids
 from rff_dist.text import errors_words, number, plus_minus, some
-from rff_dist.workbench.jobs import train
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.words import Alert, Facts, Table
+
+if TYPE_CHECKING:
+    from rff_dist.workbench.jobs import train
 
 CHOSEN_BY = {
     "given": "as given",
