@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rff_dist.features.draw import draw_feature_map as draw_feature_map
     from rff_dist.features.maps import FeatureMap as FeatureMap
     from rff_dist.features.nystrom import Nystrom as Nystrom
+    from rff_dist.kernels.additive import Additive as Additive
     from rff_dist.kernels.explicit import Linear as Linear
     from rff_dist.kernels.explicit import Min as Min
     from rff_dist.kernels.explicit import Polynomial as Polynomial
@@ -78,6 +79,7 @@ _NAMES = {
     "features.draw": "draw_feature_map",
     "features.maps": "FeatureMap",
     "features.nystrom": "Nystrom",
+    "kernels.additive": "Additive",
     "kernels.explicit": "Linear Min Polynomial",
     "kernels.positive_definite": "check_positive_definite",
     "kernels.stationary": "Cauchy Gaussian Laplacian Matern RationalQuadratic Sinc SpectralKernel",

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rff_dist.data.blocks import Block, Rows
+from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
@@ -22,12 +23,16 @@ def float_arrays(size: int) -> st.SearchStrategy[np.ndarray]:
 length_scales = st.floats(1e-3, 1e3)
 
 
+weights = st.tuples(*[st.just(0.0) | st.floats(0.01, 10)] * 3).filter(any)  # of an additive kernel
+
+
 @st.composite
 def kernels(draw: st.DrawFn) -> Kernel:
     """Return any kernel, with one length scale or with one per column."""
     scale = draw(length_scales | st.lists(length_scales, min_size=1, max_size=5).map(tuple))
     return draw(
         st.sampled_from([Gaussian(scale), Laplacian(scale), Cauchy(scale), Sinc(scale)])
+        | weights.map(lambda w: Additive(scale, order_1=w[0], order_2=w[1], dense=w[2]))
         | st.floats(0.05, 100.0).map(lambda nu: Matern(scale, nu=nu))
         | st.floats(0.05, 100.0).map(lambda shape: RationalQuadratic(scale, shape=shape))
     )
@@ -36,9 +41,9 @@ def kernels(draw: st.DrawFn) -> Kernel:
 def composite_kernels(n_features: int, *, shift_invariant: bool = False) -> st.SearchStrategy[Kernel]:
     """Return sums, products, multiples and kernels on some of `n_features` non-negative columns."""
     scales = st.floats(0.5, 2.0)
-    simple: st.SearchStrategy[Kernel] = st.sampled_from([Gaussian, Laplacian, Cauchy, Sinc, Matern]).flatmap(
-        lambda kernel: scales.map(kernel)
-    )
+    simple: st.SearchStrategy[Kernel] = st.sampled_from(
+        [Gaussian, Laplacian, Cauchy, Sinc, Matern, Additive]
+    ).flatmap(lambda kernel: scales.map(kernel))
     if not shift_invariant:
         simple |= st.sampled_from([Linear(), Polynomial(2, 0.5), Min(), Min(0.0, 3.0)])
     weights = st.floats(0.25, 4.0)

@@ -2,6 +2,7 @@
 
 import os
 from functools import partial, reduce
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,8 @@ def _kernel(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) 
     if name == "linear":
         return graph.add("MatMul", x, np.ascontiguousarray(centres.T))
     scale = np.asarray(kernel["length_scale"], np.float64)
+    if name == "additive":
+        return _additive(graph, kernel, x, centres)
     # differences from each centre, in an axis of their own: ‖x‖² − 2x'c + ‖c‖² would lose digits
     rows = graph.add("Unsqueeze", graph.add("Div", x, np.atleast_1d(scale)), [1])
     apart = graph.add("Sub", rows, (centres / scale)[np.newaxis])
@@ -197,3 +200,18 @@ def _kernel(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) 
     if kernel["nu"] == 2.5:
         factor = graph.add("Add", factor, graph.add("Mul", graph.add("Mul", s, s), 1 / 3))
     return graph.add("Mul", factor, decay)
+
+
+def _additive(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) -> str:
+    n, inner, add = centres.shape[1], kernel["kernel"], partial(graph.add, "Add")
+    each = []
+    for j, scale in enumerate(np.broadcast_to(kernel["length_scale"], n)):
+        column, own = graph.add("Gather", x, [j], axis=1), {**inner, "length_scale": scale / n**0.5}
+        each.append(_kernel(graph, own, column, centres[:, [j]]))
+    sums = list(accumulate(each, add))
+    pairs = [graph.add("Mul", before, own) for before, own in zip(sums, each[1:], strict=False)] or each
+    together = _kernel(graph, {**inner, "length_scale": kernel["length_scale"]}, x, centres)
+    weights = np.array([kernel["order_1"], kernel["order_2"], kernel["dense"]])
+    weights /= weights.sum() * np.array([n, max(n * (n - 1) / 2, 1), 1])
+    parts = zip([sums[-1], reduce(add, pairs), together], weights.tolist(), strict=True)
+    return reduce(add, [graph.add("Mul", part, weight) for part, weight in parts])

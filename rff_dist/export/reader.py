@@ -66,6 +66,15 @@ def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
     if name == "linear":
         return x @ y.T
     x, y = x / kernel["length_scale"], y / kernel["length_scale"]
+    if name == "additive":
+        inner, n = {**kernel["kernel"], "length_scale": 1.0}, x.shape[1]
+        one = two = np.zeros((len(x), len(y)))
+        for j in range(n):
+            own = gram(inner, x[:, [j]] * n**0.5, y[:, [j]] * n**0.5)
+            one, two = one + own, two + one * own
+        w = np.array([kernel["order_1"], kernel["order_2"], kernel["dense"]])
+        three = [one / n, two / (n * (n - 1) / 2) if n > 1 else one, gram(inner, x, y)]
+        return np.tensordot(w / w.sum(), three, axes=1)
     # differences: ‖x‖² − 2x'y + ‖y‖² would lose digits
     if name == "laplacian":
         return np.exp(-np.stack([np.abs(row - y).sum(axis=1) for row in x]))

@@ -18,7 +18,9 @@ from rff_dist.products import protocol
 from rff_dist.ridge import models
 from rff_dist.typing import FloatArray
 
-_KERNELS = {"gaussian", "laplacian", "matern", "rational_quadratic", "linear", "sum", "product", "scaled"}
+_KERNELS = {
+    "gaussian", "laplacian", "matern", "rational_quadratic", "additive", "linear", "sum", "product", "scaled"
+}  # fmt: skip
 
 
 def export(model: models.RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_count, check_name, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels import base, stationary
+from rff_dist.kernels import additive, base, stationary
 from rff_dist.typing import FloatArray
 
 _REAL_MAPS = ("pairs", "phases")
@@ -202,13 +202,18 @@ def _second_moment(kernel: base.Kernel, n_features: int) -> float:
         kernel.check_columns(n_features)
         return _second_moment(kernel.kernel, len(kernel.columns))
     if isinstance(kernel, stationary.Stationary):
-        return float(_coordinate_moment(kernel) * (kernel.length_scales(n_features) ** -2.0).sum())
+        return float(
+            _coordinate_moment(kernel, n_features) * (kernel.length_scales(n_features) ** -2.0).sum()
+        )
     raise InvalidParameterError(f"the second moment of the frequencies of {kernel} is not known")
 
 
-def _coordinate_moment(kernel: stationary.Stationary) -> float:
+def _coordinate_moment(kernel: stationary.Stationary, n_features: int) -> float:
     """Return E ω_d² for a unit length scale."""
     match kernel:
+        case additive.Additive(kernel=inner):
+            # a pair's frequencies are nonzero in two columns, and √n_features times as large in each
+            return _coordinate_moment(inner, n_features) * float(1 + kernel.weights(n_features)[1])
         case stationary.Gaussian() | stationary.RationalQuadratic():
             return 1.0
         case stationary.Matern(nu=nu):

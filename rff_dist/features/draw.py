@@ -70,7 +70,8 @@ def draw_feature_map(
         D, the number of components of Z; even for pairs. A kernel whose terms are all exact may get fewer.
     design : name or Design
         How the frequencies are arranged, see `rff_dist.frequencies`. "orthogonal" has less variance than
-        "iid" and needs an isotropic kernel; "auto" is the first of these two that the kernel allows.
+        "iid" and needs an isotropic kernel; "auto" is the first of these two that the kernel allows,
+        and "quasi-monte-carlo" for additive kernels.
         "structured" needs one too: its features take O(n_components · log n_features) work per row, less than
         the others from about 250 columns on. "quasi-monte-carlo" is for any kernel and best in few columns.
     map : {"pairs", "phases", "complex"}

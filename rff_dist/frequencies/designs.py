@@ -12,6 +12,7 @@ import scipy
 from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import hadamard, uniforms
+from rff_dist.frequencies.uniforms import pick  # beside parameters that are named `uniforms`
 from rff_dist.typing import FloatArray
 
 
@@ -212,6 +213,44 @@ class GaussianMixture:
         if self.scale_quantile is None:
             return np.asarray(normals)
         return np.asarray(normals * self.scales(uniforms[:, n_features:]))
+
+
+@dataclass(frozen=True, slots=True)
+class FewColumns:
+    """Frequencies of one column, of two columns or of all: the law of additive kernels.
+
+    Those of one or two columns are √n_features times as large, and each column's scale is independent.
+
+    `inner`: the law of the frequencies of all columns; its coordinates are those of single columns.
+    `weights`: how likely one column is, two and all; their sum is 1. A single column counts as all.
+    """
+
+    inner: GaussianMixture
+    weights: tuple[float, ...]
+
+    def n_uniforms(self, n_features: int) -> int:
+        # three more say how many columns and which, and the second column has a scale of its own
+        return self.inner.n_uniforms(n_features) + (self.inner.scale_quantile is not None) + 3
+
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        if n_features == 1:
+            return self.inner.frequencies(uniforms[:, : self.inner.n_uniforms(1)], 1)
+        rows, root = np.arange(len(uniforms)), np.sqrt(n_features)
+        n_columns, place, other = uniforms[:, -3:].T
+        order = pick(np.array(self.weights), n_columns)
+        # products may round up to the number of columns
+        first = np.minimum(place * n_features, n_features - 1).astype(np.intp)
+        second = np.minimum(other * (n_features - 1), n_features - 2).astype(np.intp)
+        second += second >= first
+        scale, scale_of_second = self.inner.scales(uniforms[:, n_features : n_features + 2]).T
+        scales = np.zeros((len(uniforms), n_features))
+        scales[order == 2] = scale[order == 2, np.newaxis]
+        for chosen, columns, own in (
+            (order < 2, first, scale),
+            (order == 1, second, scale_of_second),
+        ):
+            scales[rows[chosen], columns[chosen]] = root * own[chosen]
+        return np.asarray(scales * scipy.special.ndtri(uniforms[:, :n_features]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,12 @@ class Kernel(ABC):
 
 
 class ShiftInvariant(Kernel):
-    """A kernel of the difference of two points, with k(x, x) = 1: it has a spectral measure."""
+    """A kernel of the difference of two points, with k(x, x) = 1: it has a spectral measure.
+
+    `other_design`: what "auto" takes if orthogonal frequencies would not follow the kernel's law.
+    """
+
+    other_design: ClassVar[str] = "iid"
 
     def diagonal(self, X: FloatArray) -> FloatArray:
         return np.ones(len(X))
@@ -486,12 +491,16 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
 def design_for(kernel: Kernel, design: str | designs.Design = "auto") -> designs.Design:
     """Return a design by its name: "auto" is orthogonal, which has less variance, if the kernel allows it.
 
-    Otherwise "auto" is "iid". A design that is named is not replaced, even if drawing from it will fail.
+    Otherwise it is "iid", or "quasi-monte-carlo" if a part is additive. A design that is named is not
+    replaced, even if drawing from it will fail.
 
     Raises InvalidParameterError if the design is unknown.
     """
     if design == "auto":
-        design = "orthogonal" if all(factor.isotropic for factor in _with_measures(kernel)) else "iid"
+        factors = _with_measures(kernel)
+        inner = [one.kernel if isinstance(one, ShiftInvariantOnColumns) else one for one in factors]
+        names = {"orthogonal" if one.isotropic else one.other_design for one in inner}
+        design = next((name for name in ("quasi-monte-carlo", "iid") if name in names), "orthogonal")
     return designs.find_design(design)
 
 

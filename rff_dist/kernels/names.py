@@ -11,7 +11,7 @@ from typing import Any
 
 from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels import base, explicit, stationary
+from rff_dist.kernels import additive, base, explicit, stationary
 
 
 def kernel_text(kernel: base.Kernel) -> str:
@@ -29,10 +29,14 @@ def kernel_text(kernel: base.Kernel) -> str:
     if not isinstance(kernel, stationary.Stationary | explicit.Linear):
         return str(kernel)
     values = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.name != "length_scale"}
-    if not all(isinstance(value, int | float) for value in values.values()):
+    if not all(isinstance(value, int | float | base.Kernel) for value in values.values()):
         return str(kernel)
-    parameters = ",".join(f"{name}={value:g}" for name, value in values.items())
+    parameters = ",".join(f"{name}={_value_text(value)}" for name, value in values.items())
     return f"{kernel.name}:{parameters}" if parameters else kernel.name
+
+
+def _value_text(value: float | base.Kernel) -> str:
+    return kernel_text(value) if isinstance(value, base.Kernel) else f"{value:g}"
 
 
 def shortened_text(text: str) -> str:
@@ -53,7 +57,7 @@ def _by_name(*kernels: type[base.Kernel]) -> dict[str, type[base.Kernel]]:
 
 KERNELS = _by_name(
     stationary.Gaussian, stationary.Laplacian, stationary.Cauchy, stationary.Sinc, stationary.Matern,
-    stationary.RationalQuadratic, explicit.Linear, explicit.Polynomial, explicit.Min,
+    stationary.RationalQuadratic, additive.Additive, explicit.Linear, explicit.Polynomial, explicit.Min,
 )  # fmt: skip
 _STORED = KERNELS | _by_name(  # some have no text that `find_kernel` reads
     base.Constant, base.Scaled, base.Sum, base.Product, base.OnColumns, stationary.SpectralKernel
@@ -69,7 +73,8 @@ def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
     Parts that the text gives no length scale take theirs from the data.
 
     `kernel`: a sum, with `+`, of products, with `*`, of factors. A factor is a number or the name of a
-      kernel, with `:` before its parameters and `,` between: "rational_quadratic:shape=2,length_scale=1".
+      kernel, with `:` before its parameters and `,` between: "rational_quadratic:shape=2,length_scale=1". A
+      kernel within a kernel has at most one: "additive:kernel=matern:nu=2.5,order_2=0".
     Raises InvalidParameterError if a name or a parameter is unknown (the message gives the nearest name), a
       parameter is not a number, or a single kernel has a length scale, which belongs in `length_scale`.
 
@@ -112,18 +117,18 @@ def _factor(factor: str, text: str) -> base.Kernel:
     return kernel(**_parameters(kernel, rest, text)) if colon else kernel()
 
 
-def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> dict[str, float]:
+def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> dict[str, Any]:
     known = list(signature(kernel).parameters)
-    parameters: dict[str, float] = {}
+    parameters: dict[str, Any] = {}
     for pair in rest.split(","):
         name, _, value = (part.strip() for part in pair.partition("="))
-        number = _number(value)
-        if name not in known or number is None or name in parameters:
+        given = _factor(value, text) if name == "kernel" and name in known else _number(value)
+        if name not in known or given is None or name in parameters:
             raise InvalidParameterError(
                 f"`kernel` is {text!r}, but the {kernel.name} kernel does not take {pair.strip()!r}; it has "
                 + (f"{', '.join(known)}, each a number and given once" if known else "no parameters")
             )
-        parameters[name] = number
+        parameters[name] = given
     return parameters
 
 

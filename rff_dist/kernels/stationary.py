@@ -18,7 +18,7 @@ from rff_dist.frequencies import designs
 from rff_dist.kernels import base, characteristic
 from rff_dist.typing import FloatArray
 
-_FAR = 1e100  # larger distances count as this one, whose square does not overflow
+FAR = 1e100  # larger distances count as this one, whose square does not overflow
 
 
 def as_length_scale(value: float | Sequence[float] | np.ndarray) -> base.LengthScale:
@@ -121,7 +121,7 @@ class OfDistance(Stationary):
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
         distance = scipy.spatial.distance.cdist(left, right, self.metric)
-        return self.of_distance(np.minimum(distance, _FAR, out=distance))
+        return self.of_distance(np.minimum(distance, FAR, out=distance))
 
 
 class OfCoordinates(Stationary):
@@ -134,7 +134,7 @@ class OfCoordinates(Stationary):
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
         gram = np.ones((len(left), len(right)))
         for a, b in zip(left.T, right.T, strict=True):
-            gram *= self.of_difference(np.clip(np.subtract.outer(a, b), -_FAR, _FAR))
+            gram *= self.of_difference(np.clip(np.subtract.outer(a, b), -FAR, FAR))
         return gram
 
 

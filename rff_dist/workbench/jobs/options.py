@@ -175,9 +175,9 @@ class TableEncoding:
 # -- features --------------------------------------------------------------------------------------
 
 _KERNELS = (
-    "gaussian, laplacian (the L1 form), cauchy, sinc, matern, rational_quadratic, linear, polynomial or min, "
-    "with parameters as in matern:nu=1.5 or polynomial:degree=3. Kernels in a sum or product have length "
-    "scales of their own: 'gaussian:length_scale=2 + 0.1 * linear'."
+    "gaussian, laplacian (the L1 form), cauchy, sinc, matern, rational_quadratic, additive, linear, "
+    "polynomial or min, with parameters as in matern:nu=1.5 or polynomial:degree=3. Kernels in a sum or "
+    "product have length scales of their own: 'gaussian:length_scale=2 + 0.1 * linear'."
 )
 _NYSTROM = (
     "Kind of features. fourier: random Fourier features. nystrom: kernel values at some rows of the data, "
@@ -205,7 +205,8 @@ class Drawing:
     )
     design: Literal["auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"] = fields.option(
         "Arrangement of the frequencies: orthogonal, iid, quasi-monte-carlo (best for few columns) or "
-        "structured (fast for hundreds of columns). auto: orthogonal if the kernel allows it, else iid.",
+        "structured (fast for hundreds of columns). auto: orthogonal if the kernel allows it, else iid "
+        "(quasi-monte-carlo for additive).",
         "auto",
     )
     map: Literal["auto", "pairs", "phases"] = fields.option(

@@ -28,6 +28,7 @@ FEATURES = {
     "linear": ["--kernel", "linear", "--features", "fourier"],
     "nystrom": ["--kernel", "matern:nu=2.5", "--features", "nystrom"],
     "sum": ["--kernel", "gaussian + 0.5 * linear", "--features", "nystrom"],
+    "additive": ["--kernel", "additive:kernel=matern:nu=2.5,dense=2", "--features", "nystrom"],
     "ranks": ["--kernel", "gaussian", "--features", "fourier", "--standardize", "rank"],
 }
 

@@ -13,6 +13,7 @@ from scipy import stats
 from rff_dist import draw_feature_map
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.designs import DESIGNS
+from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Kernel, Product
 from rff_dist.kernels.stationary import (
     Cauchy,
@@ -34,6 +35,8 @@ SHIFT_INVARIANT = {
     "matern 3.1": Matern(1.3, nu=3.1),
     "rational quadratic": RationalQuadratic(1.3, shape=0.8),
     "spectral, logistic": SpectralKernel(stats.logistic(scale=0.6), 1.3),
+    "additive": Additive(1.3),
+    "additive, gaussian": Additive(1.3, kernel=Gaussian(), order_1=2.0, order_2=3.0),
     "product": Gaussian(2.0) * Matern(2.0, nu=1.5),
 }
 ISOTROPIC = {name: kernel for name, kernel in SHIFT_INVARIANT.items() if kernel.isotropic}

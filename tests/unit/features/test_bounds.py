@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import bounds
 from rff_dist.features.draw import draw_feature_map
+from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 
@@ -143,6 +144,8 @@ SMOOTH = [
     Sinc(0.6),
     Gaussian(2.0).on([0, 2]),
     Gaussian(2.0) * Cauchy(1.5).on([1]),
+    Additive((2.0, 3.0, 5.0), kernel=Gaussian(), order_2=2.0),
+    Additive(2.0, kernel=Gaussian()).on([2]),
 ]
 
 

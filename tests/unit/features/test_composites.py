@@ -16,6 +16,7 @@ from rff_dist.features.composed import ConcatenatedFeatureMap
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.kinds import read_map
 from rff_dist.frequencies.uniforms import derived_seed
+from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Constant
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.stationary import (
@@ -46,6 +47,7 @@ KERNELS = [
     2 * Min([0, 0], [3, 2]).on([2, 0]) + Gaussian(),
     Polynomial(2, 0.5) + Gaussian(),
     Polynomial(3, 0.0).on([0, 1]),
+    2 * Additive().on([2, 0]) + Additive(2.0, kernel=Gaussian(), order_1=0.0) + Linear(),
     3 * SpectralKernel(stats.gamma(2.0)) + SpectralKernel(stats.poisson(1.0)),
     SpectralKernel.mixture([1, 2], [[0, 1, 2], [2, 0, 0]], [[1, 1, 0], [0.2, 0.1, 1]]),
 ]

@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 from rff_dist import draw_feature_map
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Constant, Kernel, OnColumns, Product, Scaled, ShiftInvariant, Sum
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.names import kernel_from_dict
@@ -26,7 +27,7 @@ Y = np.random.default_rng(1).uniform(0, 3, (9, N_FEATURES))
 ROUNDED = {"rtol": 1e-12, "atol": 1e-12}  # a few sums and products in another order
 NAMES = {
     kernel.__name__: kernel
-    for kernel in (Cauchy, Constant, Gaussian, Laplacian, Linear, Matern, Min, Polynomial, Sinc)
+    for kernel in (Additive, Cauchy, Constant, Gaussian, Laplacian, Linear, Matern, Min, Polynomial, Sinc)
 }
 
 composites = composite_kernels(N_FEATURES)

@@ -14,6 +14,7 @@ from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.designs import IID, Orthogonal, find_design
+from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.names import KERNELS, find_kernel, kernel_from_dict
 from rff_dist.kernels.stationary import (
     Cauchy,
@@ -30,7 +31,7 @@ EXACT = 1e-12  # both sides round: distances, exponentials and a Bessel function
 X = np.random.default_rng(0).standard_normal((30, 4))
 Y = np.random.default_rng(1).standard_normal((20, 4))
 SCALES = np.array([0.5, 1.0, 2.0, 7.0])
-STATIONARY = [Gaussian, Laplacian, Cauchy, Sinc, Matern, RationalQuadratic]
+STATIONARY = [Gaussian, Laplacian, Cauchy, Sinc, Matern, RationalQuadratic, Additive]
 
 
 class TestAgainstScikitLearn:
@@ -223,7 +224,7 @@ class TestParameters:
 
     @pytest.mark.parametrize("name", ["box", None, 3])
     def test_an_unknown_kernel_lists_the_known(self, name):
-        with pytest.raises(InvalidParameterError, match=r"\['cauchy', 'gaussian', .*, 'sinc'\]"):
+        with pytest.raises(InvalidParameterError, match=r"\['additive', 'cauchy', 'gaussian', .*, 'sinc'\]"):
             find_kernel(name)
 
     def test_an_unknown_design_suggests_the_nearest(self):

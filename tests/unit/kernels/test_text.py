@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist.errors import InvalidParameterError
+from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Constant
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.names import KERNELS, find_kernel
@@ -24,6 +25,8 @@ FORMS = {
     "2 * gaussian * 3 * cauchy": 6 * (Gaussian() * Cauchy()),
     "gaussian:length_scale=2 * cauchy:length_scale=3": Gaussian(2.0) * Cauchy(3.0),
     "0.5": Constant(0.5),
+    "additive:kernel=gaussian,order_2=0": Additive(kernel=Gaussian(), order_2=0.0),
+    "2 * additive:dense=0.5,kernel = matern: nu=2.5 ": 2 * Additive(kernel=Matern(nu=2.5), dense=0.5),
 }
 
 
@@ -66,6 +69,10 @@ def test_numbers_are_read_to_the_last_digit(weight, scale):
         ("linear:degree=2", "it has no parameters"),
         ("matern:nu=-1", "`nu` is -1"),
         ("polynomial:degree=2.5", "`degree` is 2.5"),
+        ("additive:kernel=2", "unknown `kernel` '2'"),
+        ("additive:kernel=laplacian", "expected Gaussian"),
+        ("additive:order_1=-1", "of at least 0"),
+        ("gaussian:kernel=matern", "does not take 'kernel=matern'"),
         ("-1 * gaussian", "above 0"),
         ("gaussian:length_scale=2", "give that as `length_scale`"),
     ],

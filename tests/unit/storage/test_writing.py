@@ -189,7 +189,7 @@ def test_the_trial_leaves_nothing(tmp_path):
 
 def test_a_table_is_not_read_for_an_output_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("a\n1\n")
-    monkeypatch.setattr(importlib.import_module("rff_dist.workbench.tables.ingest"), "open_table", None)
+    monkeypatch.setattr(importlib.import_module("rff_dist.workbench.tables.files"), "open_table", None)
     with pytest.raises(StorageError, match="cannot be written"):
         ingest(tmp_path / "a.csv", "/proc/new/a")
 

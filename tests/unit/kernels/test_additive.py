@@ -1,0 +1,180 @@
+"""Additive kernels: a plain sum over columns and pairs, the laws of the weights, and derivatives."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rff_dist import draw_feature_map, tune_length_scales
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features.draw import shortened
+from rff_dist.features.nystrom import Nystrom, draw_nystrom
+from rff_dist.kernels.additive import Additive
+from rff_dist.kernels.base import design_for
+from rff_dist.kernels.names import find_kernel, kernel_text
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic
+from tests.strategies import length_scales, weights
+
+X = np.random.default_rng(0).standard_normal((11, 4))
+Y = np.random.default_rng(1).standard_normal((7, 4))
+ROUNDED = {"rtol": 1e-12, "atol": 1e-14}  # sums and products of numbers up to 1 in another order
+BASES = [Gaussian(), Matern(nu=0.5), Matern(nu=1.5), Matern(nu=3.1), RationalQuadratic(shape=0.7)]
+scales = st.lists(length_scales, min_size=4, max_size=4)
+
+
+def by_pairs(kernel: Additive, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Return the Gram matrix as the definition says, with a loop over pairs of columns."""
+    n = X.shape[1]
+    w = np.array([kernel.order_1, kernel.order_2, kernel.dense])
+    own = [
+        kernel.kernel.with_length_scale(scale / np.sqrt(n)).on([j])(X, Y)
+        for j, scale in enumerate(kernel.length_scales(n))
+    ]
+    pairs = [own[i] * own[j] for i, j in combinations(range(n), 2)]
+    parts = [
+        np.mean(own, axis=0),
+        np.mean(pairs, axis=0),
+        kernel.kernel.with_length_scale(kernel.length_scale)(X, Y),
+    ]
+    return np.tensordot(w / w.sum(), parts, axes=1)
+
+
+class TestValues:
+    @pytest.mark.parametrize("base", BASES, ids=str)
+    @given(scale=scales, w=weights)
+    def test_it_is_the_weighted_sum_over_columns_pairs_and_all(self, base, scale, w):
+        kernel = Additive(scale, kernel=base, order_1=w[0], order_2=w[1], dense=w[2])
+        np.testing.assert_allclose(kernel(X, Y), by_pairs(kernel, X, Y), **ROUNDED)
+
+    @given(scale=scales)
+    def test_only_dense_is_the_kernel_of_all_columns_to_the_last_bit(self, scale):
+        dense = Additive(scale, kernel=Gaussian(), order_1=0, order_2=0, dense=2)
+        np.testing.assert_array_equal(dense(X, Y), Gaussian(scale)(X, Y))
+
+    @given(scale=scales, w=weights, order=st.permutations(range(4)))
+    def test_the_order_of_the_columns_does_not_matter(self, scale, w, order):
+        kernel = Additive(scale, order_1=w[0], order_2=w[1], dense=w[2])
+        turned = kernel.with_length_scale(np.array(scale)[order])
+        np.testing.assert_allclose(turned(X[:, order], Y[:, order]), kernel(X, Y), **ROUNDED)
+
+    @given(w=weights, factor=st.floats(1e-3, 1e3))
+    def test_only_the_shares_of_the_weights_matter(self, w, factor):
+        a, b = (Additive(order_1=c * w[0], order_2=c * w[1], dense=c * w[2]) for c in (1, factor))
+        np.testing.assert_allclose(a(X, Y), b(X, Y), **ROUNDED)
+
+    @given(w=weights)
+    def test_of_one_column_it_is_the_base_kernel(self, w):
+        kernel = Additive(0.7, order_1=w[0], order_2=w[1], dense=w[2])
+        np.testing.assert_array_equal(kernel(X[:, :1]), Matern(0.7)(X[:, :1]))
+
+    def test_rows_do_not_depend_on_those_beside_them(self):
+        """Large matrices are computed strip by strip."""
+        points = np.random.default_rng(3).standard_normal((600, 2))
+        np.testing.assert_array_equal(Additive()(points)[:9], Additive()(points[:9], points))
+
+    def test_many_columns_with_huge_differences_give_zero_or_the_other_columns_share(self):
+        far = np.zeros((1, 600))
+        far[0, 0] = 1e200
+        assert Additive(order_2=0, dense=0)(np.zeros((1, 600)), far) == pytest.approx(599 / 600)
+        assert Additive(order_1=0, order_2=0)(np.zeros((1, 600)), far) == 0
+
+
+class TestFrequencies:
+    @pytest.mark.parametrize("base", BASES, ids=str)
+    @pytest.mark.parametrize("design", ["iid", "quasi-monte-carlo"])
+    def test_they_touch_one_column_two_or_all_as_the_weights_say(self, base, design):
+        kernel = Additive(kernel=base, order_1=5, order_2=3, dense=2)
+        touched = kernel.sample_frequencies(4, 4096, design=design, rng=1) != 0
+        counts = touched.sum(axis=0)
+        shares = [np.mean(counts == number) for number in (1, 2, 4)]
+        assert shares == pytest.approx([0.5, 0.3, 0.2], abs=4 * np.sqrt(0.25 / 4096))
+        for number, n_choices in ((1, 4), (2, 6)):
+            sets, drawn = np.unique(touched[:, counts == number], axis=1, return_counts=True)
+            assert sets.shape[1] == n_choices
+            assert drawn / drawn.sum() == pytest.approx(np.full(n_choices, 1 / n_choices), abs=0.06)
+
+    def test_the_automatic_design_spreads_the_columns_evenly(self):
+        assert design_for(Additive()).name == design_for(Additive().on([3, 1]) + Cauchy()).name
+        assert design_for(Additive()).name == "quasi-monte-carlo"
+        assert design_for(Gaussian() + Cauchy()).name == "iid"
+
+    def test_leading_features_are_a_smaller_draw(self):
+        long, short = (
+            draw_feature_map(Additive(2.0), n_features=4, n_components=size, random_state=5)
+            for size in (256, 64)
+        )
+        np.testing.assert_array_equal(long.frequencies[:, :32], short.frequencies)
+        assert shortened(long, 64).digest() == short.digest()
+
+    def test_nystrom_features_with_all_rows_are_exact(self):
+        rows = X.astype(np.float32)
+        for kernel in (Additive(2.0), 0.5 * Additive().on([0, 2]) + Gaussian()):
+            drawn = draw_nystrom(kernel, rows, n_components=11, nystrom=Nystrom(jitter=1e-12), seed=0)
+            Z = drawn.transform(rows)
+            np.testing.assert_allclose(Z @ Z.T, kernel(rows), atol=1e-9)
+            assert drawn.bounded
+
+
+class TestGradient:
+    @pytest.mark.parametrize("base", [base for base in BASES if getattr(base, "nu", 2) > 1], ids=str)
+    @pytest.mark.parametrize("n_features", [1, 2, 4])
+    def test_it_is_the_finite_difference(self, base, n_features):
+        points, rng = X[:, :n_features], np.random.default_rng(2)
+        G = rng.standard_normal((len(X), len(X)))
+        at = rng.uniform(-0.5, 1.0, n_features + 3)
+
+        def kernel(parameters):
+            scale, w = np.exp(parameters[:-3]), np.exp(parameters[-3:])
+            return Additive(scale, kernel=base, order_1=w[0], order_2=w[1], dense=w[2])
+
+        step = 1e-5
+        expected = [
+            np.vdot(G, kernel(at + e)(points) - kernel(at - e)(points)) / (2 * step)
+            for e in step * np.eye(len(at))
+        ]
+        np.testing.assert_allclose(
+            np.concatenate(kernel(at).gradient(points, G)), expected, rtol=1e-7, atol=1e-7
+        )
+
+    def test_a_weight_of_zero_stays_zero(self):
+        by_logits = Additive(order_2=0).gradient(X, np.random.default_rng(0).standard_normal((11, 11)))[1]
+        assert by_logits[1] == 0
+        assert abs(by_logits.sum()) < 1e-14
+
+    def test_a_rough_kernel_has_none(self):
+        with pytest.raises(InvalidParameterError, match="nu above 1"):
+            Additive(kernel=Matern(nu=0.5)).gradient(X, X @ X.T)
+
+
+class TestParameters:
+    @pytest.mark.parametrize(
+        "base", [Laplacian(), Cauchy(), Gaussian(2.0), "gaussian", None, Additive()], ids=str
+    )
+    def test_other_kernels_are_refused(self, base):
+        with pytest.raises(InvalidParameterError, match=r"`kernel` is .*expected Gaussian\(\)"):
+            Additive(kernel=base)
+
+    @pytest.mark.parametrize(
+        "w", [(-1, 1, 1), (0, 0, 0), (np.nan, 1, 1), (np.inf, 1, 1), ("1", 1, 1), (True, 1, 1)]
+    )
+    def test_other_weights_are_refused(self, w):
+        with pytest.raises(InvalidParameterError, match="`order_1`, `order_2` and `dense`"):
+            Additive(order_1=w[0], order_2=w[1], dense=w[2])
+
+    @pytest.mark.parametrize("base", BASES, ids=str)
+    def test_its_text_is_read_again(self, base):
+        kernel = Additive(kernel=base, order_1=0.25, dense=0)
+        assert find_kernel(kernel_text(kernel)) == kernel
+        assert kernel_text(Additive()) == "additive:kernel=matern:nu=1.5,order_1=1,order_2=1,dense=1"
+
+    def test_the_evidence_finds_the_columns_that_matter(self):
+        rng = np.random.default_rng(0)
+        points = rng.standard_normal((300, 4))
+        y = np.sin(2 * points[:, 0]) + points[:, 1] ** 2 + 0.1 * rng.standard_normal(300)
+        tuned = tune_length_scales(Additive(kernel=Gaussian()), points, y, n_components=128, n_starts=1)
+        assert isinstance(tuned.kernel, Additive)
+        assert min(tuned.length_scale[2:]) > 3 * max(tuned.length_scale[:2])
