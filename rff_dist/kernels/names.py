@@ -28,9 +28,12 @@ def kernel_text(kernel: base.Kernel) -> str:
         return f"{kernel.weight:g} * {kernel_text(kernel.kernel)}"
     if not isinstance(kernel, stationary.Stationary | explicit.Linear):
         return str(kernel)
-    values = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.name != "length_scale"}
+    own = [field for field in fields(kernel) if field.name != "length_scale"]
+    values = {field.name: getattr(kernel, field.name) for field in own}
     if not all(isinstance(value, int | float | base.Kernel) for value in values.values()):
         return str(kernel)
+    if len(own) > 1:  # only what is unusual: all four parameters would fill a table
+        values = {field.name: values[field.name] for field in own if values[field.name] != field.default}
     parameters = ",".join(f"{name}={_value_text(value)}" for name, value in values.items())
     return f"{kernel.name}:{parameters}" if parameters else kernel.name
 
