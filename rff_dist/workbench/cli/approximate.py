@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from annotated_types import Ge
-from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.errors import InvalidParameterError
@@ -149,7 +148,7 @@ def approximate(
     }
     if output is not None:
         _draw_curve(output, curve, theory, document)
-    return shell.Report(document, _view(document))
+    return shell.Report(document, _parts(document))
 
 
 def _curve_components(spec: maps.FeatureSpec, D: int) -> list[int]:
@@ -257,36 +256,39 @@ def _errors(point: approximation.ApproximationError) -> dict[str, Any]:
     return {name: found[name] for name in (*MEASURES, "operator_norm", "gram_norm")}
 
 
-def _view(found: Mapping[str, Any]) -> RenderableType:
+def _parts(found: Mapping[str, Any]) -> list[display.Part]:
     wanted, errors, bounds = found["wanted"], found["errors"], found["bounds"]
-    title = f"error of the features on {found['data']}"
     facts = display.facts_view(
-        title,
+        f"error of the features on {found['data']}",
         kernel=words.kernel_words(found["kernel"]),
         features=f"D = {found['n_components']:,}, {found['design']}, {found['map']}, seed {found['seed']}",
         rows=f"{found['n_repeats']} disjoint samples of {found['n_samples']:,}",
         maps=_maps_words(found["map_variances"]),
     )
-    measured, table = display.titled_table(
-        "",
-        *("error", "measured", f"± {100 * found['confidence']:.3g}%", "theory"),
-        *(f"D for {wanted['error']:g}", "by theory", "factor"),
-    )
+    deviation, wanted_components = f"± {100 * found['confidence']:.3g}%", f"D for {wanted['error']:g}"
+    header = ("error", "measured", deviation, "theory", wanted_components, "by theory", "factor")
+    rows = []
     for name, label in BOUNDED.items():
         needed, error = wanted["n_components"][name], errors.get(name)
-        table.add_row(
-            label,
-            "" if error is None else f"{error['value']:.3g}",
-            "" if error is None else f"{error['high'] - error['value']:.2g}",
-            "–" if bounds[name] is None else f"{bounds[name]:.3g}",
-            "" if needed["measured"] is None else f"{needed['measured']:,}",
-            "–" if needed["theory"] is None else f"{needed['theory']:,}",
-            "" if needed["factor"] is None else _times(needed["factor"]),
+        measured = ["", ""]
+        if error is not None:
+            measured = [f"{error['value']:.3g}", f"{error['high'] - error['value']:.2g}"]
+        rows.append(
+            (
+                label,
+                *measured,
+                "–" if bounds[name] is None else f"{bounds[name]:.3g}",
+                "" if needed["measured"] is None else f"{needed['measured']:,}",
+                needed["theory"],
+                "" if needed["factor"] is None else _times(needed["factor"]),
+            )
         )
-    curve, points = display.titled_table("", "D", *MEASURES.values())
-    for point in found["curve"]:
-        points.add_row(f"{point['n_components']:,}", *(f"{point[name]['value']:.3g}" for name in MEASURES))
-    return Group(facts, measured, curve, Text("\n".join(_notes(found)), "dim"))
+    points = [
+        (f"{point['n_components']:,}", *(f"{point[name]['value']:.3g}" for name in MEASURES))
+        for point in found["curve"]
+    ]
+    curve = words.Table("", ("D", *MEASURES.values()), points)
+    return [facts, words.Table("", header, rows), curve, Text("\n".join(_notes(found)), "dim")]
 
 
 def _times(factor: float) -> str:

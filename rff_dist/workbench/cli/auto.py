@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.workbench.cli import display, ingest, options, shell
-from rff_dist.workbench.jobs import specs
+from rff_dist.workbench.jobs import fields, specs
 from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.results import words
 
@@ -60,7 +59,7 @@ def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> sh
     document = {
         "task": "classification" if prepared.classify else "regression",
         "why": prepared.why,
-        **{name: getattr(prepared, name) for name in _PREPARED},
+        **fields.values_of(prepared, *_PREPARED),
         **display.describe_published(prepared.model, found.published),
         "fit": found.chosen,
         "metrics": found.metrics,
@@ -71,7 +70,7 @@ def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> sh
     passes.write_page(report, found.data, model, prepared.model, comparison=comparison, metrics=found.metrics)
     document |= passes.facts()
     facts = models.training_facts(found, job.seed)
-    return shell.Report(document, _view(document, prepared, comparison, facts))
+    return shell.Report(document, _parts(document, prepared, comparison, facts))
 
 
 def _following(prepared: AutoData) -> list[str]:
@@ -84,9 +83,9 @@ def _following(prepared: AutoData) -> list[str]:
     return [shlex.join(command) for command in commands]
 
 
-def _view(
+def _parts(
     document: Mapping[str, Any], prepared: AutoData, comparison: verdict.Comparison, facts: words.Facts
-) -> RenderableType:
+) -> list[display.Part]:
     table = words.Table(f"compared on {comparison.rows_words}", *comparison.table())
     about = {
         "task": f"{document['task']}: {prepared.why}",
@@ -100,9 +99,7 @@ def _view(
     commands += [Text(f"        {command}", overflow="fold") for command in others]
     notes = [Text(sentence, "dim") for sentence in comparison.about()]
     recipe = ingest.recipe_views(prepared.recipe)
-    return Group(
-        Text(comparison.verdict, "bold"), view, *recipe, "", display.table_view(table), *notes, *commands
-    )
+    return [Text(comparison.verdict, "bold"), view, *recipe, table, *notes, *commands]
 
 
 # -- baselines -------------------------------------------------------------------------------------

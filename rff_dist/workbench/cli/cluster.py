@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
 
 from rff_dist.workbench.cli import display, options, shell
-from rff_dist.workbench.jobs import specs
+from rff_dist.workbench.jobs import fields, specs
 from rff_dist.workbench.jobs.options import Where
 
 _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
@@ -44,8 +43,7 @@ def cluster(
         **display.describe_published(job.model, result.record),
         "plot": plot,
         "report": report,
-        "n_samples": dataset.n_samples,
-        "n_features": dataset.n_features,
+        **fields.values_of(dataset, "n_samples", "n_features"),
         **results.describe_clusters(found),
         "seed": seed,
         **({} if result.comparison is None else result.comparison.to_dict()),
@@ -59,11 +57,10 @@ def cluster(
 
         save_clustering(plot, dataset, found, seed=seed, title=job.source.data)
     if report is not None:
-        from rff_dist.workbench.page.content import write_page
-        from rff_dist.workbench.page.pages import clusters_page
+        from rff_dist.workbench.page import content, pages
 
         passes.at_work("report")
-        page = clusters_page(
+        page = pages.clusters_page(
             dataset,
             found,
             place=job.model or job.output,
@@ -71,18 +68,16 @@ def cluster(
             times=passes.clock.times,
             seed=seed,
         )
-        write_page(page, report)
+        content.write_page(page, report)
     document |= passes.facts()
     facts = results.job_facts(result, seed)
     arrays = ", ".join(document["arrays"])
-    tables = [results.sizes_table(found.weights, _SHOWN_CLUSTERS)]
-    tables.append(results.passes_table(result.record["passes"], job.lloyd.numbers, _SHOWN_PASSES))
-    if result.comparison is not None:
-        tables.insert(0, results.numbers_table(result.comparison))
     view = display.facts_view(f"wrote {job.output}", **facts, arrays=arrays, **display.run_facts(document))
-    parts: list[RenderableType] = [view]
-    for table in tables:
-        parts += ["", display.table_view(table)]
-    if job.model is not None:
-        parts.append(display.next_step("rff-dist", "predict", job.model, "DATA", "OUT"))
-    return shell.Report(document, Group(*parts))
+    parts = [
+        view,
+        *([] if result.comparison is None else [results.numbers_table(result.comparison)]),
+        results.sizes_table(found.weights, _SHOWN_CLUSTERS),
+        results.passes_table(result.record["passes"], job.lloyd.numbers, _SHOWN_PASSES),
+    ]
+    following = [] if job.model is None else ["predict", job.model, "DATA", "OUT"]
+    return shell.Report(document, parts, next=following)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Group
 
 from rff_dist.workbench.cli import display, program, shell
 from rff_dist.workbench.results import words
@@ -39,22 +37,23 @@ def log(
     """List the versions of a dataset, the newest first, with their times, reasons and numbers of rows."""
     from rff_dist.storage.repositories import read_history
 
-    found = [one.to_dict() for one in read_history(_versioned(data), version)]
-    view, table = display.titled_table(
-        f"{data}: {words.plural(len(found), 'version')}",
-        *("version", "written (UTC)", "rows", "why", "tags"),
-        numbers=False,
-    )
-    for one in found:
-        rows = one.get("n_after")
-        table.add_row(
-            one["version"][:_DIGITS],
-            one["written"][:16].replace("T", " "),
-            "–" if rows is None else f"{rows:,}",
-            one["message"],
-            ", ".join(one["tags"]),
+    versions = [snapshot.to_dict() for snapshot in read_history(_versioned(data), version)]
+    rows = [
+        (
+            entry["version"][:_DIGITS],
+            entry["written"][:16].replace("T", " "),
+            entry.get("n_after"),
+            entry["message"],
+            ", ".join(entry["tags"]),
         )
-    return shell.Report({"data": data, "versions": found}, view)
+        for entry in versions
+    ]
+    title, header = (
+        f"{data}: {words.plural(len(rows), 'version')}",
+        ("version", "written (UTC)", "rows", "why", "tags"),
+    )
+    table = words.Table(title, header, rows, is_facts=True)
+    return shell.Report({"data": data, "versions": versions}, [table])
 
 
 @shell.command(
@@ -87,7 +86,7 @@ def diff(data: Data, before: Version, after: AnyVersion = None) -> shell.Report:
         rows=f"{old.n_samples:,} before, {new.n_samples:,} after",
         **{name: f"{n:,} of {n_chunks:,} chunks differ" for name, n in n_changed.items()},
     )
-    return shell.Report(document, view)
+    return shell.Report(document, [view])
 
 
 @shell.command("rff-dist data tag data.zarr audited-2026", group=group)
@@ -99,9 +98,9 @@ def tag(
     """Give a version a name. It can be read by that name, and does not expire unless tags do."""
     from rff_dist.storage.repositories import tag_snapshot
 
-    found = tag_snapshot(_versioned(data), name, version)
-    view = display.facts_view(f"{data}: {name} is version {found}")
-    return shell.Report({"data": data, "tag": name, "version": found}, view)
+    tagged = tag_snapshot(_versioned(data), name, version)
+    view = display.facts_view(f"{data}: {name} is version {tagged}")
+    return shell.Report({"data": data, "tag": name, "version": tagged}, [view])
 
 
 @shell.command("rff-dist data rollback data.zarr monday", group=group)
@@ -114,7 +113,7 @@ def rollback(data: Data, version: Version) -> shell.Report:
         f"{data}: version {after[:_DIGITS]} is the current one",
         before=f"{before}, which stays readable until it expires",
     )
-    return shell.Report({"data": data, "before": before, "version": after}, view)
+    return shell.Report({"data": data, "before": before, "version": after}, [view])
 
 
 @shell.command("rff-dist data expire data.zarr --days 30", group=group)
@@ -137,7 +136,7 @@ def expire(
         freed=f"{found.n_bytes:,} bytes",
         kept=words.plural(len(kept), "version"),
     )
-    return shell.Report(document, view)
+    return shell.Report(document, [view])
 
 
 @shell.command(
@@ -155,8 +154,8 @@ def convert(
     version = convert_dataset(data, output, observer=display.count_rows("convert"))
     place = output or data
     view = display.facts_view(f"{place} keeps versions from now on", version=version)
-    following = display.next_step("rff-dist", "ingest", "FILES", place, "--append")
-    return shell.Report({"data": place, "version": version}, Group(view, following))
+    following = ["ingest", "FILES", place, "--append"]
+    return shell.Report({"data": place, "version": version}, [view], next=following)
 
 
 @shell.command("rff-dist data correct data.zarr corrections.csv --by id", group=group)
@@ -222,10 +221,9 @@ def _versioned(data: str) -> locations.Location:
 
 
 def _corrected(data: str, what: str, found: corrections.Corrected) -> shell.Report:
-    document: Mapping[str, Any] = {"data": data, **asdict(found)}
     view = display.facts_view(
         f"{what} {words.plural(found.n_rows, 'row')} of {data}",
         rows=f"{found.n_before:,} before, {found.n_after:,} after",
         version=found.version or None,
     )
-    return shell.Report(document, view)
+    return shell.Report({"data": data, **asdict(found)}, [view])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,15 +22,13 @@ from rff_dist.workbench.results import words
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from rff_dist.engines import protocol
     from rff_dist.engines.progress import RichProgress
     from rff_dist.ridge import models
-    from rff_dist.selection import cross_validation
     from rff_dist.storage import datasets
     from rff_dist.workbench.jobs import fits, options, steps, verdict
+
+type Part = RenderableType | words.Table
 
 _shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
 
@@ -55,14 +53,6 @@ def count_rows(label: str) -> Callable[[int, int | None], None]:
     """Return a function that shows how many rows are done, out of how many."""
     shown = _shown.get()
     return (lambda *_: None) if shown is None else partial(shown.count, label)
-
-
-def at_work(label: str) -> None:
-    """Show what the command is doing from now on."""
-    from rff_dist.engines.progress import Remark
-
-    if (shown := _shown.get()) is not None:
-        shown(Remark(label, ""))
 
 
 class Passes:
@@ -113,7 +103,10 @@ class Passes:
 
     def at_work(self, part: str) -> None:
         """Show what the command is doing from now on, and count its time."""
-        at_work(part)
+        from rff_dist.engines.progress import Remark
+
+        if (shown := _shown.get()) is not None:
+            shown(Remark(part, ""))
         self.clock.begin(part)
 
     def facts(self) -> dict[str, Any]:
@@ -180,33 +173,6 @@ def describe_published(model: str | None, published: Mapping[str, Any]) -> dict[
     return {"model": model, "version": numbers}
 
 
-def describe_cross_validation(
-    table: cross_validation.CrossValidation,
-    n_components: int,
-    alpha: float | Sequence[float] | NDArray[np.float64],
-) -> dict[str, Any]:
-    """Return the k-fold errors at one D and alpha, or alphas of targets, and the best alpha of each D."""
-    import numpy as np
-
-    from rff_dist.data.folding import folds_to_dict
-
-    width = int(np.argmin(np.abs(table.n_components - n_components)))
-    targets = np.arange(len(table.target_variance))
-    wanted = np.broadcast_to(alpha, targets.shape)
-    places = np.abs(np.subtract.outer(wanted, table.alphas)).argmin(axis=1)
-    score, score_standard_error = table.score_of(width, places)
-    shown = ("n_components", "alpha", "score", "standard_error")
-    bests = map(table.best_of, table.n_components.tolist())
-    return {
-        "folds": folds_to_dict(table.folds),
-        "n_splits": len(table.weights),
-        "alphas": {"n": len(table.alphas), "lowest": table.alphas[0], "highest": table.alphas[-1]},
-        "score": score,
-        "score_standard_error": score_standard_error,
-        "widths": [{name: getattr(best, name) for name in shown} for best in bests],
-    }
-
-
 def facts_view(title: str, /, **facts: str | None) -> RenderableType:
     """Return labels and values as two columns below a title; values of None are left out.
 
@@ -217,16 +183,24 @@ def facts_view(title: str, /, **facts: str | None) -> RenderableType:
     table.add_column(overflow="fold")
     for label, value in facts.items():
         if value is not None:
-            style = "yellow" if isinstance(value, words.Alert) else ""
-            table.add_row(f"  {label.replace('_', ' ')}", Text(value, style))
+            table.add_row(f"  {label.replace('_', ' ')}", _text(value))
     return Group(Text(title, "bold", overflow="fold"), table) if title else table
 
 
 def next_step(*command: str) -> Text:
-    """Return a line that suggests the next command, its words quoted for the shell; empty if quiet."""
-    if settings.is_quiet():
-        return Text(end="")
-    return Text.assemble(("\n  next: ", "dim"), shlex.join(command), overflow="fold")
+    """Return a line that suggests the next command of the program, its words quoted for the shell."""
+    return Text.assemble(("\n  next: ", "dim"), shlex.join(["rff-dist", *command]), overflow="fold")
+
+
+def views(parts: Iterable[Part]) -> RenderableType:
+    """Return parts below each other, with an empty line above each table but the first part."""
+    shown: list[RenderableType] = []
+    for part in parts:
+        if isinstance(part, words.Table):
+            shown += ["", table_view(part)] if part.caption and shown else [table_view(part)]
+        else:
+            shown.append(part)
+    return Group(*shown)
 
 
 def describe_dataset(dataset: datasets.ZarrDataset) -> dict[str, Any]:
@@ -273,10 +247,14 @@ def titled_table(
 
 def table_view(table: words.Table) -> RenderableType:
     """Return a table below its caption; the chosen row stands out."""
-    view, rows = titled_table(table.caption, *table.header)
+    view, rows = titled_table(table.caption, *table.header, numbers=not table.is_facts)
     for i, row in enumerate(table.cells()):
-        rows.add_row(*map(Text, row), style="bold" if i == table.chosen else None)
+        rows.add_row(*map(_text, row), style="bold" if i == table.chosen else None)
     return view
+
+
+def _text(value: str) -> Text:
+    return Text(value, "yellow" if isinstance(value, words.Alert) else "")
 
 
 def shape_words(lengths: Sequence[int]) -> str:

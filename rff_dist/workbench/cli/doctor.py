@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -89,14 +88,14 @@ def doctor(
     if data is not None:
         checks.append(check_dataset(data))
     findings = list(itertools.chain.from_iterable(checks))
-    failed, warned = (sum(one.state == state for one in findings) for state in ("fail", "warn"))
+    failed, warned = (sum(finding.state == state for finding in findings) for state in ("fail", "warn"))
     table = Table.grid(padding=(0, 1))
     for finding in findings:
         todo = Text.assemble(finding.found, (f"\n→ {finding.todo}", "dim") if finding.todo else "")
         table.add_row(Text(finding.state, f"bold {_STYLES[finding.state]}"), finding.check, todo)
     summary = f"{words.plural(failed, 'failure')}, {words.plural(warned, 'warning')}"
-    document = {"ok": not failed, "findings": [asdict(one) for one in findings]}
-    return shell.Report(document, Group(table, Text(summary, "bold")), messages.FAILED if failed else 0)
+    document = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
+    return shell.Report(document, [table, Text(summary, "bold")], code=messages.FAILED if failed else 0)
 
 
 def check_versions() -> Iterator[Finding]:
@@ -118,13 +117,11 @@ def check_blas() -> Iterator[Finding]:
 
     assert np.ones(1)[0] == 1  # loads NumPy's
     n_cpus = available_cores()
-    pools = [one for one in threadpool_info() if one["user_api"] == "blas"]
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     shown = [f"{pool['internal_api']} {pool.get('version')}, {pool['num_threads']} threads" for pool in pools]
-    todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way"
-    too_many = any(one["num_threads"] > n_cpus for one in pools)
-    yield Finding.of(
-        "BLAS", f"{'; '.join(dict.fromkeys(shown))}; {n_cpus} processors", todo if too_many else ""
-    )
+    too_many = any(pool["num_threads"] > n_cpus for pool in pools)
+    todo = f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way" if too_many else ""
+    yield Finding.of("BLAS", f"{'; '.join(dict.fromkeys(shown))}; {n_cpus} processors", todo)
 
 
 def check_products() -> Iterator[Finding]:
@@ -161,21 +158,21 @@ def check_ports() -> Iterator[Finding]:
     except psutil.AccessDenied:
         yield Finding.of("ports", "this system does not say which ports are open", "look with `ss -tlnp`")
         return
-    found: dict[str, None] = {}
-    for one in listening:
-        if one.pid is None or is_loopback(one.laddr.ip):
+    reachable: dict[str, None] = {}
+    for port in listening:
+        if port.pid is None or is_loopback(port.laddr.ip):
             continue
         try:
-            line = " ".join(psutil.Process(one.pid).cmdline())
+            line = " ".join(psutil.Process(port.pid).cmdline())
         except psutil.Error:
             continue  # it has ended meanwhile, or is another user's
         if names := [name for name in _SERVERS if name in line]:
-            found[f"port {one.laddr.port} of {names[0]} ({one.laddr.ip})"] = None
-    if not found:
+            reachable[f"port {port.laddr.port} of {names[0]} ({port.laddr.ip})"] = None
+    if not reachable:
         yield Finding.of("ports", "no port of Dask or Prefect is open beyond this machine")
         return
     todo = "bind to 127.0.0.1, or use TLS and a firewall: anyone who reaches a port can run code"
-    yield Finding.of("ports", f"open beyond this machine: {'; '.join(found)}", todo)
+    yield Finding.of("ports", f"open beyond this machine: {'; '.join(reachable)}", todo)
 
 
 def check_tls(cluster: Cluster) -> Iterator[Finding]:
@@ -266,7 +263,7 @@ def check_dataset(data: str) -> Iterator[Finding]:
         yield Finding.of("codecs", f"no checksums for {words.listed(unchecked)}", todo)
     else:
         yield Finding.of("codecs", "every array has checksums")
-    yield from (_check_chunks(one.header) for one in arrays if one.name == "X")
+    yield from (_check_chunks(array.header) for array in arrays if array.name == "X")
 
 
 def _check_chunks(header: Header) -> Finding:

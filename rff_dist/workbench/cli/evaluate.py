@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.text import number
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import fields, options, specs
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
@@ -51,10 +50,8 @@ def _clusters_report(
 
     known = clusters.describe_agreement(judged, y)
     document = {**about, "n_samples": judged.n_samples, "known_labels": known, **ran}
-    facts = clusters.agreement_facts(known)
-    return shell.Report(
-        document, display.facts_view(_title(about, judged.n_samples, ran["seconds"]), **facts)
-    )
+    title = _title(about, judged.n_samples, ran["seconds"])
+    return shell.Report(document, [display.facts_view(title, **clusters.agreement_facts(known))])
 
 
 def _classifier_report(
@@ -75,10 +72,7 @@ def _classifier_report(
     ]
     document = {
         **about,
-        "n_samples": found.n_samples,
-        "accuracy": found.accuracy,
-        "balanced_accuracy": found.balanced_accuracy,
-        "log_loss": found.log_loss,
+        **fields.values_of(found, "n_samples", "accuracy", "balanced_accuracy", "log_loss"),
         "classes": per_class,
         "confusion_matrix": found.counts,
         **ran,
@@ -91,11 +85,9 @@ def _classifier_report(
         if found.log_loss is None
         else f"{number(found.log_loss)} nats",
     )
-    view, table = display.titled_table("", "class", "rows", "predicted", *columns)
-    for row in per_class:
-        shares = [number(row[name]) for name in columns]
-        table.add_row(str(row["label"]), f"{row['n_samples']:,}", f"{row['n_predicted']:,}", *shares)
-    return shell.Report(document, Group(facts, view))
+    rows = [list(row.values()) for row in per_class]
+    table = words.Table("", ("class", "rows", "predicted", *columns), rows)
+    return shell.Report(document, [facts, table])
 
 
 def _regression_report(
@@ -129,15 +121,12 @@ def _regression_report(
         for i, target in enumerate(targets):
             target |= _describe_calibration(calibration, i)
     document = {**about, "n_samples": errors.n_samples, "targets": targets, **ran}
-    view, table = display.titled_table(
-        _title(about, errors.n_samples, ran["seconds"]),
-        *("target", "RMSE", "z-RMSE", "MAE", "bias", "largest", "R²"),
-    )
-    for target in targets:
-        table.add_row(str(target["name"]), *(number(target[key]) for key in columns if key != "mse"))
+    title = _title(about, errors.n_samples, ran["seconds"])
+    rows = [[target[key] for key in ("name", *columns) if key != "mse"] for target in targets]
+    table = words.Table(title, ("target", "RMSE", "z-RMSE", "MAE", "bias", "largest", "R²"), rows)
     note = Text("z-RMSE: in units of the target's standard deviation here", "dim")
-    more = [] if calibration is None else _calibration_view(targets)
-    return shell.Report(document, Group(view, note, *more))
+    more = [] if calibration is None else _calibration_parts(targets)
+    return shell.Report(document, [table, note, *more])
 
 
 def _describe_calibration(calibration: uncertainty.Calibration, target: int) -> dict[str, Any]:
@@ -156,19 +145,13 @@ def _describe_calibration(calibration: uncertainty.Calibration, target: int) -> 
     }
 
 
-def _calibration_view(targets: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+def _calibration_parts(targets: Sequence[Mapping[str, Any]]) -> list[display.Part]:
     columns = {"NLPD": "nlpd", "z-NLPD": "z_nlpd"}
     levels = [f"{float(level):.0%}" for level in targets[0]["coverage"]]
-    view, table = display.titled_table(
-        "negative log density of the targets, and the share of rows inside central intervals",
-        *("target", *columns, *levels),
-    )
+    rows = []
     for target in targets:
-        figures = [number(target[key]) for key in columns.values()]
         shares = [f"{share:.1%}" for share in target["coverage"].values()]
-        table.add_row(str(target["name"]), *figures, *shares)
-    return [
-        Text(),
-        view,
-        Text("z-NLPD: in units of the target's standard deviation on the training rows", "dim"),
-    ]
+        rows.append([target["name"], *(target[key] for key in columns.values()), *shares])
+    caption = "negative log density of the targets, and the share of rows inside central intervals"
+    note = Text("z-NLPD: in units of the target's standard deviation on the training rows", "dim")
+    return [words.Table(caption, ("target", *columns, *levels), rows), note]

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Group
 from rich.text import Text
 
 from rff_dist.workbench.cli import display, options, shell
@@ -49,7 +48,7 @@ def export(
     document = {"model": model, "output": output, "format": kind, "files": sizes, "digest": digest}
     facts = {name.replace("_", " "): human_bytes(size) for name, size in list(sizes.items())[:10]}
     how = Text(f"\n  {_HOW[kind].format(place=output)}", overflow="fold")
-    return shell.Report(document, Group(display.facts_view(f"wrote {output}", **facts), how))
+    return shell.Report(document, [display.facts_view(f"wrote {output}", **facts), how])
 
 
 def _write(kind: str, model: str, output: str, *, overwrite: bool) -> tuple[Path, str]:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Group
 
 from rff_dist.workbench.cli import display, options, shell
 from rff_dist.workbench.jobs import fields
@@ -78,13 +77,8 @@ def generate(
         writing = Writing(chunk, overwrite, display.count_rows("generate"))
         dataset = generate_dataset(output, function, made, writing)
     seconds = time.perf_counter() - start
-    document = {
-        **display.describe_dataset(dataset),
-        "kernel": chosen.to_dict(),
-        "seed": seed,
-        "best_rmse": noise,
-        "seconds": seconds,
-    }
+    about = {"kernel": chosen.to_dict(), "seed": seed, "best_rmse": noise, "seconds": seconds}
+    document = {**display.describe_dataset(dataset), **about}
     view = display.facts_view(
         f"wrote {output}",
         **display.dataset_facts(dataset),
@@ -92,7 +86,7 @@ def generate(
         best_possible_RMSE=f"{noise:g}",
         seconds=words.seconds_words(seconds),
     )
-    return shell.Report(document, Group(view, display.next_step("rff-dist", "fit", output, "MODEL")))
+    return shell.Report(document, [view], next=["fit", output, "MODEL"])
 
 
 def draw_function(

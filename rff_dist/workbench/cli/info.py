@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
 from rff_dist.workbench.cli import display, ingest, shell
+from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
@@ -56,9 +55,7 @@ def info(
                 "name": array.name,
                 "shape": array.header.shape,
                 "dtype": "text" if array.header.dtype.kind in "UT" else array.header.dtype.name,
-                "chunks": array.header.chunks,
-                "shards": array.header.shards,
-                "codecs": array.header.codecs,
+                **fields.values_of(array.header, "chunks", "shards", "codecs"),
                 "checksum": array.checksum,
                 "zarr_format": array.header.zarr_format,
             }
@@ -67,48 +64,43 @@ def info(
         "attributes": shown,
     }
     if kind != "dataset":
-        return shell.Report(document, _contents_view(document))
+        return shell.Report(document, _contents_parts(document))
     weights = "sample_weight" if "sample_weight" in names and "y" in names else None
     text = any(array.name == "y" and array.header.dtype.kind in "UT" for array in arrays)
     dataset = datasets.open_dataset(path, y=None if text else "y", sample_weight=weights)
     recipe = recipe_of(attributes)
     document |= {
-        "n_samples": dataset.n_samples,
-        "n_features": dataset.n_features,
-        "feature_names": dataset.feature_names,
+        **fields.values_of(dataset, "n_samples", "n_features", "feature_names"),
         "target_names": attributes.get("target_names"),
         "version": dataset.version,
         "fingerprint": dataset.fingerprint(),
         "recipe": ingest.describe_recipe(recipe) or None,
     }
-    return shell.Report(
-        document, Group(_dataset_facts(document), *ingest.recipe_views(recipe), "", _arrays_view(document))
-    )
+    view = display.facts_view(f"{path}: dataset", **_dataset_facts(document))
+    return shell.Report(document, [view, *ingest.recipe_views(recipe), _arrays_table(document)])
 
 
-def _dataset_facts(found: Mapping[str, Any]) -> RenderableType:
+def _dataset_facts(found: Mapping[str, Any]) -> words.Facts:
     """Return what people ask about a dataset first: its rows, its columns and where they come from."""
     from rff_dist.recipes.recipes import RECIPE
 
-    told = (RECIPE, "feature_names", "target_names")
-    facts: words.Facts = {
+    shown = (RECIPE, "feature_names", "target_names")
+    return {
         "rows": f"{found['n_samples']:,}, {words.plural(found['n_features'], 'feature')}",
         "columns": words.listed(found["feature_names"]),
         "targets": words.listed(found["target_names"]),
-        **_attribute_facts({name: one for name, one in found["attributes"].items() if name not in told}),
+        **_attribute_facts({key: value for key, value in found["attributes"].items() if key not in shown}),
         **({"version": f"{found['version']}, the current one"} if found["version"] else {}),
         "fingerprint": found["fingerprint"][:16],
     }
-    return display.facts_view(f"{found['path']}: dataset", **facts)
 
 
-def _contents_view(found: Mapping[str, Any]) -> RenderableType:
+def _contents_parts(found: Mapping[str, Any]) -> list[display.Part]:
     facts = _attribute_facts(found["attributes"])
     if found["complete"] is False:
         facts["state"] = words.Alert("unfinished: its writer was stopped")
-    title = Text(f"{found['path']}: {found['kind']}", "bold", overflow="fold")
-    parts = [title, _arrays_view(found)]
-    return Group(*parts, "", display.facts_view("", **facts)) if facts else Group(*parts)
+    table = _arrays_table(found, f"{found['path']}: {found['kind']}")
+    return [table, "", display.facts_view("", **facts)] if facts else [table]
 
 
 def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
@@ -126,10 +118,8 @@ def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def _arrays_view(found: Mapping[str, Any]) -> RenderableType:
-    _, table = display.titled_table(
-        "", *("array", "shape", "dtype", "chunks", "codecs", "damage is"), numbers=False
-    )
+def _arrays_table(found: Mapping[str, Any], caption: str = "") -> words.Table:
+    rows: list[tuple[str, ...]] = []
     for array in found["arrays"]:
         chunks = display.shape_words(array["chunks"])
         if array["shards"]:
@@ -137,13 +127,11 @@ def _arrays_view(found: Mapping[str, Any]) -> RenderableType:
         # These two say how numbers become bytes and chunks become a shard, which interests nobody.
         plain = ("bytes", "sharding_indexed")
         codecs = ", ".join(dict.fromkeys(name for name in array["codecs"] if name not in plain))
-        damage = "noticed" if array["checksum"] else "[yellow]undetectable[/]"
-        table.add_row(
-            array["name"], display.shape_words(array["shape"]), array["dtype"], chunks, codecs, damage
-        )
-    if not found["arrays"]:
-        table.add_row("(none)")
-    return table
+        damage = "noticed" if array["checksum"] else words.Alert("undetectable")
+        shape = display.shape_words(array["shape"])
+        rows.append((array["name"], shape, array["dtype"], chunks, codecs, damage))
+    header = ("array", "shape", "dtype", "chunks", "codecs", "damage is")
+    return words.Table(caption, header, rows or [("(none)",)], is_facts=True)
 
 
 def _version_of(path: str) -> versions.Version | None:
@@ -167,6 +155,8 @@ def _lineage_facts(version: versions.Version) -> words.Facts:
 
 
 def _describe_record(path: str, record: Record, version: versions.Version | None) -> shell.Report:
+    from rff_dist.workbench.results import clusters, models
+
     metadata = record.metadata
     document = {
         "path": path,
@@ -182,110 +172,30 @@ def _describe_record(path: str, record: Record, version: versions.Version | None
         "has_statistics": "statistics" in metadata,
     }
     facts = {} if version is None else _lineage_facts(version)
-    parts: list[RenderableType] = []
+    parts: list[display.Part] = []
     if record.kind == "ridge model":
-        found, table = _describe_ridge(record), _cross_validation(record)
-        document |= found if table is None else {**found, "cross_validation": table}
-        facts |= _ridge_facts(record, found.get("products"))
-        parts = _ridge_views(record.metadata["card"], table, len(record.arrays["coefficients"]))
+        found = models.describe_stored(record)
+        document |= found
+        facts |= models.stored_facts(record, found.get("products"))
+        parts = _ridge_parts(
+            metadata["card"], found.get("cross_validation"), len(record.arrays["coefficients"])
+        )
     if record.kind == "k-means model":
-        facts |= _cluster_facts(record)
+        facts |= clusters.stored_facts(record)
         document["cluster_weights"] = record.arrays["cluster_weights"]
     facts["stored"] = f"{len(record.arrays)} arrays, undamaged (SHA-256)"
-    return shell.Report(document, Group(display.facts_view(f"{path}: {record.kind}", **facts), *parts))
+    return shell.Report(document, [display.facts_view(f"{path}: {record.kind}", **facts), *parts])
 
 
-def _describe_ridge(record: Record) -> dict[str, Any]:
-    """Return the estimated errors of a regression or classifier, and how its features are multiplied here."""
-    from rff_dist.products.choice import rate_for
-    from rff_dist.ridge.describe import estimate_of
-
-    card, dimension = record.metadata["card"], len(record.arrays["coefficients"])
-    found = {"estimate": estimate_of(card)}
-    spec = record.metadata["feature_map"].get("spec") or {}
-    if spec.get("precision") == "standard" and "statistics" in record.metadata:
-        rate = rate_for(dimension, float(card["n_samples"]) * dimension**2)
-        found["products"] = {"by": rate.products.name, "gflops_per_thread": rate.gflops}
-    return found
-
-
-def _ridge_facts(record: Record, products: Mapping[str, Any] | None) -> words.Facts:
-    """Return the facts of a regression or a classifier in words."""
-    from rff_dist.workbench.results import models
-
-    metadata = record.metadata
-    card, features = metadata["card"], metadata["feature_map"]
-    dimension, n_targets = record.arrays["coefficients"].shape
-    classifier, window, refused = card.get("classifier"), card.get("window"), card.get("left_out")
-    kept = "stored" if "statistics" in metadata else "not stored"
-    packages = ", ".join(f"{name} {version}" for name, version in card["environment"]["packages"].items())
-    outputs = words.features_and_targets(features["n_features"], n_targets, classifier)
-    return {
-        "trained on": f"{card['n_samples']:,} rows, {outputs}",
-        "left out": f"{words.ranges_words(refused)}, which updates refused" if refused else None,
-        "window": window and f"{window['of']}: from row {window['start']:,} of the data on",
-        "half-life": card.get("fading", {}).get("half_life"),
-        "columns": words.listed(card.get("feature_names")),
-        "targets": words.listed(card.get("target_names")),
-        "features": words.features_words(features, dimension),
-        "kernel": words.kernel_of_features(features),
-        "products": products
-        and f"by {products['by']} here, {products['gflops_per_thread']:.0f}e9 a second on one thread",
-        "alpha": models.alpha_words(metadata["alpha"], card),
-        **models.estimate_facts(card),
-        **models.classifier_facts(classifier),
-        "solver": f"{card['solver']['status'].replace('_', ' ')}; the sums for updates are {kept}",
-        "made": f"{card['created']} with {packages}",
-        # A model merged from several datasets has none.
-        "data fingerprint": card.get("data_fingerprint", "")[:16] or None,
-        "digest": metadata["digest"][:16],
-    }
-
-
-def _ridge_views(
+def _ridge_parts(
     card: Mapping[str, Any], table: Mapping[str, Any] | None, n_components: int
-) -> list[RenderableType]:
+) -> list[display.Part]:
     from rff_dist.recipes.recipes import recipe_of
     from rff_dist.workbench.results import models
 
-    parts = ingest.recipe_views(recipe_of(card), n_shown=_SHOWN_COLUMNS)
+    parts: list[display.Part] = [*ingest.recipe_views(recipe_of(card), n_shown=_SHOWN_COLUMNS)]
     if table is not None and len(table["widths"]) > 1:
-        parts += ["", display.table_view(models.widths_table(table, n_components))]
+        parts.append(models.widths_table(table, n_components))
     if len(card.get("candidates", [])) > 1:
-        parts += ["", display.table_view(models.candidates_table(card["candidates"], _SHOWN_CANDIDATES))]
+        parts.append(models.candidates_table(card["candidates"], _SHOWN_CANDIDATES))
     return parts
-
-
-def _cluster_facts(record: Record) -> words.Facts:
-    """Return the facts of a k-means model in words."""
-    from rff_dist.workbench.results.clusters import clusters_facts
-
-    metadata, weights = record.metadata, record.arrays["cluster_weights"]
-    card, features = metadata["card"], metadata["feature_map"]
-    passes = {"n_filled": int((weights > 0).sum()), "n_passes": metadata["n_iter"]}
-    numbers = words.value_words([row["n_clusters"] for row in card.get("candidates", [])])
-    return {
-        "features": f"D = {record.arrays['centres'].shape[1]:,}, {features['kind']}",
-        "columns": words.listed(card.get("feature_names")),
-        "kernel": words.kernel_of_features(features),
-        **clusters_facts({**metadata, **passes}),
-        "sizes": words.value_words([float(weight) for weight in weights]),
-        "chosen from": f"{numbers}, by silhouette" if "candidates" in card else None,
-        "made": card["created"],
-        "data fingerprint": card.get("data_fingerprint", "–")[:16],
-        "digest": metadata["digest"][:16],
-    }
-
-
-def _cross_validation(record: Record) -> dict[str, Any] | None:
-    """Return a summary of a model's table of k-fold errors; None if alpha was not chosen from one."""
-    from rff_dist.data.folding import folds_from_dict
-    from rff_dist.selection.cross_validation import CrossValidation
-
-    prefix, metadata = "selection_", record.metadata
-    if f"{prefix}cv_errors" not in record.arrays:
-        return None
-    arrays = {name.removeprefix(prefix): array for name, array in record.arrays.items()}
-    table = CrossValidation.from_arrays(folds_from_dict(metadata["card"]["folds"]), arrays)
-    chosen = metadata["card"].get("classifier", {}).get("ridge_alpha", metadata["alpha"])
-    return display.describe_cross_validation(table, len(record.arrays["coefficients"]), chosen)

@@ -7,7 +7,6 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.workbench.cli import display, shell
@@ -59,12 +58,11 @@ def ingest(job: specs.Ingest) -> shell.Report:
         "seconds": words.seconds_words(seconds),
         "test": None if test is None else f"{test.n_samples:,} rows in {test.url}",
     }
-    parts: list[Any] = [display.facts_view(f"wrote {job.data}", **facts), *recipe_views(recipe)]
-    if job.targets:
-        weights = ("--weights", "sample_weight") if job.weight else ()
-        classes = ("--classify",) if labelled else ()
-        parts.append(display.next_step("rff-dist", "fit", job.data, "MODEL", *weights, *classes))
-    return shell.Report(document, Group(*parts))
+    weights = ["--weights", "sample_weight"] if job.weight else []
+    classes = ["--classify"] if labelled else []
+    following = ["fit", job.data, "MODEL", *weights, *classes] if job.targets else []
+    parts = [display.facts_view(f"wrote {job.data}", **facts), *recipe_views(recipe)]
+    return shell.Report(document, parts, next=following)
 
 
 def describe_recipe(recipe: recipes.Recipe | None) -> dict[str, Any]:
@@ -77,15 +75,15 @@ def describe_recipe(recipe: recipes.Recipe | None) -> dict[str, Any]:
     return {"recipe": columns, "left_out": dict(recipe.left_out), "notes": dict(recipe.notes)}
 
 
-def recipe_views(recipe: recipes.Recipe | None, *, n_shown: int = _SHOWN_COLUMNS) -> list[RenderableType]:
+def recipe_views(recipe: recipes.Recipe | None, *, n_shown: int = _SHOWN_COLUMNS) -> list[Text]:
     """Return what was done to a table's columns, and notes on how its files were read."""
     if recipe is None:
         return []
     notes = list(recipe.notes.items())[:3]
-    lines: list[RenderableType] = [Text(f"{name}: {'; '.join(found)}", "yellow") for name, found in notes]
+    lines = [Text(f"{name}: {'; '.join(texts)}", "yellow") for name, texts in notes]
     lines += [Text(f"left out {name!r}: {why}", "yellow") for name, why in recipe.left_out.items()]
     changed = [column for column in recipe.columns if column.words != "as it is"]
-    lines += [Text(f"{one.column}: {one.words}") for one in changed[:n_shown]]
+    lines += [Text(f"{column.column}: {column.words}") for column in changed[:n_shown]]
     if len(changed) > n_shown:
         lines.append(Text(f"and {len(changed) - n_shown:,} columns more"))
     return lines
@@ -99,4 +97,4 @@ def _appended_report(job: specs.Ingest, ingested: Ingested, seconds: float) -> s
     n_new = ingested.n_after - ingested.n_before
     title = f"added {n_new:,} rows to {job.data}" if n_new else f"nothing new for {job.data}"
     facts = appended_facts(describe_appended(job, ingested, seconds))
-    return shell.Report(document, display.facts_view(title, **facts))
+    return shell.Report(document, [display.facts_view(title, **facts)])

@@ -1,7 +1,5 @@
 """Make one model of several that were trained apart."""
 
-from rich.console import Group
-
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
@@ -22,5 +20,5 @@ def merge(job: specs.Merge) -> shell.Report:
         alpha=words.value_words(found["alpha"]),
         digest=found["digest"][:16],
     )
-    following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")
-    return shell.Report({"models": job.models, **found}, Group(view, following))
+    following = ["evaluate", job.destination.model, "DATA"]
+    return shell.Report({"models": job.models, **found}, [view], next=following)

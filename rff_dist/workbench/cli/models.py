@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 
 from rff_dist.workbench.cli import display, program, shell
@@ -54,14 +54,14 @@ def list_models(
         models.append({"name": name, "url": model.url, "n_versions": len(rows), "current": current})
     document = {"registry": registry, "models": models}
     if not models:
-        following = display.next_step("rff-dist", "fit", "DATA", f"{registry}/NAME", "--register")
-        return shell.Report(document, Group(f"no registered models in {registry}", following))
+        following = ["fit", "DATA", f"{registry}/NAME", "--register"]
+        return shell.Report(document, [f"no registered models in {registry}"], next=following)
     title = f"{words.plural(len(models), 'registered model')} in {registry}"
     view, table = _table(title, "model", *_COLUMNS)
     for one in models:
         table.add_row(one["name"], *_cells(one["current"]) if one["current"] else ["–"])
     first = f"{registry.rstrip('/')}/{models[0]['name']}"
-    return shell.Report(document, Group(view, display.next_step("rff-dist", "models", "show", first)))
+    return shell.Report(document, [view], next=["models", "show", first])
 
 
 @shell.command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
@@ -98,8 +98,7 @@ def show(model: RegisteredArgument) -> shell.Report:
     if lacking:
         facts["refused"] = "\n".join(map(_refusal_words, lacking))
     command = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
-    following = display.next_step("rff-dist", *command)
-    return shell.Report(document, Group(view, "", display.facts_view("", **facts), following))
+    return shell.Report(document, [view, "", display.facts_view("", **facts)], next=command)
 
 
 @shell.command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
@@ -136,7 +135,7 @@ def prune(
     document = {"model": model, "removed": removed, "kept": kept}
     title = f"removed {words.plural(len(removed), 'version')} of {model}"
     view = display.facts_view(title, removed=words.listed(removed), kept=words.value_words(kept))
-    return shell.Report(document, view)
+    return shell.Report(document, [view])
 
 
 def _open(model: str) -> versions.RegisteredModel:
@@ -171,7 +170,7 @@ def _changed(model: str, version: versions.Version, pointer: documents.Pointer |
         kernel=words.kernel_words(kernel) if kernel else None,
         digest=version_cell(version.digest),
     )
-    return shell.Report(document, Group(view, display.next_step("rff-dist", "models", "show", model)))
+    return shell.Report(document, [view], next=["models", "show", model])
 
 
 def _table(title: str, *columns: str) -> tuple[RenderableType, Table]:

@@ -116,7 +116,7 @@ def plan(
     table.add_column(style="dim")
     for row in _rows(found, document, machines):
         table.add_row(*row)
-    return shell.Report(document, view)
+    return shell.Report(document, [view])
 
 
 def _machines(cluster: Cluster, memory: int | None) -> Machines:

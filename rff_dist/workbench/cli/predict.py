@@ -30,7 +30,7 @@ def predict(job: specs.Predict, where: options.Where) -> shell.Report:
         "seconds": run["seconds"]["total"],
     }
     facts = {**predicted_facts(found), **display.run_facts(run)}
-    return shell.Report(document, display.facts_view(f"wrote {job.output}", **facts))
+    return shell.Report(document, [display.facts_view(f"wrote {job.output}", **facts)])
 
 
 def _describe_outputs(kind: str, model: Any, job: specs.Predict) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Train on other rows with a model's features, so that the two models can be merged."""
 
-from rich.console import Group
-
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import options, specs
 from rff_dist.workbench.results import words
@@ -14,15 +12,13 @@ def refit(job: specs.Refit, where: options.Where) -> shell.Report:
 
     passes = display.Passes(where)
     found = refit_model(job, passes.runner)
-    model = job.destination.model
+    model, run = job.destination.model, passes.facts()
     view = display.facts_view(
         f"trained {model} like {job.like}",
         holds=words.plural(found["n_samples"], "row"),
         alpha=words.value_words(found["alpha"]),
-        **display.run_facts(passes.facts()),
+        **display.run_facts(run),
         digest=found["digest"][:16],
     )
-    following = display.next_step("rff-dist", "merge", job.like, model, "--output", "BOTH")
-    return shell.Report(
-        {"like": job.like, "data": job.source.data, **found, **passes.facts()}, Group(view, following)
-    )
+    document = {"like": job.like, "data": job.source.data, **found, **run}
+    return shell.Report(document, [view], next=["merge", job.like, model, "--output", "BOTH"])

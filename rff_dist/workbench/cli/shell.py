@@ -7,13 +7,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from rff_dist.workbench.cli import display, help, messages, options, program, settings
 
@@ -27,12 +27,14 @@ class Report:
     """The result of a command.
 
     `document`: what `--json` shows. It may hold NumPy's numbers and arrays; NaN and infinity become null.
-    `view`: what people see; None if the command has already shown everything.
+    `parts`: what people see, see `display.views`; empty if the command has already shown everything.
+    `next`: the words of a command that comes next, without the program's name; empty for none.
     `code`: the program's exit code.
     """
 
     document: Mapping[str, Any]
-    view: RenderableType | None = None
+    parts: Sequence[display.Part] = ()
+    next: Sequence[str] = ()
     code: int = 0
 
 
@@ -121,8 +123,9 @@ def show(report: Report, command: str, *, as_json: bool) -> None:
     try:
         if as_json:
             messages.write_json({"command": command, **report.document})
-        elif report.view is not None:
-            out.print(report.view)
+        elif report.parts:
+            following = [] if settings.is_quiet() or not report.next else [display.next_step(*report.next)]
+            out.print(display.views([*report.parts, *following]))
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader, such as `head`, closed the pipe (rich then raises SystemExit). Python would complain

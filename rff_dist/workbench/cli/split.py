@@ -2,8 +2,6 @@
 
 from dataclasses import asdict
 
-from rich.console import Group
-
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import specs
 
@@ -24,5 +22,4 @@ def split(job: specs.Split) -> shell.Report:
         train=f"{found.n_train:,} rows in {found.train}",
         test=f"{found.n_test:,} rows in {found.test}, {share:.1%}",
     )
-    following = display.next_step("rff-dist", "fit", found.train, "MODEL")
-    return shell.Report(asdict(found), Group(view, following))
+    return shell.Report(asdict(found), [view], next=["fit", found.train, "MODEL"])

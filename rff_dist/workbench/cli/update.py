@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-
 from rff_dist.workbench.cli import display, messages, options, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.options import Where
@@ -45,20 +43,20 @@ def update(job: specs.Update, where: Where, report: options.ReportPath = None) -
     elif report is not None:
         messages.say("warning", "there are no new rows, so no report was written", "yellow")
     refused = document["decision"].endswith("kept")
-    return shell.Report(document, _view(document, found.champion), code=REFUSED if refused else 0)
+    return shell.Report(document, _parts(document, found.champion), code=REFUSED if refused else 0)
 
 
-def _view(document: Mapping[str, Any], champion: RidgeModel) -> RenderableType:
+def _parts(document: Mapping[str, Any], champion: RidgeModel) -> list[display.Part]:
     """Return what was found and decided, as people see it."""
     from rff_dist.workbench.results import updates
 
     facts = updates.update_facts(document, document["data"])
     ran = display.run_facts(document) if "engine" in document else {}
     title = f"{facts.pop('decision')}: {words.place_words(document)}"
-    parts: list[RenderableType] = [display.facts_view(title, **facts, **ran)]
+    parts: list[display.Part] = [display.facts_view(title, **facts, **ran)]
     if document["n_new"]:
-        parts += ["", display.table_view(updates.errors_table(document, champion))]
+        parts.append(updates.errors_table(document, champion))
         if "columns" in document["drift"]["parts"]:
             names, columns = champion.card.get("feature_names"), document["drift"]["columns"]
-            parts += ["", display.table_view(updates.columns_table(columns, names, _SHOWN_COLUMNS))]
-    return Group(*parts)
+            parts.append(updates.columns_table(columns, names, _SHOWN_COLUMNS))
+    return parts

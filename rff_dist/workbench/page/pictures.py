@@ -397,12 +397,20 @@ def _save(figure: Figure, path: Path) -> Path:
     return documents.write_whole(path, save, what="picture")
 
 
-def save_choice(model: models.RidgeModel, path: PathLike, *, title: str, about: str) -> Path | None:
+def save_choice(
+    model: models.RidgeModel,
+    path: PathLike,
+    *,
+    title: str,
+    about: str,
+    candidates: Sequence[Mapping[str, Any]] = (),
+) -> Path | None:
     """Draw the errors that a model's alpha was chosen by; return None, and draw nothing, if it was given.
 
     `model`: need not hold its sums.
     `path`: of the PNG.
     `title`, `about`: above the axes: the data, and the features.
+    `candidates`: see `save_cross_validation`.
     Raises DataError if no error is above 0; StorageError if the picture cannot be written.
     """
     arrays = model.selection
@@ -410,7 +418,9 @@ def save_choice(model: models.RidgeModel, path: PathLike, *, title: str, about: 
         folds = model.card["folds"]
         table = cross_validation.CrossValidation.from_arrays(folding.folds_from_dict(folds), arrays)
         subtitle = f"{about}, {folding.folds_words(folds)}"
-        return save_cross_validation(path, table, title=title, subtitle=subtitle, alpha=model.plain_alpha)
+        return save_cross_validation(
+            path, table, title=title, subtitle=subtitle, candidates=candidates, alpha=model.plain_alpha
+        )
     if "press_alphas" in arrays:
         errors = np.sqrt(arrays["press_errors"])
         panels = [AlphaPath("leave-one-out RMSE", arrays["press_alphas"], errors)]

@@ -8,6 +8,7 @@ import numpy as np
 from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit, labels, starts
+from rff_dist.storage import records
 from rff_dist.text import number
 from rff_dist.workbench.jobs import cluster, fields
 from rff_dist.workbench.results import models, words
@@ -70,6 +71,25 @@ def clusters_facts(found: Mapping[str, Any]) -> Facts:
     still = Alert(f"centres still moved after {n_passes}; raise `max_iter` (--max-passes) or `tol`")
     lloyd = f"converged after {n_passes}" if found["converged"] else still
     return {"clusters": n_clusters, "inertia": inertia, "Lloyd": lloyd}
+
+
+def stored_facts(record: records.Record) -> Facts:
+    """Return the facts of a stored k-means model in words."""
+    metadata, weights = record.metadata, record.arrays["cluster_weights"]
+    card, features = metadata["card"], metadata["feature_map"]
+    passes = {"n_filled": int((weights > 0).sum()), "n_passes": metadata["n_iter"]}
+    numbers = words.value_words([row["n_clusters"] for row in card.get("candidates", [])])
+    return {
+        "features": f"D = {record.arrays['centres'].shape[1]:,}, {features['kind']}",
+        "columns": words.listed(card.get("feature_names")),
+        "kernel": words.kernel_of_features(features),
+        **clusters_facts({**metadata, **passes}),
+        "sizes": words.value_words([float(weight) for weight in weights]),
+        "chosen from": f"{numbers}, by silhouette" if "candidates" in card else None,
+        "made": card["created"],
+        "data fingerprint": card.get("data_fingerprint", "–")[:16],
+        "digest": metadata["digest"][:16],
+    }
 
 
 def agreement_facts(known: Mapping[str, Any]) -> Facts:

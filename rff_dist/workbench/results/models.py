@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rff_dist.data import folding
-from rff_dist.features import maps
+from rff_dist.features import kinds, maps, nystrom
 from rff_dist.kernels.names import shortened_text
-from rff_dist.ridge import describe, models, solve
-from rff_dist.selection import grids
+from rff_dist.products import choice
+from rff_dist.ridge import describe, fit, models, solve
+from rff_dist.selection import cross_validation, grids
+from rff_dist.storage import records
 from rff_dist.text import errors_words, number, plus_minus, some
+from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.words import Alert, Facts, Table
 
@@ -57,6 +61,55 @@ def training_facts(training: train.Training, seed: int) -> Facts:
         **words.solver_facts(training.chosen),
         "digest": model.digest()[:16],
         **version_facts(training.published),
+    }
+
+
+def describe_training(training: train.Training, seed: int) -> dict[str, Any]:
+    """Return what a training job made, for the JSON document; `seed`: of the job."""
+    dataset, model, solved = training.data.rows, training.model, training.fitted.trained.solved
+    feature_map, solution, table = model.feature_map, solved.solution, solved.cross_validation
+    kernel, spec = kinds.kernel_of(feature_map), feature_map.spec
+    assert kernel is not None  # the map was drawn just now
+    described = None
+    if table is not None:
+        described = describe_cross_validation(table, feature_map.n_components, solution.alpha)
+    return {
+        **fields.values_of(dataset, "n_samples", "n_features"),
+        "n_targets": model.n_targets,
+        **{name: value for name, value in training.chosen.items() if name != "fit_seconds"},
+        **({"jitter": feature_map.jitter} if isinstance(feature_map, nystrom.NystromFeatureMap) else {}),
+        "kernel": kernel.to_dict(),
+        "seed": seed,
+        "design": None if spec is None else spec.design.name,
+        "map": None if spec is None else spec.map,
+        "alpha_chosen_by": chosen_by(model.card),
+        "alpha_at_end_of_path": end_of_path(solved),
+        "alpha_path": path_ends(solved),
+        "gcv": None if solved.selection is None else solved.selection.score,
+        "cross_validation": described,
+        "effective_rank": solution.effective_rank,
+        "alpha_floor": solution.floor,
+        "statistics_digest": model.card["statistics_digest"],
+        "digest": model.digest(),
+    }
+
+
+def describe_search(trained: fit.Trained) -> dict[str, Any]:
+    """Return how given candidates were compared, for the JSON document."""
+    return {"n_readings": trained.n_readings, "folds": trained.model.card["folds"], "best": trained.best}
+
+
+def search_facts(trained: fit.Trained) -> Facts:
+    """Return in words how given candidates were compared, and whether a better one may lie beyond them."""
+    ends = [
+        f"{name} is the {'smallest' if trained.best[end] == 'lower' else 'largest'} tried"
+        for name, end in (("the length scale", "length_scale_at_end"), ("alpha", "alpha_at_end"))
+        if trained.best[end] is not None
+    ]
+    folds, readings = trained.model.card["folds"], words.plural(trained.n_readings, "reading")
+    return {
+        "compared by": f"{folding.folds_words(folds)}, from {readings}",
+        "note": Alert(f"{' and '.join(ends)}: a better one may lie beyond") if ends else None,
     }
 
 
@@ -168,6 +221,83 @@ def target_names(model: models.RidgeModel) -> list[str]:
         # Of two classes, only the second has a target.
         names = model.card["classifier"]["classes"][-n_targets:]
     return [str(name) for name in names or (["y"] if n_targets == 1 else [f"y{i}" for i in range(n_targets)])]
+
+
+def describe_cross_validation(
+    table: cross_validation.CrossValidation, n_components: int, alpha: ArrayLike
+) -> dict[str, Any]:
+    """Return the k-fold errors at one D and alpha, or alphas of targets, and the best alpha of each D."""
+    width = int(np.argmin(np.abs(table.n_components - n_components)))
+    wanted = np.broadcast_to(alpha, len(table.target_variance))
+    places = np.abs(np.subtract.outer(wanted, table.alphas)).argmin(axis=1)
+    score, score_standard_error = table.score_of(width, places)
+    shown = ("n_components", "alpha", "score", "standard_error")
+    bests = map(table.best_of, table.n_components.tolist())
+    return {
+        "folds": folding.folds_to_dict(table.folds),
+        "n_splits": len(table.weights),
+        "alphas": {"n": len(table.alphas), "lowest": table.alphas[0], "highest": table.alphas[-1]},
+        "score": score,
+        "score_standard_error": score_standard_error,
+        "widths": [fields.values_of(best, *shown) for best in bests],
+    }
+
+
+def describe_stored(record: records.Record) -> dict[str, Any]:
+    """Return the errors of a stored regression or classifier, and how its features are multiplied here."""
+    card, dimension = record.metadata["card"], len(record.arrays["coefficients"])
+    described: dict[str, Any] = {"estimate": describe.estimate_of(card)}
+    spec = record.metadata["feature_map"].get("spec") or {}
+    if spec.get("precision") == "standard" and "statistics" in record.metadata:
+        rate = choice.rate_for(dimension, float(card["n_samples"]) * dimension**2)
+        described["products"] = {"by": rate.products.name, "gflops_per_thread": rate.gflops}
+    if (table := _stored_cross_validation(record)) is not None:
+        described["cross_validation"] = table
+    return described
+
+
+def _stored_cross_validation(record: records.Record) -> dict[str, Any] | None:
+    """Return a summary of a model's table of k-fold errors; None if alpha was not chosen from one."""
+    prefix, metadata = "selection_", record.metadata
+    if f"{prefix}cv_errors" not in record.arrays:
+        return None
+    arrays = {name.removeprefix(prefix): array for name, array in record.arrays.items()}
+    table = cross_validation.CrossValidation.from_arrays(
+        folding.folds_from_dict(metadata["card"]["folds"]), arrays
+    )
+    chosen = metadata["card"].get("classifier", {}).get("ridge_alpha", metadata["alpha"])
+    return describe_cross_validation(table, len(record.arrays["coefficients"]), chosen)
+
+
+def stored_facts(record: records.Record, products: Mapping[str, Any] | None) -> Facts:
+    """Return the facts of a stored regression or classifier in words."""
+    metadata = record.metadata
+    card, features = metadata["card"], metadata["feature_map"]
+    dimension, n_targets = record.arrays["coefficients"].shape
+    classifier, window, refused = card.get("classifier"), card.get("window"), card.get("left_out")
+    kept = "stored" if "statistics" in metadata else "not stored"
+    packages = ", ".join(f"{name} {version}" for name, version in card["environment"]["packages"].items())
+    outputs = words.features_and_targets(features["n_features"], n_targets, classifier)
+    return {
+        "trained on": f"{card['n_samples']:,} rows, {outputs}",
+        "left out": f"{words.ranges_words(refused)}, which updates refused" if refused else None,
+        "window": window and f"{window['of']}: from row {window['start']:,} of the data on",
+        "half-life": card.get("fading", {}).get("half_life"),
+        "columns": words.listed(card.get("feature_names")),
+        "targets": words.listed(card.get("target_names")),
+        "features": words.features_words(features, dimension),
+        "kernel": words.kernel_of_features(features),
+        "products": products
+        and f"by {products['by']} here, {products['gflops_per_thread']:.0f}e9 a second on one thread",
+        "alpha": alpha_words(metadata["alpha"], card),
+        **estimate_facts(card),
+        **classifier_facts(classifier),
+        "solver": f"{card['solver']['status'].replace('_', ' ')}; the sums for updates are {kept}",
+        "made": f"{card['created']} with {packages}",
+        # A model merged from several datasets has none.
+        "data fingerprint": card.get("data_fingerprint", "")[:16] or None,
+        "digest": metadata["digest"][:16],
+    }
 
 
 # -- candidates ------------------------------------------------------------------------------------
