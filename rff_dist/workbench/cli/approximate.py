@@ -83,17 +83,14 @@ def approximate(
     """
     from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.features import draw
-    from rff_dist.features.approximation import Sampling, error_curve
-    from rff_dist.features.bounds import better_map
-    from rff_dist.features.draw import KernelFeatures, check_n_components
+    from rff_dist.features import approximation, bounds, draw
     from rff_dist.kernels.base import check_design
     from rff_dist.statistics import inspection
     from rff_dist.storage import datasets
 
     if features.map not in ("auto", "pairs", "phases"):
         raise typer.BadParameter(f"{features.map!r}; expected auto, pairs or phases", param_hint="--map")
-    dimension = check_n_components(options.read_count(n_components, "--components"), features.map)
+    dimension = draw.check_n_components(options.read_count(n_components, "--components"), features.map)
     chosen, seed = features.make_kernel(), features.seed
     data, dataset = source.data, datasets.open_dataset(source.data, **source.names())
     chosen.check_columns(dataset.n_features)
@@ -104,31 +101,24 @@ def approximate(
     standardizer = None if no_standardize else inspection.standardizer_from(moments)
     ranges = inspection.input_range(moments, standardizer)
     seen = draw.Inputs(sample, standardizer, seed, ranges)
-    described = KernelFeatures(
+    described = draw.KernelFeatures(
         chosen, length_scale=features.scale, n_components=dimension, design=features.design, map=features.map
     )
     feature_map = draw.draw(seen, described)
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
-    sampling = Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)
-    curve = error_curve(
-        spec.kernel, feature_map, rows, _curve_components(spec, feature_map.n_components), sampling
-    )
+    sampling = approximation.Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)
+    widths = _curve_components(spec, feature_map.n_components)
+    curve = approximation.error_curve(spec.kernel, feature_map, rows, widths, sampling)
     compared = samples.sample_inputs(sample, seed)  # the rows that --map auto looks at
-    variances = better_map(spec.kernel, seen.prepare(compared))
-    theory = theory_of(
-        spec,
-        curve[-1],
-        delta=measured.delta,
-        variance=getattr(variances, spec.map),
-        diameter=float(math.dist(*ranges)),
-    )
+    variances = bounds.better_map(spec.kernel, seen.prepare(compared))
+    variance, diameter = getattr(variances, spec.map), float(math.dist(*ranges))
+    theory = theory_of(spec, curve[-1], delta=measured.delta, variance=variance, diameter=diameter)
     document = {
         "data": data,
         "n_rows_read": len(rows),
         "n_samples": curve[-1].n_samples,
-        "n_repeats": measured.n_repeats,
-        "confidence": measured.confidence,
+        **fields.values_of(measured, "n_repeats", "confidence"),
         "n_components": feature_map.n_components,
         "kernel": spec.kernel.to_dict(),
         "design": spec.design.name,
@@ -137,8 +127,7 @@ def approximate(
         "map_variances": {**asdict(variances), "better": variances.better},
         "errors": _errors(curve[-1]),
         "wanted": {
-            "error": measured.error,
-            "delta": measured.delta,
+            **fields.values_of(measured, "error", "delta"),
             "n_components": theory.needed(measured.error),
         },
         "bounds": theory.bounds(feature_map.n_components),
@@ -155,7 +144,7 @@ def _curve_components(spec: maps.FeatureSpec, D: int) -> list[int]:
     """Return D and its halves, down to the fewest components that the kernel's features can have."""
     from rff_dist.features.draw import draw_from_spec
 
-    found = [D]
+    widths = [D]
     for i in range(1, POINTS):
         fewer = (D >> i) // 2 * 2  # even, for pairs of cosines and sines
         if fewer < LEAST:
@@ -164,8 +153,8 @@ def _curve_components(spec: maps.FeatureSpec, D: int) -> list[int]:
             draw_from_spec(replace(spec, n_components=fewer), None)
         except InvalidParameterError:  # a sum of kernels needs some components for each term
             break
-        found.append(fewer)
-    return found
+        widths.append(fewer)
+    return widths
 
 
 @dataclass(frozen=True)
@@ -205,7 +194,7 @@ class Theory:
 
 def theory_of(
     spec: maps.FeatureSpec,
-    found: approximation.ApproximationError,
+    errors: approximation.ApproximationError,
     *,
     delta: float,
     variance: float,
@@ -222,10 +211,10 @@ def theory_of(
         moment = bounds.second_moment(spec.kernel, spec.n_features)
     except InvalidParameterError:
         reason = f"bounds are for one shift-invariant kernel with k(0) = 1, not for {spec.kernel}"
-        return Theory(found, {}, dict.fromkeys(BOUNDED, reason))
+        return Theory(errors, {}, dict.fromkeys(BOUNDED, reason))
     chance: Any = {"delta": delta, "map": spec.map}
-    pairs: Any = {"n_points": found.n_samples, **chance}
-    gram: Any = {"n_points": found.n_samples, "gram_norm": found.gram_norm}
+    pairs: Any = {"n_points": errors.n_samples, **chance}
+    gram: Any = {"n_points": errors.n_samples, "gram_norm": errors.gram_norm}
     laws: dict[str, Any] = {
         "mean": (
             lambda n_components: math.sqrt(variance / n_components),
@@ -240,32 +229,33 @@ def theory_of(
     }
     if moment == math.inf:
         reason = "the second moment of the kernel's frequencies is infinite, so there is no bound over a box"
-        return Theory(found, laws, {"compact_set": reason})
+        return Theory(errors, laws, {"compact_set": reason})
     if not diameter > 0:
-        return Theory(found, laws, {"compact_set": "the box of the sampled inputs is a point"})
+        return Theory(errors, laws, {"compact_set": "the box of the sampled inputs is a point"})
     box: Any = {"n_features": spec.n_features, "second_moment": moment, "diameter": diameter, **chance}
     laws["compact_set"] = (
         partial(bounds.compact_set_error, **box),
         partial(bounds.compact_set_components, **box),
     )
-    return Theory(found, laws, {})
+    return Theory(errors, laws, {})
 
 
 def _errors(point: approximation.ApproximationError) -> dict[str, Any]:
-    found = asdict(point)
-    return {name: found[name] for name in (*MEASURES, "operator_norm", "gram_norm")}
+    members = asdict(point)
+    return {name: members[name] for name in (*MEASURES, "operator_norm", "gram_norm")}
 
 
-def _parts(found: Mapping[str, Any]) -> list[display.Part]:
-    wanted, errors, bounds = found["wanted"], found["errors"], found["bounds"]
+def _parts(document: Mapping[str, Any]) -> list[display.Part]:
+    wanted, errors, bounds = document["wanted"], document["errors"], document["bounds"]
+    design, seed = document["design"], document["seed"]
     facts = display.facts_view(
-        f"error of the features on {found['data']}",
-        kernel=words.kernel_words(found["kernel"]),
-        features=f"D = {found['n_components']:,}, {found['design']}, {found['map']}, seed {found['seed']}",
-        rows=f"{found['n_repeats']} disjoint samples of {found['n_samples']:,}",
-        maps=_maps_words(found["map_variances"]),
+        f"error of the features on {document['data']}",
+        kernel=words.kernel_words(document["kernel"]),
+        features=f"D = {document['n_components']:,}, {design}, {document['map']}, seed {seed}",
+        rows=f"{document['n_repeats']} disjoint samples of {document['n_samples']:,}",
+        maps=_maps_words(document["map_variances"]),
     )
-    deviation, wanted_components = f"± {100 * found['confidence']:.3g}%", f"D for {wanted['error']:g}"
+    deviation, wanted_components = f"± {100 * document['confidence']:.3g}%", f"D for {wanted['error']:g}"
     header = ("error", "measured", deviation, "theory", wanted_components, "by theory", "factor")
     rows = []
     for name, label in BOUNDED.items():
@@ -285,10 +275,10 @@ def _parts(found: Mapping[str, Any]) -> list[display.Part]:
         )
     points = [
         (f"{point['n_components']:,}", *(f"{point[name]['value']:.3g}" for name in MEASURES))
-        for point in found["curve"]
+        for point in document["curve"]
     ]
     curve = words.Table("", ("D", *MEASURES.values()), points)
-    return [facts, words.Table("", header, rows), curve, Text("\n".join(_notes(found)), "dim")]
+    return [facts, words.Table("", header, rows), curve, Text("\n".join(_notes(document)), "dim")]
 
 
 def _times(factor: float) -> str:
@@ -302,7 +292,7 @@ def _maps_words(variances: Mapping[str, Any]) -> str:
     return f"{shown}: take {variances['better']}"
 
 
-def _notes(found: Mapping[str, Any]) -> Sequence[str]:
+def _notes(document: Mapping[str, Any]) -> Sequence[str]:
     notes = [
         "",
         "mean, largest: of |z(x)'z(y) − k(x, y)| over pairs of sampled rows; norm: ‖ZZ' − K‖ / ‖K‖; in the "
@@ -311,16 +301,16 @@ def _notes(found: Mapping[str, Any]) -> Sequence[str]:
         "error follows from the measured error, which falls as 1/√D.",
         "Theory assumes independent frequencies: closed-form variance, Hoeffding's inequality, matrix "
         "Bernstein, Rahimi and Recht's Claim 1. Bounds that can fail do so with a probability of at most "
-        f"{found['wanted']['delta']:g}.",
+        f"{document['wanted']['delta']:g}.",
     ]
-    notes += [f"no bound: {refusal}" for refusal in dict.fromkeys(found["no_bounds"].values())]
-    if found["plot"] is not None:
-        notes.append(f"wrote {found['plot']}")
+    notes += [f"no bound: {refusal}" for refusal in dict.fromkeys(document["no_bounds"].values())]
+    if document["plot"] is not None:
+        notes.append(f"wrote {document['plot']}")
     return notes
 
 
 def _draw_curve(
-    path: str, curve: Sequence[approximation.ApproximationError], theory: Theory, found: Mapping[str, Any]
+    path: str, curve: Sequence[approximation.ApproximationError], theory: Theory, document: Mapping[str, Any]
 ) -> None:
     import numpy as np
 
@@ -342,9 +332,8 @@ def _draw_curve(
         path,
         widths,
         series,
-        title=f"Is D large enough? {words.kernel_words(found['kernel'])}",
-        subtitle=f"{found['data']}: {words.plural(found['n_repeats'], 'sample')} of "
-        f"{found['n_samples']:,} rows, "
-        f"{found['design']}, {found['map']}",
-        wanted=found["wanted"]["error"],
+        title=f"Is D large enough? {words.kernel_words(document['kernel'])}",
+        subtitle=f"{document['data']}: {words.plural(document['n_repeats'], 'sample')} of "
+        f"{document['n_samples']:,} rows, {document['design']}, {document['map']}",
+        wanted=document["wanted"]["error"],
     )

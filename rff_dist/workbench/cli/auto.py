@@ -39,18 +39,18 @@ def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> sh
     passes.clock.begin("ingest")
     prepared = prepare_table(job, observer=display.count_rows("ingest"))
     try:
-        found = train.train(training_of(job, prepared), passes.runner)
+        training = train.train(training_of(job, prepared), passes.runner)
     except BaseException as error:
         error.add_note(f"its rows are ingested in {folder_of(job)}, and the same command goes on from there")
         raise
-    model, comparison = found.model, found.comparison
+    model, comparison = training.model, training.comparison
     assert comparison is not None  # there are test rows
     passes.at_work("baselines")
     trees = fit_trees(
-        found.data,
+        training.data,
         model,
         comparison,
-        seconds=found.chosen["fit_seconds"],
+        seconds=training.chosen["fit_seconds"],
         seed=job.seed,
         most_bytes=available_memory() // 3,
     )
@@ -60,16 +60,18 @@ def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> sh
         "task": "classification" if prepared.classify else "regression",
         "why": prepared.why,
         **fields.values_of(prepared, *_PREPARED),
-        **display.describe_published(prepared.model, found.published),
-        "fit": found.chosen,
-        "metrics": found.metrics,
+        **display.describe_published(prepared.model, training.published),
+        "fit": training.chosen,
+        "metrics": training.metrics,
         "comparison": comparison.describe(),
         "next": following,
         "report": report,
     }
-    passes.write_page(report, found.data, model, prepared.model, comparison=comparison, metrics=found.metrics)
+    passes.write_page(
+        report, training.data, model, prepared.model, comparison=comparison, metrics=training.metrics
+    )
     document |= passes.facts()
-    facts = models.training_facts(found, job.seed)
+    facts = models.training_facts(training, job.seed)
     return shell.Report(document, _parts(document, prepared, comparison, facts))
 
 
@@ -150,20 +152,20 @@ def fit_trees(
             break
         wanted = n_trees + min(n_trees, affordable)
         boosted.max_iter = wanted if by_themselves else min(USUAL_TREES, wanted)
-    told: dict[str, Any] = {
+    remarks: dict[str, Any] = {
         "about": f"{n_trees:,} trees on {len(X):,} rows, {'' if ended else 'stopped after '}{taken:.0f} s"
     }
     if not ended:
-        told["called"] = f"{TREES} trained as long"
+        remarks["called"] = f"{TREES} trained as long"
     if len(X) < n_samples:
-        told["handicap"] = f"memory holds {len(X):,} of the {n_samples:,} rows to train them on"
+        remarks["handicap"] = f"memory holds {len(X):,} of the {n_samples:,} rows to train them on"
     if not classify:
-        return Predictions(boosted.predict(comparison.X)[:, np.newaxis], **told)
+        return Predictions(boosted.predict(comparison.X)[:, np.newaxis], **remarks)
     n_classes = len(comparison.classes or ())
     logs = np.full((comparison.n_rows, n_classes), -np.inf)
     with np.errstate(divide="ignore"):
         logs[:, boosted.classes_] = np.log(boosted.predict_proba(comparison.X))
-    return Predictions(boosted.predict(comparison.X).astype(np.int64), logs, **told)
+    return Predictions(boosted.predict(comparison.X).astype(np.int64), logs, **remarks)
 
 
 def _training_rows(

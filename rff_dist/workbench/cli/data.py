@@ -128,12 +128,12 @@ def expire(
     from rff_dist.storage.repositories import expire, read_history
 
     location = _versioned(data)
-    found = expire(location, datetime.now(UTC) - timedelta(days=days), tags=tags)
-    kept = [one.id for one in read_history(location)]
-    document = {"data": data, "expired": list(found.versions), "freed_bytes": found.n_bytes, "kept": kept}
+    expired = expire(location, datetime.now(UTC) - timedelta(days=days), tags=tags)
+    kept = [snapshot.id for snapshot in read_history(location)]
+    document = {"data": data, "expired": list(expired.versions), "freed_bytes": expired.n_bytes, "kept": kept}
     view = display.facts_view(
-        f"removed {words.plural(len(found.versions), 'version')} of {data}",
-        freed=f"{found.n_bytes:,} bytes",
+        f"removed {words.plural(len(expired.versions), 'version')} of {data}",
+        freed=f"{expired.n_bytes:,} bytes",
         kept=words.plural(len(kept), "version"),
     )
     return shell.Report(document, [view])
@@ -207,8 +207,8 @@ def delete(
 
     with appending.editing(locations.parse_location(data)) as dataset:
         rows = read_rows_to_change(source, dataset, by)
-        found = corrections.delete_from(dataset, rows, keep_order=keep_order, message=message)
-    return _corrected(data, "deleted", found)
+        corrected = corrections.delete_from(dataset, rows, keep_order=keep_order, message=message)
+    return _corrected(data, "deleted", corrected)
 
 
 def _versioned(data: str) -> locations.Location:
@@ -220,10 +220,10 @@ def _versioned(data: str) -> locations.Location:
     return location
 
 
-def _corrected(data: str, what: str, found: corrections.Corrected) -> shell.Report:
+def _corrected(data: str, what: str, corrected: corrections.Corrected) -> shell.Report:
     view = display.facts_view(
-        f"{what} {words.plural(found.n_rows, 'row')} of {data}",
-        rows=f"{found.n_before:,} before, {found.n_after:,} after",
-        version=found.version or None,
+        f"{what} {words.plural(corrected.n_rows, 'row')} of {data}",
+        rows=f"{corrected.n_before:,} before, {corrected.n_after:,} after",
+        version=corrected.version or None,
     )
-    return shell.Report({"data": data, **asdict(found)}, [view])
+    return shell.Report({"data": data, **asdict(corrected)}, [view])

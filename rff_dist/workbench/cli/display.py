@@ -151,18 +151,18 @@ def dashboard_of(engine: protocol.Engine) -> str | None:
     return str(client.dashboard_link)
 
 
-def run_facts(found: Mapping[str, Any]) -> words.Facts:
+def run_facts(run: Mapping[str, Any]) -> words.Facts:
     """Return the facts of `Passes.facts` in words."""
     from rff_dist.engines.clock import products_words
 
-    seconds = found["seconds"]
+    seconds = run["seconds"]
     parts = ", ".join(
         f"{name} {words.seconds_words(value)}" for name, value in seconds.items() if name != "total"
     )
     return {
         "seconds": f"{words.seconds_words(seconds['total'])} ({parts})",
-        "products": products_words(found["products"]) or None,
-        "ran on": engine_words(found["engine"]),
+        "products": products_words(run["products"]) or None,
+        "ran on": engine_words(run["engine"]),
     }
 
 

@@ -100,7 +100,7 @@ def doctor(
 
 def check_versions() -> Iterator[Finding]:
     """Report the versions of the main packages."""
-    yield Finding.of("versions", ", ".join(f"{name} {found}" for name, found in _versions().items()))
+    yield Finding.of("versions", ", ".join(f"{name} {version}" for name, version in _versions().items()))
 
 
 def _versions() -> dict[str, str]:
@@ -144,9 +144,9 @@ def check_disk(data: str | None) -> Iterator[Finding]:
         places.add(Path(data).absolute().parent)
     for place in sorted(places):
         usage = shutil.disk_usage(place)
-        found = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)} at {place}"
+        space = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)} at {place}"
         is_low = usage.free < max(LOW_DISK, usage.total // 50)
-        yield Finding.of("disk", found, "make room before a long job, or write elsewhere" if is_low else "")
+        yield Finding.of("disk", space, "make room before a long job, or write elsewhere" if is_low else "")
 
 
 def check_ports() -> Iterator[Finding]:
@@ -229,7 +229,7 @@ def check_cluster(cluster: Cluster) -> Iterator[Finding]:
     try:
         with connecting.open_engine(cluster) as engine:
             ask: Any = getattr(engine, "ask_workers")  # noqa: B009  # of an engine with a cluster
-            found = ask(_versions)
+            workers = ask(_versions)
             n_threads = engine.n_threads
     except RFFDistError as error:
         yield Finding("cluster", "fail", str(error), "start it, or correct --scheduler")
@@ -237,16 +237,16 @@ def check_cluster(cluster: Cluster) -> Iterator[Finding]:
     here = _versions()
     skew = {
         f"{name} {versions[name]} there, {here[name]} here"
-        for versions in found.values()
+        for versions in workers.values()
         for name in here
         if versions[name] != here[name]
     }
-    size = f"{words.plural(len(found), 'worker')} × {words.plural(n_threads, 'thread')}"
+    size = f"{words.plural(len(workers), 'worker')} × {words.plural(n_threads, 'thread')}"
     if skew:
         differ = f"{size}: {'; '.join(sorted(skew))}"
         yield Finding("cluster", "fail", differ, "install the same versions everywhere")
     else:
-        yield Finding.of("cluster", f"{size}, the same versions", "" if found else "start workers")
+        yield Finding.of("cluster", f"{size}, the same versions", "" if workers else "start workers")
 
 
 def check_dataset(data: str) -> Iterator[Finding]:

@@ -26,17 +26,17 @@ def evaluate(job: specs.Evaluate, where: options.Where) -> shell.Report:
     from rff_dist.workbench.jobs import predict
 
     passes = display.Passes(where)
-    found: Any  # a type for each kind of model
-    scoring, found = predict.evaluate(job, passes.runner)
+    errors: Any  # a type for each kind of model
+    scoring, errors = predict.evaluate(job, passes.runner)
     run = passes.facts()
     about = {"model": job.model, "data": job.source.data}
     ran = {"engine": run["engine"], "seconds": run["seconds"]["total"]}
     model: Any = scoring.model
     if scoring.kind == "clusters":
-        return _clusters_report(found, job.source.y, about, ran)
+        return _clusters_report(errors, job.source.y, about, ran)
     if scoring.kind == "classifier":
-        return _classifier_report(found, model, about, ran)
-    return _regression_report(found, model, about, ran)
+        return _classifier_report(errors, model, about, ran)
+    return _regression_report(errors, model, about, ran)
 
 
 def _title(about: Mapping[str, str], n_samples: int, seconds: float) -> str:
@@ -55,35 +55,34 @@ def _clusters_report(
 
 
 def _classifier_report(
-    found: Confusion, model: models.RidgeModel, about: Mapping[str, str], ran: Mapping[str, Any]
+    confusion: Confusion, model: models.RidgeModel, about: Mapping[str, str], ran: Mapping[str, Any]
 ) -> shell.Report:
     from rff_dist.classify.predict import read_classes
 
     classes = read_classes(model)
-    columns = {"precision": found.precision, "recall": found.recall}
+    columns = {"precision": confusion.precision, "recall": confusion.recall}
     per_class = [
         {
             "label": label,
-            "n_samples": int(found.counts[i].sum()),
-            "n_predicted": int(found.counts[:, i].sum()),
+            "n_samples": int(confusion.counts[i].sum()),
+            "n_predicted": int(confusion.counts[:, i].sum()),
             **{name: float(values[i]) for name, values in columns.items()},
         }
         for i, label in enumerate(classes.tolist())
     ]
     document = {
         **about,
-        **fields.values_of(found, "n_samples", "accuracy", "balanced_accuracy", "log_loss"),
+        **fields.values_of(confusion, "n_samples", "accuracy", "balanced_accuracy", "log_loss"),
         "classes": per_class,
-        "confusion_matrix": found.counts,
+        "confusion_matrix": confusion.counts,
         **ran,
     }
+    log_loss = "none: the model has no probabilities"
     facts = display.facts_view(
-        _title(about, found.n_samples, ran["seconds"]),
-        accuracy=number(found.accuracy),
-        balanced_accuracy=f"{number(found.balanced_accuracy)}, the mean recall of classes",
-        log_loss="none: the model has no probabilities"
-        if found.log_loss is None
-        else f"{number(found.log_loss)} nats",
+        _title(about, confusion.n_samples, ran["seconds"]),
+        accuracy=number(confusion.accuracy),
+        balanced_accuracy=f"{number(confusion.balanced_accuracy)}, the mean recall of classes",
+        log_loss=log_loss if confusion.log_loss is None else f"{number(confusion.log_loss)} nats",
     )
     rows = [list(row.values()) for row in per_class]
     table = words.Table("", ("class", "rows", "predicted", *columns), rows)
@@ -91,7 +90,7 @@ def _classifier_report(
 
 
 def _regression_report(
-    found: evaluation.Errors | uncertainty.Calibration,
+    judged: evaluation.Errors | uncertainty.Calibration,
     model: models.RidgeModel,
     about: Mapping[str, str],
     ran: Mapping[str, Any],
@@ -101,7 +100,7 @@ def _regression_report(
     from rff_dist.ridge.uncertainty import Calibration
     from rff_dist.workbench.results import models as results
 
-    calibration, errors = (found, found.errors) if isinstance(found, Calibration) else (None, found)
+    calibration, errors = (judged, judged.errors) if isinstance(judged, Calibration) else (None, judged)
     rmse, deviation = np.sqrt(errors.mean_squared_error), np.sqrt(errors.target_variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         columns = {

@@ -67,6 +67,6 @@ def _write(kind: str, model: str, output: str, *, overwrite: bool) -> tuple[Path
     from rff_dist.export.write import export
     from rff_dist.ridge.models import read_model
 
-    found = read_model(model)
+    regression = read_model(model)
     write = export_onnx if kind == "onnx" else export
-    return write(found, output, overwrite=overwrite), found.digest()
+    return write(regression, output, overwrite=overwrite), regression.digest()

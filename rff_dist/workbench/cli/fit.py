@@ -24,8 +24,8 @@ def fit(job: specs.Train, where: Where, plot: PlotPath = None, report: ReportPat
 
     options = job.fit.options
     several = isinstance(options.n_components, list)
-    given = is_one_alpha(options.alpha) and options.cv is None and not several and job.fit.candidates is None
-    if plot is not None and given and not options.conformal:
+    fixed = is_one_alpha(options.alpha) and options.cv is None and not several and job.fit.candidates is None
+    if plot is not None and fixed and not options.conformal:
         raise typer.BadParameter(
             "alpha and D are given, so there are no errors to draw; add --select cv", param_hint="--plot"
         )
@@ -41,14 +41,14 @@ def report_training(
     from rff_dist.workbench.results import models
 
     passes, place = display.Passes(where), job.destination.model
-    found = train(job, passes.runner)
-    trained, searched = found.fitted.trained, job.fit.candidates is not None
+    training = train(job, passes.runner)
+    trained, searched = training.fitted.trained, job.fit.candidates is not None
     document = {
-        **display.describe_published(place, found.published),
-        **models.describe_training(found, job.features.seed),
+        **display.describe_published(place, training.published),
+        **models.describe_training(training, job.features.seed),
         **(models.describe_search(trained) if searched else {}),
-        "metrics": found.metrics,
-        "comparison": found.describe()["comparison"],
+        "metrics": training.metrics,
+        "comparison": training.describe()["comparison"],
         "plot": plot,
         "report": report,
     }
@@ -57,18 +57,18 @@ def report_training(
 
         about = models.candidate_name(trained.best) if searched else words.kernel_words(document["kernel"])
         rows = trained.rows if searched else ()
-        save_choice(found.model, plot, title=job.source.data, about=about, candidates=rows)
+        save_choice(training.model, plot, title=job.source.data, about=about, candidates=rows)
     passes.write_page(
-        report, found.data, found.model, place, comparison=found.comparison, metrics=found.metrics
+        report, training.data, training.model, place, comparison=training.comparison, metrics=training.metrics
     )
     document |= passes.facts()
-    facts = dict(models.training_facts(found, job.features.seed))
+    facts = dict(models.training_facts(training, job.features.seed))
     table, tables = document["cross_validation"], []
     if searched:
         tables = [models.candidates_table(trained.rows)]
         facts |= models.search_facts(trained)
     elif table is not None and len(table["widths"]) > 1:
         tables = [models.widths_table(table, document["n_components"])]
-    verdict = Text(verdict_of(found.comparison), "bold")
+    verdict = Text(verdict_of(training.comparison), "bold")
     view = display.facts_view(f"wrote {place}", **facts, **display.run_facts(document))
     return shell.Report(document, [verdict, view, *tables], next=["evaluate", place, "DATA"])

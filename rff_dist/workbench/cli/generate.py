@@ -73,9 +73,9 @@ def generate(
     start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
     with using_threads(available_cores()):
-        made = RandomRows(n_samples, n_columns, noise, seed, first_row)
+        drawn = RandomRows(n_samples, n_columns, noise, seed, first_row)
         writing = Writing(chunk, overwrite, display.count_rows("generate"))
-        dataset = generate_dataset(output, function, made, writing)
+        dataset = generate_dataset(output, function, drawn, writing)
     seconds = time.perf_counter() - start
     about = {"kernel": chosen.to_dict(), "seed": seed, "best_rmse": noise, "seconds": seconds}
     document = {**display.describe_dataset(dataset), **about}

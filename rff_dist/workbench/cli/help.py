@@ -87,7 +87,7 @@ def group_help(context: Any, command: Any) -> str:
     panels: Mapping[str, Mapping[str, str]] = COMMANDS
     if not top:
         members = ((name, command.get_command(context, name)) for name in command.list_commands(context))
-        panels = {"Commands": {name: first_sentence(found.help) for name, found in members}}
+        panels = {"Commands": {name: first_sentence(member.help) for name, member in members}}
     lines = [f"Usage: {context.command_path} COMMAND …", "", command.help]
     for panel, names in panels.items():
         lines += ["", panel, *entries(names.items(), OF_GROUP)]
@@ -108,13 +108,13 @@ def command_help(context: Any, command: Any, *, everything: bool) -> str:
     lines = [*textwrap.wrap(f"Usage: {usage}", _width(), subsequent_indent="  "), ""]
     for part in about if everything else about[:1]:
         lines += textwrap.wrap(part, _width(), break_on_hyphens=False)
-    lines += ["", *entries((_metavar(one), _text(one, everything)) for one in arguments)]
+    lines += ["", *entries((_metavar(param), _text(param, everything)) for param in arguments)]
     panels: dict[str, list[Any]] = {"Options": []}
     if everything:
-        for option in sorted(options, key=lambda one: one.rich_help_panel == LAST):
+        for option in sorted(options, key=lambda param: param.rich_help_panel == LAST):
             panels.setdefault(option.rich_help_panel or "Options", []).append(option)
     else:
-        panels["Options"] = [one for one in options if one.required or FIRST.keys() & one.opts]
+        panels["Options"] = [param for param in options if param.required or FIRST.keys() & param.opts]
     for panel, members in panels.items():
         lines += ["", panel, *entries(_entry(member, everything) for member in members)] if members else []
     examples = command.epilog.split("\n\n")
@@ -148,26 +148,26 @@ def _width() -> int:
     return min(100, shutil.get_terminal_size().columns)
 
 
-def _metavar(one: Any) -> str:
-    name = one.metavar or one.name.upper()
-    return f"{name} …" if one.nargs != 1 else name
+def _metavar(param: Any) -> str:
+    name = param.metavar or param.name.upper()
+    return f"{name} …" if param.nargs != 1 else name
 
 
-def _entry(one: Any, everything: bool) -> tuple[str, str]:
-    unit = "" if one.is_flag else f" {one.metavar or 'VALUE'}"
-    return ", ".join(sorted(one.opts, key=len)) + unit, _text(one, everything)
+def _entry(param: Any, everything: bool) -> tuple[str, str]:
+    unit = "" if param.is_flag else f" {param.metavar or 'VALUE'}"
+    return ", ".join(sorted(param.opts, key=len)) + unit, _text(param, everything)
 
 
-def _text(one: Any, everything: bool) -> str:
-    help = one.help or ""
+def _text(param: Any, everything: bool) -> str:
+    help = param.help or ""
     if not everything:
-        few = next((FIRST[flag] for flag in one.opts if FIRST.get(flag)), first_sentence(help))
-        return few + (" (required)" if one.required and one.param_type_name == "option" else "")
-    notes = ["required"] if one.required else []
-    if one.default not in (None, False, (), []) and not callable(one.default):
-        notes.append(f"default: {one.default}")
-    if one.min:
-        notes.append(f"at least {one.min}")
-    if one.envvar:
-        notes.append(f"or {one.envvar} in the environment")
+        few = next((FIRST[flag] for flag in param.opts if FIRST.get(flag)), first_sentence(help))
+        return few + (" (required)" if param.required and param.param_type_name == "option" else "")
+    notes = ["required"] if param.required else []
+    if param.default not in (None, False, (), []) and not callable(param.default):
+        notes.append(f"default: {param.default}")
+    if param.min:
+        notes.append(f"at least {param.min}")
+    if param.envvar:
+        notes.append(f"or {param.envvar} in the environment")
     return f"{help} ({'; '.join(notes)})" if notes else help

@@ -80,26 +80,26 @@ def info(
     return shell.Report(document, [view, *ingest.recipe_views(recipe), _arrays_table(document)])
 
 
-def _dataset_facts(found: Mapping[str, Any]) -> words.Facts:
+def _dataset_facts(document: Mapping[str, Any]) -> words.Facts:
     """Return what people ask about a dataset first: its rows, its columns and where they come from."""
     from rff_dist.recipes.recipes import RECIPE
 
     shown = (RECIPE, "feature_names", "target_names")
     return {
-        "rows": f"{found['n_samples']:,}, {words.plural(found['n_features'], 'feature')}",
-        "columns": words.listed(found["feature_names"]),
-        "targets": words.listed(found["target_names"]),
-        **_attribute_facts({key: value for key, value in found["attributes"].items() if key not in shown}),
-        **({"version": f"{found['version']}, the current one"} if found["version"] else {}),
-        "fingerprint": found["fingerprint"][:16],
+        "rows": f"{document['n_samples']:,}, {words.plural(document['n_features'], 'feature')}",
+        "columns": words.listed(document["feature_names"]),
+        "targets": words.listed(document["target_names"]),
+        **_attribute_facts({key: value for key, value in document["attributes"].items() if key not in shown}),
+        **({"version": f"{document['version']}, the current one"} if document["version"] else {}),
+        "fingerprint": document["fingerprint"][:16],
     }
 
 
-def _contents_parts(found: Mapping[str, Any]) -> list[display.Part]:
-    facts = _attribute_facts(found["attributes"])
-    if found["complete"] is False:
+def _contents_parts(document: Mapping[str, Any]) -> list[display.Part]:
+    facts = _attribute_facts(document["attributes"])
+    if document["complete"] is False:
         facts["state"] = words.Alert("unfinished: its writer was stopped")
-    table = _arrays_table(found, f"{found['path']}: {found['kind']}")
+    table = _arrays_table(document, f"{document['path']}: {document['kind']}")
     return [table, "", display.facts_view("", **facts)] if facts else [table]
 
 
@@ -118,9 +118,9 @@ def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def _arrays_table(found: Mapping[str, Any], caption: str = "") -> words.Table:
+def _arrays_table(document: Mapping[str, Any], caption: str = "") -> words.Table:
     rows: list[tuple[str, ...]] = []
-    for array in found["arrays"]:
+    for array in document["arrays"]:
         chunks = display.shape_words(array["chunks"])
         if array["shards"]:
             chunks += f" in {display.shape_words(array['shards'])}"
@@ -174,11 +174,11 @@ def _describe_record(path: str, record: Record, version: versions.Version | None
     facts = {} if version is None else _lineage_facts(version)
     parts: list[display.Part] = []
     if record.kind == "ridge model":
-        found = models.describe_stored(record)
-        document |= found
-        facts |= models.stored_facts(record, found.get("products"))
+        described = models.describe_stored(record)
+        document |= described
+        facts |= models.stored_facts(record, described.get("products"))
         parts = _ridge_parts(
-            metadata["card"], found.get("cross_validation"), len(record.arrays["coefficients"])
+            metadata["card"], described.get("cross_validation"), len(record.arrays["coefficients"])
         )
     if record.kind == "k-means model":
         facts |= clusters.stored_facts(record)

@@ -42,18 +42,18 @@ def ingest(job: specs.Ingest) -> shell.Report:
             "give the connection as env:NAME or file:PATH, or by RFF_DIST_SQL in the environment"
         )
     start = time.perf_counter()
-    found = ingest(job, observer=display.count_rows("ingest"))
+    outcome = ingest(job, observer=display.count_rows("ingest"))
     seconds = time.perf_counter() - start
-    if isinstance(found, Ingested):
-        return _appended_report(job, found, seconds)
-    made, test = found if isinstance(found, tuple) else (found, None)
-    labelled = job.targets is not None and not made.n_targets
-    recipe = recipe_of(made.attributes)
-    document = {**display.describe_dataset(made), **describe_recipe(recipe), "seconds": seconds}
+    if isinstance(outcome, Ingested):
+        return _appended_report(job, outcome, seconds)
+    dataset, test = outcome if isinstance(outcome, tuple) else (outcome, None)
+    labelled = job.targets is not None and not dataset.n_targets
+    recipe = recipe_of(dataset.attributes)
+    document = {**display.describe_dataset(dataset), **describe_recipe(recipe), "seconds": seconds}
     if test is not None:
         document["test"] = {"path": test.url, "n_samples": test.n_samples}
     facts: words.Facts = {
-        **display.dataset_facts(made),
+        **display.dataset_facts(dataset),
         "labels": "text, for a classifier" if labelled else None,
         "seconds": words.seconds_words(seconds),
         "test": None if test is None else f"{test.n_samples:,} rows in {test.url}",

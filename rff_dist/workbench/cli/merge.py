@@ -13,12 +13,12 @@ def merge(job: specs.Merge) -> shell.Report:
     """Merge models of one spec and different rows: add up their exact sums and solve; no data are read."""
     from rff_dist.workbench.jobs.merge import merge_models
 
-    found = merge_models(job)
+    record = merge_models(job)
     view = display.facts_view(
         f"merged {words.plural(len(job.models), 'model')} into {job.destination.model}",
-        holds=f"{found['n_samples']:,} rows of {words.plural(len(found['rows']), 'dataset')}",
-        alpha=words.value_words(found["alpha"]),
-        digest=found["digest"][:16],
+        holds=f"{record['n_samples']:,} rows of {words.plural(len(record['rows']), 'dataset')}",
+        alpha=words.value_words(record["alpha"]),
+        digest=record["digest"][:16],
     )
     following = ["evaluate", job.destination.model, "DATA"]
-    return shell.Report({"models": job.models, **found}, [view], next=following)
+    return shell.Report({"models": job.models, **record}, [view], next=following)

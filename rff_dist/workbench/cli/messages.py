@@ -72,8 +72,8 @@ class Names:
             for info in getattr(parameter.annotation, "__metadata__", ()):
                 if isinstance(info, OptionInfo):
                     # In an annotation, typer keeps the first flag as the option's default.
-                    given = [info.default, *(info.param_decls or ()), f"--{name.replace('_', '-')}"]
-                    flags[name] = next(one for one in map(str, given) if one.startswith("--"))
+                    candidates = [info.default, *(info.param_decls or ()), f"--{name.replace('_', '-')}"]
+                    flags[name] = next(flag for flag in map(str, candidates) if flag.startswith("--"))
         for spec in specs:
             flags |= spec.flags()
             written += [option.name for option in spec.options if option.shown.writes]
@@ -88,9 +88,9 @@ class Names:
             message = re.sub(rf"`{name}`", flag, message)
             message = re.sub(rf"{pattern}=True\b", flag, message)
             message = re.sub(rf"{pattern}=(['\"])(\w+)\1", rf"{flag} \2", message)
-            for found in re.findall(rf"{pattern}=(\['[^]]*'\])", message):
-                words = ",".join(re.findall(r"'([^']*)'", found))
-                message = message.replace(f"{name}={found}", f"{flag} {words}")
+            for values in re.findall(rf"{pattern}=(\['[^]]*'\])", message):
+                words = ",".join(re.findall(r"'([^']*)'", values))
+                message = message.replace(f"{name}={values}", f"{flag} {words}")
         return message
 
 
@@ -171,10 +171,10 @@ def report_usage(error: Exception, *, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
     # pydantic's errors leave the value out of their message.
-    found: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
+    faults: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
     message = message.replace("Value error, ", "")
-    if found and repr(found[0]["input"]) not in message:
-        message += f", not {found[0]['input']!r}"
+    if faults and repr(faults[0]["input"]) not in message:
+        message += f", not {faults[0]['input']!r}"
     # typer puts several near names into other words than a single one.
     message = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", message)
     hint = f"see: {'rff-dist' if context is None else context.command_path} --help"
@@ -228,11 +228,11 @@ def _again() -> str:
     return f"to go on: {shlex.join(map(redact, ['rff-dist', *sys.argv[1:]]))}"
 
 
-def _near_path(message: str, given: Iterable[Any]) -> str:
+def _near_path(message: str, values: Iterable[Any]) -> str:
     """Return a path on disk that is named nearly like the missing one in a message; "" if there is none."""
-    for path in (Path(value) for value in given if isinstance(value, str) and "://" not in value):
+    for path in (Path(value) for value in values if isinstance(value, str) and "://" not in value):
         if str(path.absolute()) in message and path.parent.is_dir() and not path.exists():
-            names = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
+            names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
             # With the default cutoff of 0.6, bin.csv was offered for missing.csv.
             if near := difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
                 return str(path.with_name(near[0]))

@@ -45,10 +45,10 @@ def list_models(
     from rff_dist.models.versions import Registry
     from rff_dist.workbench.jobs.steps import version_rows
 
-    found = Registry(registry)
+    registered = Registry(registry)
     models: list[dict[str, Any]] = []
-    for name in found.names():
-        model = found.model(name)
+    for name in registered.names():
+        model = registered.model(name)
         rows = version_rows(model)
         current = next((row for row in rows if row["current"]), None)
         models.append({"name": name, "url": model.url, "n_versions": len(rows), "current": current})
@@ -58,8 +58,8 @@ def list_models(
         return shell.Report(document, [f"no registered models in {registry}"], next=following)
     title = f"{words.plural(len(models), 'registered model')} in {registry}"
     view, table = _table(title, "model", *_COLUMNS)
-    for one in models:
-        table.add_row(one["name"], *_cells(one["current"]) if one["current"] else ["–"])
+    for entry in models:
+        table.add_row(entry["name"], *_cells(entry["current"]) if entry["current"] else ["–"])
     first = f"{registry.rstrip('/')}/{models[0]['name']}"
     return shell.Report(document, [view], next=["models", "show", first])
 
@@ -80,7 +80,7 @@ def show(model: RegisteredArgument) -> shell.Report:
         "promoted": None if pointer is None else pointer.promoted,
         "promoted_because": None if pointer is None else pointer.reason,
         "versions": [version.to_dict() for version in registered.versions()],
-        "refused": [asdict(one) for one in lacking],
+        "refused": [asdict(refusal) for refusal in lacking],
     }
     view, table = _table(f"{model}: {words.plural(len(rows), 'version')}", *_COLUMNS, "reason")
     for row in rows:
@@ -152,10 +152,10 @@ def _open(model: str) -> versions.RegisteredModel:
     return registered
 
 
-def _refusal_words(one: new_rows.Refusal) -> str:
-    rows = words.ranges_words([(one.start, one.stop)])
-    rows = f"{words.plural(one.n_changed, 'changed row')} among {rows}" if one.is_change else rows
-    return f"{rows}, since {one.refused[:16].replace('T', ' ')}: {one.reason}"
+def _refusal_words(refusal: new_rows.Refusal) -> str:
+    rows = words.ranges_words([(refusal.start, refusal.stop)])
+    rows = f"{words.plural(refusal.n_changed, 'changed row')} among {rows}" if refusal.is_change else rows
+    return f"{rows}, since {refusal.refused[:16].replace('T', ' ')}: {refusal.reason}"
 
 
 def _changed(model: str, version: versions.Version, pointer: documents.Pointer | None) -> shell.Report:

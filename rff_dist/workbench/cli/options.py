@@ -56,69 +56,70 @@ class SpecOptions:
         spec, *only = typing.get_args(annotation) if is_annotated else (annotation,)
         if not dataclasses.is_dataclass(spec) or not isinstance(spec, type):
             return None
-        shown = [one for one in fields.options_of(spec) if one.shown.face != "form"]
-        return cls(spec, tuple(one for one in shown if not only or one.name in only))
+        shown = [option for option in fields.options_of(spec) if option.shown.face != "form"]
+        return cls(spec, tuple(option for option in shown if not only or option.name in only))
 
     def flags(self) -> dict[str, str]:
         """Return the flag for each parameter name that a message may use."""
-        found: dict[str, str] = {}
+        flags: dict[str, str] = {}
         for option in self.options:
             if not option.shown.argument:
-                found |= dict.fromkeys((option.name, option.shown.alias or option.name), flags_of(option)[0])
-        return found
+                flags |= dict.fromkeys((option.name, option.shown.alias or option.name), flags_of(option)[0])
+        return flags
 
     def parameters(self, flags: Mapping[str, str]) -> list[Parameter]:
         """Return the parameters that typer reads; `flags` replace parameter names in their help."""
-        return [made for option in self.options for made in _parameters(option, flags)]
+        return [parameter for option in self.options for parameter in _parameters(option, flags)]
 
-    def read(self, given: dict[str, Any]) -> Any:
-        """Build the spec from what was given, and remove its options from `given`."""
+    def read(self, values: dict[str, Any]) -> Any:
+        """Build the spec from what was given, and remove its options from `values`."""
         return fields.build(
-            self.spec, {name: value for option in self.options for name, value in _read(option, given)}
+            self.spec, {name: value for option in self.options for name, value in _read(option, values)}
         )
 
 
-def flags_of(one: fields.Option) -> tuple[str, ...]:
+def flags_of(option: fields.Option) -> tuple[str, ...]:
     """Return an option's flags on the command line."""
-    return one.shown.flags or ("--" + one.name.replace("_", "-"),)
+    return option.shown.flags or ("--" + option.name.replace("_", "-"),)
 
 
-def _names(one: fields.Option) -> list[str]:
+def _names(option: fields.Option) -> list[str]:
     """Return the names of an option's parameters: one for each flag that sets it."""
-    return [one.name, *(flag.removeprefix("--").replace("-", "_") for flag in flags_of(one)[1:])]
+    return [option.name, *(flag.removeprefix("--").replace("-", "_") for flag in flags_of(option)[1:])]
 
 
-def _parameters(one: fields.Option, flags: Mapping[str, str]) -> Iterator[Parameter]:
-    shown, reads = one.shown, Reads.of(one.type)
-    text = re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), shown.help)
-    info: dict[str, Any] = {"help": text, "rich_help_panel": one.panel, "metavar": shown.unit or reads.unit}
-    kind, default = reads.parameter(one)
+def _parameters(option: fields.Option, flags: Mapping[str, str]) -> Iterator[Parameter]:
+    shown, reads = option.shown, Reads.of(option.type)
+    text = re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), shown.help)
+    unit = shown.unit or reads.unit
+    info: dict[str, Any] = {"help": text, "rich_help_panel": option.panel, "metavar": unit}
+    kind, default = reads.parameter(option)
     if shown.argument:
         del info["rich_help_panel"]
-        default = Parameter.empty if one.required else None
-        yield _parameter(one.name, kind, default, typer.Argument(**info))
+        default = Parameter.empty if option.required else None
+        yield _parameter(option.name, kind, default, typer.Argument(**info))
     elif shown.given or kind is bool:
-        for name, flag in zip(_names(one), flags_of(one), strict=True):
+        for name, flag in zip(_names(option), flags_of(option), strict=True):
             info["metavar"] = None
             yield _parameter(name, bool, False, typer.Option(flag, **info))
     else:
         if kind in (int, int | None):
             info |= {"min": reads.least, "max": reads.most}
-        if reads.names or one.name in ("kernel", "kernels"):
-            info["autocompletion"] = _completion(one.name, reads.names)
-        yield _parameter(one.name, kind, default, typer.Option(*flags_of(one), **info))
+        if reads.names or option.name in ("kernel", "kernels"):
+            info["autocompletion"] = _completion(option.name, reads.names)
+        yield _parameter(option.name, kind, default, typer.Option(*flags_of(option), **info))
 
 
 def _completion(name: str, names: Sequence[str]) -> Callable[[str], list[str]]:
     """Return the function that completes an option's value when the tab key is pressed."""
 
     def complete(incomplete: str) -> list[str]:
-        found = list(names)
+        known = list(names)
         if name in ("kernel", "kernels"):
             from rff_dist.kernels.names import KERNELS
 
-            found += KERNELS
-        return [one for one in found if one.startswith(incomplete)]
+            known += KERNELS
+        return [word for word in known if word.startswith(incomplete)]
 
     return complete
 
@@ -128,16 +129,16 @@ def _parameter(name: str, kind: Any, default: Any, info: Any) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _read(one: fields.Option, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _read(option: fields.Option, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield an option's name and value if it was given or has a default; remove it from `given`."""
-    values = [given.pop(name) for name in _names(one)]
-    if one.shown.given:
-        set_by = [value for is_given, value in zip(values, one.shown.given, strict=True) if is_given]
+    values = [given.pop(name) for name in _names(option)]
+    if option.shown.given:
+        set_by = [value for is_given, value in zip(values, option.shown.given, strict=True) if is_given]
         if set_by:
-            yield one.name, set_by[-1]
+            yield option.name, set_by[-1]
     elif (value := values[0]) is not None and value != ():
         value = list(value) if isinstance(value, tuple) else value
-        yield one.name, Reads.of(one.type).read(value, one) if isinstance(value, str) else value
+        yield option.name, Reads.of(option.type).read(value, option) if isinstance(value, str) else value
 
 
 @dataclass(slots=True)
@@ -159,9 +160,9 @@ class Reads:
     @classmethod
     def of(cls, annotation: Any) -> Reads:
         """Return what texts an option with this annotation takes."""
-        found = cls([], set())
-        found._add(annotation)
-        return found
+        reads = cls([], set())
+        reads._add(annotation)
+        return reads
 
     def _add(self, part: Any) -> None:
         if isinstance(part, typing.TypeAliasType):  # made by a `type` statement
@@ -188,29 +189,32 @@ class Reads:
         """The placeholder for a value in the help, if the option names none."""
         return "N" if self.kinds == {int} and not self.several and not self.names else "NAME"
 
-    def parameter(self, one: fields.Option) -> tuple[Any, Any]:
+    def parameter(self, option: fields.Option) -> tuple[Any, Any]:
         """Return the type that typer reads, and the default as the help shows it."""
         plain: Any = str
-        if not self.names and not self.several and len(self.kinds) == 1 and one.name not in _TEXTS:
+        if not self.names and not self.several and len(self.kinds) == 1 and option.name not in _TEXTS:
             [plain] = self.kinds
-        elif self.several and (one.shown.argument or one.shown.unit is None):
+        elif self.several and (option.shown.argument or option.shown.unit is None):
             plain = list[str]
-        if one.required:
+        if option.required:
             return plain, Parameter.empty
-        if one.default is None or one.default == []:
+        if option.default is None or option.default == []:
             return plain | None, None
-        return plain, one.default if plain is not str else _as_text(one.default)
+        return plain, option.default if plain is not str else _as_text(option.default)
 
-    def read(self, text: str, one: fields.Option) -> Any:
+    def read(self, text: str, option: fields.Option) -> Any:
         """Return the value that a text stands for.
 
         Raises BadParameter if the option takes no such text.
         """
-        flag = one.name if one.shown.argument else flags_of(one)[0]
-        if one.name in _READERS:
-            return _READERS[one.name](text, flag)
+        flag = option.name if option.shown.argument else flags_of(option)[0]
+        if option.name in _READERS:
+            return _READERS[option.name](text, flag)
         if bool in self.kinds:
-            return _find(text, {"no": False, "yes": True, **{name: name for name in self.names}}, flag)
+            meanings = {"no": False, "yes": True, **{name: name for name in self.names}}
+            if text not in meanings:
+                raise typer.BadParameter(f"{text!r}; expected one of {', '.join(meanings)}", param_hint=flag)
+            return meanings[text]
         if text in self.names:
             return text
         if not self.kinds & {int, float}:
@@ -227,12 +231,6 @@ def _as_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _find(text: str, table: Mapping[str, Any], flag: str) -> Any:
-    if text not in table:
-        raise typer.BadParameter(f"{text!r}; expected one of {', '.join(table)}", param_hint=flag)
-    return table[text]
 
 
 # -- texts -----------------------------------------------------------------------------------------

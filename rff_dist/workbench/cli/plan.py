@@ -80,10 +80,10 @@ def plan(
         with open_engine(cluster) as engine:
             machines = Machines.of(engine)
     choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
-    found, widths = choices.plan, choices.widths
+    chosen, widths = choices.plan, choices.widths
     summed = None if options.solver == "pcg" else choices.folds
     fixed_point = find_features(options.kinds[-1]) is None
-    if measure and (found.solver == "pcg" or not fixed_point):
+    if measure and (chosen.solver == "pcg" or not fixed_point):
         raise InvalidParameterError(
             "`measure` works for random features whose sums are solved directly only; expected --features "
             "fourier and --solver direct. Add them, or leave out --measure"
@@ -91,13 +91,13 @@ def plan(
     products, gflops = "float64", measure_gflops()
     float64_rate = gflops * 1e9 * machine.available_cores()
     # As the fit does: smaller ones take float64 and do not measure, which would take longer than it saves.
-    if fixed_point and found.solver == "direct" and found.flops / machines.n_workers > WORTH_MEASURING:
-        rate = rate_for(found.n_components)
+    if fixed_point and chosen.solver == "direct" and chosen.flops / machines.n_workers > WORTH_MEASURING:
+        rate = rate_for(chosen.n_components)
         products, gflops = rate.products.name, rate.gflops
-    seconds = found.seconds(gflops)
+    seconds = chosen.seconds(gflops)
     splits = 0 if summed is None else len(summed.splits)
     document = {
-        **found.to_dict(),
+        **chosen.to_dict(),
         "gflops_per_thread": gflops,
         "products": products,
         "statistics_seconds": seconds,
@@ -108,13 +108,13 @@ def plan(
         "choosing": _plan_choosing(choices, gflops=gflops),
     }
     if measure:
-        one = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
-        decompositions = document["decomposition_flops"] or one * float(found.n_components) ** 3
+        operations = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
+        decompositions = document["decomposition_flops"] or operations * float(chosen.n_components) ** 3
         solve = decompositions / float64_rate
-        document["measured"] = _measure(dataset, found, cluster, solve=solve)
+        document["measured"] = _measure(dataset, chosen, cluster, solve=solve)
     view, table = display.titled_table(f"a fit of {source.data}", "", "", header=False)
     table.add_column(style="dim")
-    for row in _rows(found, document, machines):
+    for row in _rows(chosen, document, machines):
         table.add_row(*row)
     return shell.Report(document, [view])
 
@@ -134,37 +134,34 @@ def _machines(cluster: Cluster, memory: int | None) -> Machines:
     )
 
 
-def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
+def _rows(chosen: Plan, document: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the table that people see: what, how much, and a note."""
     limits = (machines.memory_limit or 0, machines.client_memory_limit or 0)
-    outputs = words.features_and_targets(found.n_features, found.n_targets)
+    outputs = words.features_and_targets(chosen.n_features, chosen.n_targets)
     passes, timed = "two passes: for moments and for statistics", "the statistics"
-    if found.solver == "pcg":
+    if chosen.solver == "pcg":
         passes, timed = "passes for a sketch and for 40 steps", "the sketch and the steps"
-    if found.n_parts > 1:
-        passes = f"a pass for moments, and {found.n_parts} that each sum up a part of Z'Z"
+    if chosen.n_parts > 1:
+        passes = f"a pass for moments, and {chosen.n_parts} that each sum up a part of Z'Z"
     widths = ", ".join(f"{width:,}" for width in document["widths"])
-    yield "rows", f"{found.n_samples:,}", f"{outputs}, D = {widths}"
-    yield (
-        "processes × threads",
-        f"{machines.n_workers} × {machines.n_threads}",
-        "the solver has a process of its own" if machines.separate_client else "in this process",
-    )
-    tiles = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
-    yield "blocks", f"{found.n_blocks:,}", tiles
-    yield "read", human_bytes(found.bytes_read), passes
+    yield "rows", f"{chosen.n_samples:,}", f"{outputs}, D = {widths}"
+    place = "the solver has a process of its own" if machines.separate_client else "in this process"
+    yield "processes × threads", f"{machines.n_workers} × {machines.n_threads}", place
+    tiles = f"{chosen.rows_per_block:,} rows each, in tiles of {chosen.tile_rows:,}"
+    yield "blocks", f"{chosen.n_blocks:,}", tiles
+    yield "read", human_bytes(chosen.bytes_read), passes
     rate = f"{document['gflops_per_thread']:.0f}e9 a second on one thread here, by {document['products']}"
-    yield "operations", f"{found.flops:.3g}", rate
+    yield "operations", f"{chosen.flops:.3g}", rate
     each = ""
     if document["n_decompositions"]:
         each = f"; {document['n_folds']} folds, summed separately"
         decompositions = f"{document['n_decompositions']} decompositions, one for each fold and D"
         yield "to cross-validate", f"{document['decomposition_flops']:.3g}", decompositions
-    yield "solver", found.solver, found.reason
-    yield "statistics", human_bytes(found.statistics_bytes), f"as large for one block as for all rows{each}"
-    yield "kept until published", human_bytes(found.ledger_bytes), "at most, so that a fit can be resumed"
-    yield "peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limits[0])}"
-    yield "peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(limits[1])}"
+    yield "solver", chosen.solver, chosen.reason
+    yield "statistics", human_bytes(chosen.statistics_bytes), f"as large for one block as for all rows{each}"
+    yield "kept until published", human_bytes(chosen.ledger_bytes), "at most, so that a fit can be resumed"
+    yield "peak memory, a worker", human_bytes(chosen.worker_bytes), f"of {human_bytes(limits[0])}"
+    yield "peak memory, the solver", human_bytes(chosen.client_bytes), f"of {human_bytes(limits[1])}"
     yield from _choosing_rows(document["choosing"])
     if "measured" in document:
         yield from _measured_rows(document["measured"])
@@ -173,7 +170,7 @@ def _rows(found: Plan, document: Mapping[str, Any], machines: Machines) -> Itera
         yield "seconds, about", seconds, f"for {timed}, without reading and solving"
 
 
-def _measure(dataset: blocks.Dataset, found: Plan, cluster: Cluster, *, solve: float) -> dict[str, Any]:
+def _measure(dataset: blocks.Dataset, chosen: Plan, cluster: Cluster, *, solve: float) -> dict[str, Any]:
     """Measure the workers; return their rates, the times of the fit, and how many are worth having."""
     from rff_dist.engines.connecting import open_engine
     from rff_dist.workbench.jobs import costs
@@ -181,9 +178,9 @@ def _measure(dataset: blocks.Dataset, found: Plan, cluster: Cluster, *, solve: f
     begun = time.perf_counter()
     with open_engine(cluster) as engine:
         started = time.perf_counter() - begun
-        measured = costs.measure_rates(dataset, found.n_components, engine=engine)
-    predicted = costs.predict(found, measured, solve=solve)
-    worth = costs.workers_worth_having(found, measured)
+        measured = costs.measure_rates(dataset, chosen.n_components, engine=engine)
+    predicted = costs.predict(chosen, measured, solve=solve)
+    worth = costs.workers_worth_having(chosen, measured)
     return {**asdict(measured), **predicted.to_dict(), "start": started, "workers_worth_having": worth}
 
 
@@ -192,16 +189,13 @@ def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         f"{name} {words.seconds_words(measured[name])}"
         for name in ("moments", "statistics", "solve", "beside")
     )
+    scheduler = words.seconds_words(measured["scheduler"])
     busy = f"workers sum up rows for {measured['efficiency']:.0%} of the time of the statistics"
     return [
         ("seconds, measured", words.seconds_words(measured["seconds"]), parts),
         ("before it", words.seconds_words(measured["start"]), "until the workers have started"),
         ("moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"),
-        (
-            "scheduler",
-            words.seconds_words(measured["scheduler"]),
-            "its own work and that of the solver's process",
-        ),
+        ("scheduler", scheduler, "its own work and that of the solver's process"),
         ("workers worth having", f"{measured['workers_worth_having']:,}", busy),
     ]
 
@@ -217,16 +211,16 @@ def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
     if not choices.choosing and choices.n_finalists == 1:
         return None
     assert choices.by is not None  # which compare the candidates
-    found, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
+    chosen, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
     rows, width = choices.round_rows, choices.round_components
     tuned = {candidate.kernel for candidate in choices.candidates if candidate.length_scale == "evidence"}
     evaluations = len(tuned) * tuning.n_starts * _TUNING_STEPS
     flops = evaluations * 4 * min(rows, tuning.n_samples) * tuning.n_components**2
-    one = rows * width * (width + 2 * (found.n_features + 2))
+    operations = rows * width * (width + 2 * (chosen.n_features + 2))
     if choices.choosing:  # else given candidates meet on all rows at once
-        flops += choices.n_tried * (one + cross_validation_flops([width], n_splits))
+        flops += choices.n_tried * (operations + cross_validation_flops([width], n_splits))
     rate = _SHARE_OF_PEAK * gflops * 1e9 * machine.available_cores()
-    final = found.seconds(gflops) + cross_validation_flops(choices.widths, n_splits) / rate
+    final = chosen.seconds(gflops) + cross_validation_flops(choices.widths, n_splits) / rate
     return {
         "n_candidates": choices.n_tried,
         "n_samples": rows,
@@ -243,16 +237,16 @@ def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
 _TUNING_STEPS, _SHARE_OF_PEAK = 50, 0.25
 
 
-def _choosing_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    if found is None:
+def _choosing_rows(choosing: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    if choosing is None:
         return []
     candidates, finalists = (
-        words.plural(found[name], "candidate") for name in ("n_candidates", "n_finalists")
+        words.plural(choosing[name], "candidate") for name in ("n_candidates", "n_finalists")
     )
-    first = f"on {found['n_samples']:,} rows, D = {found['n_components']:,}"
-    final = f"on all rows with all components: about {found['final_seconds']:.0f} s"
+    first = f"on {choosing['n_samples']:,} rows, D = {choosing['n_components']:,}"
+    final = f"on all rows with all components: about {choosing['final_seconds']:.0f} s"
     rows = [("choosing, final", f"up to {finalists}", final)]
-    if found["n_finalists"] < found["n_candidates"]:
-        first = f"{first}: about {found['seconds']:.0f} s"
+    if choosing["n_finalists"] < choosing["n_candidates"]:
+        first = f"{first}: about {choosing['seconds']:.0f} s"
         rows.insert(0, ("choosing, first", f"up to {candidates}", first))
     return rows

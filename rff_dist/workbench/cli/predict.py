@@ -18,8 +18,8 @@ def predict(job: specs.Predict, where: options.Where) -> shell.Report:
     from rff_dist.workbench.results.rows import predicted_facts
 
     passes = display.Passes(where)
-    found = predict(job, passes.runner)
-    model, record, run = found.model, found.record, passes.facts()
+    predicted = predict(job, passes.runner)
+    model, record, run = predicted.model, predicted.record, passes.facts()
     document = {
         "output": job.output,
         "array": record["arrays"][0],
@@ -29,7 +29,7 @@ def predict(job: specs.Predict, where: options.Where) -> shell.Report:
         "engine": run["engine"],
         "seconds": run["seconds"]["total"],
     }
-    facts = {**predicted_facts(found), **display.run_facts(run)}
+    facts = {**predicted_facts(predicted), **display.run_facts(run)}
     return shell.Report(document, [display.facts_view(f"wrote {job.output}", **facts)])
 
 

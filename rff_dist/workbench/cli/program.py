@@ -48,8 +48,8 @@ class Program(Group):
         for name in [cmd_name] if cmd_name in names else names:
             if name not in self.commands:
                 import_module(f"rff_dist.workbench.cli.{name}")  # which adds the command to `app`
-                made: Any = typer.main.get_command(app)
-                self.commands[name] = made.commands[name]
+                group: Any = typer.main.get_command(app)
+                self.commands[name] = group.commands[name]
         return self.commands.get(cmd_name)
 
     def main(
@@ -62,15 +62,15 @@ class Program(Group):
         **extra: Any,
     ) -> Any:
         """Run a command and exit with its code, or return the code where `standalone_mode` is False."""
-        given = list(sys.argv[1:] if args is None else args) or ["--help"]
+        words = list(sys.argv[1:] if args is None else args) or ["--help"]
         try:
             # Not standalone: typer would print errors itself, and exit with codes of its own.
-            code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
+            code = super().main(words, prog_name, complete_var, False, windows_expand_args, **extra)
         except (UsageError, typer.Abort) as error:
             from rff_dist.workbench.cli.messages import INTERRUPTED, report_usage
 
             aborted = isinstance(error, typer.Abort)
-            code = INTERRUPTED if aborted else report_usage(error, as_json="--json" in given)
+            code = INTERRUPTED if aborted else report_usage(error, as_json="--json" in words)
         if standalone_mode:
             sys.exit(code or 0)
         return code

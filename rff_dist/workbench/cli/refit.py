@@ -11,14 +11,14 @@ def refit(job: specs.Refit, where: options.Where) -> shell.Report:
     from rff_dist.workbench.jobs.merge import refit_model
 
     passes = display.Passes(where)
-    found = refit_model(job, passes.runner)
+    record = refit_model(job, passes.runner)
     model, run = job.destination.model, passes.facts()
     view = display.facts_view(
         f"trained {model} like {job.like}",
-        holds=words.plural(found["n_samples"], "row"),
-        alpha=words.value_words(found["alpha"]),
+        holds=words.plural(record["n_samples"], "row"),
+        alpha=words.value_words(record["alpha"]),
         **display.run_facts(run),
-        digest=found["digest"][:16],
+        digest=record["digest"][:16],
     )
-    document = {"like": job.like, "data": job.source.data, **found, **run}
+    document = {"like": job.like, "data": job.source.data, **record, **run}
     return shell.Report(document, [view], next=["merge", job.like, model, "--output", "BOTH"])

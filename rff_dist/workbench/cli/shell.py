@@ -39,22 +39,18 @@ class Report:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Show one JSON document.", rich_help_panel=help.LAST)]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show no progress and no next step.", rich_help_panel=help.LAST)
-]
-Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the log, and errors' tracebacks.", rich_help_panel=help.LAST)
-]
-HelpAll = Annotated[
-    bool,
-    typer.Option(
-        "--help-all",
-        help="Show all options.",
-        is_eager=True,
-        callback=program.show_everything,
-        rich_help_panel=help.LAST,
-    ),
-]
+
+_QUIET = typer.Option("--quiet", "-q", help="Show no progress and no next step.", rich_help_panel=help.LAST)
+_DEBUG = typer.Option("--debug", help="Show the log, and errors' tracebacks.", rich_help_panel=help.LAST)
+_EVERYTHING: dict[str, Any] = {"callback": program.show_everything, "is_eager": True}
+_HELP_ALL = typer.Option("--help-all", help="Show all options.", rich_help_panel=help.LAST, **_EVERYTHING)
+#: The options that every command has besides its own.
+_SHARED: dict[str, Any] = {
+    "as_json": AsJson,
+    "quiet": Annotated[bool, _QUIET],
+    "debug": Annotated[bool, _DEBUG],
+    "help_all": Annotated[bool, _HELP_ALL],
+}
 
 
 def command(
@@ -69,19 +65,19 @@ def command(
 
     def register(function: Callable[..., Report]) -> Callable[..., Report]:
         def run(
-            context: typer.Context, as_json: bool, quiet: bool, debug: bool, help_all: bool, **given: Any
+            context: typer.Context, as_json: bool, quiet: bool, debug: bool, help_all: bool, **asked: Any
         ) -> None:
             settings.quiet.set(quiet)
-            if "as_json" in own:
-                given["as_json"] = as_json
+            if "as_json" in declared:
+                asked["as_json"] = as_json
             words = messages.command_words(context)
             # A command that takes `--json` itself shows its own progress.
-            shown = contextlib.nullcontext() if "as_json" in own else display.progress(words)
+            shown = contextlib.nullcontext() if "as_json" in declared else display.progress(words)
             with messages.run_in_log():
                 try:
                     with _signals(), messages.show_messages(names, debug=debug), _stdout_free(as_json), shown:
-                        values = {name: spec.read(given) for name, spec in specs.items()}
-                        report = function(**values, **given)
+                        values = {name: spec.read(asked) for name, spec in specs.items()}
+                        report = function(**values, **asked)
                 except (program.UsageError, typer.Exit):
                     raise  # to `Program.main`, which reports mistakes in the arguments
                 except BaseException as error:
@@ -94,20 +90,19 @@ def command(
                 raise typer.Exit(report.code)
 
         # typer reads options from the signature, so those of specs and the shared ones are added to it.
-        own = dict(inspect.signature(function, eval_str=True).parameters)
-        found = {name: options.SpecOptions.of(parameter.annotation) for name, parameter in own.items()}
-        specs = {name: spec for name, spec in found.items() if spec is not None}
-        names = messages.Names.of(own, specs.values())
-        shared = {"as_json": AsJson, "quiet": Quiet, "debug": Debug, "help_all": HelpAll}
+        declared = dict(inspect.signature(function, eval_str=True).parameters)
+        read = {name: options.SpecOptions.of(parameter.annotation) for name, parameter in declared.items()}
+        specs = {name: spec for name, spec in read.items() if spec is not None}
+        names = messages.Names.of(declared, specs.values())
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters: list[inspect.Parameter] = []
-        for key, parameter in own.items():
+        for key, parameter in declared.items():
             if key in specs:
                 parameters += specs[key].parameters(names.flags)
-            elif key not in shared:
+            elif key not in _SHARED:
                 parameters.append(parameter.replace(kind=keyword))
         parameters.append(inspect.Parameter("context", keyword, annotation=typer.Context))
-        for key, annotation in shared.items():
+        for key, annotation in _SHARED.items():
             parameters.append(inspect.Parameter(key, keyword, default=False, annotation=annotation))
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

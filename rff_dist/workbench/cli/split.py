@@ -15,11 +15,11 @@ def split(job: specs.Split) -> shell.Report:
     """Split a dataset into one to train on and one to test on, by hashes, groups or time."""
     from rff_dist.workbench.jobs.split import split
 
-    found = split(job)
-    share = found.n_test / (found.n_test + found.n_train)
+    halves = split(job)
+    share = halves.n_test / (halves.n_test + halves.n_train)
     view = display.facts_view(
         f"split {job.data} by {job.by}",
-        train=f"{found.n_train:,} rows in {found.train}",
-        test=f"{found.n_test:,} rows in {found.test}, {share:.1%}",
+        train=f"{halves.n_train:,} rows in {halves.train}",
+        test=f"{halves.n_test:,} rows in {halves.test}, {share:.1%}",
     )
-    return shell.Report(asdict(found), [view], next=["fit", found.train, "MODEL"])
+    return shell.Report(asdict(halves), [view], next=["fit", halves.train, "MODEL"])

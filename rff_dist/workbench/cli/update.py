@@ -35,15 +35,15 @@ def update(job: specs.Update, where: Where, report: options.ReportPath = None) -
     from rff_dist.workbench.jobs.refresh import update
 
     passes = display.Passes(where)
-    found = update(job, passes.runner)
-    document = {"model": job.model, "data": job.source.data, **found.record}
-    if found.challenger is not None:
-        passes.write_page(report, JobData(found.dataset), found.challenger, job.model, update=found.record)
+    done = update(job, passes.runner)
+    document = {"model": job.model, "data": job.source.data, **done.record}
+    if done.challenger is not None:
+        passes.write_page(report, JobData(done.dataset), done.challenger, job.model, update=done.record)
         document |= passes.facts()
     elif report is not None:
         messages.say("warning", "there are no new rows, so no report was written", "yellow")
     refused = document["decision"].endswith("kept")
-    return shell.Report(document, _parts(document, found.champion), code=REFUSED if refused else 0)
+    return shell.Report(document, _parts(document, done.champion), code=REFUSED if refused else 0)
 
 
 def _parts(document: Mapping[str, Any], champion: RidgeModel) -> list[display.Part]:

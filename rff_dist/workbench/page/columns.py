@@ -75,8 +75,8 @@ class Effort:
 
 def columns_section(page: content.Page, sample: PageSample, model: models.RidgeModel) -> None:
     """Add the section that shows which columns matter, and how predictions change along the first six."""
-    found = stationary.own_length_scale(kinds.kernel_of(model.feature_map))
-    scales = np.array(found) if isinstance(found, tuple) else None
+    length_scale = stationary.own_length_scale(kinds.kernel_of(model.feature_map))
+    scales = np.array(length_scale) if isinstance(length_scale, tuple) else None
     n_rows, n_columns = sample.X.shape
     effort = Effort.of(model, n_rows, n_columns)
     predict, error_of, what = _measures(model, sample)
@@ -147,12 +147,12 @@ def _worth_shuffling(predictions: FloatArray, X: NDArray[Any], n_columns: int) -
         return np.arange(X.shape[1])
     centred = predictions - predictions.mean(axis=0)
     columns = X - X.mean(axis=0, dtype=np.float64)
-    found = np.zeros(X.shape[1])
+    correlations = np.zeros(X.shape[1])
     for values in (columns, np.square(columns) - np.square(columns).mean(axis=0)):
         norms = np.linalg.norm(values, axis=0)
         along = np.abs(centred.T @ values).max(axis=0)
-        found = np.maximum(found, along / np.where(norms > 0, norms, 1.0))
-    return np.sort(np.argsort(-found, kind="stable")[:n_columns])
+        correlations = np.maximum(correlations, along / np.where(norms > 0, norms, 1.0))
+    return np.sort(np.argsort(-correlations, kind="stable")[:n_columns])
 
 
 def permutation_importance(
@@ -168,12 +168,12 @@ def permutation_importance(
     Returns: float64 array of shape (n_columns,).
     """
     rng, plain = np.random.Generator(np.random.Philox(seed)), error_of(predict(X))
-    found, shuffled = [], X.copy()
+    growth, shuffled = [], X.copy()
     for column in columns:
         shuffled[:, column] = rng.permutation(X[:, column])
-        found.append(error_of(predict(shuffled)) - plain)
+        growth.append(error_of(predict(shuffled)) - plain)
         shuffled[:, column] = X[:, column]
-    return np.array(found)
+    return np.array(growth)
 
 
 def partial_dependence(

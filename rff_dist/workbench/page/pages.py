@@ -202,13 +202,8 @@ def _residual_section(page: content.Page, comparison: verdict.Comparison, target
         left.plot(ends, ends, color=pictures.INK, lw=1.2, ls="--")
         left.set_xlabel(f"predicted {name}", color=pictures.MUTED, parse_math=False)
         left.set_ylabel(f"observed {name}", color=pictures.MUTED, parse_math=False)
-        right.hist(
-            residuals,
-            bins=min(40, max(5, len(residuals) // 10)),
-            color=pictures.BLUE,
-            edgecolor="white",
-            lw=0.5,
-        )
+        n_bins = min(40, max(5, len(residuals) // 10))
+        right.hist(residuals, bins=n_bins, color=pictures.BLUE, edgecolor="white", lw=0.5)
         right.axvline(0.0, color=pictures.INK, lw=1.2, ls="--")
         right.set_xlabel("observed − predicted", color=pictures.MUTED)
         right.set_ylabel("rows", color=pictures.MUTED)
@@ -292,7 +287,7 @@ def _approximation_section(page: content.Page, dataset: blocks.Dataset, model: m
     if kernel is None or model.feature_map.n_components > MAX_APPROXIMATED:
         return
     try:
-        found = approximation.approximation_error(
+        errors = approximation.approximation_error(
             kernel,
             model.feature_map,
             dataset.without_targets(),
@@ -304,18 +299,18 @@ def _approximation_section(page: content.Page, dataset: blocks.Dataset, model: m
         return
     page.section(
         "Approximation of the kernel",
-        f"How far products of features are from the kernel's values, on {found.n_repeats} samples of "
-        f"{found.n_samples:,} rows.",
+        f"How far products of features are from the kernel's values, on {errors.n_repeats} samples of "
+        f"{errors.n_samples:,} rows.",
     )
     measures = {
-        "mean, of an entry": found.mean,
-        "largest, of an entry": found.max,
-        "operator norm, as a share of the kernel's": found.relative_operator_norm,
+        "mean, of an entry": errors.mean,
+        "largest, of an entry": errors.max,
+        "operator norm, as a share of the kernel's": errors.relative_operator_norm,
     }
     page.table(
         "Error, and the confidence interval of its mean over samples",
         ("measure", "error", "lower", "upper"),
-        [(name, *astuple(one)) for name, one in measures.items()],
+        [(name, *astuple(interval)) for name, interval in measures.items()],
     )
 
 
@@ -348,16 +343,16 @@ def score_section(
         page.table(f"Compared on {comparison.rows_words}", header, rows)
         for words in comparison.about():
             page.say(words, note=True)
-    found = describe.estimate_of(model.card)
-    if found is not None:
-        by = "leave-one-out errors" if found["by"] == "press" else "cross-validation"
-        _own_table(page, f"This model by {by}", found)
+    estimate = describe.estimate_of(model.card)
+    if estimate is not None:
+        by = "leave-one-out errors" if estimate["by"] == "press" else "cross-validation"
+        _own_table(page, f"This model by {by}", estimate)
 
 
-def _own_table(page: content.Page, caption: str, found: Mapping[str, Any]) -> None:
-    names = [name for name in describe.TITLES if name in found]
+def _own_table(page: content.Page, caption: str, errors: Mapping[str, Any]) -> None:
+    names = [name for name in describe.TITLES if name in errors]
     header = ("model", *(describe.TITLES[name] for name in names))
-    page.table(caption, header, [("this model", *(found[name] for name in names))])
+    page.table(caption, header, [("this model", *(errors[name] for name in names))])
 
 
 def update_section(page: content.Page, record: Mapping[str, Any], data: str) -> None:
@@ -376,7 +371,7 @@ def lineage_section(page: content.Page, card: Mapping[str, Any], digest: str) ->
     """Add the section on what the model was made of."""
     page.section("Lineage")
     packages = card.get("environment", {}).get("packages", {})
-    found = {
+    facts = {
         "created": card.get("created"),
         "data version": card.get("data_version"),
         "data fingerprint": card.get("data_fingerprint"),
@@ -384,23 +379,22 @@ def lineage_section(page: content.Page, card: Mapping[str, Any], digest: str) ->
         "model digest": digest,
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
     }
-    page.facts("What it is made of", {name: value for name, value in found.items() if value})
+    page.facts("What it is made of", {name: value for name, value in facts.items() if value})
 
 
 def time_section(page: content.Page, times: Callable[[], clock.Times]) -> None:
     """Add the section on the time of each phase, the last one: the time of the page itself is in it."""
-    found = times()
+    spent = times()
     page.section("Time", "From the start of the job until this page was made.")
-    total = found.seconds["total"]
+    total = spent.seconds["total"]
     page.table(
         "Seconds by phase",
         ("phase", "seconds", "share"),
-        [(name, value, f"{value / total:.0%}") for name, value in found.seconds.items()],
+        [(name, value, f"{value / total:.0%}") for name, value in spent.seconds.items()],
     )
-    if found.products is not None:
+    if spent.products is not None:
         page.say(
-            f"In “accumulate” features were multiplied {clock.products_words(found.products)}: the speed of "
-            f"one "
-            "thread that multiplies in this way, times the number of threads.",
+            f"In “accumulate” features were multiplied {clock.products_words(spent.products)}: the speed of "
+            "one thread that multiplies in this way, times the number of threads.",
             note=True,
         )

@@ -116,21 +116,21 @@ def save_error_curve(
     Raises DataError if no error is above 0; StorageError if the file cannot be written.
     """
     D = np.asarray(n_components, np.float64)
-    if not any((np.asarray(one.values) > 0).any() for one in series):
+    if not any((np.asarray(measure.values) > 0).any() for measure in series):
         raise DataError("all errors are 0; expected one above 0 to draw on logarithmic axes")
     figure = figure_of(8.6, 5.2, title=title)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log")
     _subtitle(axes, subtitle)
     handles: list[Any] = []
-    for one, colour in zip(series, _COLOURS * len(series), strict=False):
-        values = np.asarray(one.values)
-        bars = np.abs(np.stack([values - one.low, one.high - values]))
+    for measure, colour in zip(series, _COLOURS * len(series), strict=False):
+        values = np.asarray(measure.values)
+        bars = np.abs(np.stack([values - measure.low, measure.high - values]))
         style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4.5, "lw": 1.8, "capsize": 3}
-        handles.append(axes.errorbar(D, values, yerr=bars, label=one.label, **style))
+        handles.append(axes.errorbar(D, values, yerr=bars, label=measure.label, **style))
         axes.plot(D, values[-1] * np.sqrt(D[-1] / D), color=colour, lw=1.0, ls=":", alpha=0.8)
-        if one.bound is not None:
-            handles += axes.plot(D, one.bound, color=colour, lw=1.3, ls="--", label=one.bound_label)
+        if measure.bound is not None:
+            handles += axes.plot(D, measure.bound, color=colour, lw=1.3, ls="--", label=measure.bound_label)
     handles += axes.plot([], [], color=MUTED, lw=1.0, ls=":", label="1/√D through the last point")
     handles.append(axes.axhline(wanted, color=INK, lw=1.0, label=f"wanted: {wanted:g}"))
     _label_components(axes, n_components)
@@ -166,7 +166,7 @@ def save_cross_validation(
     best, chosen, several = table.best, None, len(table.n_components) > 1
     if len(table.weights) > 1:
         chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
-    ranked = sorted(candidates, key=lambda one: float(one["score"]))[:_MAX_CANDIDATES]
+    ranked = sorted(candidates, key=lambda choice: float(choice["score"]))[:_MAX_CANDIDATES]
     below = 0.7 + 0.26 * len(ranked) if len(ranked) > 1 else 0.0
     figure = figure_of(10.6, 5.0 + below, title=title)
     heights = [4.4, below] if below else [4.4]
@@ -181,8 +181,8 @@ def save_cross_validation(
         left.fill_between(table.alphas, values - band, values + band, color=colour, alpha=0.18, lw=0)
     for right in panels[1:]:
         bests = [table.best_of(D) for D in table.n_components.tolist()]
-        least = [one.score for one in bests]
-        yerr = np.nan_to_num([one.standard_error for one in bests])
+        least = [choice.score for choice in bests]
+        yerr = np.nan_to_num([choice.standard_error for choice in bests])
         bars: dict[str, Any] = {"color": MUTED, "lw": 1.2, "capsize": 3, "ecolor": MUTED, "zorder": 1}
         right.errorbar(table.n_components, least, yerr=yerr, **bars)
         right.scatter(table.n_components, least, color=colours, s=34, zorder=2)
@@ -220,8 +220,8 @@ def save_cross_validation(
 def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidates: int) -> None:
     """Draw the errors of candidates below each other, the best at the top."""
     places = np.arange(len(ranked))
-    errors = np.array([one["score"] for one in ranked])
-    deviations = np.array([one["standard_error"] or 0.0 for one in ranked])
+    errors = np.array([candidate["score"] for candidate in ranked])
+    deviations = np.array([candidate["standard_error"] or 0.0 for candidate in ranked])
     good = errors <= errors[0] + deviations[0]
     for chosen, colour, marker in ((good, BLUE, "o"), (~good, MUTED, "D")):  # shapes tell them apart too
         style: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 5.5, "elinewidth": 1.2, "capsize": 3}
@@ -271,18 +271,18 @@ def save_alpha_paths(
     shown = min(len(labels), _MAX_LINES)
     colours = _shades(shown)
     panels = figure.subplots(1, len(paths), squeeze=False)[0]
-    for axes, one in zip(panels, paths, strict=True):
-        values = np.where(np.isfinite(one.values), one.values, np.nan)
+    for axes, criterion in zip(panels, paths, strict=True):
+        values = np.where(np.isfinite(criterion.values), criterion.values, np.nan)
         for target in range(shown):
             style = {"color": colours[target], "lw": 1.8, "marker": ".", "ms": 4}
-            axes.plot(one.alphas, values[:, target], label=labels[target], **style)
+            axes.plot(criterion.alphas, values[:, target], label=labels[target], **style)
         for alpha in np.unique(np.atleast_1d(np.asarray(chosen))[: len(_COLOURS)]):
             axes.axvline(alpha, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {alpha:.3g}")
-        axes.set(xscale="log", yscale="log" if one.logarithmic else "linear")
+        axes.set(xscale="log", yscale="log" if criterion.logarithmic else "linear")
         axes.set_xlabel("alpha", color=MUTED)
-        axes.set_ylabel(one.label, color=MUTED)
+        axes.set_ylabel(criterion.label, color=MUTED)
         axes.yaxis.set_major_formatter("{x:g}")
-        if one.logarithmic:
+        if criterion.logarithmic:
             axes.yaxis.set_minor_formatter("{x:g}")
         plain_axes(axes)
     _subtitle(panels[0], subtitle)

@@ -43,16 +43,16 @@ def describe_agreement(agreement: labels.Contingency, name: str) -> dict[str, An
 
 def job_facts(clustered: cluster.Clustered, seed: int) -> Facts:
     """Return what a clustering job found, in words; `seed`: of the job."""
-    record, found = clustered.record, describe_clusters(clustered.clusters)
+    record, about = clustered.record, describe_clusters(clustered.clusters)
     n_principal, known = record["n_principal"], dict[str, str | None]()
     components = "" if n_principal is None else f", in {n_principal:,} principal components"
     if clustered.agreement is not None:
         known = agreement_facts(describe_agreement(clustered.agreement, record["agreement"]["labels"]))
     return {
         "rows": f"{record['n_samples']:,}, {words.plural(record['n_features'], 'feature')}",
-        "features": f"D = {record['n_components']:,}{components}, {found['features']}, seed {seed}",
+        "features": f"D = {record['n_components']:,}{components}, {about['features']}, seed {seed}",
         "kernel": None if record["kernel"] is None else words.kernel_words(record["kernel"]),
-        **clusters_facts(found),
+        **clusters_facts(about),
         **known,
         "model": None if record["model"] is None else words.place_words(record),
         "digest": record["digest"][:16],
@@ -60,16 +60,16 @@ def job_facts(clustered: cluster.Clustered, seed: int) -> Facts:
     }
 
 
-def clusters_facts(found: Mapping[str, Any]) -> Facts:
+def clusters_facts(about: Mapping[str, Any]) -> Facts:
     """Return the facts of `describe_clusters` in words."""
-    n_clusters, inertia = f"{found['n_clusters']:,}", number(found["inertia"])
-    if found["n_filled"] < found["n_clusters"]:
-        n_clusters = Alert(f"{n_clusters}, {found['n_filled']:,} with rows: there are no more distinct rows")
-    if (n_starts := len(found["start_inertias"])) > 1:
-        inertia += f", the least of {n_starts} starts (the largest: {number(max(found['start_inertias']))})"
-    n_passes = words.plural(found["n_passes"], "pass", "passes")
+    n_clusters, inertia = f"{about['n_clusters']:,}", number(about["inertia"])
+    if about["n_filled"] < about["n_clusters"]:
+        n_clusters = Alert(f"{n_clusters}, {about['n_filled']:,} with rows: there are no more distinct rows")
+    if (n_starts := len(about["start_inertias"])) > 1:
+        inertia += f", the least of {n_starts} starts (the largest: {number(max(about['start_inertias']))})"
+    n_passes = words.plural(about["n_passes"], "pass", "passes")
     still = Alert(f"centres still moved after {n_passes}; raise `max_iter` (--max-passes) or `tol`")
-    lloyd = f"converged after {n_passes}" if found["converged"] else still
+    lloyd = f"converged after {n_passes}" if about["converged"] else still
     return {"clusters": n_clusters, "inertia": inertia, "Lloyd": lloyd}
 
 

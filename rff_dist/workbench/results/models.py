@@ -12,7 +12,7 @@ from rff_dist.data import folding
 from rff_dist.features import kinds, maps, nystrom
 from rff_dist.kernels.names import shortened_text
 from rff_dist.products import choice
-from rff_dist.ridge import describe, fit, models, solve
+from rff_dist.ridge import describe, models, solve
 from rff_dist.selection import cross_validation, grids
 from rff_dist.storage import records
 from rff_dist.text import errors_words, number, plus_minus, some
@@ -21,6 +21,7 @@ from rff_dist.workbench.results import words
 from rff_dist.workbench.results.words import Alert, Facts, Table
 
 if TYPE_CHECKING:
+    from rff_dist.ridge import fit
     from rff_dist.workbench.jobs import train
 
 CHOSEN_BY = {
@@ -319,13 +320,9 @@ def candidate_words(row: Mapping[str, Any]) -> str:
 
 
 def _standing(row: Mapping[str, Any]) -> str:
-    return (
-        "first round"
-        if row.get("round") == "first"
-        else "as good"
-        if row.get("within_one_standard_error")
-        else ""
-    )
+    if row.get("round") == "first":
+        return "first round"
+    return "as good" if row.get("within_one_standard_error") else ""
 
 
 def candidates_table(candidates: Sequence[Mapping[str, Any]], most: int | None = None) -> Table:

@@ -27,13 +27,13 @@ def appended_facts(record: Summary) -> words.Facts:
 def predicted_facts(predicted: predict.Predicted) -> words.Facts:
     """Return what a job wrote for the rows that it predicted, in words."""
     record, model = predicted.record, predicted.model
-    found: Any = model.model  # a type for each kind
+    stored: Any = model.model  # a type for each kind
     if model.kind == "clusters":
-        outputs = words.plural(found.n_clusters, "cluster")
+        outputs = words.plural(stored.n_clusters, "cluster")
     elif model.kind == "classifier":
-        outputs = words.plural(len(found.card["classifier"]["classes"]), "class", "classes")
+        outputs = words.plural(len(stored.card["classifier"]["classes"]), "class", "classes")
     else:
-        outputs = words.plural(found.n_targets, "target")
+        outputs = words.plural(stored.n_targets, "target")
     return {
         "rows": f"{record['n_samples']:,}, {outputs}",
         "data": record["data"],

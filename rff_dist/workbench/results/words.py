@@ -46,14 +46,10 @@ def value_words(value: Any) -> str:
     ('0.3333', '1, –', 'cv', '–')
     """
     if isinstance(value, list | tuple):
-        return some(["–" if one is None else one for one in value])
-    return (
-        number(value)
-        if value is None or is_number(value)
-        else value
-        if isinstance(value, str)
-        else str(value)
-    )
+        return some(["–" if member is None else member for member in value])
+    if value is None or is_number(value):
+        return number(value)
+    return value if isinstance(value, str) else str(value)
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
