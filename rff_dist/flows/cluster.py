@@ -29,7 +29,6 @@ from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import cluster as clustering
 from rff_dist.workbench.jobs import options, specs
 from rff_dist.workbench.page import pages, pictures
-from rff_dist.workbench.page.content import Page
 from rff_dist.workbench.results import clusters as results
 
 
@@ -69,48 +68,48 @@ def cluster(parameters: ClusterParameters) -> Summary:
     log, job, clock = get_run_logger(), parameters.to(specs.Clustering), Clock()
     _check_picture(job)
     runner = running.runner_of(parameters, log, {"pass": _log_pass}, clock=clock)
-    found = clustering.cluster(job, runner)
-    clusters = found.clusters
+    clustered = clustering.cluster(job, runner)
+    clusters = clustered.clusters
     if job.register and job.model is not None:
         common.show_versions(job.model)
     if not clusters.converged:
         log.warning("the centres still moved after max_iter=%d passes", job.lloyd.max_iter)
     if clusters.n_filled < clusters.n_clusters:
         log.warning("%d of %d clusters have rows", clusters.n_filled, clusters.n_clusters)
-    common.log_rows(log, found.record)
-    log.info("published %s", found.record["model"] or found.record["output"])
+    rows, n_columns = f"{clustered.record['n_samples']:_}", clustered.record["n_features"]
+    log.info("%s rows of %s columns, %s", rows, n_columns, clustered.record["data"])
+    log.info("published %s", clustered.record["model"] or clustered.record["output"])
     clock.begin("report")
     if (picture := _picture_of(job)) is not None:
         title = Path(job.output).name
-        pictures.save_clustering(picture, found.dataset, clusters, seed=job.features.seed, title=title)
+        pictures.save_clustering(picture, clustered.dataset, clusters, seed=job.features.seed, title=title)
     common.show_page(
         "cluster-page",
         lambda: pages.clusters_page(
-            found.dataset,
+            clustered.dataset,
             clusters,
             place=job.model or job.output,
-            comparison=found.comparison,
+            comparison=clustered.comparison,
             times=clock.times,
         ),
         log,
     )
-    passes = found.record["passes"]
+    passes = clustered.record["passes"]
     result = {
-        **found.record,
+        **clustered.record,
         "picture": None if picture is None else str(picture),
         "passes": [{name: value for name, value in row.items() if name != "inertias"} for row in passes],
     }
     facts = {
         "labels": result["output"],
         "data": result["data"],
-        **results.job_facts(found, job.features.seed),
+        **results.job_facts(clustered, job.features.seed),
         "digest": result["digest"],
         "picture": result["picture"] or "none: the labels are not in a folder of this machine",
     }
-    page = Page("Clusters", "What was found, and where it is.")
-    common.show_facts("cluster-summary", page, facts)
+    common.show_facts("cluster-summary", "Clusters", "What was found, and where it is.", facts)
     common.show_table("cluster-passes", results.passes_table(passes, job.lloyd.numbers))
     common.show_table("cluster-sizes", results.sizes_table(clusters.weights, 100))
-    if found.comparison is not None:
-        common.show_table("cluster-numbers", results.numbers_table(found.comparison))
+    if clustered.comparison is not None:
+        common.show_table("cluster-numbers", results.numbers_table(clustered.comparison))
     return result

@@ -1,7 +1,6 @@
 """What flows share: the body of the flows that train a model, and the artifacts that flows make."""
 
 import base64
-import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +28,6 @@ from rff_dist.workbench.results.rows import version_cell
 from rff_dist.workbench.results.words import Table, place_words, value_words
 
 _SHOWN_VERSIONS = 20
-_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def train_model(parameters: running.Form, spec: type[specs.Train | specs.Tune], *, name: str) -> Summary:
@@ -40,11 +38,10 @@ def train_model(parameters: running.Form, spec: type[specs.Train | specs.Tune], 
     Returns: JSON-able: the records of the steps, the `metrics` on test data (None without any), and the
       `comparison` with other models (None if nothing was compared).
     """
-    log, job = get_run_logger(), parameters.to(spec)
-    clock = Clock()
-    found = training.train(job, running.runner_of(parameters, log, clock=clock))
-    result, model, place = found.describe(), found.model, job.destination.model
-    facts, chosen = results.training_facts(found, job.features.seed), found.chosen
+    log, job, clock = get_run_logger(), parameters.to(spec), Clock()
+    trained = training.train(job, running.runner_of(parameters, log, clock=clock))
+    result, model, place = trained.describe(), trained.model, job.destination.model
+    facts, chosen = results.training_facts(trained, job.features.seed), trained.chosen
     log.info("%s; %s", facts["kernel"], "; ".join(f"{name} {facts[name]}" for name in ("features", "alpha")))
     log.info("cross-validation: %s", facts.get("cross-validation", "none"))
     for cause in chosen["causes"]:
@@ -54,12 +51,12 @@ def train_model(parameters: running.Form, spec: type[specs.Train | specs.Tune], 
     show_page(
         f"{name}-page",
         lambda: pages.model_page(
-            found.data,
+            trained.data,
             model,
             place=place,
             times=clock.times,
-            comparison=found.comparison,
-            metrics=found.metrics,
+            comparison=trained.comparison,
+            metrics=trained.metrics,
         ),
         log,
     )
@@ -68,7 +65,7 @@ def train_model(parameters: running.Form, spec: type[specs.Train | specs.Tune], 
         show_versions(place)
     log.info("test: %s", facts.get("test", "no test data were given, so the model was not evaluated"))
     log.info("published %s", result["model"])
-    verdict = verdict_of(found.comparison)
+    verdict = verdict_of(trained.comparison)
     log.info("%s", verdict)
     summary = {
         "model": place_words(result),
@@ -80,17 +77,12 @@ def train_model(parameters: running.Form, spec: type[specs.Train | specs.Tune], 
         "peak memory planned": result["peak_memory"],
         "digest": result["digest"],
     }
-    metrics = found.metrics
+    metrics = trained.metrics
     tables = [] if metrics is None or "mae" not in metrics else [results.errors_table(metrics, model)]
-    show_facts(f"{name}-summary", Page("Trained model", verdict), summary, *tables)
+    show_facts(f"{name}-summary", "Trained model", verdict, summary, *tables)
     if result["candidates"]:
         show_table(f"{name}-candidates", results.candidates_table(result["candidates"]))
     return result
-
-
-def log_rows(log: Any, data: Summary) -> None:
-    """Log the size of the data, and where they are."""
-    log.info("%s rows of %s columns, %s", f"{data['n_samples']:_}", data["n_features"], data["data"])
 
 
 # -- artifacts -------------------------------------------------------------------------------------
@@ -107,8 +99,9 @@ def show_table(what: str, table: Table) -> None:
     create_table_artifact(rows, key=running.key(what), description=table.caption)
 
 
-def show_facts(what: str, page: Page, facts: Mapping[str, Any], *tables: Table) -> None:
+def show_facts(what: str, title: str, lead: str, facts: Mapping[str, Any], *tables: Table) -> None:
     """Make an artifact from a title, a sentence, facts, and the tables below them."""
+    page = Page(title, lead)
     page.facts("", facts)
     page.parts.extend(tables)
     show_text(what, to_markdown(page), page.lead)

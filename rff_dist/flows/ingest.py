@@ -21,7 +21,6 @@ from rff_dist.flows import common, running
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fields, specs
 from rff_dist.workbench.jobs.ingest import append
-from rff_dist.workbench.page.content import Page
 from rff_dist.workbench.results.rows import appended_facts
 from rff_dist.workbench.tables import queries
 
@@ -105,6 +104,9 @@ def ingest(parameters: IngestParameters) -> Summary:
         log.info("nothing new for %s, which has %s rows", result["data"], f"{result['n_after']:_}")
     if result["dropped_rows"]:
         log.warning("%s rows with missing or infinite values were dropped", f"{result['dropped_rows']:_}")
-    page = Page("Ingested rows", "Which rows were appended to which dataset.")
-    common.show_facts("ingest-summary", page, {"data": result["data"], **appended_facts(result)})
+    lead, facts = (
+        "Which rows were appended to which dataset.",
+        {"data": result["data"], **appended_facts(result)},
+    )
+    common.show_facts("ingest-summary", "Ingested rows", lead, facts)
     return result

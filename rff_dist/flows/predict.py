@@ -15,7 +15,6 @@ from rff_dist.flows import common, running
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import options, specs
 from rff_dist.workbench.jobs import predict as score
-from rff_dist.workbench.page.content import Page
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.rows import predicted_facts
 
@@ -44,6 +43,5 @@ def predict(parameters: PredictParameters) -> Summary:
     log.info("wrote %s rows to %s", f"{result['n_samples']:_}", result["output"])
     seconds = words.seconds_words(result["seconds"])
     facts = {"output": result["output"], **predicted_facts(predicted), "seconds": seconds}
-    page = Page("Scored rows", "What was scored, and with which model.")
-    common.show_facts("predict-summary", page, facts)
+    common.show_facts("predict-summary", "Scored rows", "What was scored, and with which model.", facts)
     return result

@@ -26,7 +26,6 @@ from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fits, options, specs
 from rff_dist.workbench.jobs.refresh import update
 from rff_dist.workbench.page import pages
-from rff_dist.workbench.page.content import Page
 from rff_dist.workbench.results import updates
 from rff_dist.workbench.results.words import Alert, place_words
 
@@ -51,12 +50,12 @@ def refresh(parameters: RefreshParameters) -> Summary:
     """
     log, clock = get_run_logger(), Clock()
     runner = running.runner_of(parameters, log, {"find": _log_rows}, clock=clock)
-    found = update(parameters.to(specs.Update), runner)
-    result, model = found.record, found.challenger
+    updated = update(parameters.to(specs.Update), runner)
+    result, model = updated.record, updated.challenger
     if result["decision"] == "published" and result["version"] is not None:
         common.show_versions(parameters.model)
     if model is not None:
-        data = fits.JobData(found.dataset)
+        data = fits.JobData(updated.dataset)
         clock.begin("report")
         common.show_page(
             "refresh-page",
@@ -70,11 +69,12 @@ def refresh(parameters: RefreshParameters) -> Summary:
     decision, reason = result["decision"], result["reason"]
     (log.warning if isinstance(facts["decision"], Alert) else log.info)("%s: %s", decision, reason)
     facts |= {name.replace("_", " "): result[name] for name in ("digest", "statistics_digest")}
-    tables = [updates.errors_table(result, found.champion)] if result["n_new"] else []
-    page = Page("Refreshed model", "Which rows were new, and what became of the model.")
-    common.show_facts("refresh-report", page, {"model": place_words(result), **facts}, *tables)
+    tables = [updates.errors_table(result, updated.champion)] if result["n_new"] else []
+    lead = "Which rows were new, and what became of the model."
+    facts = {"model": place_words(result), **facts}
+    common.show_facts("refresh-report", "Refreshed model", lead, facts, *tables)
     if result["n_new"] and (columns := result["drift"]["columns"]):
-        names = found.champion.card.get("feature_names")
+        names = updated.champion.card.get("feature_names")
         common.show_table("refresh-columns", updates.columns_table(columns, names))
     return result
 

@@ -84,8 +84,8 @@ class Form(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name in _PLACES & type(self).model_fields.keys():
-            given = getattr(self, name)
-            for url in given if isinstance(given, list) else [given]:
+            urls = getattr(self, name)
+            for url in urls if isinstance(urls, list) else [urls]:
                 if url is not None:
                     check_location(url)
         for spec in self.specs:
@@ -105,17 +105,17 @@ _FIRST = ("data", "model", "output", "n_components", "n_clusters")
 
 def form(*specs: type) -> type[Form]:
     """Return a form that asks for the options of specs."""
-    options = [one for spec in specs for one in options_of(spec) if one.shown.face != "command"]
-    options.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
+    options = [option for spec in specs for option in options_of(spec) if option.shown.face != "command"]
+    options.sort(key=lambda option: _FIRST.index(option.name) if option.name in _FIRST else len(_FIRST))
     fields: dict[str, Any] = {}
-    for one in options:
+    for asked in options:
         # Every pydantic class has a method `register`, which a field of that name would hide.
-        name, alias = ("registered", "register") if one.name == "register" else (one.name, None)
-        default = ... if one.required else one.default
-        fields[name] = (_expanded(one.type), Field(default=default, alias=alias, description=one.shown.help))
-    made = create_model("Form", __base__=Form, **fields)
-    made.specs = specs
-    return made
+        name, alias = ("registered", "register") if asked.name == "register" else (asked.name, None)
+        field = Field(... if asked.required else asked.default, alias=alias, description=asked.shown.help)
+        fields[name] = (_expanded(asked.type), field)
+    model = create_model("Form", __base__=Form, **fields)
+    model.specs = specs
+    return model
 
 
 def _expanded(annotation: Any) -> Any:
@@ -153,8 +153,8 @@ def _place_of(parameters: Mapping[str, Any]) -> str:
 
     The parameters may be of any type: a run gets its name before they are checked.
     """
-    given = [parameters.get(name) for name in ("model", "output", "data")]
-    url = next((redact(one) for one in given if isinstance(one, str)), "")
+    places = [parameters.get(name) for name in ("model", "output", "data")]
+    url = next((redact(place) for place in places if isinstance(place, str)), "")
     return url.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
 
 
@@ -192,21 +192,29 @@ def job_flow[F: Form, R](
 
     # If the flow's process is killed or cancelled, the worker calls this, with arguments of these names.
     def tell_what_is_left(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-        _tell_what_is_left(flow, flow_run, state, resume=resume)
+        text = describe_stop(flow.name, flow_run.parameters, state, resume=resume)
+        name = key(f"{flow.name}-stopped", flow_run.parameters)
+        log = flow_run_logger(flow_run, cast("Any", flow))
+        log.warning("what is left and how to go on: artifact %s", name)
+        about = f"What the run {flow_run.name} left, and how to go on."
+        kept = ArtifactCreate(
+            key=name, type="markdown", description=about, data=text, flow_run_id=flow_run.id
+        )
+        with get_client(sync_client=True) as client:  # each request ends after Prefect's 60 s
+            client.create_artifact(kept)
 
     hooks: Any = [tell_what_is_left]
 
     def make(function: Callable[[F], R]) -> Flow[..., R]:
         @wraps(function)
-        def run(**given: Any) -> R:
-            return function(_checked(asked, given))
+        def run(**values: Any) -> R:
+            return function(_checked(asked, values))
 
-        options = {one.alias or name: one for name, one in asked.model_fields.items()}
-        cast("Any", run).__signature__ = inspect.Signature(
-            [_keyword(name, one) for name, one in options.items()]
-        )
+        options = {field.alias or name: field for name, field in asked.model_fields.items()}
+        keywords = [_keyword(name, field) for name, field in options.items()]
+        cast("Any", run).__signature__ = inspect.Signature(keywords)
         # Prefect describes the fields of its pages by these lines.
-        lines = [f"    {name}: {one.description}" for name, one in options.items()]
+        lines = [f"    {name}: {field.description}" for name, field in options.items()]
         run.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Args:", *lines])
         return Flow(
             run,
@@ -224,12 +232,12 @@ def job_flow[F: Form, R](
     return make
 
 
-def _checked[F: Form](asked: type[F], given: dict[str, Any]) -> F:
+def _checked[F: Form](asked: type[F], values: dict[str, Any]) -> F:
     try:
-        return asked.model_validate(given)
+        return asked.model_validate(values)
     except ValidationError as error:
         # Without the values, which may be secrets.
-        wrong = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        wrong = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise errors.InvalidParameterError(f"the flow's parameters do not fit: {'; '.join(wrong)}") from None
 
 
@@ -325,16 +333,16 @@ def runner_of(
         if name == "publish" and clock is not None:
             clock.end()
         steps: list[Callable[[], Any]] = [work]
-        found: list[Any] = []
+        results: list[Any] = []
 
         def run() -> None:
-            found[:] = [steps[0]()]
+            results[:] = [steps[0]()]
 
         try:
             step(name, retried=repeatable)(run)()
         finally:
             steps.clear()  # Prefect keeps `run` and what it returns: they hold no sums in memory
-        result = found.pop()
+        result = results.pop()
         if (tell := (told or {}).get(name.split()[0])) is not None:
             tell(log, result)
         return result
@@ -449,33 +457,15 @@ class PassProgress:
         share = round(100 * self._n_done / self._n_samples, 1)
         if self._artifact is None:
             what = "".join(c if c.isalnum() else "-" for c in label.lower())
-            made = create_progress_artifact(
+            artifact = create_progress_artifact(
                 share, key=key(f"{what}-progress"), description=f"{label}: {self._n_samples:,} rows"
             )
-            self._artifact = cast("UUID", made)  # an awaitable in an event loop only
+            self._artifact = cast("UUID", artifact)  # an awaitable in an event loop only
         else:
             update_progress_artifact(self._artifact, share)
 
 
 # ---------------------------------------------------------------------------------------- when it stopped
-
-
-def _tell_what_is_left(flow: Flow[..., Any], run: FlowRun, state: State[Any], *, resume: str) -> None:
-    """Log, and keep as an artifact, what a stopped run left and how to go on."""
-    text = describe_stop(flow.name, run.parameters, state, resume=resume)
-    log = flow_run_logger(run, cast("Any", flow))
-    name = key(f"{flow.name}-stopped", run.parameters)
-    log.warning("what is left and how to go on: artifact %s", name)
-    with get_client(sync_client=True) as client:  # each request ends after Prefect's 60 s
-        client.create_artifact(
-            ArtifactCreate(
-                key=name,
-                type="markdown",
-                description=f"What the run {run.name} left, and how to go on.",
-                data=text,
-                flow_run_id=run.id,
-            )
-        )
 
 
 def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *, resume: str) -> str:
