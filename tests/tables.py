@@ -26,9 +26,7 @@ def ingest(
 
 def ingest_parts(source, urls, share, *, by=None, **given):
     how, preparing = Writing(versioned=_keeps_versions(urls[0])), _preparing(given)
-    return module.ingest_parts(
-        source, urls, Holdout(share, by=by), Roles(**given), how=how, preparing=preparing
-    )
+    return module.ingest_parts(source, urls, Holdout(share, by=by), Roles(**given), how, preparing)
 
 
 def ingest_more(source, url, *, chunk_rows=None, observer=None, recipe=None, **given):

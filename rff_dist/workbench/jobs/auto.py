@@ -65,9 +65,8 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     """
     folder = folder_of(job)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
-    roles = Roles(
-        target=job.target, weight=job.weight, groups=job.groups, drop=job.drop or (), id=job.id, on_nan="drop"
-    )
+    named = fields.values_of(job, "target", "weight", "groups", "id")
+    roles = Roles(drop=job.drop or (), on_nan="drop", **named)
     preparing = ingest.preparing_of(job.encoding_of)
     ingest_module.check_roles(job.sources, roles, preparing)
     holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
@@ -88,14 +87,9 @@ def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) 
     try:
         if is_new:
             # What is replaced was made of the same files, or is the part that a killed run left.
-            how = writing.Writing(
-                overwrite=job.overwrite or bool(there),
-                observer=observer,
-                versioned=ingest.can_keep_versions(folder),
-            )
-            parts = ingest_module.ingest_parts(
-                job.sources, urls, holdout, roles, how=how, preparing=preparing
-            )
+            replacing, versioned = job.overwrite or bool(there), ingest.can_keep_versions(folder)
+            how = writing.Writing(overwrite=replacing, observer=observer, versioned=versioned)
+            parts = ingest_module.ingest_parts(job.sources, urls, holdout, roles, how, preparing)
             began += [] if there else urls
         else:
             parts = (there[0], there[1])
@@ -159,12 +153,9 @@ def training_of(job: specs.Auto, prepared: AutoData) -> specs.Train:
     """Return the job that trains on a prepared table; cross-validation makes all choices."""
     given = {
         "data": prepared.train,
-        "model": prepared.model,
-        "test": prepared.test,
         "register": True,
-        "classify": prepared.classify,
-        "n_components": job.n_components,
-        "seed": job.seed,
+        **fields.values_of(prepared, "model", "test", "classify"),
+        **fields.values_of(job, "n_components", "seed"),
         "group_by": None if job.groups is None else "groups",
         "sample_weight": None if job.weight is None else "sample_weight",
     }

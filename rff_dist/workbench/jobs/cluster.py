@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rff_dist.data import blocks, columns
 from rff_dist.engines import progress, protocol
@@ -71,17 +72,14 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
             passes.append(_describe_pass(done, time.perf_counter() - began))
             if done.clusters:  # the last pass has them
                 break
-        found = [replace(one, card=prepare.describe_dataset(dataset)) for one in done.clusters]
+        found = [replace(clusters, card=prepare.describe_dataset(dataset)) for clusters in done.clusters]
         comparison = agreement = None
         if len(numbers) > 1:
             comparison = do("choose", _choose, dataset, found, job.features.seed, engine)
         clusters = found[0] if comparison is None else comparison.best
-        how = {"distances": job.distances, "overwrite": job.overwrite}
         # The labels appear when the centres are published.
-        staged = do.once(
-            "assign", kmeans_labels.stage_labels, dataset, clusters, job.output, engine=engine, **how
-        )
-        with staged as labels:
+        how: dict[str, Any] = {"engine": engine, **fields.values_of(job, "distances", "overwrite")}
+        with do.once("assign", kmeans_labels.stage_labels, dataset, clusters, job.output, **how) as labels:
             if known is not None:
                 agreement = do("compare", kmeans_labels.evaluate, dataset, known, clusters, engine=engine)
             agrees = None if agreement is None else _describe_agreement(job, agreement)
@@ -108,11 +106,11 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
 
 def _open(job: specs.Clustering) -> tuple[datasets.ZarrDataset, columns.Column | None]:
     """Check what the metadata tell, before leases are taken and a cluster starts; return rows and labels."""
-    source, inputs = job.source, [locations.parse_location(job.source.data)]
-    output_places.check_output(locations.parse_location(job.output), overwrite=job.overwrite, inputs=inputs)
+    source, output = job.source, locations.parse_location(job.output)
+    inputs = [locations.parse_location(source.data)]
+    output_places.check_output(output, overwrite=job.overwrite, inputs=inputs)
     if job.model is not None:
-        inputs.append(locations.parse_location(job.output))
-        steps.check_place(job.model, register=job.register, overwrite=job.overwrite, inputs=inputs)
+        steps.check_place(job, [source.data, job.output])
     dataset = datasets.open_dataset(source.data, **source.names())
     known = None if job.labels is None else column_of(dataset, job.labels)
     job.features.check_columns(dataset.n_features)
@@ -155,23 +153,17 @@ def _publish(
     # The centres come first: labels can be written again with them.
     if job.model is not None:
         card = {**clusters.card, **({} if comparison is None else comparison.to_dict())}
-        version = steps.store(
-            replace(clusters, card=card if agreement is None else {**card, "agreement": agreement}),
-            job.model,
-            register=job.register,
-            overwrite=job.overwrite,
-            data=dataset.url,
-            reason="clustered",
-            n_samples=dataset.n_samples,
-        )
+        card |= {} if agreement is None else {"agreement": agreement}
+        model = replace(clusters, card=card)
+        version = steps.store(model, job, dataset.url, "clustered", dataset.n_samples)
     try:
         labels.publish()
     except Exception as error:
         if job.model is not None:
-            model, data, output = (redact(url) for url in (job.model, job.source.data, job.output))
+            place, data, output = (redact(url) for url in (job.model, job.source.data, job.output))
             error.add_note(
-                f"the centres are published at {model}, the labels are not: write them by "
-                f"`rff-dist predict {model} {data} {output}`"
+                f"the centres are published at {place}, the labels are not: write them by "
+                f"`rff-dist predict {place} {data} {output}`"
             )
         raise
     return version

@@ -8,8 +8,9 @@ import numpy as np
 
 from rff_dist.checks import check_name
 from rff_dist.classify import fit as classification
+from rff_dist.classify.fit import FittedModel, label_rows
 from rff_dist.data import blocks, columns, labelled, memory
-from rff_dist.engines import protocol
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.features import draw
 from rff_dist.fitting import plan
@@ -40,25 +41,23 @@ class JobData:
 
 
 def open_supervised(
-    source: SupervisedSource, test: str | None, *, group_by: str | None, classify: bool
+    source: SupervisedSource, test: str | None, group_by: str | None, classify: bool
 ) -> tuple[JobData, JobData | None]:
     """Open the data to train on, and test data at `test`, with groups if their rows have them too."""
-    data = open_job_data(source, source.data, group_by=group_by, classify=classify)
+    data = _open(source, source.data, group_by, classify)
     if test is None:
         return data, None
     try:
-        return data, open_job_data(source, test, group_by=group_by, classify=classify)
+        return data, _open(source, test, group_by, classify)
     except StorageError as error:
         if group_by is None:
             raise
-        alone = open_job_data(source, test, classify=classify)
+        alone = _open(source, test, None, classify)
         logger.warning("test rows count as independent, for want of groups: %s", error)
         return data, alone
 
 
-def open_job_data(
-    source: SupervisedSource, url: str, *, group_by: str | None = None, classify: bool = False
-) -> JobData:
+def _open(source: SupervisedSource, url: str, group_by: str | None, classify: bool) -> JobData:
     """Open data to train on or to evaluate on.
 
     `source`: names the arrays.
@@ -78,7 +77,7 @@ def open_job_data(
     return JobData(rows, column_of(dataset, source.y) if classify else None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fit:
     """What to train, and how open choices are made.
 
@@ -141,7 +140,7 @@ class Fit:
         candidates = list(self.candidates or ridge_choices.candidates_of(self.options, dataset))
         ridge_candidates.check_candidates(candidates, dataset, self.options)
 
-    def begin(self, source: JobData, *, engine: protocol.Engine) -> ridge_choices.Choices:
+    def begin(self, source: JobData, *, engine: Engine) -> ridge_choices.Choices:
         """Count the labels of a classifier, and plan the fit; see `ridge.choices.choices_of`.
 
         Raises PlanError if memory does not suffice; DataError if there are fewer than two classes.
@@ -149,16 +148,11 @@ class Fit:
         dataset, options = source.rows, self.options
         if self.losses is not None:
             assert source.labels is not None
-            dataset, options = classification.label_rows(
-                dataset, source.labels, options, self.losses, engine=engine
-            )
-        return ridge_choices.choices_of(
-            dataset, options, machines=plan.Machines.of(engine), candidates=self.candidates
-        )
+            dataset, options = label_rows(dataset, source.labels, options, self.losses, engine=engine)
+        machines = plan.Machines.of(engine)
+        return ridge_choices.choices_of(dataset, options, machines=machines, candidates=self.candidates)
 
-    def train(
-        self, choices: ridge_choices.Choices, *, engine: protocol.Engine, do: Do = plainly
-    ) -> classification.FittedModel:
+    def train(self, choices: ridge_choices.Choices, *, engine: Engine, do: Do = plainly) -> FittedModel:
         """Train the model on the rows that the fit was begun with."""
         dataset, options = choices.dataset, choices.options
         if self.losses is not None:
@@ -166,11 +160,9 @@ class Fit:
             return classification.fit(dataset, options, self.losses, choices=choices, engine=engine, do=do)
         trained = ridge.fit(dataset, options, choices=choices, engine=engine, do=do)
         known = trained.parts is None or choices.given
-        return classification.FittedModel(
-            trained, None if known else do("hold out", ridge.fold_models_of, trained)
-        )
+        return FittedModel(trained, None if known else do("hold out", ridge.fold_models_of, trained))
 
-    def run(self, source: JobData, *, engine: protocol.Engine) -> classification.FittedModel:
+    def run(self, source: JobData, *, engine: Engine) -> FittedModel:
         """Begin and train."""
         return self.train(self.begin(source, engine=engine), engine=engine)
 

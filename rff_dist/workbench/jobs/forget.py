@@ -17,18 +17,10 @@ from rff_dist.living import new_rows
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.ridge.models import RidgeModel, read_model, write_model
-from rff_dist.storage import (
-    appending,
-    corrections,
-    datasets,
-    generations,
-    groups,
-    locations,
-    output_places,
-    records,
-    repositories,
-)
+from rff_dist.storage import appending, corrections, datasets, locations, output_places, records, repositories
 from rff_dist.storage.columns import ID
+from rff_dist.storage.generations import name_of
+from rff_dist.storage.groups import require_versions
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fields, refresh, specs, steps, train
@@ -81,13 +73,12 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
     Raises StorageError if there is no dataset that keeps versions; and as its steps.
     """
     location = locations.parse_location(job.data)
-    groups.require_versions(location)
+    require_versions(location)
     do("look", check_models, job.models, location)
     gone = do.once("delete", delete, job, location)
     updates = [take_out(url, location, do) for url in job.models]
-    expired = do(
-        "expire", repositories.expire, location, datetime.now(UTC) - timedelta(days=job.days), tags=job.tags
-    )
+    before = datetime.now(UTC) - timedelta(days=job.days)
+    expired = do("expire", repositories.expire, location, before, tags=job.tags)
     holders = do("holders", find_holders, gone, job.models)
     return {
         **gone.record,
@@ -133,27 +124,22 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
             )
         rows = read_rows_to_change(job.rows, dataset, ID if job.id else None)
         X = datasets.open_dataset(location.url, y=None, version=before).take(rows).X
-        data_id = generations.name_of(dataset.attributes)
+        data_id = name_of(dataset.attributes)
         sources = appending.known_sources(dataset.attributes)
-        deleted = corrections.delete_from(
-            dataset,
-            rows,
-            keep_order=job.keep_order,
-            message=job.message,
-            what="forget",
-            attributes=_without_names(dataset.attributes),
-        )
+        how = fields.values_of(job, "keep_order", "message") | {"what": "forget"}
+        attributes = _without_names(dataset.attributes)
+        deleted = corrections.delete_from(dataset, rows, attributes=attributes, **how)
     return Forgotten(location, before, deleted.version, X, data_id, sources, asdict(deleted))
 
 
 def _without_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return those attributes of a dataset that hold names of files, without them."""
-    found: dict[str, Any] = {}
+    nameless: dict[str, Any] = {}
     if sources := appending.known_sources(attributes):
-        found[appending.SOURCES] = [appending.without_name(source) for source in sources]
+        nameless[appending.SOURCES] = [appending.without_name(source) for source in sources]
     if (recipe := recipes.recipe_of(attributes)) is not None:
-        found[recipes.RECIPE] = replace(recipe, notes={}).to_dict()
-    return found
+        nameless[recipes.RECIPE] = replace(recipe, notes={}).to_dict()
+    return nameless
 
 
 def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
@@ -163,14 +149,14 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
     """
     job = fields.build(specs.Update, {"model": url, "data": data.url})
     with output_places.hold(url, holder=do.holder):
-        found = refresh.update_from(job, datasets.open_dataset(data.url), do, force_removal=True).record
-        if found["decision"] != "kept":
+        record = refresh.update_from(job, datasets.open_dataset(data.url), do, force_removal=True).record
+        if record["decision"] != "kept":
             if output_places.holds_versions(locations.parse_location(url)):
                 versions.RegisteredModel(url).prune(1)  # versions before hold sums of the rows
             else:
                 # The replaced arrays stay until the next write, for their readers; this write removes them.
                 write_model(read_model(url), url, overwrite=True)
-    return {name: found[name] for name in ("model", "decision", "reason", "version", "digest", "n_samples")}
+    return {name: record[name] for name in ("model", "decision", "reason", "version", "digest", "n_samples")}
 
 
 def find_holders(gone: Forgotten, models: Sequence[str]) -> list[Holder]:
@@ -200,8 +186,7 @@ def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
         model, name = read_model(url), redact(url)
         if model.card.get("data_version") != gone.version:
             yield Holder(name, "sums of the rows", "its update was refused: `rff-dist update --force`")
-        n_centres = _count_centres(model, gone.X)
-        if n_centres:
+        if n_centres := _count_centres(model, gone.X):
             yield Holder(name, f"{n_centres} of the rows are centres of its features", "fit again")
         yield Holder(
             name,
@@ -224,13 +209,14 @@ def _models(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
 def _models_nearby(gone: Forgotten, urls: Sequence[str]) -> Iterator[Holder]:
     """Find models that nobody named, in the folder of the data and one below, by the versions they are of."""
     readable = {snapshot.id for snapshot in repositories.other_snapshots(gone.location)}
-    given = {locations.parse_location(url) for url in urls}
+    named = {locations.parse_location(url) for url in urls}
     for place in _models_in(gone.location):
-        registered = versions.RegisteredModel(place.url)
+        if place in named:
+            continue
         urls = [place.url]
         if output_places.holds_versions(place):
-            urls = [version.url for version in registered.versions()]
-        for url in [] if place in given else urls:
+            urls = [version.url for version in versions.RegisteredModel(place.url).versions()]
+        for url in urls:
             card = records.peek_record(url).metadata.get("card", {})
             version = card.get("data_version")
             if card.get("data_id") != gone.data_id or version in (None, gone.version):
@@ -282,22 +268,20 @@ def _learned(location: locations.Location) -> Iterator[Holder]:
 
 
 def _sources(gone: Forgotten) -> Iterator[Holder]:
-    for source in gone.sources:
-        yield Holder(
-            str(source.get("name")), "was ingested, and may hold the rows", "nothing here removes it"
-        )
+    for file in gone.sources:
+        yield Holder(str(file.get("name")), "was ingested, and may hold the rows", "nothing here removes it")
 
 
 def _count_centres(model: RidgeModel, X: np.ndarray) -> int:
     """Return how many of the rows a model stores themselves, as centres of Nyström features."""
     inputs = model.feature_map.prepare(X)
     _, stored = model.feature_map.record()
-    found = np.zeros(len(inputs), bool)
+    stores = np.zeros(len(inputs), bool)
     for name, table in stored.items():
         # A part of a map that sees some of the columns stores their numbers beside its centres.
         columns = stored.get(f"{name.rpartition('_')[0]}_columns")
         rows = inputs if columns is None else inputs[:, columns]
         if table.shape[1:] == rows.shape[1:]:
             held = {row.tobytes() for row in table.astype(rows.dtype)}
-            found |= [row.tobytes() in held for row in rows]
-    return int(found.sum())
+            stores |= [row.tobytes() in held for row in rows]
+    return int(stores.sum())

@@ -61,7 +61,7 @@ def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | N
     if job.holdout is not None:
         urls = (job.data, part_url(job.data, "test"))
         holdout = rows.Holdout(job.holdout, by=job.holdout_by)
-        return ingest_module.ingest_parts(source, urls, holdout, roles, how=how, preparing=preparing)
+        return ingest_module.ingest_parts(source, urls, holdout, roles, how, preparing)
     take = ingest_module.ingest_more if job.append else ingest_module.ingest
     return take(source, job.data, roles, how, preparing)
 

@@ -32,6 +32,8 @@ from rff_dist.workbench.jobs import fields, fits, verdict
 
 logger = logging.getLogger(__name__)
 
+type _Predicted = Mapping[str, verdict.Predictions]
+
 SEED = 0  # of sampled rows: a comparison that is made again is the same
 MOST_ROWS, MOST_VALUES = 20_000, 2**24  # of the rows, and of their columns or their predictions by each fold
 MOST_LEFT_OUT = 5_000  # rows, each of which takes D² operations
@@ -92,11 +94,8 @@ def compare(
         others, notes = _linear(fit, fitted, rows, data, engine=engine)
     if rows.by == "cross-validation" and model.card.get("candidates"):
         notes = (*notes, "The same folds chose this model; rows for a test would show more.")
-    if (
-        "classifier" in model.card
-        and rows.by != "test"
-        and model.card["classifier"]["loss"] != predict.SQUARED
-    ):
+    classifier = model.card.get("classifier")
+    if rows.by != "test" and classifier is not None and classifier["loss"] != predict.SQUARED:
         notes = (*notes, "The squared loss was compared, from which its fit starts.")
     return _comparison(rows, model, {verdict.OURS: ours, **others}, notes)
 
@@ -120,8 +119,7 @@ def measure_errors(test: fits.JobData, model: models.RidgeModel, *, engine: prot
 
 def compare_new(test: fits.JobData, model: models.RidgeModel) -> verdict.Comparison:
     """Compare a model whose fit is over with the mean, on rows that it was not trained on."""
-    rows = _test_rows(test, model)
-    return _comparison(rows, model, {verdict.OURS: _predictions(rows, model, None, None)}, ())
+    return _alone(_test_rows(test, model), model)
 
 
 def compare_left_out(data: fits.JobData, model: models.RidgeModel) -> verdict.Comparison | None:
@@ -130,18 +128,18 @@ def compare_left_out(data: fits.JobData, model: models.RidgeModel) -> verdict.Co
         return None  # not all rows of the data are in the sums, or not with their weights
     rows = _left_out_rows(data, model)
     try:
-        ours = None if rows is None else _predictions(rows, model, None, None)
+        return None if rows is None else _alone(rows, model)
     except SolveError as error:
         logger.info("nothing was compared: %s", error)
         return None
-    return None if rows is None or ours is None else _comparison(rows, model, {verdict.OURS: ours}, ())
+
+
+def _alone(rows: JudgedRows, model: models.RidgeModel) -> verdict.Comparison:
+    return _comparison(rows, model, {verdict.OURS: _predictions(rows, model)})
 
 
 def _comparison(
-    rows: JudgedRows,
-    model: models.RidgeModel,
-    predictions: Mapping[str, verdict.Predictions],
-    notes: tuple[str, ...],
+    rows: JudgedRows, model: models.RidgeModel, predictions: _Predicted, notes: tuple[str, ...] = ()
 ) -> verdict.Comparison:
     classes = [str(label) for label in predict.read_classes(model)] if "classifier" in model.card else None
     y = rows.y if classes is None else predict.class_of(rows.y).astype(np.int64)
@@ -218,12 +216,9 @@ def _fold_rows(data: fits.JobData, model: models.RidgeModel, folds: held_out.Fol
 
 def _left_out_rows(data: fits.JobData, model: models.RidgeModel) -> JudgedRows | None:
     classifier = model.card.get("classifier")
-    small = model.feature_map.n_components <= MAX_FACTOR
-    if model.statistics is None or not small:
+    if model.statistics is None or model.feature_map.n_components > MAX_FACTOR:
         return None
-    if classifier is not None and (
-        classifier["loss"] != predict.SQUARED or classifier["class_weight"] is not None
-    ):
+    if classifier and (classifier["loss"], classifier["class_weight"]) != (predict.SQUARED, None):
         return None  # sums of other losses, or of weights that the rows do not have
     return replace(_test_rows(data, model, MOST_LEFT_OUT), by="leave-one-out")
 
@@ -238,8 +233,8 @@ def _groups_of(rows: blocks.Dataset, indices: NDArray[np.intp]) -> NDArray[Any] 
 def _predictions(
     rows: JudgedRows,
     model: models.RidgeModel,
-    folds: held_out.FoldModels | None,
-    calibration: platt_scaling.ScoreCalibration | None,
+    folds: held_out.FoldModels | None = None,
+    calibration: platt_scaling.ScoreCalibration | None = None,
 ) -> verdict.Predictions:
     """Return what a model predicts for the rows, by the models that did not see them.
 
@@ -272,7 +267,7 @@ def _predictions(
 
 def _linear(
     fit: fits.Fit, fitted: FittedModel, rows: JudgedRows, data: fits.JobData, *, engine: protocol.Engine
-) -> tuple[Mapping[str, verdict.Predictions], tuple[str, ...]]:
+) -> tuple[_Predicted, tuple[str, ...]]:
     """Return the predictions of a linear model, or a note that says why there is none."""
     model, n_features = fitted.model, data.rows.n_features
     if isinstance(kinds.kernel_of(model.feature_map), explicit.Linear):
@@ -282,27 +277,22 @@ def _linear(
             "It was not compared with a linear model, since the data have more columns "
             f"({n_features:,}) than the model has features ({model.feature_map.n_components:,}).",
         )
-    given = fit.options
     options = RidgeOptions(
         kernel="linear",
         features="fourier",
         map="phases",
         n_components=n_features,
-        cv=given.cv if rows.folds is None else rows.folds.folds,
-        sample_weight_kind=given.sample_weight_kind,
-        fit_intercept=given.fit_intercept,
+        cv=fit.options.cv if rows.folds is None else rows.folds.folds,
         solver="direct",
-        seed=given.seed,
+        **fields.values_of(fit.options, "sample_weight_kind", "fit_intercept", "seed"),
     )
-    peer = fits.Fit(
-        options=options, loss=None if fit.loss is None else "logistic", class_weight=fit.class_weight
-    )
+    peer = fits.Fit(options, None if fit.loss is None else "logistic", fit.class_weight)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it warns of is not this model's
             if fit.loss is None or rows.by == "test":
                 linear = peer.run(data, engine=engine)
-                return {verdict.LINEAR: _predictions(rows, linear.model, linear.folds, None)}, ()
+                return {verdict.LINEAR: _predictions(rows, linear.model, linear.folds)}, ()
             if rows.folds is None or len(rows.X) < rows.n_available:
                 return {}, ("It was not compared with a linear model, which takes rows for a test.",)
             return {verdict.LINEAR: _refitted(peer, rows, model)}, ()
@@ -322,17 +312,15 @@ def _refitted(peer: fits.Fit, rows: JudgedRows, model: models.RidgeModel) -> ver
     for split in np.unique(rows.split):
         others, left = np.flatnonzero(rows.split != split), np.flatnonzero(rows.split == split)
         weights = None if rows.weights is None else rows.weights[others]
-        some = fits.JobData(
-            memory.ArrayDataset(rows.X[others], None, weights), columns.MemoryColumn(codes[others])
-        )
+        dataset = memory.ArrayDataset(rows.X[others], None, weights)
+        labels = columns.MemoryColumn(codes[others])
         options = replace(peer.options, cv=None, alpha="auto" if alpha is None else alpha)
-        found = replace(peer, options=options).run(some, engine=serial.SerialEngine()).model
-        alpha = found.alpha  # chosen without the first fold, and close to what each other fold would choose
-        known = predict.read_classes(found).astype(np.int64)
+        fit = replace(peer, options=options)
+        linear = fit.run(fits.JobData(dataset, labels), engine=serial.SerialEngine()).model
+        alpha = linear.alpha  # chosen without the first fold, and close to what each other fold would choose
+        known = predict.read_classes(linear).astype(np.int64)
         targets = labelled.class_targets(codes[left], n_classes)
-        part = _predictions(
-            replace(rows, by="test", X=rows.X[left], y=targets, weights=None), found, None, None
-        )
+        part = _predictions(replace(rows, by="test", X=rows.X[left], y=targets, weights=None), linear)
         assert part.log_probabilities is not None  # the logistic loss has them
         values[left] = known[part.values]
         logs[np.ix_(left, known)] = part.log_probabilities

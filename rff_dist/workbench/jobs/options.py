@@ -191,8 +191,30 @@ _STANDARDIZE = (
 type Standardize = bool | Literal["rank", "auto"]
 
 
+class Kind:
+    """The kind of the features that a group of options draws."""
+
+    features: str
+    centres: str | None
+
+    def __post_init__(self) -> None:
+        if self.centres is not None and self.features != "nystrom":
+            raise InvalidParameterError(
+                f"`centres` is {self.centres!r}, which only Nyström features have; give features='nystrom'"
+            )
+
+    @property
+    def kind(self) -> str | nystrom.Nystrom:
+        """The kind of features, as the library takes it."""
+        from rff_dist.features.nystrom import Nystrom
+
+        if self.features != "nystrom":
+            return self.features
+        return Nystrom() if self.centres is None else Nystrom(self.centres)
+
+
 @fields.group
-class Drawing:
+class Drawing(Kind):
     """How features are drawn, whatever the kernel."""
 
     panel: ClassVar[str] = "Random features"
@@ -250,12 +272,7 @@ class Features(Drawing):
                 f"`nu` is {self.nu}, but it goes with the kernel 'matern' only, not {self.kernel!r}; "
                 "leave it out"
             )
-        _check_centres(self.centres, self.features)
-
-    @property
-    def kind(self) -> str | nystrom.Nystrom:
-        """The kind of features, as the library takes it."""
-        return _kind(self.features, self.centres)
+        super().__post_init__()
 
     @property
     def scale(self) -> str | base.LengthScale:
@@ -377,14 +394,6 @@ class TuneFeatures(Drawing):
     )
     standardize: Standardize = fields.option(_STANDARDIZE, "auto", unit="HOW")
 
-    def __post_init__(self) -> None:
-        _check_centres(self.centres, self.features)
-
-    @property
-    def kind(self) -> str | nystrom.Nystrom:
-        """The kind of features, as the library takes it."""
-        return _kind(self.features, self.centres)
-
     @property
     def candidates(self) -> list[Candidate]:
         """Kernels and length scales to compare."""
@@ -448,19 +457,6 @@ class ClusterFeatures(Features):
             )
 
 
-def _kind(features: str, centres: str | None) -> str | nystrom.Nystrom:
-    from rff_dist.features.nystrom import Nystrom
-
-    return features if features != "nystrom" else Nystrom() if centres is None else Nystrom(centres)
-
-
-def _check_centres(centres: str | None, features: str) -> None:
-    if centres is not None and features != "nystrom":
-        raise InvalidParameterError(
-            f"`centres` is {centres!r}, which only Nyström features have; give features='nystrom'"
-        )
-
-
 # -- clusters --------------------------------------------------------------------------------------
 
 
@@ -514,13 +510,17 @@ class Lloyd:
 # -- where results go, and where the job runs ------------------------------------------------------
 
 
+def model_option(flag: str | None = None) -> Any:
+    """Return the option that says where a model is published: an argument, unless it has a flag."""
+    text = "Path or URL where the model is published."
+    return fields.option(text, flag=flag, argument=flag is None, unit="MODEL", writes=True)
+
+
 @fields.group
 class Destination:
     """Where a model is published."""
 
-    model: str = fields.option(
-        "Path or URL where the model is published.", argument=True, unit="MODEL", writes=True
-    )
+    model: str = model_option()
     overwrite: bool = fields.option("Replace what is there, at the end of the job.", False)
     register: bool = fields.option(
         "Publish the model as the next version of a registered model, whose folder is then given as the "

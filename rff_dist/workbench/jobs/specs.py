@@ -20,8 +20,18 @@ _MODEL = (
 _TEST = "Path or URL of test data to evaluate the model on. By default cross-validation judges it."
 
 
+class Supervised:
+    """A job that trains on rows with targets or labels."""
+
+    def open_data(self: Any) -> tuple[fits.JobData, fits.JobData | None]:
+        """Open the data to train on and the test data; see `open_supervised`."""
+        from rff_dist.workbench.jobs.fits import open_supervised
+
+        return open_supervised(self.source, self.test, self.folds.group_by, self.classify)
+
+
 @fields.group
-class Train:
+class Train(Supervised):
     """Train a ridge regression or a classifier, choose what is left open, and publish the model."""
 
     reason: ClassVar[str] = "fitted"
@@ -51,30 +61,19 @@ class Train:
         """Whether `y` holds labels instead of targets."""
         return self.classes.classify
 
-    def open_data(self) -> tuple[fits.JobData, fits.JobData | None]:
-        """Open the data to train on and the test data; see `open_supervised`."""
-        from rff_dist.workbench.jobs.fits import open_supervised
-
-        group_by, classify = self.folds.group_by, self.classify
-        return open_supervised(self.source, self.test, group_by=group_by, classify=classify)
-
     @cached_property
     def fit(self) -> fits.Fit:
         """What to train, as the library takes it."""
         from rff_dist.classify.predict import SQUARED
         from rff_dist.workbench.jobs.fits import Fit
 
-        classes = self.classes
-        return Fit(
-            options=ridge_options(self.source, self.features, self.penalty, self.folds, self.solving),
-            loss=(classes.loss or SQUARED) if classes.classify else None,
-            class_weight=classes.class_weight,
-            candidates=self.features.candidates,
-        )
+        loss = (self.classes.loss or SQUARED) if self.classify else None
+        options = ridge_options(self.source, self.features, self.penalty, self.folds, self.solving)
+        return Fit(options, loss, self.classes.class_weight, self.features.candidates)
 
 
 @fields.group
-class Tune:
+class Tune(Supervised):
     """Compare kernels, length scales, alphas and D by cross-validation, and publish the best model.
 
     A name of `Train` with lists, whose defaults are those of a comparison.
@@ -94,20 +93,13 @@ class Tune:
     def __post_init__(self) -> None:
         self.fit.check()
 
-    def open_data(self) -> tuple[fits.JobData, fits.JobData | None]:
-        """Open the data to train on and the test data; see `open_supervised`."""
-        from rff_dist.workbench.jobs.fits import open_supervised
-
-        group_by, classify = self.folds.group_by, self.classify
-        return open_supervised(self.source, self.test, group_by=group_by, classify=classify)
-
     @cached_property
     def fit(self) -> fits.Fit:
         """What to compare, as the library takes it."""
         from rff_dist.workbench.jobs.fits import Fit
 
         options = ridge_options(self.source, self.features, self.penalty, self.folds)
-        return Fit(options=options, candidates=self.features.candidates)
+        return Fit(options, candidates=self.features.candidates)
 
 
 def ridge_options(
@@ -120,22 +112,16 @@ def ridge_options(
     """Return the options of a regression as the library takes them."""
     from rff_dist.fitting.options import RidgeOptions
 
-    given: dict[str, Any] = {}
+    values = fields.values_of(features, "n_components", "design", "map", "precision", "standardize", "seed")
+    values |= fields.values_of(penalty, "alphas", "fit_intercept", "alpha_per_target")
+    values |= fields.values_of(source, "sample_weight_kind")
     if isinstance(features, options.TrainFeatures):
-        given = {"kernel": features.given_kernel, "length_scale": features.scale}
+        values |= {"kernel": features.given_kernel, "length_scale": features.scale}
     if isinstance(penalty, ridge.TrainPenalty):
-        given["conformal"] = penalty.conformal
+        values["conformal"] = penalty.conformal
     if solving is not None:
-        given["solver"] = solving.solver
-    return RidgeOptions(
-        features=features.kind,
-        alpha=penalty.chosen,
-        cv=folds.cv,
-        sample_weight_kind=source.sample_weight_kind,
-        **fields.values_of(features, "n_components", "design", "map", "precision", "standardize", "seed"),
-        **fields.values_of(penalty, "alphas", "fit_intercept", "alpha_per_target"),
-        **given,
-    )
+        values["solver"] = solving.solver
+    return RidgeOptions(features=features.kind, alpha=penalty.chosen, cv=folds.cv, **values)
 
 
 @fields.group
@@ -317,18 +303,10 @@ class Refit:
 
 
 @fields.group
-class MergeOutput:
+class MergeOutput(options.Destination):
     """Where a merged model is published."""
 
-    model: str = fields.option(
-        "Path or URL where the model is published.", flag="--output", unit="MODEL", writes=True
-    )
-    overwrite: bool = fields.option("Replace what is there.", False)
-    register: bool = fields.option(
-        "Publish the model as the next version of a registered model, whose folder is then given as the "
-        "path, such as models/NAME.",
-        False,
-    )
+    model: str = options.model_option("--output")
 
 
 @fields.group

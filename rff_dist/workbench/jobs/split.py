@@ -10,16 +10,8 @@ import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import recipes, tables
-from rff_dist.storage import (
-    appending,
-    columns,
-    datasets,
-    generations,
-    groups,
-    locations,
-    output_places,
-    writing,
-)
+from rff_dist.storage import appending, datasets, generations, groups, locations, output_places, writing
+from rff_dist.storage.columns import ID
 from rff_dist.text import redact
 from rff_dist.workbench.jobs import ingest, specs
 from rff_dist.workbench.tables.ingest import PARTS
@@ -49,40 +41,34 @@ def split(job: specs.Split) -> Parts:
       False; InvalidParameterError if there are no such groups or columns; DataError if a part has no row.
     """
     urls = {False: ingest.part_url(job.data, "train"), True: ingest.part_url(job.data, "test")}
-    source = locations.parse_location(job.data)
-    for url in urls.values():
-        output_places.check_output(
-            locations.parse_location(url),
-            overwrite=job.overwrite,
-            inputs=[source],
-            marker=locations.DATASET_FILES,
-        )
+    inputs = [locations.parse_location(job.data)]
+    outputs = {wanted: locations.parse_location(url) for wanted, url in urls.items()}
+    for output in outputs.values():
+        marker = locations.DATASET_FILES
+        output_places.check_output(output, overwrite=job.overwrite, inputs=inputs, marker=marker)
     # Both parts are made from one version, whatever is committed meanwhile.
     version = groups.find_group(job.data, job.version).version
     attributes, stored = datasets.list_arrays(job.data, version)
-    arrays = {one.name: one for one in stored if one.name in appending.ROLES}
+    arrays = {array.name: array for array in stored if array.name in appending.ROLES}
     if "X" not in arrays:
         raise StorageError(f"{redact(job.data)} has no array 'X'; expected a dataset")
-    _warn(job, attributes, [one for one in stored if one.name not in appending.ROLES], arrays)
+    _warn(job, attributes, [array for array in stored if array.name not in arrays], arrays)
     read = partial(datasets.read_arrays, job.data, n_rows=_ROWS, version=version)
     is_test = _rule(job, attributes, arrays, read)
     # All attributes but what holds of the whole dataset only: its manifest, and the files it was made from.
-    kept = {
-        key: value
-        for key, value in attributes.items()
-        if key not in (generations.MANIFEST, appending.SOURCES, PARTS)
-    }
+    of_all = (generations.MANIFEST, appending.SOURCES, PARTS)
+    kept = {key: value for key, value in attributes.items() if key not in of_all}
     names = kept.pop("feature_names", None), kept.pop("target_names", None)
     lengths = {}
     for wanted in (True, False):
         written = writing.write_batches(
-            locations.parse_location(urls[wanted]),
+            outputs[wanted],
             _rows(job.data, read(list(arrays)), is_test, wanted),
             n_samples=None,
             names=names,
             attributes=kept,
             how=writing.Writing(overwrite=job.overwrite, versioned=version is not None),
-            inputs=[source],
+            inputs=inputs,
         )
         lengths[wanted] = written.n_samples
     return Parts(urls[False], lengths[False], urls[True], lengths[True])
@@ -138,14 +124,13 @@ def _rule(
         if job.groups not in arrays:
             raise InvalidParameterError(
                 f"`groups`: {redact(job.data)} has no array {job.groups!r}; it has "
-                f"{tables.listed(list(arrays))}. "
-                "Name its column when the table is ingested"
+                f"{tables.listed(list(arrays))}. Name its column when the table is ingested"
             )
         return lambda part, _: holdout.holds(part[job.groups])
     if job.by == "time":
         return _by_time(job, attributes, arrays["X"].header.shape[0], read)
-    if columns.ID in arrays:
-        return lambda part, _: holdout.holds(part[columns.ID])
+    if ID in arrays:
+        return lambda part, _: holdout.holds(part[ID])
     return lambda part, start: holdout.holds(np.arange(start, start + len(part["X"])))
 
 

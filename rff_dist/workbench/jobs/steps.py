@@ -15,9 +15,12 @@ from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.models import versions
 from rff_dist.models.kinds import AnyModel, kind_of
+from rff_dist.ridge import models
 from rff_dist.storage import locations, output_places, writing
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.text import human_bytes, redact
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import options, specs
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,7 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
     except BaseException as error:
         ledger.leave()
         if not ledger.is_empty():
-            n_bytes = ledger.n_bytes()
-            size = "" if n_bytes is None else f" ({human_bytes(n_bytes)})"
+            size = "" if (n := ledger.n_bytes()) is None else f" ({human_bytes(n)})"
             error.add_note(
                 f"what it has done is kept in {redact(place.url)}{size}: the same job goes on from there"
             )
@@ -85,49 +87,45 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
 # -- where models are published --------------------------------------------------------------------
 
 
+#: Where a model is published: options of a job.
+type Place = options.Destination | specs.Clustering
+
 # Members of a lineage's spec that are columns of the table of versions.
 _OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
 # What a lineage copies from a model's card, None where the card does not have it.
 _OF_DATA = ("data_fingerprint", "data_version", "prefix_fingerprint", "n_samples")
 
 
-def check_place(
-    url: str, *, register: bool, overwrite: bool, inputs: Sequence[locations.Location]
-) -> locations.Location:
-    """Check that a model can be published at `url`, with `register` as the next version of a registered one.
+def check_place(place: Place, inputs: Sequence[str]) -> locations.Location:
+    """Check that a model can be published, with `register` as the next version of a registered one.
 
-    Returns: the location of `url`.
-    Raises OutputExistsError if there is something at `url` and `overwrite` is False, or with `register`
-      something other than a registered model; StorageError if a model cannot be written there.
+    `inputs`: URLs of what the job reads, which it must not replace.
+    Returns: the location of `place.model`.
+    Raises OutputExistsError if there is something and `overwrite` is False, or with `register` something
+      other than a registered model; StorageError if a model cannot be written there.
     """
-    output = locations.parse_location(url)
-    if register:
-        versions.RegisteredModel(url).check(inputs=inputs)
+    assert place.model is not None
+    output, read = locations.parse_location(place.model), [*map(locations.parse_location, inputs)]
+    if place.register:
+        versions.RegisteredModel(place.model).check(inputs=read)
     else:
-        output_places.check_output(
-            output, overwrite=overwrite, inputs=inputs, marker=(locations.RECORD_FILE,)
-        )
+        marker = (locations.RECORD_FILE,)
+        output_places.check_output(output, overwrite=place.overwrite, inputs=read, marker=marker)
     return output
 
 
 def store(
-    model: AnyModel,
-    url: str,
-    *,
-    register: bool,
-    overwrite: bool,
-    data: str | None,
-    reason: str,
-    n_samples: int | None = None,
+    model: AnyModel, place: Place, data: str | None, reason: str, n_samples: int | None = None
 ) -> versions.Version | None:
     """Write a model, or with `register` publish and return it as the next version of a registered one.
 
     `n_samples`: rows that it was made of, for the lineage; by default those of the model's card.
     """
-    if register:
+    assert place.model is not None
+    if place.register:
         lineage = None if n_samples is None else {"n_samples": n_samples}
-        return publish(model, url, data=data, reason=reason, lineage=lineage)
-    write(model, url, overwrite=overwrite)
+        return publish(model, place.model, data=data, reason=reason, lineage=lineage)
+    write(model, place.model, overwrite=place.overwrite)
     return None
 
 
@@ -155,6 +153,17 @@ def publish(
     return versions.RegisteredModel(url).publish(
         lambda place: write(model, place), lineage=lineage, reason=reason, promote=promote
     )
+
+
+def describe_model(url: str, model: models.RidgeModel, version: versions.Version | None) -> Summary:
+    """Return the JSON values by which a record names a model with its sums."""
+    return {
+        "model": redact(url),
+        "version": None if version is None else version.number,
+        "digest": model.digest(),
+        "statistics_digest": model.summed.digest(),
+        "n_samples": model.summed.n_samples,
+    }
 
 
 def write(model: AnyModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -193,13 +202,11 @@ def version_rows(model: versions.RegisteredModel, *, last: int | None = None) ->
       `n_clusters`, `seed`, `code_version`, `digest` and `reason`.
     """
     pointer = model.pointer()
-    return [
-        _row(version, is_current=pointer is not None and version.number == pointer.number)
-        for version in reversed(model.versions(last=last))
-    ]
+    current = None if pointer is None else pointer.number
+    return [_row(version, version.number == current) for version in reversed(model.versions(last=last))]
 
 
-def _row(version: versions.Version, *, is_current: bool) -> dict[str, Any]:
+def _row(version: versions.Version, is_current: bool) -> dict[str, Any]:
     lineage = version.lineage
     spec = lineage.get("spec") or {}
     return {

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rff_dist.classify.fit import FittedModel
-from rff_dist.engines import protocol
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, RFFDistError
 from rff_dist.models import versions
 from rff_dist.ridge import models
@@ -51,14 +51,8 @@ class Training:
 
     def describe(self) -> Summary:
         """Return all that is JSON-able, with `metrics` and `comparison`."""
-        comparison = None if self.comparison is None else self.comparison.describe()
-        return {
-            **self.plan,
-            **self.chosen,
-            **self.published,
-            "metrics": self.metrics,
-            "comparison": comparison,
-        }
+        compared = None if self.comparison is None else self.comparison.describe()
+        return {**self.plan, **self.chosen, **self.published, "metrics": self.metrics, "comparison": compared}
 
 
 def train(job: specs.Train | specs.Tune, do: steps.Runner) -> Training:
@@ -67,13 +61,11 @@ def train(job: specs.Train | specs.Tune, do: steps.Runner) -> Training:
     Raises RFFDistError, before the engine starts, if the options do not suit the data, another run writes to
       the same place, or a model cannot be written there; then as each step.
     """
-    fit, place = job.fit, job.destination
-    data, test = job.open_data()
-    inputs = [] if data.rows.url is None else [locations.parse_location(data.rows.url)]
-    output = steps.check_place(place.model, register=place.register, overwrite=place.overwrite, inputs=inputs)
+    fit, (data, test) = job.fit, job.open_data()
+    output = steps.check_place(job.destination, [] if data.rows.url is None else [data.rows.url])
     check_test(data, test)
     fit.check_data(data.rows)
-    n_samples = max(one.rows.n_samples for one in (data, test) if one is not None)
+    n_samples = max(data.rows.n_samples, (test or data).rows.n_samples)
     with (
         open_run(output, do.holder) as folder,
         do.open_engine(n_samples) as engine,
@@ -168,8 +160,8 @@ def leftover_runs(model_url: str) -> list[locations.Location]:
 
 def trained_models(folder: locations.Location) -> list[locations.Location]:
     """Return the locations of the complete trained models in a run's folder."""
-    found = [folder.child(name) for name in locations.list_names(folder) if name.endswith("-model")]
-    return [model for model in found if locations.RECORD_FILE in locations.list_names(model)]
+    places = [folder.child(name) for name in locations.list_names(folder) if name.endswith("-model")]
+    return [place for place in places if locations.RECORD_FILE in locations.list_names(place)]
 
 
 # -- its steps -------------------------------------------------------------------------------------
@@ -181,7 +173,7 @@ def check_test(data: fits.JobData, test: fits.JobData | None) -> None:
     Raises DataError if they differ.
     """
     for what in ("n_features", "n_targets"):
-        here, there = (getattr(one.rows, what) for one in (data, test or data))
+        here, there = getattr(data.rows, what), getattr((test or data).rows, what)
         if here != there:
             raise DataError(
                 f"the test data have {what}={there}, but the training data have {here}; give data with the "
@@ -189,9 +181,7 @@ def check_test(data: fits.JobData, test: fits.JobData | None) -> None:
             )
 
 
-def inspect(
-    fit: fits.Fit, data: fits.JobData, folder: RunFolder, *, engine: protocol.Engine
-) -> tuple[Choices, Summary]:
+def inspect(fit: fits.Fit, data: fits.JobData, folder: RunFolder, engine: Engine) -> tuple[Choices, Summary]:
     """Plan the fit, without a pass over X, and record the plan in the run's folder.
 
     Returns the fit that begins, and a summary: sizes, the data's fingerprint and the plan's figures.
@@ -234,15 +224,8 @@ def publish(
     if metrics is not None:
         model = model.with_card(metrics=metrics)
     try:
-        version = steps.store(
-            model if job.statistics else model.without_statistics(),
-            place.model,
-            register=place.register,
-            overwrite=place.overwrite,
-            data=data.rows.url,
-            reason=job.reason,
-            n_samples=data.rows.n_samples,
-        )
+        kept = model if job.statistics else model.without_statistics()
+        version = steps.store(kept, place, data.rows.url, job.reason, data.rows.n_samples)
     except Exception as error:
         folder.kept = True  # hours of training must not be lost with the run
         trained = redact(folder.place(_TRAINED))

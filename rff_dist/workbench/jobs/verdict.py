@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from rff_dist.ridge.describe import TITLES
 from rff_dist.text import number
 from rff_dist.typing import FloatArray, Summary
+from rff_dist.workbench.jobs.fields import values_of
 
 NOTHING_COMPARED = (
     "How well it predicts new rows was not measured: there are no test rows, and none could be left out."
@@ -67,6 +68,11 @@ class Difference:
     upper: float
     relation: str
 
+    def describe(self) -> Summary:
+        """Return the difference as JSON values, which know no infinity."""
+        interval = [end if np.isfinite(end) else None for end in (self.lower, self.upper)]
+        return {"relation": self.relation, "mean": self.mean, "interval": interval}
+
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
@@ -98,8 +104,8 @@ class Comparison:
     def with_model(self, name: str, predictions: Predictions) -> Comparison:
         """Return the comparison with another model, before the last one, which knows no columns."""
         *first, naive = self.predictions
-        names = [*first, name, naive]
-        return replace(self, predictions={one: self.predictions.get(one, predictions) for one in names})
+        models = {model: self.predictions.get(model, predictions) for model in (*first, name, naive)}
+        return replace(self, predictions=models)
 
     @property
     def n_rows(self) -> int:
@@ -122,34 +128,32 @@ class Comparison:
         """What models are compared by, a key of `scores`: "rmse", "r2", "log_loss" or "accuracy"."""
         if self.classes is None:
             return "rmse" if self.y.shape[1] == 1 else "r2"
-        known = [one for name, one in self.predictions.items() if name != MOST_FREQUENT]
-        sure = all(one.log_probabilities is not None for one in known)
-        mistaken = sure and all((one.values != self.y).sum() >= MISTAKES for one in known)
+        models = [model for name, model in self.predictions.items() if name != MOST_FREQUENT]
+        sure = all(model.log_probabilities is not None for model in models)
+        mistaken = sure and all((model.values != self.y).sum() >= MISTAKES for model in models)
         return "log_loss" if mistaken else "accuracy"
 
     @cached_property
     def scores(self) -> dict[str, dict[str, Any]]:
         """Errors by model: `rmse` and `r2` of each target, or `accuracy` and `log_loss`; None if unknown."""
-        return {name: self._scores_of(one) for name, one in self.predictions.items()}
+        return {name: self._scores_of(model) for name, model in self.predictions.items()}
 
     @cached_property
     def differences(self) -> dict[str, Difference]:
         """The difference of each other model's loss; models with a handicap have none."""
-        ours, found = self._losses(self.ours, self.measure), {}
+        ours, differences = self._losses(self.ours, self.measure), {}
         assert ours is not None  # the measure is one that this model has
-        for name, one in self.predictions.items():
-            losses = self._losses(one, self.measure)
-            if name == OURS or losses is None or one.handicap is not None:
+        for name, model in self.predictions.items():
+            losses = self._losses(model, self.measure)
+            if name == OURS or losses is None or model.handicap is not None:
                 continue
-            differences = losses - ours
-            mean, lower, upper = paired_interval(
-                differences, self.weights, self.groups, inflation=self._inflation
-            )
+            saved = losses - ours
+            mean, lower, upper = paired_interval(saved, self.weights, self.groups, self._inflation)
             relation = "better" if lower > 0 else "worse" if upper < 0 else "same"
-            if self.measure == "accuracy" and mcnemar(differences) > 1 - LEVEL:
+            if self.measure == "accuracy" and mcnemar(saved) > 1 - LEVEL:
                 relation = "same"
-            found[name] = Difference(mean, lower, upper, relation)
-        return found
+            differences[name] = Difference(mean, lower, upper, relation)
+        return differences
 
     @property
     def verdict(self) -> str:
@@ -161,54 +165,39 @@ class Comparison:
             relations[self.differences[name].relation].append(self._named(name))
         chance = f"no difference that {self._shown_rows} can show from"
         words = {"better": "better than", "worse": "worse than", "same": chance}
-        clauses = [f"{words[one]} {_and(names)}" for one, names in relations.items() if names]
+        clauses = [f"{words[relation]} {_and(names)}" for relation, names in relations.items() if names]
         first = f"On {self.rows_words}, {self._own_figure}: {', and '.join(clauses)}."
         if others and (relation := self.differences[naive].relation) != "better":
             chance = f"not better, as far as {self._shown_rows} can show, than"
             than = "worse than" if relation == "worse" else chance
             first = f"No signal was found: the model is {than} {self._named(naive)}. {first}"
         handicaps = [
-            f"No conclusion on {self._named(name)}: {one.handicap}."
-            for name, one in self.predictions.items()
-            if one.handicap is not None
+            f"No conclusion on {self._named(name)}: {model.handicap}."
+            for name, model in self.predictions.items()
+            if model.handicap is not None
         ]
         return " ".join([first, *handicaps, *self.notes])
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
         """Return the header and the rows of a table of all models, with the intervals."""
-        names = list(self.scores[OURS])
         saved = {"log_loss": "log loss saved", "accuracy": "more rows right"}
-        header = ["model", *(TITLES[name] for name in names)]
+        header = ["model", *(TITLES[name] for name in self.scores[OURS])]
         header.append(f"{saved.get(self.measure, 'squared error saved')} ({LEVEL:.0%} interval)")
-        rows = [
-            [model, *(_cell(found[name]) for name in names), self._saved(model)]
-            for model, found in self.scores.items()
-        ]
-        return header, rows
+        scores = self.scores.items()
+        return header, [[model, *map(_cell, values.values()), self._saved(model)] for model, values in scores]
 
     def about(self) -> list[str]:
         """Return how other models were trained, a sentence for each."""
-        known = {name: one.about for name, one in self.predictions.items()}
-        return [f"{name.capitalize()}: {words}." for name, words in known.items() if words is not None]
+        models = self.predictions.items()
+        return [f"{name.capitalize()}: {model.about}." for name, model in models if model.about is not None]
 
     def describe(self) -> Summary:
         """Return the comparison as JSON values."""
         return {
-            "verdict": self.verdict,
-            "by": self.by,
-            "n_rows": self.n_rows,
-            "n_available": self.n_available,
-            "measure": self.measure,
+            **values_of(self, "verdict", "by", "n_rows", "n_available", "measure"),
             "about": self.about(),
             "scores": self.scores,
-            "differences": {
-                name: {
-                    "relation": one.relation,
-                    "mean": one.mean,
-                    "interval": [value if np.isfinite(value) else None for value in (one.lower, one.upper)],
-                }
-                for name, one in self.differences.items()
-            },
+            "differences": {name: loss.describe() for name, loss in self.differences.items()},
         }
 
     def _scores_of(self, one: Predictions) -> dict[str, Any]:
@@ -302,7 +291,6 @@ def paired_interval(
     differences: FloatArray,
     weights: FloatArray | None = None,
     groups: NDArray[Any] | None = None,
-    *,
     inflation: float = 1.0,
 ) -> tuple[float, float, float]:
     """Like the mean of differences and `scipy.stats.ttest_1samp(differences, 0).confidence_interval()`.

@@ -18,6 +18,7 @@ from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import tables
 from rff_dist.storage import datasets, locations
+from rff_dist.workbench.tables.roles import Roles
 
 #: RuntimeError is for compression and encryption that zipfile does not know. NumPy reads headers as Python.
 _DAMAGED = (BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, SyntaxError, TokenError)
@@ -106,7 +107,7 @@ def group_table(path: Path) -> tables.Table:
         raise DataError(f"{path} holds no array of one or two axes; expected some, whose columns are read")
     n_samples = max(lengths, key=lambda length: (lengths.count(length), length))
     kept = {name: header for name, header in headers.items() if header.shape[0] == n_samples}
-    left_out = sorted({one.name for one in arrays} - kept.keys())
+    left_out = sorted({array.name for array in arrays} - kept.keys())
     kinds, places = {}, dict[str, tuple[str, int | None]]()
     for name, header in kept.items():
         wide = len(header.shape) == 2
@@ -133,20 +134,13 @@ def group_table(path: Path) -> tables.Table:
 # -- archives --------------------------------------------------------------------------------------
 
 
-def read_npz(
-    path: Path,
-    target: str | Sequence[str] | None,
-    weight: str | None,
-    groups: str | None,
-    *,
-    dtype: str | None,
-) -> tuple[int, Iterator[tuple[tables.RowArrays, np.ndarray]]]:
+def read_npz(path: Path, roles: Roles) -> tuple[int, Iterator[tuple[tables.RowArrays, np.ndarray]]]:
     """Return how many rows an .npz file has, and batches of X, y, weights and groups with their row numbers.
 
-    `target`, `weight`, `groups`, `dtype`: as in `Roles`.
     Raises StorageError if the file cannot be read; InvalidParameterError if a named array is not there;
       DataError if arrays hold no numbers, or their shapes do not fit.
     """
+    target, weight, groups = roles.target, roles.weight, roles.groups
     if target is not None and not isinstance(target, str):
         raise InvalidParameterError(f"`target`={target!r}; expected the name of one array of the .npz file")
     with _reading(path) as archive:
@@ -166,10 +160,9 @@ def read_npz(
     shapes = {name: shape for name, (shape, _) in headers.items()}
     if len(shapes["X"]) != 2 or len({shape[0] for shape in shapes.values()}) > 1:
         raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes, and as many rows in all")
-    X_dtype = np.dtype(dtype or np.result_type(np.float32, headers["X"][1]))
-    rows = tables.rows_per_batch(
-        sum(math.prod(shape[1:]) * kind.itemsize for shape, kind in headers.values())
-    )
+    X_dtype = np.dtype(roles.dtype or np.result_type(np.float32, headers["X"][1]))
+    row_bytes = sum(math.prod(shape[1:]) * kind.itemsize for shape, kind in headers.values())
+    rows = tables.rows_per_batch(row_bytes)
 
     def batches() -> Iterator[tuple[tables.RowArrays, np.ndarray]]:
         start = 0
@@ -187,9 +180,9 @@ def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], 
     with _reading(path, f"array {name!r} of ") as archive, archive.open(f"{name}.npy") as file:
         shape, fortran, dtype = _read_array_header(file)
     if dtype.kind not in ("biufU" if text else "biuf") or not shape or (fortran and len(shape) > 1):
+        order = " in Fortran order" if fortran else ""
         raise DataError(
-            f"array {name!r} of {path.name} is {dtype} of shape "
-            f"{shape}{' in Fortran order' if fortran else ''}; "
+            f"array {name!r} of {path.name} is {dtype} of shape {shape}{order}; "
             "expected numbers in C order. Save numpy.ascontiguousarray(array)"
         )
     return shape, dtype
@@ -255,9 +248,8 @@ def parquet_table(path: Path) -> tables.Table:
                 part = batch if is_plain else batch.rename_columns(names)
                 yield tables.cast_columns(part, types, path.name)
 
-    return tables.Table(
-        path.name, _renamed(schema), batches, metadata.num_rows, tables.numbered_note(schema.names)
-    )
+    notes = tables.numbered_note(schema.names)
+    return tables.Table(path.name, _renamed(schema), batches, metadata.num_rows, notes)
 
 
 def _renamed(schema: pyarrow.Schema) -> pyarrow.Schema:

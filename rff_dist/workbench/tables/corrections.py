@@ -44,9 +44,8 @@ def read_rows_to_change(source: PathLike, dataset: appending.Editing, by: str | 
     with files.fetch(file) as path:
         table = files.open_table(path, file.kind, tables.Reading(), {})
         column = by or table.schema.names[0]
-        if (
-            by == columns.ID and columns.ID not in table.schema.names
-        ):  # the file may call ids as the ingested table did
+        if by == columns.ID and columns.ID not in table.schema.names:
+            # the file may call ids as the ingested table did
             column = columns.id_column(dataset.attributes) or columns.ID
         values = _column(table, column)
     if by is None:
@@ -55,21 +54,16 @@ def read_rows_to_change(source: PathLike, dataset: appending.Editing, by: str | 
     missing = [value for value, rows in zip(values, found, strict=True) if not len(rows)]
     if missing:
         raise DataError(
-            f"no row of {dataset.location} has {by!r} = {tables.listed([str(one) for one in missing])}; "
-            f"leave such "
-            "values out"
+            f"no row of {dataset.location} has {by!r} = {tables.listed([str(value) for value in missing])}; "
+            "leave such values out"
         )
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
 def _rows_of(dataset: appending.Editing, by: str, values: Sequence[Any]) -> IntArray:
     known: set[Any] = {*(dataset.names("feature_names") or ()), *(dataset.names("target_names") or ())}
-    known |= {
-        "groups",
-        dataset.attributes.get(ingest.GROUPS_COLUMN),
-        columns.ID,
-        columns.id_column(dataset.attributes),
-    }
+    attributes = dataset.attributes
+    known |= {"groups", attributes.get(ingest.GROUPS_COLUMN), columns.ID, columns.id_column(attributes)}
     if by not in known:
         return _row_numbers(dataset, values)
     found = corrections.find_rows(dataset, by, values)

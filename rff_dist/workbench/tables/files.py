@@ -110,11 +110,11 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> ap
 
 def _identify_folder(file: File, path: Path) -> appending.Source:
     digest = hashlib.sha256()
-    for one in sorted(path.rglob("*")):
-        if one.is_file():
-            with open(one, "rb") as stream:
+    for member in sorted(path.rglob("*")):
+        if member.is_file():
+            with open(member, "rb") as stream:
                 content = hashlib.file_digest(stream, "sha256").hexdigest()
-            digest.update(f"{one.relative_to(path)}|{content}|".encode())
+            digest.update(f"{member.relative_to(path)}|{content}|".encode())
     return appending.Source(file.name, digest.hexdigest(), {"stamp": file.stamp})
 
 
@@ -128,9 +128,8 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
     Raises StorageError if there is no such file, its type is unknown, or it belongs to a table of Delta or
       Iceberg.
     """
-    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     found: dict[str, File] = {}
-    for source in given:
+    for source in [sources] if isinstance(sources, str | os.PathLike) else sources:
         location = locations.parse_location(source)
         if location.scheme == "memory":
             raise StorageError(f"{location} can only hold Zarr data; expected files of rows")
@@ -168,12 +167,8 @@ def _table_format(folder: locations.Location) -> str | None:
     try:
         if any(obstore.list(store.store, "_delta_log")):
             return "Delta"
-        pages = obstore.list(store.store, "metadata")
-        return (
-            "Iceberg"
-            if any(one["path"].endswith(".metadata.json") for page in pages for one in page)
-            else None
-        )
+        paths = (stored["path"] for page in obstore.list(store.store, "metadata") for stored in page)
+        return "Iceberg" if any(path.endswith(".metadata.json") for path in paths) else None
     except Exception as error:  # one may be allowed to read a file, but not to list its folders
         _log.info(
             "%s cannot be listed, so whether it is a Delta or Iceberg table is unknown: %s", folder, error
@@ -186,7 +181,7 @@ def _find_local(location: locations.Location, may_be_none: bool) -> list[File]:
     if path.is_dir() and (
         repositories.is_versioned(location) or any((path / name).exists() for name in locations.NODE_FILES)
     ):
-        parts = [one.stat() for one in path.rglob("*")]
+        parts = [member.stat() for member in path.rglob("*")]
         stamp = f"{len(parts)}-{max(part.st_mtime_ns for part in parts)}"
         return [File(location, ".zarr", stamp)]
     if path.is_dir():
@@ -341,18 +336,18 @@ def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str
 
 def _with_partitions(table: tables.Table, partitions: Mapping[str, Any]) -> tables.Table:
     """Add columns of one value each, which replace columns of the same names."""
-    fields = [one for one in table.schema if one.name not in partitions]
+    fields = [field for field in table.schema if field.name not in partitions]
     added = [pyarrow.field(name, value.type) for name, value in partitions.items()]
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        own = {name: kind for name, kind in types.items() if name not in partitions}
-        if not own:  # one column must be read to count the rows
-            own = {one.name: one.type for one in fields[:1]}
-        for batch in table.batches(own):
-            columns = {name: batch.column(name) for name in own}
+        stored = {name: kind for name, kind in types.items() if name not in partitions}
+        if not stored:  # one column must be read to count the rows
+            stored = {field.name: field.type for field in fields[:1]}
+        for batch in table.batches(stored):
+            columns = {name: batch.column(name) for name in stored}
             for name, value in partitions.items():
-                repeated_value = pyarrow.repeat(value, batch.num_rows)
-                columns[name] = repeated_value.cast(types.get(name, value.type))
+                column = pyarrow.repeat(value, batch.num_rows)
+                columns[name] = column.cast(types.get(name, value.type))
             yield pyarrow.RecordBatch.from_pydict(columns)
 
     return replace(table, schema=pyarrow.schema([*fields, *added]), batches=batches)

@@ -63,16 +63,16 @@ def generate_dataset(
         stop = first_row + rows.n_samples
         for tile in range(first_row // TILE_ROWS, -(-stop // TILE_ROWS)):
             start = tile * TILE_ROWS
-            own = slice(max(0, first_row - start), min(TILE_ROWS, stop - start))
-            X = _normals(seed, _INPUTS, tile, rows.n_features)[own].astype(np.float32)
+            wanted = slice(max(0, first_row - start), min(TILE_ROWS, stop - start))
+            X = _normals(seed, _INPUTS, tile, rows.n_features)[wanted].astype(np.float32)
             y = np.asarray(function(X.astype(np.float64)), dtype=np.float64)
             if y.shape[:1] != (len(X),) or y.ndim > 2 or not np.isfinite(y).all():
                 raise DataError(
-                    f"`function` gave shape {y.shape} for {len(X)} rows (from row {start + own.start}); "
+                    f"`function` gave shape {y.shape} for {len(X)} rows (from row {start + wanted.start}); "
                     f"expected finite values of shape ({len(X)},) or ({len(X)}, n_targets)"
                 )
             n_targets = y.shape[1] if y.ndim == 2 else 1
-            yield X, y + noise * _normals(seed, _NOISE, tile, n_targets)[own].reshape(y.shape)
+            yield X, y + noise * _normals(seed, _NOISE, tile, n_targets)[wanted].reshape(y.shape)
 
     facts = {"seed": seed, "noise": noise, **({"first_row": first_row} if first_row else {})}
     return writing.write_batches(
@@ -88,7 +88,6 @@ def generate_dataset(
 def _normals(seed: int, stream: int, tile: int, n_columns: int) -> np.ndarray:
     """Draw the normals of one tile: the upper words of the counter name the tile, the lowest one counts."""
     counter = np.array([0, 0, stream, tile], dtype=np.uint64)
-    generator = np.random.Generator(
-        np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=counter)
-    )
+    key = np.array([seed, 0], dtype=np.uint64)
+    generator = np.random.Generator(np.random.Philox(key=key, counter=counter))
     return generator.standard_normal((TILE_ROWS, n_columns))

@@ -25,7 +25,7 @@ from rff_dist.storage import appending, datasets, locations, output_places, writ
 from rff_dist.typing import PathLike
 from rff_dist.workbench.tables import array_files, files, learn, queries, rows
 from rff_dist.workbench.tables import roles as table_roles
-from rff_dist.workbench.tables.roles import Roles
+from rff_dist.workbench.tables.roles import Roles, TablePlan
 from rff_dist.workbench.tables.rows import Input, Journal, RowSelection
 
 # Attributes that keep the names of columns, so that `ingest_more` finds them; and a count.
@@ -34,7 +34,9 @@ PARTS = "parts"
 _log = logging.getLogger(__name__)
 
 type Sources = PathLike | Sequence[PathLike] | queries.Query
-type _Batches = Callable[[Journal, RowSelection | None], Iterator[writing.RowBatch]]
+type _Rows = Iterator[writing.RowBatch]
+type _Batches = Callable[[Journal, RowSelection | None], _Rows]
+type _Reading = tuple[TablePlan, int | None, _Batches]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,6 @@ def ingest_parts(
     urls: tuple[PathLike, PathLike],
     holdout: rows.Holdout,
     roles: Roles = Roles(),
-    *,
     how: writing.Writing = writing.Writing(),
     preparing: Preparing = Preparing(),
 ) -> tuple[datasets.ZarrDataset, datasets.ZarrDataset]:
@@ -151,31 +152,30 @@ def find_parts(
       made of just these files, and the names of options that had other values.
     """
     there = [locations.parse_location(url) for url in urls]
-    found = [
-        datasets.open_dataset(one.url, y=None)
-        for one in there
-        if locations.exists(one) and not output_places.is_unfinished(one)
+    complete = [
+        place for place in there if locations.exists(place) and not output_places.is_unfinished(place)
     ]
-    found = [one for one in found if PARTS in one.attributes]
-    if len(found) < len(there):
-        return found, False, []
-    now, before = _describe_parts(holdout, roles, preparing), found[0].attributes[PARTS]
+    parts = [datasets.open_dataset(place.url, y=None) for place in complete]
+    parts = [part for part in parts if PARTS in part.attributes]
+    if len(parts) < len(there):
+        return parts, False, []
+    now, before = _describe_parts(holdout, roles, preparing), parts[0].attributes[PARTS]
     differing = [key for kind, of in now.items() for key in of if before[kind].get(key) != of[key]]
-    known = appending.known_sources(found[0].attributes)
+    known = appending.known_sources(parts[0].attributes)
     with ExitStack() as stack:
         try:
             new, same = _open_inputs(stack, source, _find(source), known, preparing)
         except DataError:  # a file has grown, or cannot be read as before
-            return found, False, differing
-    return found, not new and len(same) == len(known), differing
+            return parts, False, differing
+    return parts, not new and len(same) == len(known), differing
 
 
 def _describe_parts(holdout: rows.Holdout, roles: Roles, preparing: Preparing) -> dict[str, Any]:
     """Return what decides the parts of a table, as JSON has it."""
     recipe = {"recipe": None if preparing.recipe is None else preparing.recipe.digest()}
-    given = {"holdout": asdict(holdout), "roles": asdict(roles), "recipe": recipe}
-    given |= {"encoding": asdict(preparing.encoding), "reading": asdict(preparing.reading)}
-    return dict(json.loads(json.dumps(given)))
+    options = {"holdout": asdict(holdout), "roles": asdict(roles), "recipe": recipe}
+    options |= {"encoding": asdict(preparing.encoding), "reading": asdict(preparing.reading)}
+    return dict(json.loads(json.dumps(options)))
 
 
 def _ingest(
@@ -187,11 +187,10 @@ def _ingest(
 ) -> list[datasets.ZarrDataset]:
     """Write one dataset for each part of the rows; the recipe is learned from the last part."""
     table_files = _find(source)
-    inputs: list[locations.Location] = []
+    inputs = [file.location for file in table_files]
     if not isinstance(source, queries.Query):
         sources = [source] if isinstance(source, str | os.PathLike) else source
-        inputs = [*map(locations.parse_location, sources)]
-    inputs += (file.location for file in table_files)
+        inputs += map(locations.parse_location, sources)
     url, learned_from = places[-1]
     # Checked first, since finding a table's columns and types may take a while.
     output_places.check_output(
@@ -201,19 +200,18 @@ def _ingest(
     with ExitStack() as stack:
         opened, _ = _open_inputs(stack, source, table_files, [], preparing)
         plan, n_samples, batches = _read(stack, opened, roles, preparing, learned_from)
-        made: list[locations.Location] = []
+        begun: list[locations.Location] = []
         try:
             for place, selection in places:
                 location = locations.parse_location(place)
                 is_new = not locations.exists(location)
-                held_out = None if selection is None else selection.holdout
                 attributes: dict[str, Any] = {}
-                if held_out is not None:
-                    attributes[PARTS] = _describe_parts(held_out, roles, preparing)
+                if selection is not None:
+                    attributes[PARTS] = _describe_parts(selection.holdout, roles, preparing)
                 written.append(
                     writing.write_batches(
                         location,
-                        _read_selected(opened, plan, batches, selection, attributes=attributes),
+                        _read_selected(opened, plan, batches, selection, attributes),
                         n_samples=n_samples if selection is None else None,
                         names=(plan.features, plan.targets),
                         attributes=attributes,
@@ -221,9 +219,9 @@ def _ingest(
                         inputs=inputs,
                     )
                 )
-                made += [location] if is_new else []
+                begun += [location] if is_new else []
         except BaseException:
-            for location in made:  # both or neither
+            for location in begun:  # both or neither
                 output_places.discard(location)
             raise
     return written
@@ -235,18 +233,19 @@ def _find(source: Sources, *, may_be_none: bool = False) -> list[files.File]:
 
 def _read_selected(
     opened: Sequence[Input],
-    plan: table_roles.TablePlan,
+    plan: TablePlan,
     batches: _Batches,
     selection: RowSelection | None,
-    *,
     attributes: dict[str, Any],
-) -> Iterator[writing.RowBatch]:
+) -> _Rows:
     """Yield the selected rows, of which there must be some; fill in the attributes after the last batch."""
     journal = Journal()
     selected = batches(journal, selection)
     first = next(selected, None)
     if first is None:
-        raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
+        raise DataError(
+            f"{', '.join(file.name for file in opened[:10])}: no rows; expected some to begin with"
+        )
     classes: set[str] = set()
     for batch in chain([first], selected):
         labels = batch[1] if plan.text and isinstance(batch, tuple) else None
@@ -277,9 +276,8 @@ def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: 
     if file.location.is_local and file.kind != ".npz":
         (values,) = files.partition_values([file.partitions])
         table = files.open_table(Path(file.location.path), file.kind, preparing.reading, values)
-        table_roles.choose_columns(
-            table.name, with_notations(table, _notations([table], roles, None)).schema, roles
-        )
+        schema = with_notations(table, _notations([table], roles, None)).schema
+        table_roles.choose_columns(table.name, schema, roles)
 
 
 def ingest_more(
@@ -323,27 +321,23 @@ def ingest_more(
             )
         if recipe is not None and preparing.reading == Reading():
             preparing = replace(preparing, reading=recipe.reading)
-        opened, skipped = _open_inputs(
-            stack, source, table_files, appending.known_sources(dataset.attributes), preparing
-        )
+        known = appending.known_sources(dataset.attributes)
+        opened, skipped = _open_inputs(stack, source, table_files, known, preparing)
         if not opened:
             return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
         journal = Journal()
         batches = read_onto(dataset, opened, roles, journal)
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
-            known = opened[0].is_query and (
-                not journal.n_read or journal.digests & appending.known_digests(attributes)
-            )
-            return None if known else _facts(roles, journal, attributes)
+            is_known = not journal.n_read or journal.digests & appending.known_digests(attributes)
+            return None if opened[0].is_query and is_known else _facts(roles, journal, attributes)
 
-        found = appending.append_batches(
-            dataset, batches, change=change, observer=how.observer, message=how.message
-        )
-        names = tuple(one.source.name for one in opened)
-        if opened[0].is_query and found.n_after == found.n_before:
-            return Ingested(found.n_before, found.n_after, (), names, journal.dropped)
-        return Ingested(found.n_before, found.n_after, names, tuple(skipped), journal.dropped, found.version)
+        observer, message = how.observer, how.message
+        added = appending.append_batches(dataset, batches, change=change, observer=observer, message=message)
+        names = tuple(file.source.name for file in opened)
+        if opened[0].is_query and added.n_after == added.n_before:
+            return Ingested(added.n_before, added.n_after, (), names, journal.dropped)
+        return Ingested(added.n_before, added.n_after, names, tuple(skipped), journal.dropped, added.version)
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -369,28 +363,28 @@ def _open_inputs(
             return _open_columns(table_files, paths, known)
     opened: list[Input] = []
     skipped: list[str] = []
-    digests = {str(one.get("sha256")) for one in known}
+    digests = {str(entry.get("sha256")) for entry in known}
     partitions = files.partition_values([file.partitions for file in table_files])
     for file, values in zip(table_files, partitions, strict=True):
         if file.is_known(known):
             skipped.append(file.name)
             continue
         path = stack.enter_context(files.fetch(file))
-        found = files.identify(file, path, known)
+        identity = files.identify(file, path, known)
         if values:  # files with the same bytes have other rows in other folders
             folders = json.dumps(dict(file.partitions), sort_keys=True)
-            digest = hashlib.sha256(f"{found.sha256}|{folders}".encode()).hexdigest()
-            found = replace(found, sha256=digest)
-        if found.sha256 in digests:
+            digest = hashlib.sha256(f"{identity.sha256}|{folders}".encode()).hexdigest()
+            identity = replace(identity, sha256=digest)
+        if identity.sha256 in digests:
             skipped.append(file.name)
             _log.info("%s holds rows that are there already", file.name)
             continue
-        digests.add(found.sha256)
+        digests.add(identity.sha256)
         table = None if file.kind == ".npz" else files.open_table(path, file.kind, preparing.reading, values)
-        opened.append(Input(found, table, path))
-    if len(opened) > 1 and any(one.table is None for one in opened):
+        opened.append(Input(identity, table, path))
+    if len(opened) > 1 and any(file.table is None for file in opened):
         raise InvalidParameterError(
-            f"{listed([one.name for one in opened])}: an .npz file holds X as one array, without names of "
+            f"{listed([file.name for file in opened])}: an .npz file holds X as one array, without names of "
             "columns; expected it alone. Ingest one after the other with append (--append)"
         )
     return opened, skipped
@@ -401,17 +395,16 @@ def _open_columns(
 ) -> tuple[list[Input], list[str]]:
     """Open .npy files as the columns of one table, unless it is among the known sources."""
     digests = [files.identify(file, path, []).sha256 for file, path in zip(table_files, paths, strict=True)]
-    source = appending.Source(
-        ", ".join(file.name for file in table_files), hashlib.sha256("".join(digests).encode()).hexdigest()
-    )
-    if source.sha256 in {one.get("sha256") for one in known}:
+    names, digest = ", ".join(file.name for file in table_files), hashlib.sha256("".join(digests).encode())
+    source = appending.Source(names, digest.hexdigest())
+    if source.sha256 in {entry.get("sha256") for entry in known}:
         return [], [source.name]
     return [Input(source, array_files.array_table(paths), paths[0])], []
 
 
 def _read(
     stack: ExitStack, opened: list[Input], roles: Roles, preparing: Preparing, selection: RowSelection | None
-) -> tuple[table_roles.TablePlan, int | None, _Batches]:
+) -> _Reading:
     """Plan how the rows of a new dataset are read.
 
     `selection`: which rows to learn from.
@@ -421,11 +414,11 @@ def _read(
     if first.table is None:
         return _read_archive(first, roles, selection)
     encoding, recipe = preparing.encoding, preparing.recipe
-    tables = [one.table for one in opened if one.table is not None]
+    tables = [file.table for file in opened if file.table is not None]
     by = None if selection is None else selection.holdout.by
     notations = _notations(tables, roles, by) if recipe is None else recipe.notations
-    tables = [with_notations(one, notations) if recipe is None else recipe.read(one) for one in tables]
-    opened = [replace(one, table=table) for one, table in zip(opened, tables, strict=True)]
+    tables = [with_notations(each, notations) if recipe is None else recipe.read(each) for each in tables]
+    opened = [replace(file, table=table) for file, table in zip(opened, tables, strict=True)]
     schema = table_roles.common_schema(tables)
     for table in tables:
         if set(table.schema.names) != set(schema.names):
@@ -453,7 +446,7 @@ def _read(
         learned = learn.learn(schema, columns, looked_at, encoding, targets=roles.targets)
     notes = {table.name: table.notes for table in tables}
     notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations)]
-    notes = {name: found for name, found in notes.items() if found}
+    notes = {name: lines for name, lines in notes.items() if lines}
     left_out = {} if index is None else {index: "it numbers the rows; --keep-index keeps it"}
     named = replace(
         learned.recipe,
@@ -466,8 +459,8 @@ def _read(
     learned, start = replace(learned, recipe=named), plan.test_start
     plan = table_roles.plan_columns(schema, roles, learned, tables[0].name)
     plan = replace(plan, types={**order, **plan.types}, test_start=start)
-    lengths = [table.n_samples for table in tables]
-    n_rows = None if None in lengths else sum(n for n in lengths if n is not None)
+    lengths = [table.n_samples for table in tables if table.n_samples is not None]
+    n_rows = sum(lengths) if len(lengths) == len(tables) else None
     return plan, n_rows, partial(rows.read_tables, opened, plan)
 
 
@@ -481,21 +474,17 @@ def _notations(tables: Sequence[Table], roles: Roles, by: str | None) -> dict[st
     return find_notations(tables, [name for name in tables[0].schema.names if name in used])
 
 
-def _read_archive(
-    one: Input, roles: Roles, selection: RowSelection | None
-) -> tuple[table_roles.TablePlan, int, _Batches]:
+def _read_archive(file: Input, roles: Roles, selection: RowSelection | None) -> _Reading:
     """Plan how an .npz file is read; see `_read`."""
-    assert one.path is not None
+    assert file.path is not None
     if roles.columns is not None or roles.drop or roles.id is not None or selection is not None:
         raise InvalidParameterError(
             "`columns`, `drop`, `id` and `holdout` are for tables; an .npz file holds X as one array, so "
             "leave them out"
         )
-    n_samples, batches = array_files.read_npz(
-        one.path, roles.target, roles.weight, roles.groups, dtype=roles.dtype
-    )
-    plan = table_roles.TablePlan(roles, None, {}, np.dtype(np.float64), False)
-    return plan, n_samples, lambda journal, _: rows.check_rows(batches, one, plan, journal)
+    n_samples, batches = array_files.read_npz(file.path, roles)
+    plan = TablePlan(roles, None, {}, np.dtype(np.float64), False)
+    return plan, n_samples, lambda journal, _: rows.check_rows(batches, file, plan, journal)
 
 
 def _roles_of(recipe: recipes.Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
@@ -506,9 +495,7 @@ def _roles_of(recipe: recipes.Recipe, roles: Roles, schema: pyarrow.Schema) -> R
     return replace(roles, columns=recipe.inputs, id=recipe.id if named else roles.id)
 
 
-def read_onto(
-    dataset: appending.Editing, opened: list[Input], roles: Roles, journal: Journal
-) -> Iterator[writing.RowBatch]:
+def read_onto(dataset: appending.Editing, opened: list[Input], roles: Roles, journal: Journal) -> _Rows:
     """Return batches for a dataset's arrays, with the columns that the dataset names."""
     X, y = dataset.headers["X"], dataset.headers.get("y")
     if roles.dtype not in (None, X.dtype.name):
@@ -521,8 +508,8 @@ def read_onto(
     recipe = recipes.recipe_of(dataset.attributes)
     roles = _known_roles(dataset, roles, recipe, one_dimensional=y is None or len(y.shape) == 1)
     recipe = recipes.plain_recipe(roles.columns or []) if recipe is None else recipe
-    opened = [replace(one, table=recipe.read(one.table)) for one in opened if one.table is not None]
-    tables = [one.table for one in opened if one.table is not None]
+    tables = [recipe.read(file.table) for file in opened if file.table is not None]
+    opened = [replace(file, table=table) for file, table in zip(opened, tables, strict=True)]
     for table in tables:
         plan = table_roles.plan_columns(table.schema, roles, learn.Learned(recipe), table.name)
         if roles.dtype is None and not np.can_cast(plan.dtype, X.dtype, "safe"):
@@ -530,14 +517,10 @@ def read_onto(
                 f"{table.name} has columns of {plan.dtype}, which X of {dataset.location} ({X.dtype}) cannot "
                 f'hold without rounding; give dtype="{X.dtype.name}" (--dtype) to round them'
             )
-        others = sorted(set(table.schema.names) - set(plan.types))
-        if others:
-            _log.info(
-                "%s: columns that the dataset does not have are left out: %s", table.name, listed(others)
-            )
-    plan = table_roles.plan_columns(
-        table_roles.common_schema(tables), roles, learn.Learned(recipe), tables[0].name
-    )
+        if more := sorted(set(table.schema.names) - set(plan.types)):
+            _log.info("%s: columns that the dataset does not have are left out: %s", table.name, listed(more))
+    schema = table_roles.common_schema(tables)
+    plan = table_roles.plan_columns(schema, roles, learn.Learned(recipe), tables[0].name)
     plan = replace(plan, dtype=X.dtype, text=y is not None and is_text(y.dtype))
     return rows.read_tables(opened, plan, journal, None)
 
@@ -548,13 +531,13 @@ def _known_roles(
     """Complete roles by the columns that a dataset knows, and refuse others."""
     features, targets = dataset.names("feature_names"), dataset.names("target_names")
     features = features if recipe is None else tuple(recipe.inputs)
-    for key, given, known in (
+    for key, names, known in (
         ("columns", roles.columns, features),
         ("target", roles.targets or None, targets),
     ):
-        if given is not None and known is not None and tuple(given) != known:
+        if names is not None and known is not None and tuple(names) != known:
             raise InvalidParameterError(
-                f"`{key}` is {list(given)}, but {dataset.location} has {list(known)}, which are found by "
+                f"`{key}` is {list(names)}, but {dataset.location} has {list(known)}, which are found by "
                 "name; leave it out"
             )
     if features is None and roles.columns is None:

@@ -101,15 +101,15 @@ def needs_pass(kinds: Mapping[str, str | None], encoding: Encoding) -> bool:
 
 def plain(kinds: Mapping[str, str | None], encoding: Encoding) -> recipes.Recipe:
     """Return the recipe of columns that need no pass; for others it only serves to read them."""
-    made: list[recipes.Encoder] = []
+    encoders: list[recipes.Encoder] = []
     for name, kind in kinds.items():
         if kind == "text":
-            made.append(recipes.OneHot(name, ()))
+            encoders.append(recipes.OneHot(name, ()))
+        elif kind == "date":
+            encoders.append(recipes.Date(name, tuple(encoding.dates or ())))
         else:
-            made.append(
-                recipes.Date(name, tuple(encoding.dates or ())) if kind == "date" else recipes.Number(name)
-            )
-    return recipes.Recipe(made)
+            encoders.append(recipes.Number(name))
+    return recipes.Recipe(encoders)
 
 
 def learn(
@@ -166,16 +166,16 @@ def learn(
     tables: dict[str, FloatArray] = {}
     for name, kind in kinds.items():
         if kind == "text":
-            made = texts[name].encoder(name, encoding, outputs, n_rows)
+            encoder = texts[name].encoder(name, encoding, outputs, n_rows)
         else:
-            made = numbers.encoder(name, encoding.impute)
-        if isinstance(made, str):
-            left_out[name] = made
+            encoder = numbers.encoder(name, encoding.impute)
+        if isinstance(encoder, str):
+            left_out[name] = encoder
             continue
-        learned.append(made)
-        if isinstance(made, recipes.TargetMeans):
+        learned.append(encoder)
+        if isinstance(encoder, recipes.TargetMeans):
             assert outputs is not None
-            tables[name] = texts[name].cross_fitted(made.levels, outputs)
+            tables[name] = texts[name].cross_fitted(encoder.levels, outputs)
     if not learned:
         raise DataError(
             f"no column is left for X: {listed([f'{name} ({why})' for name, why in left_out.items()])}; "
@@ -234,25 +234,23 @@ class _Numbers:
         wanted = tuple(encoding.dates or automatic)
         parts = {name: wanted if kind == "date" else None for name, kind in kinds.items() if kind != "text"}
         zeros = np.zeros(sum(len(names or (name,)) for name, names in parts.items()))
-        none, counts = np.empty((0, len(zeros))), zeros.astype(np.int64)
-        sample = inspection.RowSample(
-            inspection.sample_size(max(1, len(zeros))), np.zeros(0, np.uint64), none
+        size, counts = inspection.sample_size(max(1, len(zeros))), zeros.astype(np.int64)
+        sample = inspection.RowSample(size, np.zeros(0, np.uint64), np.empty((0, len(zeros))))
+        return cls(
+            parts, encoding.dates is not None, sample, zeros, counts, counts, zeros + np.inf, zeros - np.inf
         )
-        given = encoding.dates is not None
-        return cls(parts, given, sample, zeros, counts, counts, zeros + np.inf, zeros - np.inf)
 
     def add(self, batch: pyarrow.RecordBatch, rows: IntArray, start: int) -> None:
-        found: list[FloatArray] = []
+        numbers: list[FloatArray] = []
         for name, parts in self.parts.items():
             column = batch.column(name)
-            found += [to_numbers(column)] if parts is None else recipes.date_parts(column, parts)
-        if not found:
+            numbers += [to_numbers(column)] if parts is None else recipes.date_parts(column, parts)
+        if not numbers:
             return
-        values = np.column_stack(found)[rows]
+        values = np.column_stack(numbers)[rows]
         there, block = np.isfinite(values), blocks.Block(0, start, start + len(values))
-        self.sample = self.sample + inspection.sample_columns(
-            blocks.Rows(block, values), np.arange(values.shape[1])
-        )
+        columns = np.arange(values.shape[1])
+        self.sample = self.sample + inspection.sample_columns(blocks.Rows(block, values), columns)
         self.sums = self.sums + np.where(there, values, 0.0).sum(axis=0)
         self.counts = self.counts + there.sum(axis=0)
         self.n_missing = self.n_missing + np.isnan(values).sum(axis=0)
@@ -459,11 +457,11 @@ class _Levels:
         variance = squares.sum(axis=0) / total - mean**2
         count = weights[places, np.newaxis]
         with np.errstate(divide="ignore", invalid="ignore"):  # a level without rows gets the mean below
-            own = sums[places] / count
-            spread = np.maximum(squares[places] - count * own**2, 0.0) / count
+            means = sums[places] / count
+            spread = np.maximum(squares[places] - count * means**2, 0.0) / count
             # the empirical Bayes weight of TargetEncoder(smooth="auto")
             share = variance * count / (variance * count + spread)
-            drawn = share * own + (1.0 - share) * mean
+            drawn = share * means + (1.0 - share) * mean
         pivot = self.pivot[outputs.order]
         return np.where(np.isfinite(drawn), drawn, mean) + pivot, mean + pivot
 

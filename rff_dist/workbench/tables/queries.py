@@ -54,9 +54,7 @@ class Query:
 
     def n_ingested(self, sources: Sequence[Mapping[str, Any]]) -> int:
         """Return how many rows of this query were read before, by a dataset's `sources`."""
-        return sum(
-            int(source.get("n_read", 0)) for source in sources if appending.is_named(source, self.name)
-        )
+        return sum(int(entry.get("n_read", 0)) for entry in sources if appending.is_named(entry, self.name))
 
 
 def read_secret(text: str, what: str) -> str:
@@ -116,7 +114,7 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.Table]:
         ) from None
     except Exception as error:
         raise InvalidParameterError(
-            f"{_shown(url)} is no database that SQLAlchemy knows ({_told(error, url)}); expected a URL "
+            f"{_shown(url)} is no database that SQLAlchemy knows ({_explained(error, url)}); expected a URL "
             "such as sqlite:///file.db or postgresql+psycopg://user:password@host/name"
         ) from None
     parameters = {N_INGESTED: n_ingested} if query.is_incremental else {}
@@ -169,14 +167,14 @@ def _telling(query: Query, url: Any) -> Iterator[None]:
         yield
     except sqlalchemy.exc.SQLAlchemyError as error:
         raise StorageError(
-            f"the query of {_shown(url)} failed ({_told(error, url, query.sql)}). Check the query, the "
+            f"the query of {_shown(url)} failed ({_explained(error, url, query.sql)}). Check the query, the "
             "address and the permissions; a colon in its text is written `\\:`"
         ) from None
 
 
 def _as_table(result: Any, query: Query, url: Any) -> tables.Table:
-    given = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
-    names = tables.numbered(given)
+    labels = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
+    names = tables.numbered(labels)
     partitions = result.partitions(min(tables.rows_per_batch(8 * len(names)), _PEEKED_ROWS))
     first: Sequence[Any] = next(partitions, [])
     schema = pyarrow.schema([(name, _type([row[i] for row in first])) for i, name in enumerate(names)])
@@ -199,15 +197,15 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.Table:
     def head(types: Mapping[str, pyarrow.DataType]) -> pyarrow.RecordBatch | None:
         return to_batch(first, types) if first else None
 
-    return tables.Table("the query", schema, batches, None, tables.numbered_note(given), True, head)
+    return tables.Table("the query", schema, batches, None, tables.numbered_note(labels), True, head)
 
 
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
     """Return the type of a column by its first values: float64 if they are numbers, or all missing."""
     types = {type(value) for value in values if value is not None}
-    if all(issubclass(one, int) for one in types) and types:
+    if all(issubclass(kind, int) for kind in types) and types:
         return pyarrow.int64()
-    if all(issubclass(one, int | float | Decimal | np.number) for one in types):
+    if all(issubclass(kind, int | float | Decimal | np.number) for kind in types):
         return pyarrow.float64()
     if types <= {datetime, date}:
         return pyarrow.timestamp("us")
@@ -246,7 +244,7 @@ def _shown(url: Any) -> str:
     return f"{url.drivername}://{url.host or ''}/{url.database or ''}"
 
 
-def _told(error: BaseException, url: Any, sql: str = "") -> str:
+def _explained(error: BaseException, url: Any, sql: str = "") -> str:
     """Return an error's message without the password and the values in the query.
 
     SQLAlchemy adds the query to the driver's message, and PostgreSQL's driver adds the line that failed.

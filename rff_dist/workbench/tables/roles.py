@@ -112,11 +112,11 @@ def find_index(table: tables.Table, roles: Roles) -> str | None:
 
 def common_schema(several: Sequence[tables.Table]) -> pyarrow.Schema:
     """Return types that hold the columns of all tables: text if one table has text, else the wider number."""
-    kinds = {one.name: one.type for one in several[0].schema}
+    kinds = {field.name: field.type for field in several[0].schema}
     for table in several[1:]:
-        for one in table.schema:
-            if one.name in kinds:
-                kinds[one.name] = _common_type(kinds[one.name], one.type)
+        for field in table.schema:
+            if field.name in kinds:
+                kinds[field.name] = _common_type(kinds[field.name], field.type)
     return pyarrow.schema(list(kinds.items()))
 
 
@@ -129,9 +129,7 @@ def _common_type(first: pyarrow.DataType, second: pyarrow.DataType) -> pyarrow.D
     if "text" in held:
         return pyarrow.string()
     if held == {"number"}:
-        return pyarrow.from_numpy_dtype(
-            np.result_type(tables.number_dtype(first), tables.number_dtype(second))
-        )
+        return pyarrow.from_numpy_dtype(np.result_type(*map(tables.number_dtype, (first, second))))
     return pyarrow.timestamp("us") if held == {"date"} else first
 
 
@@ -187,8 +185,8 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     labels = {roles.groups, roles.id, *(roles.targets if len(roles.targets) == 1 else [])}
     numbers = {roles.weight, *roles.targets}
     for strange, wanted in (
-        ([one for one in used if kinds[one] is None], "numbers, text or dates"),
-        ([one for one in used if one in numbers - labels and kinds[one] != "number"], "numbers"),
+        ([name for name in used if kinds[name] is None], "numbers, text or dates"),
+        ([name for name in used if name in numbers - labels and kinds[name] != "number"], "numbers"),
     ):
         if strange:
             shown = ", ".join(f"{name!r} ({schema.field(name).type})" for name in strange[:10])

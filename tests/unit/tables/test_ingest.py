@@ -17,6 +17,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.tables.array_files import has_one_axis, read_npz
+from rff_dist.workbench.tables.roles import Roles
 from tests.tables import ingest, ingest_more
 
 
@@ -340,7 +341,7 @@ class TestNumpyFiles:
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_a_flipped_bit_of_an_archive_is_an_error_of_ours_or_changes_nothing(self, tmp_path, save):
         def read():
-            n_samples, batches = read_npz(tmp_path / "t.npz", "y", None, None, dtype=None)
+            n_samples, batches = read_npz(tmp_path / "t.npz", Roles("y"))
             return n_samples, [(X.tobytes(), y.tobytes(), rows.tobytes()) for (X, y, *_), rows in batches]
 
         rng = np.random.default_rng(0)

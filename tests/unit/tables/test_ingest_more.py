@@ -408,8 +408,8 @@ class TestQueries:
             "column \"geheim\" of 'geheim' does not exist\nLINE 1: SELECT x FROM t WHERE y = 12345\n   ^"
         )
         error = sqlalchemy.exc.ProgrammingError("SELECT 12345", {"a": 12345}, orig)
-        told = queries._told(error, sqlalchemy.make_url("sqlite://"), "SELECT x WHERE z = 'geheim'")
-        assert told == "PostgresError: column \"***\" of '***' does not exist"
+        explained = queries._explained(error, sqlalchemy.make_url("sqlite://"), "SELECT x WHERE z = 'geheim'")
+        assert explained == "PostgresError: column \"***\" of '***' does not exist"
 
     def test_a_query_and_a_database_are_read_from_where_nobody_else_looks(self, tmp_path, monkeypatch):
         monkeypatch.setenv("QUERY", " SELECT 1\n")
