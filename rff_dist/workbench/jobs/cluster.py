@@ -202,9 +202,9 @@ def _describe_pass(done: kmeans.LloydPass, seconds: float) -> Summary:
     }
 
 
-def _describe_agreement(job: specs.Clustering, found: kmeans_labels.Contingency) -> Summary:
+def _describe_agreement(job: specs.Clustering, agreement: kmeans_labels.Contingency) -> Summary:
     return {
         "labels": job.labels,
-        "n_labels": len(found.labels),
-        **fields.values_of(found, "adjusted_rand_index", "normalized_mutual_information"),
+        "n_labels": len(agreement.labels),
+        **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
     }

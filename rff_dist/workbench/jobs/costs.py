@@ -11,7 +11,8 @@ import numpy as np
 
 from rff_dist.data import memory
 from rff_dist.data.blocks import Block, Dataset, cut_blocks
-from rff_dist.engines import protocol, serial
+from rff_dist.engines import serial
+from rff_dist.engines.protocol import Engine
 from rff_dist.features import draw
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Plan
@@ -82,7 +83,7 @@ class _Sampling:
     n_threads: int
 
 
-def measure_rates(dataset: Dataset, n_components: int, *, engine: protocol.Engine) -> Rates:
+def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rates:
     """Measure all workers at the same time, as they work in a pass; this takes about five seconds.
 
     Fourier features of a Gaussian kernel are timed; those of other stationary kernels take as long.
@@ -92,8 +93,8 @@ def measure_rates(dataset: Dataset, n_components: int, *, engine: protocol.Engin
     sampling = _Sampling(dataset, n_components, dataset.n_samples // n_workers, engine.n_threads)
     places = np.linspace(0, dataset.n_samples, n_workers, endpoint=False).astype(int).tolist()
     blocks = [Block(i, place, min(place + READ_ROWS, dataset.n_samples)) for i, place in enumerate(places)]
-    found = engine.map_reduce(_sample, blocks, sampling, label="measure")
-    feature, product = _split([one.rows for one in found])
+    samples = engine.map_reduce(_sample, blocks, sampling, label="measure")
+    feature, product = _split([sample.rows for sample in samples])
     begin, many = (_least(_pass(engine, n_blocks, 0)) for n_blocks in (1, EMPTY_BLOCKS))
     n_bytes = min(MEASURED_BYTES, 4 * n_components**2 + 8 * n_components)
     small, large = (_least(_pass(engine, n_workers, size)) for size in (8, n_bytes))
@@ -104,19 +105,19 @@ def measure_rates(dataset: Dataset, n_components: int, *, engine: protocol.Engin
     return Rates(
         feature=feature,
         product=product,
-        moment=statistics.median(one.moment for one in found),
-        read=statistics.median(one.read for one in found),
+        moment=statistics.median(sample.moment for sample in samples),
+        read=statistics.median(sample.read for sample in samples),
         merge=merge,
         task=max(0.0, many - begin) / (EMPTY_BLOCKS - 1),
         begin=begin,
         fit=fit,
         entry=entry,
-        first=max(0.0, first_pass - begin) + max(one.choosing for one in found) + first_fit,
+        first=max(0.0, first_pass - begin) + max(sample.choosing for sample in samples) + first_fit,
     )
 
 
 def _beside(
-    dataset: Dataset, n_components: int, *, begin: float, merge: float, engine: protocol.Engine
+    dataset: Dataset, n_components: int, *, begin: float, merge: float, engine: Engine
 ) -> tuple[float, float, float]:
     """Time fits of few rows, and return what they take apart from their passes.
 
@@ -151,13 +152,11 @@ def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
     few = memory.ArrayDataset(rows.X[:n_tiled], None if rows.y is None else rows.y[:n_tiled])
     here = serial.SerialEngine(sampling.n_threads)
     moment = _typical(partial(inspection.inspect, few, engine=here)) / n_tiled
-    found = []
+    kernel, n_features, takes = stationary.Gaussian(), rows.X.shape[1], []
     for width in widths:
-        drawn = draw.draw_feature_map(
-            stationary.Gaussian(), n_features=rows.X.shape[1], n_components=width, random_state=0
-        )
-        found.append((width, _typical(partial(passes.accumulate, few, drawn, engine=here)) / n_tiled))
-    return [_Sample(choosing, read, moment, tuple(found))]
+        drawn = draw.draw_feature_map(kernel, n_features=n_features, n_components=width, random_state=0)
+        takes.append((width, _typical(partial(passes.accumulate, few, drawn, engine=here)) / n_tiled))
+    return [_Sample(choosing, read, moment, tuple(takes))]
 
 
 def _widths(n_components: int) -> tuple[int, int]:
@@ -193,7 +192,7 @@ def _split(samples: list[tuple[tuple[int, float], ...]]) -> tuple[float, float]:
     return slow / wide - product * wide, product
 
 
-def _pass(engine: protocol.Engine, n_blocks: int, n_bytes: int) -> Callable[[], object]:
+def _pass(engine: Engine, n_blocks: int, n_bytes: int) -> Callable[[], object]:
     """Return a pass whose blocks make partials of `n_bytes` and do nothing else."""
     blocks = cut_blocks(n_blocks, 1, rows_per_block=1)
     return partial(engine.map_reduce, _make, blocks, n_bytes, label="measure")
@@ -271,13 +270,12 @@ def predict(plan: Plan, rates: Rates, *, solve: float = 0.0) -> FitTimes:
 
 def workers_worth_having(plan: Plan, rates: Rates) -> int:
     """Return the largest power of two of workers that are busy for four fifths of the time."""
-    n_workers = 1
-    while (
-        2 * n_workers <= plan.n_blocks
-        and predict(replace(plan, n_workers=2 * n_workers), rates).efficiency >= WORTH_HAVING
-    ):
+    n_workers = 2
+    while n_workers <= plan.n_blocks:
+        if predict(replace(plan, n_workers=n_workers), rates).efficiency < WORTH_HAVING:
+            break
         n_workers *= 2
-    return n_workers
+    return n_workers // 2
 
 
 def _share(plan: Plan) -> int:

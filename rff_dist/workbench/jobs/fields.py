@@ -105,7 +105,7 @@ def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     panel = getattr(spec, "panel", panel)
     # Dataclasses put inherited fields first; those of a base with `last` are to come after the others.
     late = {name for base in spec.__mro__ if vars(base).get("last") for name in base.__annotations__}
-    fields = sorted(dataclasses.fields(spec), key=lambda one: one.name in late)
+    fields = sorted(dataclasses.fields(spec), key=lambda field: field.name in late)
     for field in fields:
         if _KEY in field.metadata:
             yield Option(field.name, hints[field.name], _default_of(field), field.metadata[_KEY], panel)
@@ -124,11 +124,11 @@ def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
     return spec(**members)
 
 
-def values_of(one: Any, *names: str) -> dict[str, Any]:
+def values_of(source: Any, *names: str) -> dict[str, Any]:
     """Return attributes by name, such as options of a group that the library calls the same."""
-    return {name: getattr(one, name) for name in names}
+    return {name: getattr(source, name) for name in names}
 
 
-def _default_of(one: dataclasses.Field[Any]) -> Any:
-    factory = one.default_factory
-    return one.default if factory is dataclasses.MISSING else factory()
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()

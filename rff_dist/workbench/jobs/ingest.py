@@ -89,16 +89,16 @@ def roles_of(job: specs.Ingest) -> Roles:
     )
 
 
-def preparing_of(given: options.TableEncoding) -> ingest_module.Preparing:
+def preparing_of(how: options.TableEncoding) -> ingest_module.Preparing:
     """Return how tables are read and become numbers, as the library takes it.
 
     A recipe reads tables as the one that it was learned from, unless the options say how.
     """
-    recipe = None if given.recipe is None else find_recipe(given.recipe)
-    reading = tables.Reading(given.header, given.delimiter, given.encoding)
+    recipe = None if how.recipe is None else find_recipe(how.recipe)
+    reading = tables.Reading(how.header, how.delimiter, how.encoding)
     if recipe is not None and reading == tables.Reading():
         reading = recipe.reading
-    encoding = learn.Encoding(**fields.values_of(given, "categories", "dates", "impute", "keep_index"))
+    encoding = learn.Encoding(**fields.values_of(how, "categories", "dates", "impute", "keep_index"))
     return ingest_module.Preparing(encoding, reading, recipe)
 
 

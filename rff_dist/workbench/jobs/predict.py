@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data import labelled
-from rff_dist.engines import protocol
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.kmeans import labels as kmeans_labels
@@ -23,7 +23,7 @@ from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import options, specs, steps, tables
+from rff_dist.workbench.jobs import fields, options, specs, steps, tables
 from rff_dist.workbench.tables.roles import Roles
 
 type Judged = (
@@ -96,8 +96,8 @@ def check_recipes(dataset: datasets.ZarrDataset, scoring: ScoringModel) -> None:
 
     Raises DataError if the recipes differ.
     """
-    own, trained = (recipes.recipe_of(one) for one in (dataset.attributes, scoring.model.card))
-    if own is not None and trained is not None and own.digest() != trained.digest():
+    recipe, trained = recipes.recipe_of(dataset.attributes), recipes.recipe_of(scoring.model.card)
+    if recipe is not None and trained is not None and recipe.digest() != trained.digest():
         raise DataError(
             f"{redact(dataset.url or '')} was ingested by another recipe than the data that "
             f"{redact(scoring.url)} was trained on: levels, means or medians differ. Give the table itself"
@@ -157,7 +157,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
     if is_file:
         tables.check_file(job.output, source.data, overwrite=job.overwrite)
     else:
-        places = [locations.parse_location(one) for one in (source.data, job.model)]
+        places = [locations.parse_location(url) for url in (source.data, job.model)]
         output_places.check_output(output, overwrite=job.overwrite, inputs=places)
     model = open_model(job.model)
     check_wanted(job, model)
@@ -166,12 +166,9 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
         url, names = source.data, source.names()
         if tables.is_table(url):
             staged = output_places.hidden_beside(output, "rows")
-            url = stack.enter_context(
-                tables.table_rows(
-                    source, model.model.card, model=job.model, staged=staged, observer=do.observer
-                )
-            )
-            names = {}
+            card, observer = model.model.card, do.observer
+            rows = tables.table_rows(source, card, model=job.model, staged=staged, observer=observer)
+            url, names = stack.enter_context(rows), {}
         dataset = open_rows(url, model, names)
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
         if url == source.data:  # rows of a table are ingested anew each time, so a run cannot go on from them
@@ -196,7 +193,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
 
 
 def _write_file(
-    job: specs.Predict, model: ScoringModel, dataset: datasets.ZarrDataset, url: str, engine: protocol.Engine
+    job: specs.Predict, model: ScoringModel, dataset: datasets.ZarrDataset, url: str, engine: Engine
 ) -> Summary:
     """Write a table, and return as `_write_group`."""
     # Blocks are written in any order, which a file does not allow: a table is made from a hidden group.
@@ -211,35 +208,18 @@ def _write_file(
 
 
 def _write_group(
-    job: specs.Predict,
-    scoring: ScoringModel,
-    dataset: datasets.ZarrDataset,
-    url: str,
-    engine: protocol.Engine,
+    job: specs.Predict, scoring: ScoringModel, dataset: datasets.ZarrDataset, url: str, engine: Engine
 ) -> Summary:
     """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
     model: Any = scoring.model
-    first, overwrite = "labels", job.overwrite
+    write: Callable[..., int] = kmeans_labels.write_labels
+    first, how = "labels", fields.values_of(job, "distances")
     if scoring.kind == "regression":
-        first = "predictions"
-        n_samples = prediction.predict(
-            dataset,
-            model,
-            url,
-            engine=engine,
-            std=job.std,
-            coverage=job.interval,
-            column_names=model.card.get("target_names"),
-            overwrite=overwrite,
-        )
+        first, write = "predictions", prediction.predict
+        how = {"std": job.std, "coverage": job.interval, "column_names": model.card.get("target_names")}
     elif scoring.kind == "classifier":
-        n_samples = class_prediction.predict(
-            dataset, model, url, engine=engine, probabilities=job.probabilities, overwrite=overwrite
-        )
-    else:
-        n_samples = kmeans_labels.write_labels(
-            dataset, model, url, engine=engine, distances=job.distances, overwrite=overwrite
-        )
+        write, how = class_prediction.predict, fields.values_of(job, "probabilities")
+    n_samples = write(dataset, model, url, engine=engine, overwrite=job.overwrite, **how)
     extra = [array for name in wanted_of(job) for array in _EXTRAS[name][2]]
     return {"arrays": [first, *extra], "n_samples": n_samples}
 
@@ -265,7 +245,7 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
     """
     model, source = open_model(job.model), job.source
     check_wanted(job, model)
-    found: Any = model.model
+    stored: Any = model.model
     with ExitStack() as stack:
         url, names = source.data, source.names()
         if tables.is_table(url):
@@ -286,11 +266,11 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
         known = None if model.kind == "regression" else column_of(dataset, targets)
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
         if known is None:
-            return model, do("evaluate", prediction.evaluate, dataset, found, engine=engine, std=job.std)
+            return model, do("evaluate", prediction.evaluate, dataset, stored, engine=engine, std=job.std)
         if model.kind == "clusters":
-            return model, do("evaluate", kmeans_labels.evaluate, dataset, known, found, engine=engine)
-        rows = labelled.LabelledDataset(dataset, known, class_prediction.read_classes(found))
-        return model, do("evaluate", class_prediction.evaluate, rows, found, engine=engine)
+            return model, do("evaluate", kmeans_labels.evaluate, dataset, known, stored, engine=engine)
+        rows = labelled.LabelledDataset(dataset, known, class_prediction.read_classes(stored))
+        return model, do("evaluate", class_prediction.evaluate, rows, stored, engine=engine)
 
 
 def _make_judged_rows(

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from rff_dist.data import blocks
-from rff_dist.engines import protocol
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.features import nystrom
 from rff_dist.fitting.plan import Sums, check_plan
@@ -29,6 +29,7 @@ from rff_dist.living import differences, new_rows
 from rff_dist.living import drift as drifts
 from rff_dist.living import gate as gates
 from rff_dist.living import update as updates
+from rff_dist.living.new_rows import NewRows, Refusal
 from rff_dist.models import versions
 from rff_dist.ridge import models
 from rff_dist.statistics import moments, ridge_statistics
@@ -46,7 +47,7 @@ _KIND, _VERSION = "refused rows", 2
 # -- refused rows --------------------------------------------------------------------------------------
 
 
-def read_refusals(location: locations.Location) -> list[new_rows.Refusal]:
+def read_refusals(location: locations.Location) -> list[Refusal]:
     """Return the rows that updates kept out of the model at a location.
 
     Raises IntegrityError if the document was damaged; StorageError if it cannot be read.
@@ -54,32 +55,27 @@ def read_refusals(location: locations.Location) -> list[new_rows.Refusal]:
     content = locations.read_bytes(locations.open_store(location, read_only=True), _REFUSED, where=location)
     if content is None:
         return []
-    document = documents.parse_document(
-        content, kind=_KIND, version=_VERSION, where=f"{_REFUSED} of {location}"
-    )
-    return [new_rows.Refusal(**row) for row in document["rows"]]
+    where = f"{_REFUSED} of {location}"
+    document = documents.parse_document(content, kind=_KIND, version=_VERSION, where=where)
+    return [Refusal(**row) for row in document["rows"]]
 
 
-def _write_refusals(location: locations.Location, refusals: Sequence[new_rows.Refusal]) -> None:
+def _write_refusals(location: locations.Location, refusals: Sequence[Refusal]) -> None:
     latest = {(refusal.start, refusal.stop): refusal for refusal in refusals}
     rows = [asdict(latest[key]) for key in sorted(latest)]
     content = documents.sign_document({"rows": rows}, kind=_KIND, version=_VERSION)
     locations.write_bytes(locations.open_store(location, read_only=False), _REFUSED, content)
 
 
-def _forget_refusals(location: locations.Location, rows: new_rows.NewRows) -> None:
+def _forget_refusals(location: locations.Location, rows: NewRows) -> None:
     """Remove the refusals of rows that the model no longer lacks."""
     refusals = read_refusals(location)
-    left = [
-        refusal
-        for refusal in refusals
-        if not refusal.is_change and any(a < refusal.stop and refusal.start < b for a, b in rows.left_out)
-    ]
+    left = [refusal for refusal in refusals if any(_overlap(refusal, *ends) for ends in rows.left_out)]
     if left != refusals:
         _write_refusals(location, left)
 
 
-def find_lacking(location: locations.Location) -> list[new_rows.Refusal]:
+def find_lacking(location: locations.Location) -> list[Refusal]:
     """Return the rows that the model at a location lacks: refused ones, and those of versions rolled back.
 
     Raises IntegrityError, StorageError as `read_refusals`.
@@ -89,9 +85,9 @@ def find_lacking(location: locations.Location) -> list[new_rows.Refusal]:
     return refusals if version is None else refusals + _rolled_back(registered, version)
 
 
-def _rolled_back(registered: versions.RegisteredModel, current: versions.Version) -> list[new_rows.Refusal]:
+def _rolled_back(registered: versions.RegisteredModel, current: versions.Version) -> list[Refusal]:
     """Return the rows that versions made from the current one had added, before they were rolled back."""
-    refusals: list[new_rows.Refusal] = []
+    refusals: list[Refusal] = []
     family = {current.number}
     for version in registered.left_versions():
         if version.parent not in family:
@@ -102,9 +98,7 @@ def _rolled_back(registered: versions.RegisteredModel, current: versions.Version
             why, until = f"version {version.number} was rolled back", int(facts["n_seen"])
             fingerprint, when = str(facts["prefix_fingerprint"]), version.created
             data = facts.get("data_version")
-            refusals += [
-                new_rows.Refusal(a, b, until, fingerprint, why, when, data) for a, b in facts["added"]
-            ]
+            refusals += [Refusal(a, b, until, fingerprint, why, when, data) for a, b in facts["added"]]
     return refusals
 
 
@@ -140,7 +134,7 @@ def update(job: specs.Update, do: steps.Runner) -> Updated:
     """
     names = job.source.names()
     dataset = datasets.open_dataset(job.source.data, **names)
-    test = None if job.test is None else datasets.open_dataset(job.test, **{**names, "version": None})
+    test = None if job.test is None else datasets.open_dataset(job.test, **names | {"version": None})
     return update_from(job, dataset, do, test=test)
 
 
@@ -176,7 +170,8 @@ def update_from(
         dataset, record = rows.read_once(dataset), _describe_rows(rows, refusals)
         if rows.is_nothing:
             record |= {"decision": "nothing new", "reason": _why_nothing(rows, record)}
-            return Updated(dataset, champion, None, record | _describe_model(location, champion, version))
+            record |= steps.describe_model(location.url, champion, version)
+            return Updated(dataset, champion, None, record)
         with (
             do.open_engine(dataset.n_samples) as engine,
             # Published inside: the kept sums go when the model is there, not before.
@@ -190,10 +185,10 @@ def update_from(
             held_out = do("hold out", gates.hold_out, champion, dataset, rows, engine=engine, test=test)
             record["held_out"] = {"held_out": held_out.words, **held_out.errors.errors.to_dict()}
             start = time.perf_counter()
-            statistics, gone = do("sum", _sum_rows, champion, dataset, rows, engine)
-            record["statistics"] = _describe_sums(statistics, time.perf_counter() - start)
+            sums, gone = do("sum", _sum_rows, champion, dataset, rows, engine)
+            record["statistics"] = _describe_sums(sums, time.perf_counter() - start)
             if batch is not None:  # an alarm is reported, but stops nothing
-                drift = do("drift", _test_drift, champion, batch, held_out, statistics, job.drift_level)
+                drift = do("drift", _test_drift, champion, batch, held_out, sums, job.drift_level)
                 record["drift"] = drift.to_dict()
             challenger = do(
                 "solve",
@@ -201,7 +196,7 @@ def update_from(
                 champion,
                 dataset,
                 rows,
-                statistics=statistics,
+                statistics=sums,
                 batch=batch,
                 gone=gone,
             )
@@ -217,10 +212,10 @@ def update_from(
                 do.once("publish", keep_champion, location, dataset, rows, reason)
             else:
                 current = challenger.with_card(update=_describe_update(champion, rows, batch, drift, reason))
-                version = do.once(
-                    "publish", publish_update, location, version, current, dataset, rows, drift, reason
-                )
-        record |= {"decision": decision, "reason": reason, **_describe_model(location, current, version)}
+                to_publish = (location, version, current, dataset, rows, drift, reason)
+                version = do.once("publish", publish_update, *to_publish)
+        described = steps.describe_model(location.url, current, version)
+        record |= {"decision": decision, "reason": reason, **described}
         return Updated(dataset, champion, challenger, record)
 
 
@@ -241,7 +236,7 @@ def _check_kind(record: records.Record, url: str) -> None:
 
 
 def _check_memory(
-    champion: models.RidgeModel, dataset: blocks.Dataset, rows: new_rows.NewRows, engine: protocol.Engine
+    champion: models.RidgeModel, dataset: blocks.Dataset, rows: NewRows, engine: Engine
 ) -> None:
     """Refuse an update that does not fit into memory, before its first pass."""
     feature_map = champion.feature_map
@@ -259,7 +254,7 @@ def _check_memory(
 
 
 def _sum_rows(
-    champion: models.RidgeModel, dataset: blocks.Dataset, rows: new_rows.NewRows, engine: protocol.Engine
+    champion: models.RidgeModel, dataset: blocks.Dataset, rows: NewRows, engine: Engine
 ) -> tuple[ridge_statistics.RidgeStatistics, moments.Moments | None]:
     """Return the exact statistics of all rows, and the moments of those that are gone."""
     statistics = updates.accumulate_new_rows(champion, dataset, rows, engine=engine)
@@ -277,14 +272,11 @@ def _test_drift(
     assert champion.statistics is not None
     held = drifts.Observed(champion.statistics, champion.columns, held_out.errors)
     columns = moments.ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
-    return drifts.judge_drift(
-        held, drifts.Observed(batch.statistics, columns, batch.errors), statistics, level=level
-    )
+    new = drifts.Observed(batch.statistics, columns, batch.errors)
+    return drifts.judge_drift(held, new, statistics, level=level)
 
 
-def keep_champion(
-    location: locations.Location, dataset: blocks.Dataset, rows: new_rows.NewRows, reason: str
-) -> None:
+def keep_champion(location: locations.Location, dataset: blocks.Dataset, rows: NewRows, reason: str) -> None:
     """Record that rows were refused."""
     output_places.check_lease(location)
     _write_refusals(location, [*read_refusals(location), *new_rows.refuse(dataset, rows, reason)])
@@ -296,7 +288,7 @@ def publish_update(
     champion: versions.Version | None,
     challenger: models.RidgeModel,
     dataset: blocks.Dataset,
-    rows: new_rows.NewRows,
+    rows: NewRows,
     drift: drifts.Drift | None,
     reason: str,
 ) -> versions.Version | None:
@@ -309,7 +301,7 @@ def publish_update(
         models.write_model(challenger, location.url, overwrite=True)
     else:
         lineage: Summary = {
-            "added": [list(one) for one in rows.ranges],
+            "added": [list(ends) for ends in rows.ranges],
             "n_seen": rows.n_after,
             **({} if rows.window == loads.ALL_ROWS else {"window": rows.window}),
             **({"half_life": rows.fading.half_life} if rows.fading.halvings else {}),
@@ -324,31 +316,31 @@ def publish_update(
 # -- records -------------------------------------------------------------------------------------------
 
 
-def _describe_rows(rows: new_rows.NewRows, refusals: Sequence[new_rows.Refusal]) -> Summary:
+def _describe_rows(rows: NewRows, refusals: Sequence[Refusal]) -> Summary:
     return {
         **fields.values_of(rows, "n_before", "n_after"),
         "n_new": rows.n_samples,
         "n_replaced": 0 if rows.came is None else rows.came.n_samples,
         "n_gone": rows.n_gone,
-        "new": [list(one) for one in rows.ranges],
-        "left_out": [list(one) for one in rows.left_out],
-        "left_out_because": [_why_left_out(refusals, *one) for one in rows.left_out],
+        "new": [list(ends) for ends in rows.ranges],
+        "left_out": [list(ends) for ends in rows.left_out],
+        "left_out_because": [_why_left_out(refusals, *ends) for ends in rows.left_out],
         "window": rows.window,
         "half_life": rows.fading.half_life,
         "first_row": rows.start,
     }
 
 
-def _why_left_out(refusals: Sequence[new_rows.Refusal], start: int, stop: int) -> str:
-    reasons = [
-        refusal.reason
-        for refusal in refusals
-        if refusal.start < stop and start < refusal.stop and not refusal.is_change
-    ]
+def _overlap(refusal: Refusal, start: int, stop: int) -> bool:
+    return not refusal.is_change and refusal.start < stop and start < refusal.stop
+
+
+def _why_left_out(refusals: Sequence[Refusal], start: int, stop: int) -> str:
+    reasons = [refusal.reason for refusal in refusals if _overlap(refusal, start, stop)]
     return "; ".join(dict.fromkeys(reasons)) or "refused by an update before"
 
 
-def _why_nothing(rows: new_rows.NewRows, record: Summary) -> str:
+def _why_nothing(rows: NewRows, record: Summary) -> str:
     which = "rows of the data" if not rows.start else "rows that count"
     which = which if rows.window == loads.ALL_ROWS else f"rows of the window {rows.window}"
     reason = f"the model holds all {rows.n_after - rows.start:,} {which}"
@@ -376,38 +368,25 @@ def _describe_solution(champion: models.RidgeModel, challenger: models.RidgeMode
 def _describe_gate(gate: gates.Gate) -> Summary:
     ratios = fields.values_of(gate, "ratio", "at_least")
     # JSON has no infinity.
-    return {**asdict(gate), **{name: one if np.isfinite(one) else None for name, one in ratios.items()}}
+    return {**asdict(gate), **{key: ratio if np.isfinite(ratio) else None for key, ratio in ratios.items()}}
 
 
 def _describe_update(
     champion: models.RidgeModel,
-    rows: new_rows.NewRows,
+    rows: NewRows,
     batch: drifts.Batch | None,
     drift: drifts.Drift | None,
     reason: str,
 ) -> Summary:
     """Return the facts about an update that the new model's card keeps."""
-    found: Summary = {
-        "added": [list(one) for one in rows.ranges],
+    facts: Summary = {
+        "added": [list(ends) for ends in rows.ranges],
         "n_replaced": 0 if rows.came is None else rows.came.n_samples,
         "n_gone": rows.n_gone,
         "parent_digest": champion.digest(),
         "gate": reason,
     }
     if batch is not None and drift is not None:
-        found["progressive"] = batch.errors.errors.to_dict()
-        found["drift"] = {"drifted": drift.drifted, "parts": drift.parts, "p_values": dict(drift.p_values)}
-    return found
-
-
-def _describe_model(
-    location: locations.Location, model: models.RidgeModel, version: versions.Version | None
-) -> Summary:
-    assert model.statistics is not None
-    return {
-        "model": redact(location.url),
-        "version": None if version is None else version.number,
-        "digest": model.digest(),
-        "statistics_digest": model.statistics.digest(),
-        "n_samples": model.statistics.n_samples,
-    }
+        facts["progressive"] = batch.errors.errors.to_dict()
+        facts["drift"] = {"drifted": drift.drifted, "parts": drift.parts, "p_values": dict(drift.p_values)}
+    return facts

@@ -63,10 +63,10 @@ def table_rows(
             f"{redact(url)} is a table, but {redact(model)} has no recipe to read it with, since it was not "
             "trained on an ingested table; expected a Zarr dataset. Ingest the table first"
         )
-    made = recipes.Recipe.from_dict(recipe)
+    known = recipes.Recipe.from_dict(recipe)
     try:
         how = writing.Writing(observer=observer)
-        ingest.ingest(url, staged.url, roles, how, ingest.Preparing(reading=made.reading, recipe=made))
+        ingest.ingest(url, staged.url, roles, how, ingest.Preparing(reading=known.reading, recipe=known))
         yield staged.url
     finally:
         output_places.discard(staged)
@@ -141,13 +141,13 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
 
 def _as_columns(arrays: Mapping[str, np.ndarray], columns: Sequence[str] | None) -> dict[str, Any]:
     """Return arrays as columns of a table, by name."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for several, values in arrays.items():
         # an array of labels becomes the column "label"
         name = "probability" if several == "probabilities" else several.removesuffix("s")
         if values.ndim == 1:
-            found[name] = tables.to_column(values)
+            by_name[name] = tables.to_column(values)
         else:
             names = columns or range(values.shape[1])
-            found |= {f"{name} of {one}": tables.to_column(values[:, i]) for i, one in enumerate(names)}
-    return found
+            by_name |= {f"{name} of {each}": tables.to_column(values[:, i]) for i, each in enumerate(names)}
+    return by_name

@@ -146,20 +146,20 @@ def has_names(rows: list[list[str]]) -> bool:
 def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
     """Return the encoding of a file, and whether it has quotes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    found, is_quoted = encoding, False
+    is_quoted = False
     with pyarrow.input_stream(str(path), compression="detect") as stream:
         piece = stream.read(_PIECE)
-        if found is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            found = "utf-16"
-        while piece and (found is None or not is_quoted):
+        if encoding is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            encoding = "utf-16"
+        while piece and (encoding is None or not is_quoted):
             is_quoted = is_quoted or b'"' in piece
-            if found is None:
+            if encoding is None:
                 try:
                     decoder.decode(piece)
                 except UnicodeDecodeError:
-                    found = "cp1252"
+                    encoding = "cp1252"
             piece = stream.read(_PIECE)
-    return found or "utf-8", is_quoted
+    return encoding or "utf-8", is_quoted
 
 
 def _first_lines(path: Path) -> tuple[bytes, bool]:

@@ -231,14 +231,14 @@ def _find_remote(location: locations.Location) -> list[File]:
                 parts = [*parts, "*.parquet"]  # a folder, perhaps
         folder = locations.Location(location.scheme, "/".join([bucket, *parts[:n_plain]]))
         store: Any = locations.open_store(folder, read_only=True)
-        stored = [one for page in obstore.list(store.store) for one in page]
+        stored = {item["path"]: item for page in obstore.list(store.store) for item in page}
     pattern = parts[n_plain:]
-    chosen = {one["path"]: one for one in stored if _is_chosen(one["path"].split("/"), pattern, has_pattern)}
+    chosen = [name for name in sorted(stored) if _is_chosen(name.split("/"), pattern, has_pattern)]
     if not chosen and not has_pattern:
         raise StorageError(f"there is no file at {location}, and no *.parquet in it; expected one with rows")
+    folders = [_partitions(name.split("/")[:-1]) for name in chosen]
     return [
-        _remote_file(folder.child(name), chosen[name], _partitions(name.split("/")[:-1]))
-        for name in sorted(chosen)
+        _remote_file(folder.child(name), stored[name], of) for name, of in zip(chosen, folders, strict=True)
     ]
 
 
@@ -250,9 +250,9 @@ def _is_chosen(names: Sequence[str], pattern: Sequence[str], has_pattern: bool) 
 
 
 def _remote_file(
-    location: locations.Location, found: Mapping[str, Any], partitions: Mapping[str, str | None] = {}
+    location: locations.Location, stored: Mapping[str, Any], partitions: Mapping[str, str | None] = {}
 ) -> File:
-    stamp = found["e_tag"] or f"{found['size']}-{found['last_modified'].isoformat()}"
+    stamp = stored["e_tag"] or f"{stored['size']}-{stored['last_modified'].isoformat()}"
     return File(location, _kind(location.path), str(stamp), partitions)
 
 
@@ -319,19 +319,19 @@ def open_table(path: Path, kind: str, reading: tables.Reading, partitions: Mappi
     return _with_partitions(table, partitions) if partitions else table
 
 
-def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str, Any]]:
+def partition_values(partitions: Sequence[Mapping[str, str | None]]) -> list[dict[str, Any]]:
     """Return the columns that names of folders give, as Arrow scalars of one type in all files.
 
-    `found`: for each file, the texts by the names of columns.
+    `partitions`: for each file, the texts by the names of columns.
     """
     columns = {}
-    for name in {name for one in found for name in one}:
-        columns[name] = pyarrow.array([one.get(name) for one in found], pyarrow.string())
+    for name in {name for texts in partitions for name in texts}:
+        columns[name] = pyarrow.array([texts.get(name) for texts in partitions], pyarrow.string())
         for kind in (pyarrow.int64(), pyarrow.float64(), pyarrow.date32()):
             with suppress(pyarrow.ArrowException):
                 columns[name] = compute.cast(columns[name], kind)
                 break
-    return [{name: columns[name][i] for name in one} for i, one in enumerate(found)]
+    return [{name: columns[name][i] for name in texts} for i, texts in enumerate(partitions)]
 
 
 def _with_partitions(table: tables.Table, partitions: Mapping[str, Any]) -> tables.Table:

@@ -122,9 +122,9 @@ def read_tables(
     # No mean holds the targets of held-out rows.
     if selection is not None and selection.wanted and plan.learned is not None:
         plan = replace(plan, learned=learn.Learned(plan.learned.recipe))
-    for one in opened:
-        rows = _split_columns(read_batches([one], plan, journal, selection), plan)
-        yield from check_rows(rows, one, plan, journal)
+    for file in opened:
+        rows = _split_columns(read_batches([file], plan, journal, selection), plan)
+        yield from check_rows(rows, file, plan, journal)
 
 
 def read_batches(
@@ -133,9 +133,9 @@ def read_batches(
     """Yield batches of rows, the number of their first row among all rows, and which rows are wanted."""
     key = plan.roles.groups or plan.roles.id
     n_rows = max(1, _BATCH_VALUES // max(learn.MOST_COLUMNS, len(plan.features or ())))
-    for one in opened:
-        assert one.table is not None
-        for batch in _pieces(one.table.batches(plan.types), n_rows):
+    for file in opened:
+        assert file.table is not None
+        for batch in _pieces(file.table.batches(plan.types), n_rows):
             start = journal.n_seen
             journal.n_seen += batch.num_rows
             chosen = None
@@ -178,7 +178,8 @@ def find_start(opened: Sequence[Input], types: Mapping[str, pyarrow.DataType], h
     Raises DataError as `Holdout.start`.
     """
     assert holdout.by is not None
-    batches = (batch for one in opened if one.table is not None for batch in one.table.batches(types))
+    tables = [file.table for file in opened if file.table is not None]
+    batches = (batch for table in tables for batch in table.batches(types))
     values = np.concatenate([np.empty(0), *(order_values(batch.column(holdout.by)) for batch in batches)])
     missing = np.isnan(values)
     if missing.any():
@@ -215,13 +216,11 @@ def _split_columns(
         elif targets:
             y = np.column_stack([tables.to_numbers(batch.column(name)) for name in targets])
             y = y[:, 0] if isinstance(roles.target, str) else y
-        parts: tables.RowArrays = (
-            plan.learned.encode(batch, start).astype(plan.dtype, copy=False),
-            y,
-            None if roles.weight is None else tables.to_numbers(batch.column(roles.weight)),
-            None if roles.groups is None else tables.to_labels(batch.column(roles.groups)),
-            None if roles.id is None else tables.to_labels(batch.column(roles.id)),
-        )
+        weights = None if roles.weight is None else tables.to_numbers(batch.column(roles.weight))
+        X = plan.learned.encode(batch, start).astype(plan.dtype, copy=False)
+        named = (None if role is None else batch.column(role) for role in (roles.groups, roles.id))
+        labels = (None if column is None else tables.to_labels(column) for column in named)
+        parts: tables.RowArrays = (X, y, weights, *labels)
         rows = np.arange(start - first, start - first + batch.num_rows)
         if chosen is not None:
             parts, rows = tuple(None if part is None else part[chosen] for part in parts), rows[chosen]
@@ -229,11 +228,11 @@ def _split_columns(
 
 
 def check_rows(
-    batches: Iterator[tuple[tables.RowArrays, np.ndarray]], one: Input, plan: TablePlan, journal: Journal
+    batches: Iterator[tuple[tables.RowArrays, np.ndarray]], file: Input, plan: TablePlan, journal: Journal
 ) -> Iterator[tables.RowArrays]:
     """Refuse or drop rows with missing or infinite values; enter what was read in the journal."""
     n_read, dropped = 0, 0
-    digest = hashlib.sha256(one.source.sha256.encode())
+    digest = hashlib.sha256(file.source.sha256.encode())
     for parts, rows in batches:
         good = np.ones(len(rows), bool)
         for i, part in enumerate(parts):
@@ -243,7 +242,7 @@ def check_rows(
             good &= usable.all(axis=1)
             if plan.roles.on_nan == "error" and not usable.all():
                 row, column = np.argwhere(~usable)[0].tolist()
-                place = f"{one.name}: row {rows[row] + 1}, column {plan.name_column(i, column)}"
+                place = f"{file.name}: row {rows[row] + 1}, column {plan.name_column(i, column)}"
                 expected = "a number" if part.dtype.kind in "biuf" else "text"
                 how = ', for example with impute="median"' if i == 0 else ""
                 raise DataError(
@@ -253,15 +252,15 @@ def check_rows(
         dropped += int(len(good) - good.sum())
         n_read += len(good)
         kept = parts if good.all() else tuple(None if part is None else part[good] for part in parts)
-        if one.is_query:  # files have their digest before they are read
+        if file.is_query:  # files have their digest before they are read
             for part in kept:
                 if part is not None:
                     digest.update(memory.canonical_bytes(part.astype("T") if part.dtype == object else part))
         yield kept
     if dropped:
-        _log.warning("%s: %d of %d rows dropped for missing or infinite values", one.name, dropped, n_read)
-    source = one.source
-    if one.is_query:
+        _log.warning("%s: %d of %d rows dropped for missing or infinite values", file.name, dropped, n_read)
+    source = file.source
+    if file.is_query:
         source = appending.Source(source.name, digest.hexdigest(), {"n_read": n_read})
     journal.entries.append(source.to_dict(n_read - dropped))
     journal.n_read += n_read
