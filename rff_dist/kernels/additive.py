@@ -70,8 +70,8 @@ class Additive(stationary.Stationary):
         kernel: object = self.kernel
         if not isinstance(kernel, stationary.OfDistance) or not kernel.isotropic or kernel.length_scale:
             raise InvalidParameterError(
-                f"`kernel` is {kernel!r}; expected Gaussian(), Matern() or RationalQuadratic(), without a "
-                "length scale, which belongs to the additive kernel"
+                f"an additive kernel of {kernel!r} is not known; expected Gaussian(), Matern() or "
+                "RationalQuadratic(), without a length scale, which belongs to the additive kernel"
             )
         weights = (self.order_1, self.order_2, self.dense)
         if not all(is_number(w) and 0 <= w < np.inf for w in weights) or not 0 < sum(weights) < np.inf:

@@ -129,7 +129,7 @@ def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> dict[str, An
         if name not in known or given is None or name in parameters:
             raise InvalidParameterError(
                 f"`kernel` is {text!r}, but the {kernel.name} kernel does not take {pair.strip()!r}; it has "
-                + (f"{', '.join(known)}, each a number and given once" if known else "no parameters")
+                + (f"{', '.join(known)}, each given once" if known else "no parameters")
             )
         parameters[name] = given
     return parameters

@@ -84,7 +84,12 @@ def place_words(published: Mapping[str, Any]) -> str:
 
 
 def kernel_words(kernel: Mapping[str, Any]) -> str:
-    """Return a kernel, in the form of `Kernel.to_dict`, in words."""
+    """Return a kernel, in the form of `Kernel.to_dict`, in words.
+
+    >>> from rff_dist.kernels.additive import Additive
+    >>> kernel_words(Additive(2.0, order_2=0).to_dict())
+    'additive (columns, pairs and all by 1 : 0 : 1) of matern, length scale 2, ν = 1.5'
+    """
     match kernel:
         case {"name": "sum", "kernels": terms}:
             return " + ".join(map(kernel_words, terms))
@@ -94,6 +99,10 @@ def kernel_words(kernel: Mapping[str, Any]) -> str:
             return f"{number(weight)} × ({kernel_words(inner)})"
         case {"name": "on_columns", "kernel": inner, "columns": columns}:
             return f"{kernel_words(inner)} on columns {some(columns)}"
+        case {"name": "additive", "kernel": inner, "length_scale": scale}:
+            weights = " : ".join(number(kernel[name]) for name in ("order_1", "order_2", "dense"))
+            shape = kernel_words({**inner, "length_scale": scale})
+            return f"additive (columns, pairs and all by {weights}) of {shape}"
     parameters = [
         f"{'ν =' if name == 'nu' else name.replace('_', ' ')} {value_words(value)}"
         for name, value in kernel.items()

@@ -155,7 +155,7 @@ class TestParameters:
         "base", [Laplacian(), Cauchy(), Gaussian(2.0), "gaussian", None, Additive()], ids=str
     )
     def test_other_kernels_are_refused(self, base):
-        with pytest.raises(InvalidParameterError, match=r"`kernel` is .*expected Gaussian\(\)"):
+        with pytest.raises(InvalidParameterError, match=r"additive kernel of .*expected Gaussian\(\)"):
             Additive(kernel=base)
 
     @pytest.mark.parametrize(
