@@ -257,7 +257,9 @@ def feature_variance(
     return _unit_variance(*_once_and_twice(shift_invariant_form(kernel), X, Y), map) / D
 
 
-def _once_and_twice(kernel: base.Kernel, X: ArrayLike, Y: ArrayLike | None) -> tuple[FloatArray, FloatArray]:
+def _once_and_twice(
+    kernel: base.ShiftInvariant, X: ArrayLike, Y: ArrayLike | None
+) -> tuple[FloatArray, FloatArray]:
     """Return k(Δ) and k(2Δ) of all pairs."""
     left = np.asarray(X, np.float64)
     right = left if Y is None else np.asarray(Y, np.float64)

@@ -426,5 +426,7 @@ def _report(tuned: TunedKernel, search: scipy.optimize.OptimizeResult) -> None:
     message = "evidence of %d rows after %d evaluations, by start: %s; alpha %.3g"
     logger.debug(message, tuned.n_samples, tuned.n_evaluations, evidences, tuned.alpha)
     if not tuned.converged:
-        message = "the search for length scales stopped before it converged (%s); try more starts or a seed"
+        message = (
+            "length scales: the search stopped before it converged (%s); try more starts or another seed"
+        )
         logger.warning(message, search.message)

@@ -292,8 +292,9 @@ def check_inputs(inputs: Float32Array) -> None:
 
     Raises DataError, with the first row and column where one is not.
     """
-    if len(places := np.argwhere(~np.isfinite(inputs))):
-        where = f"row {places[0][0]:_}, column {places[0][1]}"
+    if not np.isfinite(inputs).all():
+        row, column = np.argwhere(~np.isfinite(inputs))[0]
+        where = f"row {row:_}, column {column}"
         raise DataError(f"Input X contains NaN, infinity or a value beyond float32: {where}")
 
 

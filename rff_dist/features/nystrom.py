@@ -224,7 +224,7 @@ def draw_nystrom(
         if factor is not None:
             feature_map.__dict__["whitener"] = factor  # fills the cached property: no second factorisation
             return feature_map
-        message = "%d centres have no positive definite Gram matrix with the jitter %.3g; trying ten times it"
+        message = "%d centres have no positive definite Gram matrix with jitter %.3g; trying ten times that"
         logger.warning(message, len(centres), feature_map.jitter)
         share *= 10
     raise SolveError(

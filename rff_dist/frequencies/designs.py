@@ -12,7 +12,7 @@ import scipy
 from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import hadamard, uniforms
-from rff_dist.frequencies.uniforms import pick  # beside parameters that are named `uniforms`
+from rff_dist.frequencies.uniforms import pick  # parameters called `uniforms` hide the module
 from rff_dist.typing import FloatArray
 
 
@@ -70,10 +70,8 @@ class Orthogonal:
         self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
     ) -> FloatArray:
         isotropic = _isotropic(measure, self.name)
-        n_blocks, stream = (
-            -(-n_frequencies // n_features),
-            uniforms.STREAMS * first + uniforms.FREQUENCY_STREAM,
-        )
+        n_blocks = -(-n_frequencies // n_features)
+        stream = uniforms.STREAMS * first + uniforms.FREQUENCY_STREAM
         numbers = uniforms.counter_uniforms(seed, stream, n_blocks * n_features, n_features)
         directions = _haar_columns(scipy.special.ndtri(numbers).reshape(n_blocks, n_features, n_features))
         columns = directions.transpose(1, 0, 2).reshape(n_features, -1)[:, :n_frequencies]
@@ -217,12 +215,12 @@ class GaussianMixture:
 
 @dataclass(frozen=True, slots=True)
 class FewColumns:
-    """Frequencies of one column, of two columns or of all: the law of additive kernels.
+    """Frequencies of one column, of two columns or of all: the distribution of additive kernels.
 
     Those of one or two columns are √n_features times as large, and each column's scale is independent.
 
-    `inner`: the law of the frequencies of all columns; its coordinates are those of single columns.
-    `weights`: how likely one column is, two and all; their sum is 1. A single column counts as all.
+    `inner`: the distribution of frequencies of all columns; its coordinates are those of single columns.
+    `weights`: probabilities of one column, two, and all; their sum is 1. A single column counts as all.
     """
 
     inner: GaussianMixture

@@ -412,7 +412,9 @@ class OnColumns(Kernel):
         _check_kernels((self.kernel,))
         columns = np.atleast_1d(np.asarray(self.columns))
         if columns.dtype.kind not in "iu" or columns.ndim != 1 or not len(columns) or (columns < 0).any():
-            raise InvalidParameterError(f"`columns` is {self.columns!r}; expected numbers, counted from 0")
+            raise InvalidParameterError(
+                f"`columns` is {self.columns!r}; expected at least one whole number, counted from 0"
+            )
         if len(set(columns.tolist())) < len(columns):
             raise InvalidParameterError(f"`columns` is {self.columns!r}; expected each column once")
         self.kernel.check_columns(len(columns))

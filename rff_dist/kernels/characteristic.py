@@ -79,7 +79,9 @@ class Law:
             for name, value in parameters.items()
         }
         if not all(is_number(value) and np.isfinite(value) for value in plain.values()):
-            raise InvalidParameterError(f"`distribution` has the parameters {plain}; expected finite numbers")
+            raise InvalidParameterError(
+                f"`distribution` has the parameters {plain}; expected one finite number for each"
+            )
         if not np.isfinite(distribution.ppf(0.5)):  # NaN for parameters out of range
             raise InvalidParameterError(
                 f"`distribution` has the parameters {plain}, for which scipy.stats.{dist.name} is not defined"
@@ -264,7 +266,8 @@ def fit_panels(
 ) -> Panels | None:
     """Fit a function, halving panels until their last coefficients are small; None if it takes too many."""
     left, right = edges[:-1], edges[1:]
-    done, n_panels = list[tuple[FloatArray, FloatArray, NDArray[Any]]](), 0
+    done: list[tuple[FloatArray, FloatArray, NDArray[Any]]] = []
+    n_panels = 0
     while len(left):
         n_panels += len(left)
         if n_panels > _MAX_PANELS:

@@ -99,7 +99,8 @@ def _parsed(text: object) -> base.Kernel:
 
 
 def _product(part: str, text: str) -> base.Kernel:
-    weight, kernels = 1.0, list[base.Kernel]()
+    weight = 1.0
+    kernels: list[base.Kernel] = []
     for piece in part.split("*"):
         factor = piece.strip()
         if not factor:
@@ -127,9 +128,10 @@ def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> dict[str, An
         name, _, value = (part.strip() for part in pair.partition("="))
         given = _factor(value, text) if name == "kernel" and name in known else _number(value)
         if name not in known or given is None or name in parameters:
+            kinds = "each a number (`kernel`: a name) and" if "kernel" in known else "each a number and"
             raise InvalidParameterError(
                 f"`kernel` is {text!r}, but the {kernel.name} kernel does not take {pair.strip()!r}; it has "
-                + (f"{', '.join(known)}, each given once" if known else "no parameters")
+                + (f"{', '.join(known)}, {kinds} given once" if known else "no parameters")
             )
         parameters[name] = given
     return parameters

@@ -1,4 +1,4 @@
-"""Ridge for one alpha by a Cholesky factorisation in tiles, which the second half of this file makes."""
+"""Ridge for one alpha by a Cholesky factorisation in tiles; the tiled routines are the second half."""
 
 import warnings
 from collections.abc import Callable, Sequence

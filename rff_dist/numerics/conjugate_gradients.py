@@ -111,10 +111,15 @@ class Descent:
     """
 
     def __init__(
-        self, solution: FloatArray, residual: FloatArray, alpha: FloatArray, near: NystromPreconditioner
+        self,
+        solution: FloatArray,
+        residual: FloatArray,
+        alpha: FloatArray,
+        preconditioner: NystromPreconditioner,
     ) -> None:
         self.solution, self._residual, self._alpha = solution, residual, alpha
-        self._preconditioner, self.direction = near, near.solve(residual, alpha)
+        self._preconditioner = preconditioner
+        self.direction = preconditioner.solve(residual, alpha)
         self._squares = (residual * self.direction).sum(axis=0)
 
     def active(self, tolerance: FloatArray) -> IntArray:

@@ -174,6 +174,8 @@ def decompose(equations: solution.NormalEquations) -> RidgeSpectrum:
     n_components = len(equations.gram)
     threaded = MIN_THREADED_COMPONENTS < n_components <= MAX_THREADED_COMPONENTS
     threads = machine.available_cores() if threaded else 1
+    if n_components > MAX_THREADED_COMPONENTS and machine.available_cores() > 1:
+        logger.debug("eigenvalues of %d components on one thread: threaded BLAS crashes there", n_components)
     gram = np.asarray(equations.gram, dtype=np.float64)
     with machine.limit_blas(threads):
         few = 2 * equations.n_samples <= n_components

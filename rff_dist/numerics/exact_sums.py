@@ -178,9 +178,10 @@ def exact_sum_from_arrays(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Ex
 
 def add_fields[S](left: S, right: S, **values: Any) -> S:
     """Add two dataclasses of sums field by field; the fields in `values` are set to these."""
-    noun: Any = left
-    names = [field.name for field in fields(noun) if field.name not in values]
-    total: S = replace(noun, **{name: getattr(left, name) + getattr(right, name) for name in names}, **values)
+    record: Any = left  # a dataclass, which `S` does not say
+    names = [field.name for field in fields(record) if field.name not in values]
+    sums = {name: getattr(left, name) + getattr(right, name) for name in names}
+    total: S = replace(record, **sums, **values)
     return total
 
 

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 # 1,000 generated rows: t₁.₅ columns have a kurtosis of n/5 and gain 0.17 to 0.23, exponential ones n/18.
 HEAVY_KURTOSIS = (12.0, 100.0)
 
+type _Counts = labelled.LabelCounts | None  # None: too many groups
+
 
 # Relative to the sum of absolute values. Two float64 sums of the same numbers, up to 65,536 at a time, agree
 # to 2 * 65,536 * 2^-53 = 1.5e-11 of it.
@@ -161,7 +163,7 @@ def warn_of_lost_digits(moments: Moments) -> None:
 
 
 def standardizer_from(moments: Moments) -> maps.Standardizer:
-    """`sklearn.preprocessing.StandardScaler` from moments: constant columns are not scaled."""
+    """Like `sklearn.preprocessing.StandardScaler`, of the input columns; constant ones are not scaled."""
     deviations = moments.standard_deviations[: moments.n_features]
     return maps.Standardizer(moments.means[: moments.n_features], np.where(deviations > 0, deviations, 1.0))
 
@@ -269,9 +271,6 @@ def count_groups(dataset: Dataset, *, at_most: int, engine: protocol.Engine) -> 
     if counts is None or counts.labels.dtype.kind != "f":
         return counts
     return replace(counts, labels=counts.labels.astype(np.int64))
-
-
-type _Counts = labelled.LabelCounts | None  # None: too many groups
 
 
 def _count_up_to(at_most: int, count: labelled.LabelReader, block: Block, _: None) -> _Counts:

@@ -171,8 +171,8 @@ class RidgeStatistics:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RidgeStatistics):
             return NotImplemented
-        limbs = ((getattr(noun, limb) for noun in (self, other)) for limb in ("low", "high"))
         same = all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
+        limbs: list[tuple[Any, Any]] = [(self.low, other.low), (self.high, other.high)]
         return same and all(np.array_equal(left, right) for left, right in limbs)
 
     __hash__ = None  # type: ignore[assignment]

@@ -302,9 +302,9 @@ class TestErrors:
         ("distribution", "message"),
         [
             (stats.norm(scale=-1), "scipy.stats.norm is not defined"),
-            (stats.norm([0, 1]), "expected finite numbers"),
-            (stats.norm(np.nan), "expected finite numbers"),
-            (stats.t(np.inf), "expected finite numbers"),
+            (stats.norm([0, 1]), "one finite number for each"),
+            (stats.norm(np.nan), "one finite number for each"),
+            (stats.t(np.inf), "one finite number for each"),
         ],
         ids=["negative", "two", "nan", "infinite"],
     )

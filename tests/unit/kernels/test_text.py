@@ -61,7 +61,7 @@ def test_numbers_are_read_to_the_last_digit(weight, scale):
         ("gaussian +", "nothing beside an operator"),
         ("* gaussian", "nothing beside an operator"),
         ("matern:", "does not take ''; it has length_scale, nu"),
-        ("matern:mu=1", "does not take 'mu=1'; it has length_scale, nu, each given once"),
+        ("matern:mu=1", "does not take 'mu=1'; it has length_scale, nu, each a number and given once"),
         ("matern:nu", "does not take 'nu'"),
         ("matern:nu=smooth", "does not take 'nu=smooth'"),
         ("matern:nu=nan", "does not take 'nu=nan'"),
