@@ -37,8 +37,9 @@ def number(value: Any) -> str:
     """
     if value is None or not math.isfinite(value):
         return "–"
-    whole = isinstance(value, int) or 9999.5 <= abs(value) < 1e7  # from 9,999.5 on, .4g would say 1e+04
-    return f"{value:,.0f}" if whole else f"{value:.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e7 else f"{value:.4g}"  # which would say 1e+04
 
 
 def plus_minus(value: float, deviation: float | None) -> str:
@@ -97,6 +98,6 @@ def short_repr(noun: Any) -> str:
     >>> Pair("weights", np.zeros((1000, 8)))
     Pair(name='weights', values=float64 (1000, 8))
     """
-    shown = [field.name for field in fields(noun) if field.repr]
-    parts = [f"{name}={_one_line.repr(getattr(noun, name))}" for name in shown]
+    names = [field.name for field in fields(noun) if field.repr]
+    parts = [f"{name}={_one_line.repr(getattr(noun, name))}" for name in names]
     return f"{type(noun).__name__}({', '.join(parts)})"

@@ -17,7 +17,7 @@ type BitArray = NDArray[np.uint64]
 type PathLike = str | os.PathLike[str]
 type Summary = dict[str, Any]  # JSON-able facts about a step
 
-# The two parts from which a stored object is rebuilt: JSON values, and arrays by name.
+# JSON values by name, such as a group's attributes. With arrays they make a stored object again.
 type Facts = Mapping[str, Any]
 type Arrays = Mapping[str, NDArray[Any]]
 

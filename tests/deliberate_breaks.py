@@ -60,15 +60,15 @@ BREAKS = [
     Break(
         "a merge forgets what it adds to",
         "rff_dist/engines/serial.py",
-        "[self.combine(total[0], made[0])]",
-        "made",
+        "[self.combine(total[0], result[0])]",
+        "result",
         ("tests/unit/engines", "tests/unit/statistics"),
     ),
     Break(
         "a lease that another run took over still holds",
         "rff_dist/storage/output_places.py",
-        "mine = found is not None and _Claim.from_bytes(found.content).token == claim.token",
-        "mine = found is not None",
+        "mine = owner is not None and owner.token == claim.token",
+        "mine = owner is not None",
         ("tests/unit/storage/test_leases.py",),
     ),
     Break(
@@ -89,9 +89,9 @@ BREAKS = [
         "a hook's parameter has a name that Prefect does not pass",
         "rff_dist/flows/running.py",
         "def tell_what_is_left(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:\n"
-        "        _tell_what_is_left(flow, flow_run, state, resume=resume)",
+        "        text = describe_stop(flow.name, flow_run.parameters, state, resume=resume)",
         "def tell_what_is_left(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:\n"
-        "        _tell_what_is_left(flow, run, state, resume=resume)",
+        "        text = describe_stop(flow.name, run.parameters, state, resume=resume)",
         ("tests/flows/test_running.py",),
     ),
     Break(

@@ -173,7 +173,7 @@ def _tls_files(environment: Mapping[str, str]) -> TLSFiles | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Equivalent to `ipaddress.ip_address(host).is_loopback`; of names, "localhost" alone is one."""
+    """Like `ipaddress.ip_address(host).is_loopback`, but also for names: True for "localhost" alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -245,7 +245,7 @@ class Pass:
             return []
         finally:
             fetching.cancel()
-            del fetching  # its error holds this frame, in a circle, and so the pass and its state
+            del fetching  # else a cycle, from its error's traceback to this frame, keeps the pass alive
 
     def release(self) -> None:
         """Tell the scheduler that nobody wants this pass's tasks, so that it does not run the rest."""
@@ -301,7 +301,7 @@ class Pass:
         self._submit(submissions)
 
     def _submit(self, submissions: Sequence[tuple[_Chain, _Share | _Chain, Sequence[Any]]]) -> None:
-        """Run tasks, each on its chain's worker; each with what it adds to the total, and its arguments."""
+        """Run tasks on their chains' workers. `submissions`: chain, what it adds to the total, arguments."""
         tasks, n_before = self._tasks, self._n_tasks
         self._n_tasks += len(submissions)
         name = f"{tasks.task.label}-{tasks.task.number}"
@@ -319,7 +319,8 @@ class Pass:
 
     def _merge_idle(self) -> None:
         """Merge the totals of workers without work, two at a time."""
-        idle = [chain for chain in self._chains if chain.is_idle and chain.total and not chain.is_apart]
+        near = [chain for chain in self._chains if chain.is_idle and not chain.is_apart]
+        idle = [chain for chain in near if chain.total is not None]
         idle.sort(key=lambda chain: chain.worker in self._present)
         merges = []
         while len(idle) > 1 and self._present:

@@ -131,9 +131,9 @@ class Engine(ABC):
         combine: Callable[[T, T], T] = operator.add,
         label: str = "pass",
     ) -> T:
-        """Equivalent to `functools.reduce(combine, (function(block, state) for block in blocks))`.
+        """Like `functools.reduce(combine, (function(block, state) for block in blocks))`.
 
-        Blocks come in any order and grouping, which `combine` must not let show.
+        Results are combined in any order and grouping; see `combine` for what that asks of it.
 
         A worker holds at most three results: its total so far, the total of the run at work, and the sum of
         both. It also holds the result of one block, unless `function` is a `BlockTask` that `adds`.

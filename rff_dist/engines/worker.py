@@ -185,8 +185,10 @@ class CountBlocks(distributed.SchedulerPlugin):
             return
         number, label, _, timings, row_bytes = msg
         for position, n_samples, seconds in timings:
-            sizes = {"n_samples": n_samples, "n_bytes": n_samples * row_bytes}
-            self._counters.count_block(label, number, position, **sizes, seconds=seconds)
+            n_bytes = n_samples * row_bytes
+            self._counters.count_block(
+                label, number, position, n_samples=n_samples, n_bytes=n_bytes, seconds=seconds
+            )
 
 
 #: Seconds within which a worker must answer who fetches a total from it.

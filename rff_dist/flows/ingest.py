@@ -104,9 +104,6 @@ def ingest(parameters: IngestParameters) -> Summary:
         log.info("nothing new for %s, which has %s rows", result["data"], f"{result['n_after']:_}")
     if result["dropped_rows"]:
         log.warning("%s rows with missing or infinite values were dropped", f"{result['dropped_rows']:_}")
-    lead, facts = (
-        "Which rows were appended to which dataset.",
-        {"data": result["data"], **appended_facts(result)},
-    )
-    common.show_facts("ingest-summary", "Ingested rows", lead, facts)
+    lead, facts = "Which rows were appended to which dataset.", appended_facts(result)
+    common.show_facts("ingest-summary", "Ingested rows", lead, {"data": result["data"], **facts})
     return result

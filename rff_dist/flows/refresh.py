@@ -27,7 +27,7 @@ from rff_dist.workbench.jobs import fits, options, specs
 from rff_dist.workbench.jobs.refresh import update
 from rff_dist.workbench.page import pages
 from rff_dist.workbench.results import updates
-from rff_dist.workbench.results.words import Alert, place_words
+from rff_dist.workbench.results.words import Alert, place_words, value_words
 
 _RESUME = (
     "Nothing is written before the last step: the next run finds the same new rows, and its model has the "
@@ -66,6 +66,10 @@ def refresh(parameters: RefreshParameters) -> Summary:
     for name in ("drift", "new rows"):
         if (fact := facts.get(name)) is not None:
             (log.warning if isinstance(fact, Alert) else log.info)("%s: %s", name, fact)
+    if result["n_new"]:
+        gate = result["gate"]
+        errors = map(value_words, (result["progressive"]["rmse"], gate["champion"], gate["challenger"]))
+        log.info("RMSE of new rows %s; held out: champion %s, challenger %s", *errors)
     decision, reason = result["decision"], result["reason"]
     (log.warning if isinstance(facts["decision"], Alert) else log.info)("%s: %s", decision, reason)
     facts |= {name.replace("_", " "): result[name] for name in ("digest", "statistics_digest")}

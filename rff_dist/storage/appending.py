@@ -313,8 +313,8 @@ class Editing:
         attributes = {**(attributes or {}), generations.MANIFEST: {**manifest, **state}}
         changed = self._change.changed_chunks()
         complete(self._change.store, self.headers, attributes, place=self.location, changed=changed)
-        rows = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain}
-        return self._change.commit(message, {**rows, **facts})
+        about = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain}
+        return self._change.commit(message, {**about, **facts})
 
 
 @contextmanager

@@ -101,10 +101,10 @@ def replace_batches(
 def delete_rows(
     url: str | os.PathLike[str], rows: ArrayLike, *, keep_order: bool = False, message: str | None = None
 ) -> Corrected:
-    """Delete rows of a versioned dataset, like `numpy.delete(array, rows, axis=0)` for each, in one commit.
+    """Delete rows by their numbers, like `numpy.delete(array, rows, axis=0)` of each array, in one commit.
 
-    The order differs: the last rows take the places of the deleted ones, so that few chunks change and
-    `update` reads little. If the order matters, as with `TimeFolds`, `keep_order` moves all later rows up
+    By default the order changes: the last rows take the places of the deleted ones, so that few chunks change
+    and `update` reads little. If the order matters, as with `TimeFolds`, `keep_order` moves all later rows up
     instead.
 
     Earlier versions still hold the rows until they expire.
@@ -254,7 +254,9 @@ def convert_dataset(
             )
 
     message = f"convert {n_samples:,} rows of plain Zarr"
-    how = writing.Writing(chunk_rows, output is None, observer, versioned=True, message=message)
+    how = writing.Writing(
+        chunk_rows, overwrite=output is None, observer=observer, versioned=True, message=message
+    )
     written = writing.write_batches(
         place, batches(), n_samples=n_samples, names=names, attributes=attributes, how=how
     )

@@ -32,17 +32,17 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> di
         document = arrays.load_json(content)
     except StorageError as error:
         raise IntegrityError(f"{where}: {error}. Restore it from a copy, or write it again") from error
-    expected, written = f"rff_dist {kind}", document.get("format_version")
+    expected, format_version = f"rff_dist {kind}", document.get("format_version")
     if document.get("format") != expected:
         raise IntegrityError(
             f"{where} has the format {str(document.get('format'))[:80]!r}; expected {expected!r}. Restore it "
             "from a copy"
         )
-    if type(written) is int and written > version:
+    if type(format_version) is int and format_version > version:
         by = f", written by rff_dist {document['rff_dist_version']}" if "rff_dist_version" in document else ""
         raise VersionError(
-            f"{where} has format version {written}{by}; this release reads up to version {version}. Install "
-            "the newer release"
+            f"{where} has format version {format_version}{by}; this release reads up to version {version}. "
+            "Install the newer release"
         )
     stored = document.pop("sha256", None)
     if stored != _digest(document):

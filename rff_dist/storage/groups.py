@@ -429,7 +429,7 @@ def check_array(header: arrays.Header | None, attributes: Facts, name: str, labe
     Raises IntegrityError if they differ.
     """
     manifest = generations.manifest_of(attributes)
-    if generations.is_pointer(attributes):  # A newer generation's, in the place of this one's manifest.
+    if generations.is_pointer(attributes):  # to a newer generation, which has replaced this one's manifest
         return
     parts = manifest.get(_PARTS, {})
     part = parts.get(name) if isinstance(parts, Mapping) else None

@@ -73,7 +73,7 @@ class FileLedger:
     def spans(self, name: str) -> list[range]:
         """Return the ranges of blocks, by position, of which sums of a pass are kept."""
         try:
-            return [span for kept, span in self._entries() if kept == name]
+            return [span for entry, span in self._entries() if entry == name]
         except RFFDistError as error:
             self._tell_once(f"kept sums are not used: {locations.explain(error)}")
             return []
@@ -106,12 +106,12 @@ class FileLedger:
         try:
             if not self._has_room(n_bytes):
                 return
-            # No wait for the disk: damage by a power cut is noticed, and the rows are summed again.
             store = locations.open_store(self.location, read_only=False)
+            # No wait for the disk: damage by a power cut is noticed, and the rows are summed again.
             locations.write_parts(store, key, parts, durable=False)
             # The parts go after the whole is there, so that a kill in between loses nothing.
-            for kept, other in self._entries():
-                if kept == name and other != span and span.start <= other.start and other.stop <= span.stop:
+            for entry, other in self._entries():
+                if entry == name and other != span and span.start <= other.start and other.stop <= span.stop:
                     locations.delete_bytes(store, _key(name, other))
         except (OSError, RFFDistError) as error:
             self._tell_once(f"sums could not be kept in {self.location}: {locations.explain(error)}")

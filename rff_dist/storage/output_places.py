@@ -274,9 +274,10 @@ def hidden_beside(location: locations.Location, kind: str) -> locations.Location
 
 
 def _overlap(a: locations.Location, b: locations.Location) -> bool:
-    first, second = (os.path.realpath(c.path) if c.is_local else c.path for c in (a, b))
-    nested = first == second or first.startswith(second + "/") or second.startswith(first + "/")
-    return a.scheme == b.scheme and nested
+    if a.scheme != b.scheme:
+        return False
+    first, second = (os.path.realpath(place.path) if place.is_local else place.path for place in (a, b))
+    return first == second or first.startswith(second + "/") or second.startswith(first + "/")
 
 
 # -- one writer at a time --------------------------------------------------------------------------

@@ -76,8 +76,8 @@ def write_record(
     values = {name: _checked_array(name, array) for name, array in arrays.items()}
     body = _checked_metadata(metadata)
     location = locations.parse_location(url)
-    name = locations.RECORD_FILE
-    output_places.check_output(location, overwrite=overwrite, marker=(name,))
+    file = locations.RECORD_FILE
+    output_places.check_output(location, overwrite=overwrite, marker=(file,))
     left = output_places.parts_of_model(location) or []  # by a writer that died
     was_there = locations.exists(location)
     generation = f"arrays-{uuid.uuid4().hex}.zarr"
@@ -88,7 +88,7 @@ def write_record(
                 Path(location.path).mkdir(parents=True, exist_ok=True)
             store = locations.open_store(location, read_only=False)
             # Before the work, so that whoever publishes meanwhile is noticed at its end.
-            stored = conditional.read_tagged(store, name, where=location) if overwrite else None
+            stored = conditional.read_tagged(store, file, where=location) if overwrite else None
             before = _generations(stored)
             _write_arrays(locations.open_store(location.child(generation), read_only=False), values)
             locations.sync_to_disk(location.child(generation))
@@ -98,14 +98,14 @@ def write_record(
                 "metadata": body,
                 "generation": generation,
                 "previous": before[0],
-                "arrays": {array: _describe(value) for array, value in values.items()},
+                "arrays": {name: _describe(array) for name, array in values.items()},
             }
             content = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
             output_places.check_lease(location)
-            conditional.publish_bytes(store, name, content, expected=stored, location=location)
+            conditional.publish_bytes(store, file, content, expected=stored, location=location)
     except BaseException:
         # In an object store only our arrays are removed, since the prefix may hold what others wrote.
-        whole = not (location.is_remote or was_there or output_places.holds(location, name))
+        whole = not (location.is_remote or was_there or output_places.holds(location, file))
         output_places.discard(location if whole else location.child(generation))
         raise
     # The generation before stays, for readers that have it open; the one before that goes.

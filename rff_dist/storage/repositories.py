@@ -240,9 +240,9 @@ def changed_chunks(location: locations.Location, before: str, after: str) -> Chu
     changed: Chunks = {}
     with _errors(f"versions of {location} cannot be compared", version=before):
         repository = _open_repository(location)
-        lines = [[entry.id for entry in repository.ancestry(snapshot_id=end)] for end in (after, before)]
+        line_after, line = ([e.id for e in repository.ancestry(snapshot_id=end)] for end in (after, before))
         # After a rollback neither is the other's ancestor: compare both with their last common ancestor.
-        fork = next((name for name in lines[1] if name in set(lines[0])), None)
+        fork = next((name for name in line if name in set(line_after)), None)
         if fork is None:
             raise errors.NoSuchVersionError(f"version {before} is not part of the history of {location}")
         for end in (before, after):

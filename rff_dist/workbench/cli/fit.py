@@ -71,4 +71,6 @@ def report_training(
         tables = [models.widths_table(table, document["n_components"])]
     verdict = Text(verdict_of(training.comparison), "bold")
     view = display.facts_view(f"wrote {place}", **facts, **display.run_facts(document))
-    return shell.Report(document, [verdict, view, *tables], next=["evaluate", place, "DATA"])
+    note = "scale: the length scale; as good: within one standard error of the best"
+    notes = [Text(note, "dim")] if searched else []
+    return shell.Report(document, [verdict, view, *tables, *notes], next=["evaluate", place, "DATA"])

@@ -97,4 +97,6 @@ def _appended_report(job: specs.Ingest, ingested: Ingested, seconds: float) -> s
     n_new = ingested.n_after - ingested.n_before
     title = f"added {n_new:,} rows to {job.data}" if n_new else f"nothing new for {job.data}"
     facts = appended_facts(describe_appended(job, ingested, seconds))
+    if ingested.skipped:
+        facts["skipped"] = f"{words.listed(ingested.skipped)}, in the dataset already"
     return shell.Report(document, [display.facts_view(title, **facts)])

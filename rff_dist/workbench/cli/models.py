@@ -28,7 +28,6 @@ RegisteredArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="Folder or URL of a registered model, such as models/NAME.")
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, for `models show`.")]
-_DIGITS = 8
 _REASON = 58  # characters; the current version's reason is shown in full below the table
 _COLUMNS = ("version", "created", "rows", "made of", "digest")
 

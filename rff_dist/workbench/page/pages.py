@@ -356,7 +356,11 @@ def _own_table(page: content.Page, caption: str, errors: Mapping[str, Any]) -> N
 
 
 def update_section(page: content.Page, record: Mapping[str, Any], data: str) -> None:
-    """Add the section about an update, given `workbench.jobs.refresh.Updated.record`."""
+    """Add the section about an update.
+
+    `record`: `workbench.jobs.refresh.Updated.record`.
+    `data`: URL of the rows, for the command that judges refused rows again.
+    """
     refused = record["decision"].endswith("kept")
     page.section(
         "The update", "The updated model, which this page describes, was not published." if refused else ""

@@ -133,4 +133,6 @@ def passes_table(
         for row in passes[-(most or len(passes)) :]
     ]
     caption = "inertia of the centres that each pass began with"
+    if most is not None and len(passes) > most:
+        caption = f"{caption}: the last {most} of {len(passes):,} passes"
     return Table(caption, ("pass", *names, "starts", "shift", "seconds"), rows)

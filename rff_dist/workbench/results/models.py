@@ -144,7 +144,7 @@ def alpha_words(alpha: float | Sequence[float], card: Mapping[str, Any]) -> str:
     return f"{words.value_words(alpha)}{derived}, {by}"
 
 
-def errors_facts(errors: Mapping[str, Any]) -> str:
+def errors_text(errors: Mapping[str, Any]) -> str:
     """Return the errors of a record, with their standard errors if it has them."""
     return ", ".join(
         f"{title} {errors_words(errors[name], errors.get(f'{name}_standard_error'))}"
@@ -157,7 +157,7 @@ def test_facts(metrics: Mapping[str, Any] | None) -> Facts:
     """Return in words a model's errors on all test rows; nothing without any."""
     if metrics is None:
         return {}
-    return {"test": f"{errors_facts(metrics)}; {metrics['n_samples']:,} rows of {metrics['test_data']}"}
+    return {"test": f"{errors_text(metrics)}; {metrics['n_samples']:,} rows of {metrics['test_data']}"}
 
 
 def errors_table(metrics: Mapping[str, Any], model: models.RidgeModel) -> Table:
@@ -180,7 +180,7 @@ def estimate_facts(card: Mapping[str, Any]) -> Facts:
         else:
             last = "the last of " if card["solver"].get("method") == "pcg" else ""
             by = f"{last}{folding.folds_words(card['folds'])}"
-        facts["cross-validation"] = f"{errors_facts(estimate)}; {by}"
+        facts["cross-validation"] = f"{errors_text(estimate)}; {by}"
     return facts
 
 
@@ -354,5 +354,6 @@ def widths_table(table: Mapping[str, Any], n_components: int) -> Table:
         (width["n_components"], width["alpha"], plus_minus(width["score"], width["standard_error"]))
         for width in table["widths"]
     ]
-    chosen = [row[0] for row in rows].index(n_components)
+    numbers = [row[0] for row in rows]
+    chosen = numbers.index(n_components) if n_components in numbers else None
     return Table("each D with its best alpha", ("D", "alpha", "error / variance"), rows, chosen)

@@ -1,12 +1,16 @@
 """What is said of rows that were appended or predicted, and of versions of models."""
 
+from __future__ import annotations
+
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rff_dist.text import some
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import predict
 from rff_dist.workbench.results import words
+
+if TYPE_CHECKING:  # `models --help` must not wait for it
+    from rff_dist.workbench.jobs import predict
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -14,9 +18,11 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 def appended_facts(record: Summary) -> words.Facts:
     """Return what was appended to a dataset, the record of `workbench.jobs.ingest.append`, in words."""
     skipped = f"{words.plural(record['n_skipped'], 'source')}, in the dataset already"
+    named, n_ingested = record["ingested"][:8], record["n_ingested"]
+    more = f" … ({n_ingested:,})" if n_ingested > len(named) else ""
     return {
         "rows": f"{record['n_before']:,} before, {record['n_after']:,} after",
-        "from": words.listed(record["ingested"]),
+        "from": ", ".join(named) + more or None,
         "skipped": skipped if record["n_skipped"] else None,
         "dropped": words.dropped_words(record["dropped_rows"]),
         "version": record["version"] or None,
@@ -47,5 +53,5 @@ def version_cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
     if isinstance(value, str):
-        return value[:8] if _DIGEST.fullmatch(value) else value
+        return f"{value[:8]}…" if _DIGEST.fullmatch(value) else value
     return words.value_words(value)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.text import some
+from rff_dist.text import redact, some
 from rff_dist.workbench.results import models, words
 
 
@@ -19,8 +19,8 @@ def update_facts(record: Mapping[str, Any], data: str) -> words.Facts:
     if record["left_out"]:
         why = zip(record["left_out"], record["left_out_because"], strict=True)
         facts["left out"] = "; ".join(f"{words.ranges_words([rows])}: {because}" for rows, because in why)
-        again = ["rff-dist", "update", record["model"], data, "--backfill", record["left_out"][0][0]]
-        facts["to judge them again"] = shlex.join(map(str, again))
+        again = ["rff-dist", "update", redact(record["model"]), redact(data)]  # URLs may hold passwords
+        facts["to judge them again"] = shlex.join([*again, "--backfill", str(record["left_out"][0][0])])
     window = f", of the window {record['window']}: from row {record['first_row']:,} on"
     facts |= {
         "holds": words.plural(record["n_samples"], "row") + ("" if record["window"] == "all" else window),
