@@ -83,7 +83,7 @@ BREAKS = [
         "rff_dist/text.py",
         're.sub(r"(://)[^/@]*@", r"\\1***@", url)',
         "url",
-        ("tests/unit/engines", "tests/unit/storage", "tests/unit/ingest"),
+        ("tests/unit/engines", "tests/unit/storage", "tests/unit/tables"),
     ),
     Break(
         "a hook's parameter has a name that Prefect does not pass",
