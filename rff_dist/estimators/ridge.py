@@ -37,7 +37,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
         "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or a Kernel object.
         Length scales that are given here are kept. "auto" compares the Gaussian kernel, Matérn's with
-        ν = 1.5, the linear kernel, and the sum of the best one and the linear one.
+        ν = 1.5, additive kernels of both, the linear kernel, and the sum of the best one and the linear one.
     length_scale : "auto", "median", "evidence", float or array of shape (n_features,), default="auto"
         How far the kernel reaches, in units of the (standardised) inputs. "median" is the median distance
         between rows of a seeded sample. "evidence" tunes one length scale for each column, on a sample of
@@ -45,7 +45,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         the median, and the tuned length scales if there are enough rows.
     n_components : "auto", int or sequence of int, default="auto"
         D, the number of features. The error of the approximation falls as 1/√D, and the cost grows as D².
-        "auto" is 2,048, or fewer if there are fewer rows or little memory. With Fourier features, an even
+        "auto" is 2,048, or fewer if there are fewer rows or little memory; half as many are kept if the last
+        doubling lowered squared errors by less than 1 %. With Fourier features, an even
         number makes pairs of cosines and sines, an odd one cosines with random phases. With Nyström features
         it is the number of centres; data with fewer distinct rows use all of them, and the kernel is then
         exact. Given several numbers, cross-validation takes the smallest whose error is within one standard
@@ -63,7 +64,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         The folds of cross-validation. A number makes that many, by a hash of each row's number. Splits of
         scikit-learn, such as `KFold`, must hold out each row once. The same pass makes separate sums for each
         fold, so that every fold, alpha and target is validated without fitting again; the sums take as many
-        times the memory. None is 5 folds, 10 below 200 rows, and fewer if memory is short.
+        times the memory. None is 5 folds, 10 below 200 rows, 3 from 5,000 rows on or if memory is short.
     alpha_per_target : bool or "auto", default="auto"
         Whether each of several targets gets its own alpha, chosen by its own errors, as scikit-learn's
         RidgeCV can. "auto" does so for a target if that saves more than 1 % of its error, and more than the
@@ -83,7 +84,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     features : "auto", "fourier", "nystrom" or Nystrom, default="auto"
         Random Fourier features do not depend on the data, and need a kernel with a spectral measure. Nyström
         features are kernel values at rows of the data, the centres: any kernel has them, and fewer are enough
-        if the data fill little of their space. `Nystrom` says how centres are chosen. "auto" compares both.
+        if the data fill little of their space. `Nystrom` says how centres are chosen. "auto" compares both;
+        up to 2,048 rows it is "nystrom" with all rows as centres, unless `n_components` is given.
     design : {"auto", "orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="auto"
         How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid";
         structured ones are fast for hundreds of columns. Both need an isotropic kernel. Quasi-Monte Carlo

@@ -30,7 +30,7 @@ def tune_length_scales(
     standardize: bool | str = "auto",
     n_samples: int = TUNING_ROWS,
     n_components: int = 256,
-    n_starts: int = 4,
+    n_starts: int | None = None,
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
     sample_weight_kind: str = "precision",
 ) -> TunedKernel:
@@ -59,11 +59,10 @@ def tune_length_scales(
     n_samples : int
         The greatest number of rows of the sample.
     n_components : int
-        Features for the searches, an even number. Their results are compared with four times as many other
-        features.
-    n_starts : int
-        The number of searches: from the median distance between rows, from √n_features times that, and from
-        random length scales.
+        Features that polish the length scales, an even number.
+    n_starts : int, optional
+        The number of short searches, on up to 400 rows: from the median distance between rows, from
+        √n_features times that, and from random length scales. By default 4, or 12 from 16 columns on.
     random_state : int, Generator, RandomState or None
         The seed; None takes one from the operating system.
     sample_weight_kind : {"precision", "frequency"}, default="precision"
@@ -72,8 +71,8 @@ def tune_length_scales(
     Returns
     -------
     TunedKernel
-        Has `kernel`, `length_scale`, `alpha`, `noise_variance`, the evidence of each start, and `converged`:
-        whether the best search did.
+        Has `kernel`, `length_scale`, `alpha`, `noise_variance`, `log_evidence`, and `converged`: whether the
+        best search did.
 
     Raises
     ------

@@ -165,13 +165,21 @@ def shortened(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMa
     if isinstance(feature_map, nystrom.NystromFeatureMap):
         return replace(feature_map, centres=feature_map.centres[:n_components])
     spec = feature_map.spec
-    if spec is None or not isinstance(feature_map, fourier.FourierFeatureMap | fourier.StructuredFeatureMap):
+    if spec is None or not is_nested(feature_map):
         raise InvalidParameterError(
             f"{type(feature_map).__name__} has no smaller draw among its leading components; give one number "
             "of components for sums of kernels and for explicit or given features"
         )
     n_components = check_n_components(n_components, spec.map)
     return draw_from_spec(replace(spec, n_components=n_components), feature_map.standardizer)
+
+
+def is_nested(feature_map: maps.FeatureMap) -> bool:
+    """Return whether its leading components are a smaller draw; see `shortened`."""
+    if isinstance(feature_map, nystrom.NystromFeatureMap):
+        return True
+    drawn = isinstance(feature_map, fourier.FourierFeatureMap | fourier.StructuredFeatureMap)
+    return drawn and feature_map.spec is not None
 
 
 def in_high_precision(feature_map: maps.FeatureMap) -> maps.FeatureMap:
@@ -347,6 +355,7 @@ def tune(
     search: length_scales.EvidenceSearch = length_scales.EvidenceSearch(),
     *,
     folds: folding.HeldInFolds | None = None,
+    start: base.LengthScale | None = None,
     told: Callable[[int, int], None] | None = None,
 ) -> length_scales.TunedKernel:
     """Choose a kernel's length scales by the evidence of a seeded sample of rows, in this process.
@@ -356,6 +365,7 @@ def tune(
     `inputs`: with targets; rows without weight are left out.
     `kernel`: its own length scale is replaced.
     `folds`: only the rows that these folds hold in are sampled.
+    `start`: where the search begins and stays near; see `maximize_evidence`.
     `told`: called from several threads with the number of steps taken, and how many there may be.
     Raises InvalidParameterError if the kernel is not one with a length scale; DataError if the dataset has no
       targets, a sampled value is not finite, or the sample says nothing about length scales.
@@ -374,7 +384,7 @@ def tune(
         weights = length_scales.likelihood_weights(weights, repeated=inputs.frequency_weights)
     rows = np.asarray(inputs.prepare(X), np.float64)
     return length_scales.maximize_evidence(
-        tunable, rows, y, weights, search=search, seed=inputs.seed, told=told
+        tunable, rows, y, weights, search=search, start=start, seed=inputs.seed, told=told
     )
 
 

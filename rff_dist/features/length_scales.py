@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy
@@ -24,6 +25,7 @@ from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray
 
 type Mask = NDArray[np.bool_]
+type _Function = Callable[[FloatArray], tuple[float, FloatArray]]
 
 logger = logging.getLogger(__name__)
 
@@ -80,18 +82,27 @@ def median_distance(points: FloatArray, kernel: stationary.Stationary) -> float 
 
 # -- choose length scales by the evidence ----------------------------------------------------------
 #
-# The model is y = Zw + noise with w ~ N(0, signal variance). So y ~ N(0, σ²·(ZZ'/α + I)), where σ² is the
-# noise variance, and α, its ratio to the signal variance, is ridge's penalty. Z depends on the length scales
-# only through its angles, so the gradient costs two more matrix products than the evidence itself, for any
-# number of columns.
+# The model is y = f(x) + noise, where f is a Gaussian process with covariance signal variance · k. So
+# y ~ N(0, σ²·(K/α + I)), where σ² is the noise variance, and α, its ratio to the signal variance, is ridge's
+# penalty. With features K is ZZ', and Z depends on the length scales only through its angles, so the gradient
+# costs two more matrix products than the evidence itself, for any number of columns.
+#
+# Searches end in local maxima, so that short ones, with the kernel itself on few rows, choose where to climb.
+# The end is polished with features of all rows: a kernel of huge length scales and a tiny α can be best, but
+# no Fourier features follow it.
 
 
 TUNING_ROWS = 4000  # rows of the seeded sample whose evidence gives the length scales
+START_ROWS, START_STEPS = 250, 12  # of each short search, of at most `CLIMBED_ROWS`
+ROWS_PER_COLUMN = 10  # that a short search has at least
+CLIMBED_ROWS = 400
+FEW_STARTS, MANY_STARTS, MANY_COLUMNS = 4, 12, 16
 LENGTH_SCALE_RANGE = 1e3  # the bounds are the median heuristic divided and multiplied by this
+LOGIT_RANGE = 8.0  # about the logit of equal weights
 ALPHA_RANGE = (1e-8, 1e4)
 FIRST_ALPHA = 0.1
 PERTURBATION = 0.5  # standard deviation of a random start's log length scales
-COMPARED_COMPONENTS = 2  # the comparison has this many times the components of the search
+COMPARED_COMPONENTS = 2  # the evidence that is returned has this many times the components of the polish
 MAX_ITERATIONS = 200
 _TOLERANCE = 1e-4  # in -2·log evidence per row and target: 0.1 nats for 2,000 rows
 
@@ -103,10 +114,8 @@ class TunedKernel:
     `kernel`: with these length scales, in units of the (standardised) inputs.
     `alpha`: noise variance over signal variance: ridge's penalty, for any number of rows.
     `noise_variance`: of each target, in its units squared; NaN for a constant target.
-    `log_evidence`: log density of the sample's targets, summed over targets, with the features of the
-      comparison.
-    `start_log_evidences`: the same at the end of each start's search.
-    `converged`: whether the best search ended at a maximum, rather than at its limit of iterations.
+    `log_evidence`: log density of the sample's targets, summed over targets, with many features.
+    `converged`: whether the last search ended at a maximum, rather than at its limit of iterations.
     `n_evaluations`: how often all searches evaluated the evidence and its gradient.
     """
 
@@ -114,7 +123,6 @@ class TunedKernel:
     alpha: float
     noise_variance: tuple[float, ...]
     log_evidence: float
-    start_log_evidences: tuple[float, ...]
     converged: bool
     n_evaluations: int
     n_samples: int
@@ -141,90 +149,45 @@ def check_tunable(kernel: base.Kernel) -> stationary.Stationary:
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
-    """-2·log evidence per row and target without constants, as a function of log length scales and log α.
+class Rows:
+    """Rows whose evidence is sought.
 
     `inputs`: float64 array of shape (n_samples, n_features).
     `targets`: float64 array of shape (n_samples, n_targets). Centred, and multiplied by `root_weights`.
     `root_weights`: float64 array of shape (n_samples,), or None. Square roots of the sample weights: a row of
       weight w counts w times in the likelihood.
-    `frequencies`: float64 array of shape (n_features, n_frequencies). For a unit length scale.
     """
 
     inputs: FloatArray
     targets: FloatArray
     root_weights: FloatArray | None
-    frequencies: FloatArray
 
     @property
     def n_observations(self) -> float:
         """The sum of the weights; without weights the number of rows."""
         return len(self.inputs) if self.root_weights is None else float((self.root_weights**2).sum())
 
-    def features(self, length_scales: FloatArray) -> FloatArray:
-        """Return Z of shape (n_samples, 2 · n_frequencies): all cosines, then all sines."""
-        n_frequencies = self.frequencies.shape[1]
-        angles = (self.inputs @ (self.frequencies / length_scales[:, np.newaxis])).astype(np.float32)
-        Z = np.empty((len(angles), 2 * n_frequencies))
-        np.cos(angles, out=Z[:, :n_frequencies], dtype=np.float32)
-        np.sin(angles, out=Z[:, n_frequencies:], dtype=np.float32)
-        Z *= n_frequencies**-0.5
-        if self.root_weights is not None:
-            Z *= self.root_weights[:, np.newaxis]
-        return Z
+    def some(self, n_samples: int) -> Rows:
+        """Return up to so many of them, evenly spaced."""
+        total = len(self.inputs)
+        kept = np.arange(min(n_samples, total)) * total // min(n_samples, total)
+        roots = None if self.root_weights is None else self.root_weights[kept]
+        return Rows(self.inputs[kept], self.targets[kept], roots)
 
-    def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
-        """Return the value and its gradient, O(n_samples · n_components² + n_components³).
+    def gram(self, kernel: stationary.Stationary) -> FloatArray:
+        """Return the Gram matrix, times the roots of the weights on both sides."""
+        gram, roots = kernel.gram(self.inputs, self.inputs), self.root_weights
+        return gram if roots is None else gram * np.multiply.outer(roots, roots)
 
-        `parameters`: float64 array of shape (2,) or (n_features + 1,). Natural logarithms of one length scale
-          for all columns, or one for each; then that of α.
-        Source: Rasmussen & Williams (2006), eq. 5.8 and 5.9, in weight space, with σ² at its maximum.
-        """
-        n, n_targets = self.n_observations, self.targets.shape[1]
-        scales = np.broadcast_to(np.exp(parameters[:-1]), len(self.frequencies))
-        alpha = float(np.exp(parameters[-1]))
-        Z = self.features(scales)
-        n_components = Z.shape[1]
-        gram = Z.T @ Z
-        gram[np.diag_indices_from(gram)] += alpha
-        factor, failed = scipy.linalg.lapack.dpotrf(gram, lower=1, overwrite_a=1)
-        if failed:
-            raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}; scale X and y")
-        weights, _ = scipy.linalg.lapack.dpotrs(factor, Z.T @ self.targets, lower=1)
-        residuals = self.targets - Z @ weights
-        squares = (weights**2).sum(axis=0)
-        misfit = (residuals**2).sum(axis=0) + alpha * squares
-        log_determinant = 2 * np.log(np.diag(factor)).sum() - n_components * np.log(alpha)
-        value = n * np.log(misfit / n).sum() + n_targets * log_determinant
-
-        lower, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
-        inverse = lower + lower.T  # above the diagonal, `lower` is 0
-        inverse[np.diag_indices_from(inverse)] *= 0.5
-        by_log_alpha = n * alpha * (squares / misfit).sum()
-        by_log_alpha += n_targets * (alpha * np.trace(inverse) - n_components)
-        by_Z = (2 * n_targets) * (Z @ inverse)
-        by_Z -= residuals @ (2 * n / misfit * weights).T
-        # The derivative of a cosine is minus the sine, the derivative of a sine is the cosine, and Z holds
-        # both. It also holds the weights' roots, which the chain rule needs once.
-        half = n_components // 2
-        by_angle = by_Z[:, half:] * Z[:, :half] - by_Z[:, :half] * Z[:, half:]
-        by_log_scale = -((self.inputs.T @ by_angle) * self.frequencies).sum(axis=1) / scales
-        if len(parameters) == 2:
-            by_log_scale = by_log_scale.sum(keepdims=True)
-        count = n * n_targets
-        return float(value) / count, np.append(by_log_scale, by_log_alpha) / count
-
-    def log_evidence(self, length_scales: FloatArray) -> tuple[float, float, FloatArray]:
-        """Return the log evidence at the best α for these length scales, this α, and the noise variances.
+    def log_evidence(self, eigenvalues: FloatArray, projected: FloatArray) -> tuple[float, float, FloatArray]:
+        """Return the log evidence at the best α, this α, and the noise variances.
 
         One eigendecomposition serves all α. A row with a whole number as its weight counts as so many rows.
+
+        `eigenvalues`: float64 array of shape (k,). Of the Gram matrix ZZ' or of Z'Z.
+        `projected`: float64 array of shape (k, n_targets). Z'y in the eigenvectors of Z'Z.
         """
         n, n_targets = self.n_observations, self.targets.shape[1]
-        Z = self.features(length_scales)
-        gram = Z.T @ Z
-        values, vectors = scipy.linalg.eigh(gram, driver="evd", overwrite_a=True, check_finite=False)
-        eigenvalues = np.maximum(values, 0.0)
-        projected = vectors.T @ (Z.T @ self.targets)
         total = (self.targets**2).sum(axis=0)
         least = len(eigenvalues) * np.finfo(np.float64).eps * total  # a smaller misfit is rounding
 
@@ -246,28 +209,193 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class ExactObjective:
+    """-2·log evidence per row and target without constants, with the kernel itself: for few rows.
+
+    A function of log length scales, the logits of the kernel's parts, and log α.
+
+    `kernel`: a `differentiable` one.
+    """
+
+    rows: Rows
+    kernel: stationary.Stationary
+
+    def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
+        """Return the value and its gradient, O(n_samples³).
+
+        `parameters`: float64 array of shape (n_scales + n_logits + 1,). Natural logarithms of one length
+          scale for all columns, or one for each; logits; then the logarithm of α.
+        Source: Rasmussen & Williams (2006), eq. 5.8 and 5.9, with σ² at its maximum.
+        """
+        rows, n, n_targets = self.rows, self.rows.n_observations, self.rows.targets.shape[1]
+        n_scales = len(parameters) - 1 - len(self.kernel.logits)
+        kernel = kernel_at(self.kernel, parameters[:-1], rows.inputs.shape[1])
+        alpha, roots = float(np.exp(parameters[-1])), rows.root_weights
+        covariance = rows.gram(kernel)
+        covariance[np.diag_indices_from(covariance)] += alpha
+        factor, solved = _factor_and_solve(covariance, rows.targets, alpha)
+        misfit = alpha * (rows.targets * solved).sum(axis=0)
+        log_determinant = 2 * np.log(np.diag(factor)).sum() - len(factor) * np.log(alpha)
+        value = n * np.log(misfit / n).sum() + n_targets * log_determinant
+
+        inverse = _inverse(factor)
+        by_log_alpha = n * (1 - alpha**2 * (solved**2).sum(axis=0) / misfit).sum()
+        by_log_alpha += n_targets * (alpha * np.trace(inverse) - len(factor))
+        by_covariance = n_targets * inverse - (n * alpha / misfit * solved) @ solved.T
+        if roots is not None:
+            by_covariance *= np.multiply.outer(roots, roots)
+        by_parameters = kernel.gradient(rows.inputs, by_covariance)
+        if n_scales == 1:
+            n_features = rows.inputs.shape[1]
+            by_parameters = np.append(by_parameters[:n_features].sum(), by_parameters[n_features:])
+        count = n * n_targets
+        return float(value) / count, np.append(by_parameters, by_log_alpha) / count
+
+    def log_evidence(self, parameters: FloatArray) -> tuple[float, float, FloatArray]:
+        """Return what `Rows.log_evidence` does, O(n_samples³), at these logarithms of scales, and logits."""
+        eigenvalues, vectors = _decompose(
+            self.rows.gram(kernel_at(self.kernel, parameters, self.rows.inputs.shape[1]))
+        )
+        projected = np.sqrt(eigenvalues)[:, np.newaxis] * (vectors.T @ self.rows.targets)
+        return self.rows.log_evidence(eigenvalues, projected)
+
+
+def kernel_at(
+    kernel: stationary.Stationary, parameters: FloatArray, n_features: int
+) -> stationary.Stationary:
+    """Return the kernel with these logarithms of length scales, one for each column, and logits."""
+    n_scales = len(parameters) - len(kernel.logits)
+    scales = np.broadcast_to(np.exp(parameters[:n_scales]), n_features)
+    return kernel.with_logits(parameters[n_scales:]).with_length_scale(scales)
+
+
+def _factor_and_solve(matrix: FloatArray, right: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
+    """Return the lower Cholesky factor of a matrix, which is overwritten, and the solution."""
+    factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=1, overwrite_a=1)
+    if failed:
+        raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}; scale X and y")
+    solved, _ = scipy.linalg.lapack.dpotrs(factor, right, lower=1)
+    return factor, solved
+
+
+def _inverse(factor: FloatArray) -> FloatArray:
+    """Return the inverse of the matrix with this lower Cholesky factor, which is overwritten."""
+    lower, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
+    inverse = lower + lower.T  # above the diagonal, `lower` is 0
+    inverse[np.diag_indices_from(inverse)] *= 0.5
+    return np.asarray(inverse)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """`ExactObjective` with features in place of the kernel, and without logits: for any number of rows.
+
+    `frequencies`: float64 array of shape (n_features, n_frequencies). For a unit length scale.
+    """
+
+    rows: Rows
+    frequencies: FloatArray
+
+    def features(self, length_scales: FloatArray) -> FloatArray:
+        """Return Z of shape (n_samples, 2 · n_frequencies): all cosines, then all sines."""
+        n_frequencies = self.frequencies.shape[1]
+        angles = (self.rows.inputs @ (self.frequencies / length_scales[:, np.newaxis])).astype(np.float32)
+        Z = np.empty((len(angles), 2 * n_frequencies))
+        np.cos(angles, out=Z[:, :n_frequencies], dtype=np.float32)
+        np.sin(angles, out=Z[:, n_frequencies:], dtype=np.float32)
+        Z *= n_frequencies**-0.5
+        if self.rows.root_weights is not None:
+            Z *= self.rows.root_weights[:, np.newaxis]
+        return Z
+
+    def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
+        """Return the value and its gradient, O(n_samples · n_components² + n_components³).
+
+        `parameters`: float64 array of shape (2,) or (n_features + 1,). Natural logarithms of one length scale
+          for all columns, or one for each; then that of α.
+        Source: Rasmussen & Williams (2006), eq. 5.8 and 5.9, in weight space, with σ² at its maximum.
+        """
+        n, n_targets = self.rows.n_observations, self.rows.targets.shape[1]
+        scales = np.broadcast_to(np.exp(parameters[:-1]), len(self.frequencies))
+        alpha = float(np.exp(parameters[-1]))
+        Z = self.features(scales)
+        n_components = Z.shape[1]
+        gram = Z.T @ Z
+        gram[np.diag_indices_from(gram)] += alpha
+        factor, weights = _factor_and_solve(gram, Z.T @ self.rows.targets, alpha)
+        residuals = self.rows.targets - Z @ weights
+        squares = (weights**2).sum(axis=0)
+        misfit = (residuals**2).sum(axis=0) + alpha * squares
+        log_determinant = 2 * np.log(np.diag(factor)).sum() - n_components * np.log(alpha)
+        value = n * np.log(misfit / n).sum() + n_targets * log_determinant
+
+        inverse = _inverse(factor)
+        by_log_alpha = n * alpha * (squares / misfit).sum()
+        by_log_alpha += n_targets * (alpha * np.trace(inverse) - n_components)
+        by_Z = (2 * n_targets) * (Z @ inverse)
+        by_Z -= residuals @ (2 * n / misfit * weights).T
+        # The derivative of a cosine is minus the sine, the derivative of a sine is the cosine, and Z holds
+        # both. It also holds the weights' roots, which the chain rule needs once.
+        half = n_components // 2
+        by_angle = by_Z[:, half:] * Z[:, :half] - by_Z[:, :half] * Z[:, half:]
+        by_log_scale = -((self.rows.inputs.T @ by_angle) * self.frequencies).sum(axis=1) / scales
+        if len(parameters) == 2:
+            by_log_scale = by_log_scale.sum(keepdims=True)
+        count = n * n_targets
+        return float(value) / count, np.append(by_log_scale, by_log_alpha) / count
+
+    def log_evidence(self, length_scales: FloatArray) -> tuple[float, float, FloatArray]:
+        """Return what `Rows.log_evidence` does, with features of these length scales."""
+        Z = self.features(length_scales)
+        eigenvalues, vectors = _decompose(Z.T @ Z)
+        return self.rows.log_evidence(eigenvalues, vectors.T @ (Z.T @ self.rows.targets))
+
+
+def _decompose(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return eigenvalues, at least 0, and eigenvectors of a positive semidefinite matrix; it is lost."""
+    values, vectors = scipy.linalg.eigh(matrix, driver="evd", overwrite_a=True, check_finite=False)
+    return np.maximum(values, 0.0), vectors
+
+
+@dataclass(frozen=True, slots=True)
 class EvidenceSearch:
     """How length scales are searched for.
 
     `per_feature`: whether each input column has its own length scale; columns that do not matter get large
       ones.
     `n_samples`: the most rows of a dataset that are used.
-    `n_components`: number of features in the searches; even.
-    `n_starts`: number of searches, one per CPU at the same time. The first starts at the median distance
-      between rows, the second at √n_features times that, the others at random multiples of it.
+    `n_components`: number of features that polish the length scales; even.
+    `exact_up_to`: up to so many rows the length scales are not polished: for Nyström features, which follow
+      the kernel itself.
+    `n_starts`: number of short searches, one per CPU at the same time; by default 4, or 12 from 16 columns
+      on. The first starts at the median distance between rows, the second at √n_features times that, the
+      others at random multiples of it.
     Raises InvalidParameterError if a number is out of range.
     """
 
     per_feature: bool = True
     n_samples: int = TUNING_ROWS
     n_components: int = 256
-    n_starts: int = 4
+    n_starts: int | None = None
+    exact_up_to: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_samples", "n_components", "n_starts"):
-            object.__setattr__(self, name, check_count(getattr(self, name), name))
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_count(value, name))
         if self.n_components % 2:
             raise InvalidParameterError(f"`n_components` is {self.n_components}; expected an even number")
+
+    def starts(self, n_features: int) -> int:
+        """Return the number of short searches."""
+        return self.n_starts or (MANY_STARTS if n_features >= MANY_COLUMNS else FEW_STARTS)
+
+    def flops(self, n_samples: int, n_features: int) -> float:
+        """Return about how many operations a search takes; to a factor of two."""
+        short, climbed = START_ROWS**3 * START_STEPS * self.starts(n_features), 40 * CLIMBED_ROWS**3
+        used = min(n_samples, self.n_samples)
+        polished = 30 * 4 * used * self.n_components**2 if used > self.exact_up_to else 0
+        return float(short + climbed + polished)
 
 
 def likelihood_weights(sample_weight: FloatArray, *, repeated: bool) -> FloatArray:
@@ -297,21 +425,23 @@ def maximize_evidence(
     weights: FloatArray | None = None,
     *,
     search: EvidenceSearch = EvidenceSearch(),
+    start: base.LengthScale | None = None,
     seed: int = 0,
     told: Callable[[int, int], None] | None = None,
 ) -> TunedKernel:
-    """Choose a kernel's length scales by the evidence of rows in memory.
+    """Choose a kernel's length scales, and the weights of its parts, by the evidence of rows in memory.
 
-    Each start has frequencies of its own, drawn once, and climbs by L-BFGS-B. The ends are compared in other
-    features with twice as many frequencies, so that a search that fitted the length scales to its own draw
-    does not win. O(n_samples · n_components²) for each of a few hundred evaluations. The result does not
-    depend on the number of threads.
+    All searches climb by L-BFGS-B. Short ones use the kernel itself on 250 to 400 rows, and the best goes on
+    with 400. Features of all rows polish its end, O(n_samples · n_components²) for each of some dozens of
+    evaluations, but for additive kernels, whose weights they do not tell. Features replace a kernel that is
+    not `differentiable` throughout. The result does not depend on the number of threads.
 
-    `kernel`: its own length scale is replaced.
+    `kernel`: its own length scale is replaced, and the weights of an additive one that are not 0.
     `X`: float64 array of shape (n_samples, n_features). (Standardised) inputs; finite.
     `y`: float64 array of shape (n_samples, n_targets). Targets share the length scales and α. Their means are
       subtracted, and constant targets are left out.
     `weights`: float64 array of shape (n_samples,). How often a row counts; see `likelihood_weights`.
+    `start`: the only short search begins here, and ends the search: for a kernel much like a tuned one.
     `told`: called from several threads with the number of steps taken, and how many there may be.
     Raises InvalidParameterError if the kernel is not one with a length scale; DataError if all targets are
       constant, or all rows of X are equal.
@@ -319,7 +449,7 @@ def maximize_evidence(
       process regression, JMLR 11, but with fixed frequencies.
     """
     tunable = check_tunable(kernel)
-    n_starts, per_feature, (n_samples, n_features) = search.n_starts, search.per_feature, X.shape
+    per_feature, (n_samples, n_features) = search.per_feature, X.shape
     targets, largest, varying = _scaled_targets(y, weights)
     inputs, units = _scaled_inputs(X, per_feature)
     sampled = inputs[:: -(-n_samples // samples.HEURISTIC_ROWS)]
@@ -328,48 +458,78 @@ def maximize_evidence(
         problem = f"all of {len(sampled):_} sampled rows of X are equal, so no length scale beats another"
         raise DataError(f"{problem}; give a `length_scale`")
     roots = None if weights is None else np.sqrt(weights)
-    if roots is not None:
-        targets *= roots[:, np.newaxis]
+    rows = Rows(inputs, targets if roots is None else targets * roots[:, np.newaxis], roots)
     unit, design = tunable.with_length_scale(1.0), base.design_for(tunable)
 
-    def objective(index: int, width: int) -> Objective:
-        seed_of_start = uniforms.derived_seed(seed, 1 + index)
-        frequencies = unit.draw(design, n_features, width // 2, seed_of_start, first=0)
-        return Objective(inputs, targets, roots, frequencies)
+    def with_features(index: int, width: int, kernel: stationary.Stationary = unit) -> Objective:
+        seed_of_draw = uniforms.derived_seed(seed, 1 + index)
+        return Objective(rows, kernel.draw(design, n_features, width // 2, seed_of_draw, first=0))
 
-    starts = _starts(n_starts, n_features if per_feature else 1, n_features, seed) + np.log(median)
-    steps = itertools.count(1)
+    n_starts, n_scales = search.starts(n_features), n_features if per_feature else 1
+    starts = _starts(n_starts, n_scales, n_features, seed) + np.log(median)
+    if start is not None:
+        starts = np.broadcast_to(np.log(start / units[:n_scales]), (1, n_scales))
+    exact, steps = tunable.differentiable, itertools.count(1)
+    reach, logits = np.log(median) + np.array([-1, 1]) * np.log(LENGTH_SCALE_RANGE), tunable.logits
+    beside = logits.mean() + np.array([-1, 1]) * LOGIT_RANGE if len(logits) else reach
+    bounds = [reach] * n_scales + [beside] * (len(logits) if exact else 0) + [np.log(ALPHA_RANGE)]
 
     def count(_: FloatArray) -> None:
         if told is not None:
-            told(next(steps), n_starts * MAX_ITERATIONS)
+            told(next(steps), len(starts) * START_STEPS + 2 * MAX_ITERATIONS)
+
+    def climb(objective: _Function, x: FloatArray, most: int = MAX_ITERATIONS) -> Any:
+        options = {"maxiter": most, "maxcor": 20, "ftol": _TOLERANCE, "gtol": 1e-5}
+        return scipy.optimize.minimize(
+            objective, x, jac=True, method="L-BFGS-B", bounds=bounds, callback=count, options=options
+        )
+
+    def exactly(n_rows: int) -> ExactObjective:
+        return ExactObjective(rows.some(n_rows), unit)
 
     # one BLAS thread each: with more, products and so the result would depend on their number
-    with machine.limit_blas(1), ThreadPoolExecutor(min(machine.available_cores(), n_starts)) as pool:
-        objectives = [objective(i, search.n_components) for i in range(n_starts)]
-        searches = list(pool.map(lambda i: _search(objectives[i], starts[i], median, count), range(n_starts)))
-        referee = objective(n_starts, COMPARED_COMPONENTS * search.n_components)
-        ends = [np.broadcast_to(np.exp(climbed.x[:-1]), n_features) for climbed in searches]
-        evidences = [referee.log_evidence(end) for end in ends]
-    best = max(range(n_starts), key=lambda i: evidences[i][0])
-    _, alpha, noise = evidences[best]
+    with machine.limit_blas(1), ThreadPoolExecutor(min(machine.available_cores(), len(starts))) as pool:
+        few = CLIMBED_ROWS if start is not None else max(START_ROWS, ROWS_PER_COLUMN * n_features)
+        searched: _Function
+        searched = judge = exactly(min(few, CLIMBED_ROWS)) if exact else with_features(0, search.n_components)
+        if not exact:  # a search that fitted the length scales to its own draw must not win
+            judge = with_features(1, search.n_components)
+        firsts = [np.concatenate([x, logits if exact else [], [np.log(FIRST_ALPHA)]]) for x in starts]
+        ends = list(pool.map(lambda x: climb(searched, x, START_STEPS), firsts))
+        best = ends[min(range(len(ends)), key=lambda i: judge(ends[i].x)[0])]
+        if start is None:
+            if exact:
+                ends.append(best := climb(exactly(CLIMBED_ROWS), best.x))
+            if not exact or (n_samples > search.exact_up_to and not len(logits)):
+                ends.append(best := climb(with_features(2, search.n_components), best.x))
+        found = kernel_at(unit, best.x[:-1], n_features) if exact else unit
+        scales = np.broadcast_to(np.exp(best.x[:n_scales]), n_features)
+        if exact and n_samples <= search.exact_up_to:
+            log_evidence, alpha, noise = exactly(n_samples).log_evidence(best.x[:-1])
+        else:
+            compared = COMPARED_COMPONENTS * search.n_components
+            referee = with_features(3, compared, found.with_length_scale(1.0))
+            log_evidence, alpha, noise = referee.log_evidence(scales)
     all_noise = np.full(y.shape[1], np.nan)
     with np.errstate(over="ignore"):  # beyond float64 a variance is infinite, while log evidences are not
         all_noise[varying] = noise * largest**2
-    offset = referee.n_observations * np.log(largest).sum()
-    log_evidences = [float(evidence[0] - offset) for evidence in evidences]
-    scales = ends[best] * units
+    scales = scales * units
     tuned = TunedKernel(
-        kernel=tunable.with_length_scale(scales if per_feature else float(scales[0])),
+        kernel=found.with_length_scale(scales if per_feature else float(scales[0])),
         alpha=alpha,
         noise_variance=tuple(all_noise.tolist()),
-        log_evidence=log_evidences[best],
-        start_log_evidences=tuple(log_evidences),
-        converged=bool(searches[best].success),
-        n_evaluations=sum(climbed.nfev for climbed in searches),
+        log_evidence=float(log_evidence - rows.n_observations * np.log(largest).sum()),
+        converged=bool(best.success),
+        n_evaluations=sum(end.nfev for end in ends),
         n_samples=n_samples,
     )
-    _report(tuned, searches[best])
+    message = "evidence of %d rows after %d evaluations: %.6g; alpha %.3g"
+    logger.debug(message, n_samples, tuned.n_evaluations, tuned.log_evidence, alpha)
+    if not tuned.converged and start is None:
+        message = (
+            "length scales: the search stopped before it converged (%s); try more starts or another seed"
+        )
+        logger.warning(message, best.message)
     return tuned
 
 
@@ -403,30 +563,3 @@ def _starts(n_starts: int, n_scales: int, n_features: int, seed: int) -> FloatAr
     rng = np.random.Generator(np.random.Philox(seed))
     starts[2:] = PERTURBATION * rng.standard_normal(starts[2:].shape)
     return starts
-
-
-def _search(
-    objective: Objective, start: FloatArray, median: float, count: Callable[[FloatArray], None]
-) -> scipy.optimize.OptimizeResult:
-    reach = np.log(median) + np.array([-1, 1]) * np.log(LENGTH_SCALE_RANGE)
-    bounds = [tuple(reach)] * len(start) + [tuple(np.log(ALPHA_RANGE))]
-    return scipy.optimize.minimize(
-        objective,
-        np.append(start, np.log(FIRST_ALPHA)),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        callback=count,
-        options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": _TOLERANCE, "gtol": 1e-5},
-    )
-
-
-def _report(tuned: TunedKernel, search: scipy.optimize.OptimizeResult) -> None:
-    evidences = ", ".join(f"{value:.6g}" for value in tuned.start_log_evidences)
-    message = "evidence of %d rows after %d evaluations, by start: %s; alpha %.3g"
-    logger.debug(message, tuned.n_samples, tuned.n_evaluations, evidences, tuned.alpha)
-    if not tuned.converged:
-        message = (
-            "length scales: the search stopped before it converged (%s); try more starts or another seed"
-        )
-        logger.warning(message, search.message)

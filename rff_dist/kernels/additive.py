@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import scipy
@@ -73,7 +73,7 @@ class Additive(stationary.Stationary):
                 f"an additive kernel of {kernel!r} is not known; expected Gaussian(), Matern() or "
                 "RationalQuadratic(), without a length scale, which belongs to the additive kernel"
             )
-        weights = (self.order_1, self.order_2, self.dense)
+        weights = self._given
         if not all(is_number(w) and 0 <= w < np.inf for w in weights) or not 0 < sum(weights) < np.inf:
             raise InvalidParameterError(
                 f"`order_1`, `order_2` and `dense` are {weights}; expected finite numbers of at least 0, not "
@@ -86,7 +86,7 @@ class Additive(stationary.Stationary):
         """Return the parts' weights, shape (3,), whose sum is 1; a single column counts as all columns."""
         if n_features == 1:
             return np.array([0.0, 0.0, 1.0])
-        weights = np.array([self.order_1, self.order_2, self.dense])
+        weights = np.array(self._given)
         return np.asarray(weights / weights.sum())
 
     def spectral_measure(self) -> designs.SpectralMeasure:
@@ -105,17 +105,25 @@ class Additive(stationary.Stationary):
             gram[rows] = dense + weights[0] * (one - dense) + weights[1] * (two - dense)
         return gram
 
-    def gradient(self, X: FloatArray, G: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the derivatives of Σ_ij G_ij·k(x_i, x_j), O(n_samples² · n_features), with little memory.
+    @property
+    def differentiable(self) -> bool:
+        return self.kernel.differentiable
 
-        The logits are those of the weights as a softmax: a weight of 0 stays 0.
+    @property
+    def logits(self) -> FloatArray:
+        return np.log([weight for weight in self._given if weight > 0])
 
-        `X`: float64 array of shape (n_samples, n_features).
-        `G`: float64 array of shape (n_samples, n_samples).
-        Returns `by_log_scales, by_logits`: with respect to the logarithms of the length scales, shape
-          (n_features,), and to the logits of the three weights, shape (3,).
-        Raises InvalidParameterError if the kernel has no derivative here: Matérn needs nu above 1.
-        """
+    def with_logits(self, logits: FloatArray) -> Self:
+        weights = np.array(self._given)
+        weights[weights > 0] = np.exp(logits - logits.max())
+        one, two, dense = (weights / weights.sum()).tolist()
+        return replace(self, order_1=one, order_2=two, dense=dense)
+
+    @property
+    def _given(self) -> tuple[float, float, float]:
+        return self.order_1, self.order_2, self.dense
+
+    def gradient(self, X: FloatArray, G: FloatArray) -> FloatArray:
         n, kernel = X.shape[1], self.kernel
         scaled, weights = X / self.length_scales(n), self.weights(n)
         by_log_scales, by_weights = np.zeros(n), np.zeros(3)
@@ -125,7 +133,7 @@ class Additive(stationary.Stationary):
             one, two = _orders(each, n)
             distance = scipy.spatial.distance.cdist(scaled[rows], scaled)
             by_weights += [np.vdot(G[rows], part) for part in (one, two, kernel.of_distance(distance))]
-            together = G[rows] * _steepness(kernel, distance)
+            together = G[rows] * kernel.steepness(distance)
             together *= weights[2] / n  # columns' squared distances are n times those of the dense kernel
             one *= n
             for j, (own, distance) in enumerate(zip(each, distances, strict=True)):
@@ -133,12 +141,13 @@ class Additive(stationary.Stationary):
                 alone = one - own
                 alone *= weights[1] / max(_n_pairs(n), 1)
                 alone += weights[0] / n
-                alone *= _steepness(kernel, distance)
+                alone *= kernel.steepness(distance)
                 alone *= G[rows]
                 alone += together
                 distance *= distance
                 by_log_scales[j] += np.vdot(alone, distance)
-        return by_log_scales, weights * (by_weights - weights @ by_weights)
+        by_logits = weights * (by_weights - weights @ by_weights)
+        return np.append(by_log_scales, by_logits[np.array(self._given) > 0])
 
 
 def _orders(each: Iterable[FloatArray], n_features: int) -> tuple[FloatArray, FloatArray]:
@@ -169,19 +178,3 @@ def _distances(left: FloatArray, right: FloatArray) -> Iterator[FloatArray]:
         np.abs(distance, out=distance)
         distance *= np.sqrt(left.shape[1])
         yield np.minimum(distance, stationary.FAR, out=distance)
-
-
-def _steepness(kernel: stationary.OfDistance, distance: FloatArray) -> FloatArray:
-    """Return -k'(r)/r: times δ_j², the derivative of k by the logarithm of column j's length scale."""
-    match kernel:
-        case stationary.Gaussian():
-            return kernel.of_distance(distance)
-        case stationary.Matern(nu=nu) if nu > 1:
-            ratio = nu / (nu - 1)
-            return ratio * stationary.Matern(nu=nu - 1).of_distance(np.sqrt(ratio) * distance)
-        case stationary.RationalQuadratic(shape=shape):
-            ratio = (shape + 1) / shape
-            return stationary.RationalQuadratic(shape=shape + 1).of_distance(np.sqrt(ratio) * distance)
-    raise InvalidParameterError(
-        f"{kernel!r} has no derivative here; expected Gaussian, Matern with nu above 1, or RationalQuadratic"
-    )

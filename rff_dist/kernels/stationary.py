@@ -105,6 +105,31 @@ class Stationary(base.ShiftInvariant):
     def with_default_length_scales(self, fill: base.LengthScaleFor, columns: base.Columns = None) -> Self:
         return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether there is a `gradient`."""
+        return False
+
+    def gradient(self, X: FloatArray, G: FloatArray) -> FloatArray:
+        """Return the derivatives of Σ_ij G_ij·k(x_i, x_j), O(n_samples² · n_features).
+
+        `X`: float64 array of shape (n_samples, n_features).
+        `G`: float64 array of shape (n_samples, n_samples).
+        Returns a float64 array of shape (n_features + n_logits,). With respect to the logarithms of the
+          length scales, then to `logits`.
+        Raises InvalidParameterError if the kernel is not `differentiable`.
+        """
+        raise InvalidParameterError(f"{self!r} has no derivative here")
+
+    @property
+    def logits(self) -> FloatArray:
+        """The logarithms of the weights of its parts that are above 0; none for a kernel without parts."""
+        return np.empty(0)
+
+    def with_logits(self, logits: FloatArray) -> Self:
+        """Return the same kernel with other `logits`: up to a factor, weights are their exponentials."""
+        return self
+
 
 def _shown(value: object) -> str:
     if not isinstance(value, tuple) or len(value) <= 16:
@@ -122,6 +147,20 @@ class OfDistance(Stationary):
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
         distance = scipy.spatial.distance.cdist(left, right, self.metric)
         return self.of_distance(np.minimum(distance, FAR, out=distance))
+
+    def steepness(self, distance: FloatArray) -> FloatArray:
+        """Return -k'(r)/r: times δ_j², the derivative of k by the logarithm of column j's length scale.
+
+        Raises InvalidParameterError if the kernel is not `differentiable`.
+        """
+        raise InvalidParameterError(f"{self!r} has no derivative here")
+
+    def gradient(self, X: FloatArray, G: FloatArray) -> FloatArray:
+        scaled = X / self.length_scales(X.shape[1])
+        distance = scipy.spatial.distance.cdist(scaled, scaled, self.metric)
+        M = G * self.steepness(np.minimum(distance, FAR, out=distance))
+        np.fill_diagonal(M, 0.0)  # a row far from all others then cancels nothing
+        return (M.sum(axis=0) + M.sum(axis=1)) @ scaled**2 - 2.0 * (scaled * (M @ scaled)).sum(axis=0)
 
 
 class OfCoordinates(Stationary):
@@ -179,8 +218,13 @@ class Gaussian(OfDistance):
         """Return exp(-gamma·|x - y|²), as scikit-learn writes it: gamma = 1 / (2ℓ²)."""
         return cls(length_scale=float(np.sqrt(0.5 / check_positive(gamma, "gamma"))))
 
+    differentiable = True
+
     def of_distance(self, distance: FloatArray) -> FloatArray:
         return np.exp(-0.5 * distance**2)
+
+    def steepness(self, distance: FloatArray) -> FloatArray:
+        return self.of_distance(distance)
 
     def spectral_measure(self) -> designs.SpectralMeasure:
         return designs.GaussianMixture()
@@ -238,6 +282,16 @@ class Matern(OfDistance):
             return np.asarray((1 + scaled + scaled**2 / 3) * np.exp(-scaled))
         return characteristic.matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
 
+    @property
+    def differentiable(self) -> bool:
+        return self.nu > 1
+
+    def steepness(self, distance: FloatArray) -> FloatArray:
+        if not self.differentiable:
+            return super().steepness(distance)
+        ratio = self.nu / (self.nu - 1)
+        return ratio * Matern(nu=self.nu - 1).of_distance(np.sqrt(ratio) * distance)
+
     def spectral_measure(self) -> designs.SpectralMeasure:
         return designs.GaussianMixture(partial(_matern_scales, self.nu))
 
@@ -263,6 +317,7 @@ class RationalQuadratic(OfDistance):
     shape: float = 1.0
 
     name = "rational_quadratic"
+    differentiable = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -270,6 +325,10 @@ class RationalQuadratic(OfDistance):
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
         return np.asarray(np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape))))
+
+    def steepness(self, distance: FloatArray) -> FloatArray:
+        ratio = (self.shape + 1) / self.shape
+        return RationalQuadratic(shape=self.shape + 1).of_distance(np.sqrt(ratio) * distance)
 
     def spectral_measure(self) -> designs.SpectralMeasure:
         return designs.GaussianMixture(partial(_gamma_scales, self.shape))

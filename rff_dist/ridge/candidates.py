@@ -15,6 +15,7 @@ from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels import base, names, stationary
+from rff_dist.kernels.additive import Additive
 
 type Width = str | base.LengthScale | TimesMedian | None
 
@@ -186,11 +187,13 @@ class Draws:
             return kernel if length_scale is None else stationary.with_length_scale(kernel, length_scale)
         if kernel not in self._tuned:
             self._prepared.say("tune", f"length scales of the {names.kernel_text(kernel)} kernel")
+            dense = self._tuned.get(kernel.kernel) if isinstance(kernel, Additive) else None
             self._tuned[kernel] = draw.tune(
                 self._prepared.inputs(self._options.seed),
                 kernel,
                 self._tuning,
                 folds=self._folds if isinstance(self._folds, folding.HeldInFolds) else None,
+                start=stationary.own_length_scale(dense),  # of the kernel that it adds to, if that is tuned
                 told=partial(self._prepared.count, "tune"),
             ).kernel
         return self._tuned[kernel]

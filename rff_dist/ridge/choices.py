@@ -4,7 +4,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from rff_dist.fitting.options import (
 )
 from rff_dist.fitting.plan import Machines, Plan, check_solver_plan
 from rff_dist.kernels import base, names, stationary
+from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.ridge.candidates import Candidate, TimesMedian
 from rff_dist.statistics import inspection
@@ -32,16 +33,21 @@ from rff_dist.statistics import inspection
 logger = logging.getLogger(__name__)
 
 DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
+# Three folds of so many rows choose alike, and each saves a fifth of a final's tables.
+FOLDS_OF_MANY, MANY_SAMPLES = 3, 5000
 AUTO_COMPONENTS = 2048  # what `n_components="auto"` takes, if rows and memory allow
 MIN_AUTO_COMPONENTS = 256
 DEFAULT_COMPONENTS = 1024  # of given candidates, each of which takes sums and a table in n_components³
 
+# Up to so many rows Nyström features have all of them as centres, and are the kernel itself.
+EXACT_ROWS = 2048
 ROUND_ROWS = 10_000
 ROUND_COMPONENTS = 512
+AUTO_KERNELS = (stationary.Gaussian(), stationary.Matern(nu=1.5))
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows
 TRIED_WITH_NYSTROM = 3
 TUNED_ON = 2000  # rows that tune candidates' length scales; at most half of all rows
-TUNING_STARTS = 4
+TUNED_EXACTLY = 750  # rows up to which length scales for Nyström features are not polished by Fourier ones
 # Up to which alpha is chosen by leaving out each row, and length scales are tuned more quickly. Concrete with
 # 927 rows, of which many are alike, would err by 4 % more that way.
 FEW_ROWS = 500
@@ -130,8 +136,22 @@ class Choices:
         """How length scales are tuned: in a first round more quickly than those asked for by name."""
         if not self.choosing:
             return length_scales.EvidenceSearch()
-        width = 128 if self.plan.n_samples <= FEW_ROWS else 256
-        return length_scales.EvidenceSearch(n_samples=TUNED_ON, n_starts=TUNING_STARTS, n_components=width)
+        width, exact = (128 if self.plan.n_samples <= FEW_ROWS else 256), self.options.features == "nystrom"
+        return length_scales.EvidenceSearch(
+            n_samples=TUNED_ON, n_components=width, exact_up_to=TUNED_EXACTLY if exact else 0
+        )
+
+    def finals(self, n_finalists: int) -> list[Self]:
+        """Return the passes of so many finalists: with half of the components; the best goes on with all.
+
+        Up to `FEW_ROWS`, or if not all finalists can be halved, all of them meet with all components.
+        """
+        half = self.widths[-1] // 4 * 2  # even, for pairs
+        if n_finalists == 1 or self.given or len(self.widths) > 1 or half < MIN_AUTO_COMPONENTS:
+            return [self]
+        if self.plan.n_samples <= FEW_ROWS:
+            return [self]
+        return [replace(self, widths=[half]), self]
 
 
 def round_components(n_samples: int) -> int:
@@ -158,8 +178,10 @@ def choices_of(
     Raises PlanError if memory is too small.
     """
     kinds = options.kinds
+    if len(kinds) > 1 and options.n_components == "auto" and 2 <= dataset.n_samples <= EXACT_ROWS:
+        kinds = kinds[1:]
     if candidates is None:
-        tried = candidates_of(options, dataset)
+        tried = candidates_of(replace(options, features=kinds[0]), dataset)
         if dataset.n_samples < 2:  # nothing to compare
             tried, kinds = tried[:1], kinds[:1]
     else:
@@ -195,7 +217,7 @@ def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
     """Return the candidates that the first round begins with; just one if there is nothing to choose."""
     first = options.kinds[0]
     if options.kernel == "auto":
-        kernels: list[base.Kernel] = [stationary.Gaussian(), stationary.Matern(nu=1.5)]
+        kernels: list[base.Kernel] = [*AUTO_KERNELS]
         linear = not are_several(options.n_components)
     else:
         kernels, linear = [names.find_kernel(options.kernel)], False
@@ -204,6 +226,9 @@ def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
         for kernel in kernels
         for length_scale in _length_scales(options, kernel, dataset)
     ]
+    if options.kernel == "auto" and options.design == "auto" and dataset.n_features > 1:
+        tuned = [kernel for kernel in AUTO_KERNELS if Candidate(kernel, "evidence", first) in candidates]
+        candidates += [Candidate(Additive(kernel=kernel), "evidence", first) for kernel in tuned]
     return [*candidates, *([Candidate(Linear(), None, "fourier")] if linear else [])]
 
 
@@ -234,7 +259,9 @@ def _length_scales(options: RidgeOptions, kernel: base.Kernel, dataset: Dataset)
 
 
 def default_folds(n_samples: int) -> folding.HashFolds:
-    """Return 5 folds by hash; 10 for fewer than 200 rows, but no more than rows."""
+    """Return 5 folds by hash; 3 from 5,000 rows on; 10 for fewer than 200, but no more than rows."""
+    if n_samples >= MANY_SAMPLES:
+        return folding.HashFolds(FOLDS_OF_MANY)
     few = max(2, min(n_samples, FOLDS_OF_FEW))
     return folding.HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else few)
 

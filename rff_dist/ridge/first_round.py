@@ -26,8 +26,9 @@ from rff_dist.errors import DataError, SolveError
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
 from rff_dist.fitting.options import RidgeOptions, are_several
-from rff_dist.kernels import explicit
+from rff_dist.kernels import additive, base, explicit
 from rff_dist.kernels.stationary import Stationary
+from rff_dist.numerics import machine
 from rff_dist.ridge import describe
 from rff_dist.ridge.candidates import Candidate, Draws
 from rff_dist.ridge.choices import (
@@ -45,6 +46,7 @@ from rff_dist.typing import FloatArray
 
 # Times the best score of the first round. On six real sets no winner of the final was above 1.25 times it.
 WITHIN_REACH = 1.3
+NEARLY_DENSE = 0.99  # share of the dense part of an additive kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,12 @@ class Chosen:
 
     `candidates`: finalists, with numbers as length scales.
     `rows`: the results of the first round, the best first; none without one.
-    `losers`: the results of a final of few rows, except the winner's.
-    `table`: the winner's errors in that final; None if finalists are compared by their sums.
+    `tables`: finalists' errors, found from few rows themselves; None where sums are needed.
     """
 
     candidates: list[Candidate]
     rows: list[describe.Row]
-    losers: list[describe.Row]
-    table: cross_validation.CrossValidation | None = None
+    tables: list[cross_validation.CrossValidation | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,12 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices) -> Chosen
         tries = first.run(candidates)
         candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
         chosen = Chosen([], [trial.row for trial in tries], [])
-        # from few rows a table takes 6 to 13 ms, from sums 55 to 70: only the best map is summed
         if dataset.n_samples <= FEW_ROWS and choices.folds is not None and len(widths) == 1:
-            best, *others = first.final(candidates)
-            candidates = [best.candidate]
-            chosen = replace(chosen, losers=[trial.row for trial in others], table=best.table)
+            chosen = replace(chosen, tables=first.final(candidates))
     if choices.folds is None or choices.options.solver == "pcg":
         candidates = candidates[:1]
     fixed = [replace(final, kernel=draws.kernel(final), length_scale=None) for final in candidates]
-    return replace(chosen, candidates=fixed)
+    return replace(chosen, candidates=fixed, tables=chosen.tables or [None] * len(fixed))
 
 
 def _finalists(tries: Sequence[_Try], *, n_samples: int, n_components: int) -> list[Candidate]:
@@ -112,13 +109,15 @@ def _finalists(tries: Sequence[_Try], *, n_samples: int, n_components: int) -> l
 
 
 def _other_features(other: _Try, best: _Try) -> bool:
-    return bool(other.row["features"] != best.row["features"])
+    """Return whether a candidate that is not linear, whose features are exact, has another kind of them."""
+    curved = not isinstance(other.candidate.kernel, explicit.Linear)
+    return curved and bool(other.row["features"] != best.row["features"])
 
 
 def _other_kernel(other: _Try, best: _Try) -> bool:
     """Return whether a candidate differs in its kernel alone, and not only by an added linear kernel."""
     first = [row["kernel"].partition(" + ")[0] for row in (other.row, best.row)]
-    alike = not _other_features(other, best) and isinstance(other.candidate.kernel, Stationary)
+    alike = other.row["features"] == best.row["features"] and isinstance(other.candidate.kernel, Stationary)
     return alike and first[0] != first[1]
 
 
@@ -138,31 +137,39 @@ class _FirstRound:
         n_samples = self.prepared.dataset.n_samples
         n_rows, width = min(ROUND_ROWS, n_samples), min(round_components(n_samples), self.n_components)
         self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
-        tries = []
-        for candidate in candidates:
-            try:
-                tries.append(self._try(candidate, sample))
-            except (DataError, SolveError) as error:
-                if candidate.length_scale != "evidence":
-                    raise
-                # constant targets, or few rows that are all alike, cannot tune length scales
-                self.prepared.say("choose", f"length scales were not tuned: {error}")
+        sums_of_columns = [one for one in candidates if isinstance(one.kernel, additive.Additive)]
+        tries = self._try_all([one for one in candidates if one not in sums_of_columns], sample)
+        tries += self._try_all(sums_of_columns, sample)  # tuned from the others' length scales
         if len(options.kinds) > 1:
-            ranked = self._best_first(tries)
-            nonlinear = [trial for trial in ranked if not isinstance(trial.candidate.kernel, explicit.Linear)]
-            for trial in nonlinear[:TRIED_WITH_NYSTROM]:
-                tries.append(self._try(replace(trial.candidate, features=options.kinds[1]), sample))
+            # sums over pairs of columns at 512 centres take as long as all other candidates
+            ranked = [trial.candidate for trial in self._best_first(tries)]
+            curved = [
+                one for one in ranked if not isinstance(one.kernel, explicit.Linear | additive.Additive)
+            ]
+            again = [replace(one, features=options.kinds[1]) for one in curved[:TRIED_WITH_NYSTROM]]
+            tries += self._try_all(again, sample)
         best = self._best_first(tries)[0].candidate
         if options.kernel == "auto" and self._may_add_linear(best):
             kernel = self.draws.kernel(best) + explicit.Linear()
-            tries.append(self._try(Candidate(kernel, None, best.features), sample))
+            tries += self._try_all([Candidate(kernel, None, best.features)], sample)
         return self._best_first(tries)
 
-    def final(self, finalists: Sequence[Candidate]) -> list[_Try]:
-        """Cross-validate finalists of few rows with all components; the least error comes first."""
+    def _try_all(self, candidates: Sequence[Candidate], sample: samples.FoldSample) -> list[_Try]:
+        """Cross-validate candidates, as many at the same time as there are cores."""
+        tries = []
+        n_threads = min(machine.available_cores(), len(candidates)) or 1
+        with machine.limit_blas(1), machine.executor_of(n_threads) as pool:
+            for trial in pool.map(lambda candidate: self._try(candidate, sample), candidates):
+                if trial is not None:
+                    self.prepared.say("choose", describe.candidate_words(trial.row))
+                    tries.append(trial)
+        return tries
+
+    def final(self, finalists: Sequence[Candidate]) -> list[cross_validation.CrossValidation | None]:
+        """Cross-validate finalists with all components, from the rows themselves."""
         sample = self._sample()
-        tries = [self._try(candidate, sample, n_components=self.n_components) for candidate in finalists]
-        return sorted(tries, key=lambda candidate: float(candidate.row["score"]))
+        maps = [self.draws.feature_map(finalist, self.n_components) for finalist in finalists]
+        return [self._table_of_rows(feature_map, sample) for feature_map in maps]
 
     def _sample(self) -> samples.FoldSample:
         return samples.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
@@ -195,42 +202,64 @@ class _FirstRound:
         room = 2 * self.prepared.dataset.n_features <= width
         return room and not are_several(self.options.n_components) and isinstance(best.kernel, Stationary)
 
-    def _try(
-        self, candidate: Candidate, sample: samples.FoldSample, *, n_components: int | None = None
-    ) -> _Try:
+    def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Try | None:
+        """Cross-validate a candidate; None if its length scales cannot be tuned, or it is nearly dense."""
+        try:
+            return None if _is_dense(self.draws.kernel(candidate)) else self._validate(candidate, sample)
+        except (DataError, SolveError) as error:
+            if candidate.length_scale != "evidence":
+                raise
+            # constant targets, or few rows that are all alike, cannot tune length scales
+            self.prepared.say("choose", f"length scales were not tuned: {error}")
+            return None
+
+    def _validate(self, candidate: Candidate, sample: samples.FoldSample) -> _Try:
         width = round_components(self.prepared.dataset.n_samples)
         if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
             width = max(width, 2 * self.prepared.dataset.n_features)
-        feature_map = self.draws.feature_map(candidate, n_components or min(width, self.n_components))
+        feature_map = self.draws.feature_map(candidate, min(width, self.n_components))
         table = self._table(feature_map, sample)
-        row = _describe(feature_map, table, len(sample.X), "first" if n_components is None else "final")
-        if n_components is None:
-            self.prepared.say("choose", describe.candidate_words(row))
+        row = _describe(feature_map, table, len(sample.X))
         at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
         return _Try(candidate, row, table, table.split_scores()[:, 0, at])
 
     def _table(self, feature_map: FeatureMap, sample: samples.FoldSample) -> cross_validation.CrossValidation:
         """Cross-validate on a sample: few rows directly, more by the sums of their folds."""
-        options, serial = self.options, SerialEngine()
-        grid = options.penalty.grid
-        grid = grid if grid is None or np.all(grid > 0) else None
-        folds = folding.SampledFolds(self.folds.n_folds, self.folds)
-        if len(sample.X) <= FEW_ROWS:
-            table = row_folds.cross_validate_rows(
-                feature_map.transform(sample.X),
-                sample,
-                folds,
-                alphas=grid,
-                fit_intercept=options.fit_intercept,
-                repeated=self.prepared.frequency_weights,
-            )
-            if table is not None:
-                return table
+        if len(sample.X) <= FEW_ROWS and (table := self._table_of_rows(feature_map, sample)) is not None:
+            return table
+        serial = SerialEngine(1)
         assigned = columns.as_column(sample.fold_of_row, name="folds")
         rows = labelled.GroupedDataset(memory.ArrayDataset(sample.X, sample.y, sample.weights), assigned)
         member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
-        (parts,) = passes.accumulate_folds(rows, [member], folds=folds, engine=serial)
-        return cross_validation.cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)
+        (parts,) = passes.accumulate_folds(rows, [member], folds=self._sampled_folds, engine=serial)
+        fit_intercept = self.options.fit_intercept
+        return cross_validation.cross_validate(parts, alphas=self._grid, fit_intercept=fit_intercept)
+
+    def _table_of_rows(
+        self, feature_map: FeatureMap, sample: samples.FoldSample
+    ) -> cross_validation.CrossValidation | None:
+        return row_folds.cross_validate_rows(
+            feature_map.transform(sample.X),
+            sample,
+            self._sampled_folds,
+            alphas=self._grid,
+            fit_intercept=self.options.fit_intercept,
+            repeated=self.prepared.frequency_weights,
+        )
+
+    @property
+    def _sampled_folds(self) -> folding.Folds:
+        return folding.SampledFolds(self.folds.n_folds, self.folds)
+
+    @property
+    def _grid(self) -> FloatArray | None:
+        grid = self.options.penalty.grid
+        return grid if grid is None or np.all(grid > 0) else None
+
+
+def _is_dense(kernel: base.Kernel) -> bool:
+    """Return whether an additive kernel is as good as the dense one that it adds to."""
+    return isinstance(kernel, additive.Additive) and bool(kernel.weights(2)[2] > NEARLY_DENSE)
 
 
 def _within_one_standard_error(other: _Try, best: _Try) -> bool:
@@ -242,11 +271,11 @@ def _within_one_standard_error(other: _Try, best: _Try) -> bool:
 
 
 def _describe(
-    feature_map: FeatureMap, table: cross_validation.CrossValidation, n_samples: int, when: str
+    feature_map: FeatureMap, table: cross_validation.CrossValidation, n_samples: int
 ) -> describe.Row:
     best = table.best
     return {
-        "round": when,
+        "round": "first",
         "n_samples": n_samples,
         **describe.describe_features(feature_map),
         "n_components": feature_map.n_components,

@@ -25,7 +25,7 @@ from rff_dist.ridge import describe, first_round, models, pcg, solve
 from rff_dist.ridge import held_out as conformal
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
 from rff_dist.ridge.choices import AUTO_COMPONENTS, FEW_ROWS, Choices, choices_of, prepare_folds
-from rff_dist.selection.cross_validation import CrossValidation
+from rff_dist.selection.cross_validation import CrossValidation, cross_validate
 from rff_dist.selection.grids import PerTarget
 from rff_dist.selection.leave_one_out import select_by_press
 from rff_dist.statistics import fold_statistics, inspection, moments, passes
@@ -35,6 +35,8 @@ from rff_dist.text import human_bytes, short_repr
 from rff_dist.typing import Do, plainly
 
 logger = logging.getLogger(__name__)
+
+SETTLED = 0.01  # share of the error that the last doubling of components gained, for one more to pay
 
 #: Z'Z and Z'y of all rows, or of each fold.
 type Sums = RidgeStatistics | fold_statistics.FoldStatistics
@@ -71,21 +73,27 @@ def fit(
     # a kernel and its length scales, or the best few: from a sample of rows
     draws = Draws(prepared, choices.options, folds=choices.by, tuning=choices.tuning)
     chosen = do("choose", first_round.choose, prepared, draws, choices)
-    # W and b, such that Z = √(2/D) · cos(X W + b)
-    maps = do("draw", draw_candidates, draws, chosen.candidates, choices.widths)
-    readings = share_out(prepared, choices, maps, chosen.table)
-    if readings is None:  # by conjugate gradients, in passes of Z'(Zv)
-        trained = fit_without_sums(prepared, maps[0], choices, do)
-        return conclude(trained, prepared, choices, chosen)
-    compared = Compared(readings)
-    while (reading := compared.following(choices.options)) is not None:
-        # W and b to every worker
-        shared = do("broadcast", broadcast, prepared, reading, choices.folds)
-        # Z'Z and Z'y, of each fold
-        sums = do("accumulate", accumulate, prepared, shared)
-        for feature_map in reading.maps:  # a map's sums are freed before those of the next are solved
-            # alpha by the folds, and w of (Z'Z + alpha·I) w = Z'y
-            compared.add(do("solve", solve_sums, prepared, reading, feature_map, sums.popleft(), choices))
+    for final in choices.finals(len(chosen.candidates)):  # several finalists meet with half of the components
+        # W and b, such that Z = √(2/D) · cos(X W + b)
+        maps = do("draw", draw_candidates, draws, chosen.candidates, final.widths)
+        readings = share_out(prepared, final, maps, chosen.tables)
+        if readings is None:  # by conjugate gradients, in passes of Z'(Zv)
+            trained = fit_without_sums(prepared, maps[0], choices, do)
+            return conclude(trained, prepared, choices, chosen)
+        compared = Compared(readings)
+        while (reading := compared.following(final.options)) is not None:
+            # W and b to every worker
+            shared = do("broadcast", broadcast, prepared, reading, choices.folds)
+            # Z'Z and Z'y, of each fold
+            sums = do("accumulate", accumulate, prepared, shared)
+            # a map's sums are freed before those of the next are solved
+            for feature_map, table in zip(reading.maps, reading.tables, strict=True):
+                # alpha by the folds, and w of (Z'Z + alpha·I) w = Z'y
+                solved = do("solve", solve_sums, prepared, feature_map, sums.popleft(), final, table)
+                compared.add(solved)
+        if final is choices or compared.settled(choices.penalty):
+            break
+        chosen = compared.best_of(prepared, chosen)
     trained = compared.trained(prepared, choices)
     if choices.options.conformal:
         trained = do("hold out", with_held_out_scores, trained, prepared, choices)
@@ -148,16 +156,19 @@ class Reading:
     """Feature maps whose sums one reading of the data makes.
 
     `n_parts`: passes of the reading, each of which sums up a part of Z'Z.
-    `table`: the errors on the folds, if they are known already and there is one map of one width.
+    `tables`: the maps' errors on the folds, where they are known already.
     """
 
     maps: Sequence[FeatureMap]
+    tables: Sequence[CrossValidation | None]
     n_parts: int = 1
-    table: CrossValidation | None = None
 
 
 def share_out(
-    prepared: Prepared, choices: Choices, maps: Sequence[FeatureMap], table: CrossValidation | None = None
+    prepared: Prepared,
+    choices: Choices,
+    maps: Sequence[FeatureMap],
+    tables: Sequence[CrossValidation | None],
 ) -> list[Reading] | None:
     """Return the readings that memory allows; None if conjugate gradients solve without any sums."""
     dataset, engine, options, folds = prepared.dataset, prepared.engine, choices.options, choices.folds
@@ -171,13 +182,14 @@ def share_out(
             logger.info("solving by conjugate gradients: %s", plan.reason)
             return None
     if len(maps) == 1:
-        return [Reading(maps, plan.n_parts, table)]
+        return [Reading(maps, tables, plan.n_parts)]
     assert folds is not None  # several are compared by them
     width, kind = choices.widths[-1], options.kinds[-1]
     at_once, n_parts = plan_readings(
         dataset, width, len(maps), engine=engine, n_folds=folds.n_folds, features=kind
     )
-    return [Reading(batch, n_parts) for batch in itertools.batched(maps, at_once)]
+    batches = zip(itertools.batched(maps, at_once), itertools.batched(tables, at_once), strict=True)
+    return [Reading(batch, known, n_parts) for batch, known in batches]
 
 
 def broadcast(
@@ -244,9 +256,13 @@ class Fitted:
 
 
 def solve_sums(
-    prepared: Prepared, reading: Reading, feature_map: FeatureMap, sums: Sums, choices: Choices
+    prepared: Prepared,
+    feature_map: FeatureMap,
+    sums: Sums,
+    choices: Choices,
+    table: CrossValidation | None = None,
 ) -> Fitted:
-    """Choose alpha for a map of a reading, and solve; see `solve`, `solve_folds` and `leave_one_out`."""
+    """Choose alpha for a map, and solve; see `solve`, `solve_folds` and `leave_one_out`."""
     penalty = choices.penalty
     if isinstance(sums, RidgeStatistics):
         prepared.say("solve", f"D = {feature_map.n_components:,}")
@@ -256,7 +272,7 @@ def solve_sums(
     if _chooses_by_rows(choices, prepared.dataset):
         rows = prepared.dataset.read(blocks.Block(0, 0, prepared.dataset.n_samples))
     chosen, statistics, solved = solve.solve_folds(
-        sums, feature_map, penalty, choices.widths, table=reading.table, rows=rows
+        sums, feature_map, penalty, choices.widths, table=table, rows=rows
     )
     return Fitted(feature_map, chosen, solved, statistics, sums)
 
@@ -300,7 +316,7 @@ class Compared:
         if self._again or not _wants_high_precision(best.rounding_seen(), options):
             return None
         self._again, self._best = True, None  # frees its sums, before those of another pass are made
-        return Reading([draw.in_high_precision(best.drawn)], self._n_parts)
+        return Reading([draw.in_high_precision(best.drawn)], [None], self._n_parts)
 
     def add(self, fitted: Fitted) -> None:
         """Compare a map that was trained with the best so far."""
@@ -311,6 +327,30 @@ class Compared:
         if self._best is None or fitted.score < self._best.score:
             self._place, self._best = len(self._all), fitted
         self._all.append(result)
+
+    def settled(self, penalty: Penalty) -> bool:
+        """Return whether half of the components err as little, so that twice as many will hardly gain."""
+        best = self._best
+        assert best is not None  # there are maps
+        half = best.drawn.n_components // 4 * 2
+        if best.parts is None or not draw.is_nested(best.drawn):
+            return False
+        table = cross_validate(
+            best.parts,
+            alphas=penalty.grid,
+            feature_maps=[draw.shortened(best.drawn, half)],
+            fit_intercept=penalty.fit_intercept,
+        )
+        return table.best.score <= (1 + SETTLED) * best.score
+
+    def best_of(self, prepared: Prepared, chosen: first_round.Chosen) -> first_round.Chosen:
+        """Return the best candidate alone, with the results of all as rows of the "half" round."""
+        rows = [
+            {"round": "half", "n_samples": prepared.dataset.n_samples, **describe.describe_candidate(*result)}
+            for result in self._all
+        ]
+        best = chosen.candidates[self._place]
+        return first_round.Chosen([best], [*rows, *chosen.rows], [None])
 
     def trained(self, prepared: Prepared, choices: Choices) -> Trained:
         """Return the model of the best map."""
@@ -418,8 +458,8 @@ def conclude(trained: Trained, prepared: Prepared, choices: Choices, chosen: fir
             for result in trained.compared
         ]
         best = describe.candidate_words(final[trained.best_index])
-        prepared.say("choose", f"of {len(rows)} candidates: {best}")
-        rows = [*final, *chosen.losers, *rows]
+        prepared.say("choose", f"of {describe.n_candidates(rows)} candidates: {best}")
+        rows = [*final, *rows]
     return replace(trained, model=model.with_card(candidates=rows), rows=tuple(rows))
 
 

@@ -93,7 +93,8 @@ def solve_folds(
     if table is None:
         table = cross_validate(statistics, alphas=grid, feature_maps=maps, fit_intercept=fit_intercept)
     elif grid is None:  # rows resolve smaller alphas than sums do
-        table = table.from_alpha(specs.gram_error_of(statistics.total()))
+        equations = statistics.total().normal_equations(fit_intercept=fit_intercept)
+        table = table.from_alpha(max(cholesky.rounding_floor(equations.gram), equations.gram_error))
     table = replace(table, folds=statistics.folds)
     one_standard_error = penalty.named == "cv-1se"
     choice = table.fewest_components() if len(widths) > 1 else table.best

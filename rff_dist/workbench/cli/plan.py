@@ -214,8 +214,7 @@ def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
     chosen, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
     rows, width = choices.round_rows, choices.round_components
     tuned = {candidate.kernel for candidate in choices.candidates if candidate.length_scale == "evidence"}
-    evaluations = len(tuned) * tuning.n_starts * _TUNING_STEPS
-    flops = evaluations * 4 * min(rows, tuning.n_samples) * tuning.n_components**2
+    flops = len(tuned) * tuning.flops(choices.n_tuned_on, chosen.n_features)
     operations = rows * width * (width + 2 * (chosen.n_features + 2))
     if choices.choosing:  # else given candidates meet on all rows at once
         flops += choices.n_tried * (operations + cross_validation_flops([width], n_splits))
@@ -232,9 +231,9 @@ def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
     }
 
 
-# For an estimate to a factor of two: evaluations of the evidence for each start, and the speed of many small
-# products and decompositions as a share of the speed of one large product.
-_TUNING_STEPS, _SHARE_OF_PEAK = 50, 0.25
+# For an estimate to a factor of two: the speed of many small products and decompositions as a share of the
+# speed of one large product.
+_SHARE_OF_PEAK = 0.25
 
 
 def _choosing_rows(choosing: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:

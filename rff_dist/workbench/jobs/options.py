@@ -330,7 +330,9 @@ class TrainFeatures(Features):
         unit="auto|KERNEL",
     )
     features: Literal["auto", "fourier", "nystrom"] = fields.option(  # type: ignore[assignment]  # one name more
-        f"{_NYSTROM} auto: cross-validation compares both.", "auto", unit="auto|NAME"
+        f"{_NYSTROM} auto: cross-validation compares both; nystrom up to 2,048 rows.",
+        "auto",
+        unit="auto|NAME",
     )
     n_components: Literal["auto"] | Count | Counts = fields.option(  # type: ignore[assignment]
         "Number of features, D. The error falls as 1/√D; the cost grows as D². auto: 2048, or fewer if rows "

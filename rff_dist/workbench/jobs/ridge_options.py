@@ -106,8 +106,8 @@ class TrainPenalty(PenaltyOptions):
 
     conformal: bool | Literal["normalized"] = fields.option(
         "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized "
-        "(`--normalized`): their width follows the residuals near each row. Uses 5 folds unless `folds` "
-        "says otherwise.",
+        "(`--normalized`): their width follows the residuals near each row. Uses the default folds unless "
+        "`folds` says otherwise.",
         False,
         flags=("--conformal", "--normalized"),
         given=(True, "normalized"),

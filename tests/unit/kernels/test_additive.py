@@ -136,18 +136,21 @@ class TestGradient:
             np.vdot(G, kernel(at + e)(points) - kernel(at - e)(points)) / (2 * step)
             for e in step * np.eye(len(at))
         ]
-        np.testing.assert_allclose(
-            np.concatenate(kernel(at).gradient(points, G)), expected, rtol=1e-7, atol=1e-7
-        )
+        np.testing.assert_allclose(kernel(at).gradient(points, G), expected, rtol=1e-7, atol=1e-7)
 
-    def test_a_weight_of_zero_stays_zero(self):
-        by_logits = Additive(order_2=0).gradient(X, np.random.default_rng(0).standard_normal((11, 11)))[1]
-        assert by_logits[1] == 0
+    def test_a_weight_of_zero_has_no_logit_and_stays_zero(self):
+        kernel = Additive(order_2=0)
+        by_logits = kernel.gradient(X, np.random.default_rng(0).standard_normal((11, 11)))[X.shape[1] :]
+        assert len(by_logits) == len(kernel.logits) == 2
         assert abs(by_logits.sum()) < 1e-14
+        moved = kernel.with_logits(np.array([0.0, np.log(3.0)]))
+        assert (moved.order_1, moved.order_2, moved.dense) == pytest.approx((0.25, 0.0, 0.75))
 
     def test_a_rough_kernel_has_none(self):
-        with pytest.raises(InvalidParameterError, match="nu above 1"):
-            Additive(kernel=Matern(nu=0.5)).gradient(X, X @ X.T)
+        kernel = Additive(kernel=Matern(nu=0.5))
+        assert not kernel.differentiable
+        with pytest.raises(InvalidParameterError, match="no derivative"):
+            kernel.gradient(X, X @ X.T)
 
 
 class TestParameters:

@@ -25,10 +25,12 @@ from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.fitting.options import Penalty, RidgeOptions
 from rff_dist.fitting.plan import Plan, Sums, check_plan
 from rff_dist.fitting.prepare import prepare
+from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian, Matern
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import automatic_components, default_folds
+from rff_dist.ridge.describe import chosen_candidate
 from rff_dist.ridge.fit import fit
 from rff_dist.ridge.solve import solve, solve_folds
 from rff_dist.statistics import passes
@@ -53,9 +55,9 @@ EFFORT = {"n_starts": 1, "n_components": 64}
 def quick():
     """Tune length scales from one start in few features, which takes a tenth of the time."""
 
-    def tune(inputs, kernel, search=EvidenceSearch(), *, folds, told=None):
+    def tune(inputs, kernel, search=EvidenceSearch(), *, folds, **rest):
         tuned_with.append((search, folds))
-        return whole_tune(inputs, kernel, replace(search, **EFFORT), folds=folds, told=told)
+        return whole_tune(inputs, kernel, replace(search, **EFFORT), folds=folds, **rest)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(draw, "tune", tune)
@@ -121,7 +123,9 @@ def noise_fits(n_seeds, n_samples):
         yield model, rng.standard_normal((2000, 20)), rng.standard_normal(2000)
 
 
-@pytest.mark.filterwarnings("ignore:.*as many degrees of freedom as rows")  # sometimes the noise is fitted
+@pytest.mark.filterwarnings(
+    "ignore:.*(as many degrees of freedom as rows|do not tell it from)"  # sometimes the noise is fitted
+)
 @pytest.mark.parametrize(("n_samples", "n_seeds", "most"), [(60, 8, 0.2), (300, 4, 0.1)])
 def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn(
     n_samples, n_seeds, most, monkeypatch
@@ -176,6 +180,49 @@ def test_the_card_tells_of_every_candidate(found):
         assert row["standard_error"] > 0
     assert found.card["estimate"]["by"] == "cv"
     assert 0.8 < found.card["estimate"]["r2"][0] < 1
+
+
+def several_columns(n_samples, seed=0, noise=0.1):
+    """Draw rows whose targets are a sum of functions of one column each."""
+    X = np.random.default_rng(seed).uniform(-2, 2, (n_samples, 5))
+    y = np.sin(2 * X[:, 0]) + np.cos(3 * X[:, 1]) + X[:, 2] ** 2 + np.abs(X[:, 3]) + np.tanh(3 * X[:, 4])
+    return X, y + noise * np.random.default_rng(seed + 1).standard_normal(n_samples)
+
+
+def test_sums_of_functions_of_columns_are_fitted_by_additive_kernels():
+    X, y = several_columns(400)
+    model = fit(ArrayDataset(X, y), RidgeOptions(), engine=ENGINE).model
+    assert isinstance(kernel_of(model.feature_map), Additive)
+    rows = [row for row in model.card["candidates"] if row["round"] == "first"]
+    dense = min(row["score"] for row in rows if not row["kernel"].startswith("additive"))
+    assert model.card["candidates"][0]["score"] < 0.7 * dense
+
+
+def test_up_to_2048_rows_all_features_are_the_kernel_itself():
+    model = fit(ArrayDataset(*several_columns(300)), RidgeOptions(), engine=ENGINE).model
+    rows = model.card["candidates"]
+    assert {row["features"] for row in rows if row["kernel"] != "linear"} == {"nystrom"}
+    # up to 500 rows all finalists meet with all components
+    assert {row["round"] for row in rows} == {"final", "first"}
+
+
+@pytest.mark.parametrize(("function", "settled"), [("smooth", True), ("rough", False)])
+def test_finalists_meet_with_half_of_the_components_and_only_what_gains_takes_all(function, settled):
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-2, 2, (700, 2))
+    waves = {"smooth": X[:, 0] * X[:, 1], "rough": np.sin(9 * X[:, 0]) * np.sin(9 * X[:, 1])}
+    y = waves[function] + 0.05 * rng.standard_normal(700)
+    options = RidgeOptions(features="nystrom", n_components=600, kernel="auto")
+    trained = fit(ArrayDataset(X, y), options, engine=ENGINE)
+    rounds = {kind: [row for row in trained.rows if row["round"] == kind] for kind in ("half", "final")}
+    n_components = trained.model.feature_map.n_components
+    assert n_components == (300 if settled else 600)
+    curved = {row["n_components"] for row in rounds["final"] if row["kernel"] != "linear"}
+    assert curved == {n_components}
+    curved = {row["n_components"] for row in rounds["half"] if row["kernel"] != "linear"}
+    assert curved == (set() if settled else {300})
+    assert chosen_candidate(trained.model.card["candidates"]) == trained.best
+    assert trained.best["score"] == trained.solved.cross_validation.best.score
 
 
 def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
@@ -537,9 +584,7 @@ def test_a_given_alpha_is_warned_of_by_nothing():
 def test_the_estimator_s_defaults_are_the_choice_of_the_folds():
     X, y = additive(120, 2)
     model = RFFRidge(n_components=32, random_state=0).fit(X, y)
-    expected = fit(
-        ArrayDataset(X, y), RidgeOptions(n_components=32, design="orthogonal"), engine=ENGINE
-    ).model
+    expected = fit(ArrayDataset(X, y), RidgeOptions(n_components=32), engine=ENGINE).model
     assert model.model_.card["candidates"] == expected.card["candidates"]
     np.testing.assert_array_equal(model.coef_, expected.coefficients[:, 0])
     assert isinstance(kernel_of(model.feature_map_), Gaussian | Matern | Linear) or model.score(X, y) > 0.5
