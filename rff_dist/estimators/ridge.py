@@ -14,6 +14,7 @@ from rff_dist.engines.clock import Clock
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators import base, inputs
 from rff_dist.living.merge import merge
+from rff_dist.ridge import effects
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import fit, refit
 from rff_dist.ridge.models import RidgeModel
@@ -139,6 +140,13 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     estimate_ : dict or None
         Estimated errors on new rows, by cross-validation: for each target `rmse`,
         `rmse_standard_error` and `r2`. None if nothing was cross-validated.
+    effects_ : list of Effect
+        The exact effect of each column: how predictions change along it, from their value at its mean. A
+        row's effects and the prediction at all means add up to the row's prediction. Only if the kernel's
+        functions are sums of functions of one column each, such as those of `Additive(order_2=0, dense=0)` or
+        `Gaussian().on([0]) + Linear()`. Each has the `column`, 41 `values` from two standard deviations below
+        the column's mean to two above (quantiles from 2 to 98 % of `ranked_columns_`), and the `effect` at
+        these; `rff_dist.ridge.effects.column_effect` takes other values.
     statistics_ : RidgeStatistics
         The exact sums that the model was solved from; not with `solver="pcg"`.
     kernel_ : Kernel or None
@@ -370,6 +378,14 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         self._require_fitted("intercept_")
         intercept = self.model_.intercept
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
+
+    @property
+    def effects_(self) -> list[effects.Effect]:
+        """The exact effect of each column, if the kernel's functions are sums of functions of one column."""
+        self._require_fitted("effects_")
+        if (why := effects.why_no_effects(self.model_)) is not None:
+            raise AttributeError(why)
+        return effects.column_effects(self.model_)
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model

@@ -18,6 +18,7 @@ from sklearn.inspection import partial_dependence as sklearn_dependence
 from sklearn.inspection import permutation_importance as sklearn_importance
 from sklearn.linear_model import Ridge
 
+from rff_dist import Additive
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.fitting.options import RidgeOptions
@@ -157,6 +158,29 @@ def test_partial_dependence_is_what_scikit_learn_says():
         lambda rows: model.predict(rows)[:, np.newaxis], X, 2, expected["grid_values"][0]
     )
     np.testing.assert_allclose(found[:, 0], expected["average"][0], rtol=1e-12)
+
+
+def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_dependence():
+    rng = np.random.default_rng(8)
+    X = rng.uniform(-1, 1, (400, 2))
+    y = 5 + np.column_stack([3 * X[:, 0] - X[:, 1] ** 2, X[:, 1]])
+    shown = {}
+    for kernel in (Additive(order_2=0, dense=0), Additive(dense=0)):
+        options = RidgeOptions(kernel=kernel, features="nystrom", n_components=64, alpha=1e-3)
+        data = ArrayDataset(X, y)
+        model = ridge.fit(data, options, engine=SerialEngine()).model
+        page = Page("", "")
+        columns.columns_section(page, sample_data(JobData(data), model), model)
+        shown[kernel.order_2] = page.parts[-1]
+    assert shown[1].alt.startswith("Partial dependence. ")
+    assert "x0: y0 from 1." in shown[1].alt
+    assert "partial" not in shown[0].alt.lower() + shown[0].caption.lower()
+    assert shown[0].caption.startswith(
+        "Exact effect: how far the predicted y0 is from that at the column's mean"
+    )
+    low, high = map(float, re.findall(r"-?\d\.\d+", shown[0].alt.partition("x0:")[2])[:2])
+    # the middle 96 % of the values; the mean is about 0, and the fit is nearly exact
+    assert (low, high) == pytest.approx((-2.9, 2.9), abs=0.2)
 
 
 def test_importance_is_what_scikit_learn_says_on_average():

@@ -1,4 +1,4 @@
-"""Which columns matter to a model: permutation importance, relevances and partial dependence."""
+"""Which columns matter to a model: permutation importance, relevances, exact effects, partial dependence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rff_dist.data import blocks, labelled, samples
 from rff_dist.features import kinds
 from rff_dist.fitting import predicting
 from rff_dist.kernels import stationary
-from rff_dist.ridge import describe, models
+from rff_dist.ridge import describe, effects, models
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.jobs import fits
 from rff_dist.workbench.page import content, pictures
@@ -38,7 +38,7 @@ class Effort:
     """How many predictions a page makes.
 
     `columns`, `rows`: columns that are shuffled, and rows that are predicted for each.
-    `curves`, `curve_rows`, `points`: columns whose partial dependence is drawn, and rows and places of each.
+    `curves`, `curve_rows`, `points`: columns with a curve, and rows and places of its partial dependence.
     """
 
     columns: int
@@ -200,8 +200,11 @@ def _draw_curves(
     columns: NDArray[np.intp],
     effort: Effort,
 ) -> None:
-    """Draw the mean prediction along some columns: of the first target, or the probabilities of classes."""
-    X = sample.X
+    """Draw the exact effects of some columns if the model has them, else the mean prediction along them.
+
+    Of the first target, or of the probabilities of classes.
+    """
+    X, exact = sample.X, "classifier" not in model.card and effects.why_no_effects(model) is None
     lines = _lines(model, sample)
     n_lines = -(-len(columns) // 3)
     figure = pictures.figure_of(9.2, 2.7 * n_lines)
@@ -209,16 +212,19 @@ def _draw_curves(
     words, looked_at = [], X[:: -(-len(X) // effort.curve_rows)]
     for axes, column in zip(panels, columns, strict=False):
         places = np.unique(np.quantile(X[:, column], np.linspace(0.02, 0.98, effort.points)))
-        means = partial_dependence(predict, looked_at, int(column), places.tolist())
+        if exact:
+            heights = effects.column_effect(model, int(column), places)
+        else:
+            heights = partial_dependence(predict, looked_at, int(column), places.tolist())
         for color, (at, name) in zip(_COLORS, lines.items(), strict=False):
-            axes.plot(places, means[:, at], color=color, lw=2.0, label=name)
+            axes.plot(places, heights[:, at], color=color, lw=2.0, label=name)
         at_bottom = {"transform": axes.get_xaxis_transform(), "color": pictures.MUTED, "ms": 6}
         axes.plot(places, np.full_like(places, 0.03), "|", **at_bottom)
         axes.set_xlabel(sample.columns[column], color=pictures.MUTED, parse_math=False)
         pictures.plain_axes(axes)
         pictures.round_ticks(axes)
         ends = ", ".join(
-            f"{name} from {value_words(means[0, at])} to {value_words(means[-1, at])}"
+            f"{name} from {value_words(heights[0, at])} to {value_words(heights[-1, at])}"
             for at, name in lines.items()
         )
         words.append(f"{sample.columns[column]}: {ends}")
@@ -232,11 +238,17 @@ def _draw_curves(
         n_classes = len(read_classes(model))
         if len(lines) < n_classes:
             some = f" Only the {len(lines)} most frequent of {n_classes} classes are drawn."
+    kind = "Exact effect" if exact else "Partial dependence"
+    meaning = f"the mean {what} when one column has the value on the axis in every row"
+    if exact:
+        meaning = (
+            f"how far the {what} is from that at the column's mean, whatever the other columns are. The "
+            "model is a sum of such functions of one column each"
+        )
     page.picture(
         content.png_of(figure),
-        f"Partial dependence. {'; '.join(words)}.",
-        f"Partial dependence: the mean {what} when one column has the value on the axis in every row. Ticks "
-        f"mark the values that were tried.{some}",
+        f"{kind}. {'; '.join(words)}.",
+        f"{kind}: {meaning}. Ticks mark the values that were tried.{some}",
     )
 
 

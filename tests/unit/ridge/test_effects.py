@@ -1,0 +1,181 @@
+"""Exact effects: each column's curve against closed forms, and sums that are predictions."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.kernel_ridge import KernelRidge
+
+from rff_dist import Additive, Gaussian, Linear, Matern, Min, Nystrom, RFFRidge
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.ridge.effects import column_effect, is_additive
+from tests.plain import plain_classifier, plain_ridge
+from tests.strategies import composite_kernels
+
+ORDER_1 = Additive(order_2=0, dense=0)
+SUMS = [
+    ORDER_1,
+    ORDER_1 + 0.3 * Linear(),
+    2.0 * ORDER_1.on([3, 1]) + Gaussian().on([0]) * Matern().on([0]) + 1.0,
+    Linear(),
+    Min() + Gaussian(0.5).on([2]),
+]
+
+
+def make_rows(n_rows=300):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n_rows, 4)) * [1, 10, 0.1, 1] + [0, 100, 0, 0]
+    X[:, 3] = np.exp(2 * X[:, 3])  # a heavy tail, which "rank" maps to a normal distribution
+    y = np.sin(2 * X[:, 0]) + X[:, 1] / 10 + np.log(X[:, 3]) + 0.1 * rng.standard_normal(n_rows)
+    return X, y
+
+
+def seeded(kernel, **parameters):
+    return plain_ridge(kernel, **{"n_components": 128, "alpha": 1.0, "random_state": 0} | parameters)
+
+
+def summed(model, rows):
+    """Return the sum of the rows' effects, of shape (n_rows, n_targets)."""
+    return sum(column_effect(model.model_, j, rows[:, j]) for j in range(rows.shape[1]))
+
+
+class TestEffects:
+    def test_they_are_the_parts_of_exact_kernel_ridge(self):
+        rng = np.random.default_rng(1)
+        X = rng.standard_normal((50, 3)).astype(np.float32).astype(float)
+        y = np.sin(X[:, 0]) + X[:, 1] ** 2
+        scales = np.array([1.0, 2.0, 3.0]) / np.sqrt(3)
+
+        def of_column(values, j):  # Matérn-3/2
+            r = np.sqrt(3) * np.abs(np.subtract.outer(values, X[:, j])) / scales[j]
+            return (1 + r) * np.exp(-r) / 3
+
+        exact = KernelRidge(alpha=0.5, kernel="precomputed").fit(
+            sum(of_column(X[:, j], j) for j in range(3)), y
+        )
+        kernel = Additive([1.0, 2.0, 3.0], order_2=0, dense=0)
+        shared = {"n_components": 50, "standardize": False, "alpha": 0.5, "fit_intercept": False}
+        model = RFFRidge(kernel, features=Nystrom(jitter=1e-12), **shared).fit(X, y)
+        for effect in model.effects_:
+            j = effect.column
+            expected = (of_column(effect.values, j) - of_column(X[:, j].mean(), j)) @ exact.dual_coef_
+            # values are rounded to float32
+            np.testing.assert_allclose(effect.effect, expected, atol=1e-6)
+
+    @pytest.mark.parametrize("map", [256, 255], ids=["pairs", "phases"])
+    def test_they_are_the_frequencies_that_touch_the_column(self, map):
+        X, y = make_rows()
+        model = seeded(ORDER_1, n_components=map, precision="high", standardize=True).fit(X, y)
+        frequencies, phases = model.feature_map_.frequencies, model.feature_map_.phases
+        standardized = (X - X.mean(axis=0)) / X.std(axis=0)
+        for j in range(4):
+            of_column = np.flatnonzero(frequencies[j])
+            angles = np.outer(standardized[:, j], frequencies[j, of_column])
+            if phases is None:
+                waves = np.hstack([np.cos(angles) - 1, np.sin(angles)])
+                coefficients = np.concatenate([model.coef_[2 * of_column], model.coef_[2 * of_column + 1]])
+            else:
+                waves = np.cos(angles + phases[of_column]) - np.cos(phases[of_column])
+                coefficients = model.coef_[of_column]
+            expected = np.sqrt(2 / map) * waves @ coefficients
+            # angles and cosines are float32
+            tolerance = 1e-6 * np.abs(coefficients).sum()
+            np.testing.assert_allclose(
+                column_effect(model.model_, j, X[:, j])[:, 0], expected, atol=tolerance
+            )
+
+    @pytest.mark.parametrize("kernel", SUMS, ids=str)
+    @pytest.mark.parametrize("features", ["fourier", "nystrom"])
+    @pytest.mark.parametrize("standardize", [True, False, "rank"])
+    def test_a_rows_effects_and_the_prediction_at_the_means_are_its_prediction(
+        self, kernel, features, standardize
+    ):
+        X, y = make_rows()
+        Y, weights = np.column_stack([y, -3 * X[:, 0]]), np.linspace(0.5, 2, len(X))
+        model = seeded(kernel, features=features, standardize=standardize).fit(X, Y, weights)
+        at_means = model.predict(np.average(X, axis=0, weights=weights)[np.newaxis])
+        rows = np.abs(np.random.default_rng(2).standard_normal((20, 4))) * X.std(axis=0) + X.min(axis=0)
+        predicted = model.predict(rows)
+        # rounding of terms that cancel: up to 1,000 times as large as their sum
+        tolerance = 1e-10 * np.abs(predicted).max()
+        np.testing.assert_allclose(at_means + summed(model, rows), predicted, rtol=0, atol=tolerance)
+        assert model.effects_[1].effect.shape == (41, 2)
+
+    def test_values_are_within_two_deviations_or_quantiles_in_the_columns_own_units(self):
+        X, y = make_rows(2000)
+        X[:, 2] = 7.0
+        model = seeded(ORDER_1, standardize="auto").fit(X, y)
+        assert model.ranked_columns_ == (3,)
+        effects = model.effects_
+        assert [effect.column for effect in effects] == [0, 1, 2, 3]
+        ends = X[:, 1].mean() + np.array([-2, 2]) * X[:, 1].std()
+        np.testing.assert_allclose(effects[1].values[[0, -1]], ends)
+        assert effects[1].effect[20] == pytest.approx(0, abs=1e-12)  # at the mean
+        assert (effects[2].values, effects[2].effect) == (7, 0)  # a constant column
+        levels = stats.norm.cdf([-2, -1, 0, 1, 2])
+        # scores are interpolated within cells of 0.06
+        np.testing.assert_allclose(
+            effects[3].values[[0, 10, 20, 30, 40]], np.quantile(X[:, 3], levels), rtol=0.06
+        )
+        low, high = effects[1].effect[[0, -1]]
+        assert high - low == pytest.approx(0.4 * X[:, 1].std(), rel=0.1)  # y rises by 1 in 10
+
+    def test_rows_that_were_added_move_them_and_need_the_first_rows_means(self):
+        X, y = make_rows()
+        model = seeded(ORDER_1, standardize=True).fit(X[:200], y[:200])
+        model.partial_fit(X[200:], y[200:])
+        left, right = X[:50], X[50:100]
+        moved = summed(model, left) - summed(model, right)
+        np.testing.assert_allclose(moved[:, 0], model.predict(left) - model.predict(right), atol=1e-10)
+        without = seeded(ORDER_1, standardize=False).fit(X, y).partial_fit(X, y)
+        with pytest.raises(AttributeError, match="keeps no means"):
+            _ = without.effects_
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "kernel",
+        [Additive(), Additive(dense=0), ORDER_1 + Gaussian(), ORDER_1 * Linear(), Gaussian()],
+        ids=str,
+    )
+    def test_a_kernel_with_functions_of_several_columns_has_none(self, kernel):
+        X, y = make_rows()
+        model = seeded(kernel, features="nystrom").fit(X, y)
+        assert not hasattr(model, "effects_")
+        with pytest.raises(AttributeError, match=r"columns act together; .* Additive\(order_2=0, dense=0\)"):
+            _ = model.effects_
+        with pytest.raises(InvalidParameterError, match="columns act together"):
+            column_effect(model.model_, 0, [0.0])
+
+    def test_unfitted_models_and_classifiers_have_none(self):
+        X, y = make_rows()
+        assert not hasattr(RFFRidge(ORDER_1), "effects_")
+        classifier = plain_classifier(ORDER_1, n_components=64, alpha=0.1).fit(X, y > np.median(y))
+        assert not hasattr(classifier, "effects_")
+
+    def test_columns_and_values_that_do_not_exist_are_named(self):
+        X, y = make_rows()
+        model = seeded(ORDER_1).fit(X, y).model_
+        for column in (-1, 4):
+            with pytest.raises(InvalidParameterError, match=f"`column` is {column}, .* 4 columns"):
+                column_effect(model, column, [0.0])
+        with pytest.raises(DataError, match="column 2"):
+            column_effect(model, 2, [0.0, np.nan])
+
+
+single = st.integers(0, 1).flatmap(lambda j: composite_kernels(1).map(lambda kernel: kernel.on([j])))
+sums = st.lists(
+    single | st.sampled_from([ORDER_1, Linear(), Min(), Additive(2.0, order_2=0, dense=0).on([1, 0])]),
+    min_size=1,
+    max_size=3,
+).map(sum)
+
+
+@given(kernel=sums | composite_kernels(2) | st.tuples(sums, composite_kernels(2)).map(sum))
+def test_kernels_are_additive_if_and_only_if_their_mixed_differences_vanish(kernel):
+    points = np.array([[0.3, 0.2], [0.3, 1.1], [0.9, 0.2], [0.9, 1.1]])
+    centres = np.random.default_rng(0).uniform(0, 2, (8, 2))
+    mixed = np.array([1, -1, -1, 1]) @ kernel(points, centres)
+    vanish = np.abs(mixed).max() <= 1e-12 * np.abs(kernel(points, centres)).max()
+    assert is_additive(kernel, 2) == vanish
