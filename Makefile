@@ -20,7 +20,7 @@ ARGS ?=
 # Processes that `make test` runs tests in: make test WORKERS=0 stays in one, where output can be seen (-s).
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-documents test-flows test-faults test-slow test-all lint format bench soak manual constraints clean
+.PHONY: help setup demo test test-documents test-flows test-faults test-slow test-all lint format bench bench-defaults soak manual constraints clean
 
 help:  ## Show the verbs.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-22s %s\n", $$1, $$2}'
@@ -62,6 +62,10 @@ format: setup  ## Format the code and mend what ruff can mend.
 
 bench: setup  ## Print the benchmarks' ratios, measured side by side.
 	$(bin)/python -m tests.benchmarks $(ARGS)
+
+bench-defaults: setup  ## Compare the defaults with other models, for hours; ARGS="--splits 4-9 --data FOLDER".
+	$(bin)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(bin)/python -m tests.benchmarks defaults --keep build/defaults $(ARGS)
 
 soak: setup  ## Kill workers, clients and schedulers 200 times at random, and cut networks; ARGS="--schedules 20" for fewer.
 	$(bin)/python -m tests.kill_schedules $(ARGS)

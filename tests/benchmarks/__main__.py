@@ -1,13 +1,14 @@
 """Print the benchmarks' ratios: `make bench`, or `python -m tests.benchmarks NAME …` for some of them.
 
-Those of `LONG` are run by name only: `make bench ARGS="NAME"`. Each claim is a module with a function
-`run(console, folder)`. What is compared is measured side by side in one run, in turns, since absolute
-times on a shared machine mean little.
+Those of `LONG` are run by name only: `make bench ARGS="NAME"`; `defaults` has options of its own.
+Each claim is a module with a function `run(console, folder)`. What is compared is measured side by side in
+one run, in turns, since absolute times on a shared machine mean little.
 """
 
 import argparse
 import os
 import platform
+import sys
 import tempfile
 from functools import partial
 from importlib import import_module
@@ -37,7 +38,6 @@ LONG = (  # minutes to an hour each
     "one_pass_beats_grid_search",
     "a_flow_takes_seconds_beyond_its_passes",
     "pairs_or_phases",
-    "defaults_against_scikit_learn",
     "no_absurd_models",
     "fifteen_bits_lose_nothing",
     "lecture_kernel_svm",
@@ -47,8 +47,15 @@ LONG = (  # minutes to an hour each
     "nothing_is_silent_for_two_seconds",
 )
 
+DEFAULTS = "defaults"  # a command with options of its own
+
 
 def main() -> None:
+    if sys.argv[1:2] == [DEFAULTS]:
+        from tests.benchmarks.defaults import command
+
+        command.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
 """Features of 15 bits err as float32 ones do, and where they do not, a warning says so.
 
-Five real sets, or Friedman's where these are not at hand, eight alphas each: the error on held-out rows with
-either precision, and whether the fit warned of rounding.
+Five real sets of the folder RFF_DIST_UCI, or generated ones without it, eight alphas each: the error on
+held-out rows with either precision, and whether the fit warned of rounding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rff_dist import Gaussian, RFFRidge
-from tests.benchmarks.rows_for_defaults import REGRESSION, Split
+from tests.benchmarks.defaults.sets import UCI, Split, regression_sets
 
 SETS = ("airfoil", "concrete", "energy", "pol", "elevators")
 STAND_INS = ("friedman1", "friedman2", "friedman3", "diabetes", "linear 20")
@@ -25,8 +25,9 @@ MOST_ROWS = 5_000
 def run(console: Console, folder: Path) -> None:
     """Print a line a set: by how much the error differs at each alpha; starred where warned of."""
     found = Table("set", *(f"{alpha:.0e}" for alpha in ALPHAS))
-    for name in SETS if SETS[0] in REGRESSION else [one for one in STAND_INS if one in REGRESSION]:
-        split = REGRESSION[name](0)
+    sets = regression_sets(UCI)
+    for name in SETS if SETS[0] in sets else STAND_INS:
+        split = sets[name](0)
         found.add_row(name, *(_difference(split, float(alpha)) for alpha in ALPHAS))
     console.print(found)
     console.print(

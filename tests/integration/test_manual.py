@@ -13,7 +13,7 @@ import pytest
 
 import rff_dist
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
-from tests.benchmarks.__main__ import CLAIMS, LONG
+from tests.benchmarks.__main__ import CLAIMS, DEFAULTS, LONG
 from tests.pages import benchmarks_of, read_blocks, run_page
 from tests.pages import scheduler as scheduler  # a fixture
 
@@ -37,7 +37,7 @@ def test_page_goes_as_printed(name, tmp_path, monkeypatch, scheduler):
 def test_benchmarks_that_pages_name_are_there():
     named = {name for path in PAGES.values() for name in benchmarks_of(read_blocks(path))}
     assert named
-    assert named <= {*CLAIMS, *LONG}
+    assert named <= {*CLAIMS, *LONG, DEFAULTS}
 
 
 def test_reference_has_every_public_name():

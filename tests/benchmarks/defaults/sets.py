@@ -1,4 +1,4 @@
-"""The rows of the table of defaults: real sets, scikit-learn's, and generated ones."""
+"""The data sets of the table of defaults: real ones, scikit-learn's, and generated ones, in splits 0 to 9."""
 
 import os
 from collections.abc import Callable
@@ -12,9 +12,10 @@ from numpy.random import Generator
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
-UCI = Path(os.environ.get("RFF_DIST_UCI", Path(__file__).parents[3] / "shared" / "data" / "uci"))
-UCI_NAMES = ("airfoil", "concrete", "energy", "elevators", "pol", "keggdirected", "tamielectric", "bike")
 MOST_ROWS = 40_000  # to train on
+N_SPLITS = 10
+IN_PARTS = " 64/16/20"  # the end of the names of sets that are cut otherwise
+UCI = Path(os.environ["RFF_DIST_UCI"]) if "RFF_DIST_UCI" in os.environ else None
 
 type Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -35,13 +36,20 @@ class Split:
         return f"{crc32(b''.join(np.ascontiguousarray(array).tobytes() for array in arrays)):08x}"
 
 
-def _uci(name: str, split: int) -> Split:
-    rows = np.loadtxt(UCI / name / "data.csv.gz", delimiter=",")
-    test = np.loadtxt(UCI / name / "test_mask.csv.gz", delimiter=",")[:, split] == 1
+def _uci(folder: Path, split: int) -> Split:
+    rows = np.loadtxt(folder / "data.csv.gz", delimiter=",")
+    test = np.loadtxt(folder / "test_mask.csv.gz", delimiter=",")[:, split] == 1
     train = np.flatnonzero(~test)
     if len(train) > MOST_ROWS:
         train = np.sort(np.random.default_rng(split).permutation(train)[:MOST_ROWS])
     return Split(rows[train, :-1], rows[train, -1], rows[test, :-1], rows[test, -1])
+
+
+def _uci_in_parts(folder: Path, split: int) -> Split:
+    """Cut as TALENT cuts, though not into its very rows: 64 % train, 16 % are left out, 20 % test."""
+    rows = np.random.default_rng(split).permutation(np.loadtxt(folder / "data.csv.gz", delimiter=","))
+    train, test = rows[: round(0.64 * len(rows))], rows[round(0.8 * len(rows)) :]
+    return Split(train[:, :-1], train[:, -1], test[:, :-1], test[:, -1])
 
 
 def _bundled(load: Callable[..., Arrays], split: int, *, classes: bool) -> Split:
@@ -138,15 +146,30 @@ BUNDLED_CLASSES = {
     "iris": datasets.load_iris,
 }
 
-REGRESSION: dict[str, Callable[[int], Split]] = {
-    **{name: partial(_uci, name) for name in UCI_NAMES if (UCI / name / "data.csv.gz").is_file()},
-    "diabetes": partial(_bundled, datasets.load_diabetes, classes=False),
-    **{name: partial(_friedman, make, noise) for name, (make, noise) in FRIEDMAN.items()},
-    **{name: partial(_draw, law, name, n_train) for name, (law, n_train) in GENERATED.items()},
-}
-CLASSIFICATION: dict[str, Callable[[int], Split]] = {
+type Draw = Callable[[int], Split]
+
+CLASSIFICATION: dict[str, Draw] = {
     **{name: partial(_bundled, load, classes=True) for name, load in BUNDLED_CLASSES.items()},
     "6 % positives": _six_percent,
     "100 classes": _hundred_classes,
 }
 NOT_COUNTED = ("bike",)  # its inputs hold the target, as log(casual + registered)
+
+
+def regression_sets(folder: Path | None) -> dict[str, Draw]:
+    """Return what draws a split of each set, by name; the real ones are those in the folder.
+
+    `folder`: holds NAME/data.csv.gz, the target last, and NAME/test_mask.csv.gz, a column per split.
+    """
+    real = {path.parent.name: path.parent for path in sorted(folder.glob("*/data.csv.gz"))} if folder else {}
+    return {
+        **{name: partial(_uci, place) for name, place in real.items()},
+        **{
+            name + IN_PARTS: partial(_uci_in_parts, real[name])
+            for name in ("airfoil", "concrete", "pol")
+            if name in real
+        },
+        "diabetes": partial(_bundled, datasets.load_diabetes, classes=False),
+        **{name: partial(_friedman, make, noise) for name, (make, noise) in FRIEDMAN.items()},
+        **{name: partial(_draw, law, name, n_train) for name, (law, n_train) in GENERATED.items()},
+    }

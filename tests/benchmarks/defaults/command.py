@@ -1,0 +1,90 @@
+"""What the defaults give, against other models: errors and seconds, as a table and a picture.
+
+`python -m tests.benchmarks defaults --keep FOLDER` fits what FOLDER/results.jsonl lacks, and writes
+FOLDER/DEFAULTS.md and FOLDER/defaults.svg. Stopped, the same command goes on. The defaults were shaped on
+splits 0 to 3; splits 4 to 9 are for reports. Names are separated by commas.
+"""
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.benchmarks.defaults import table
+from tests.benchmarks.defaults.fits import Task, read_results, run_missing
+from tests.benchmarks.defaults.models import CONFORMAL, MODELS, OURS
+from tests.benchmarks.defaults.sets import CLASSIFICATION, IN_PARTS, N_SPLITS, UCI, regression_sets
+
+
+def main(words: list[str]) -> None:
+    options = _parser().parse_args(words)
+    known = [*regression_sets(options.data), *CLASSIFICATION]
+    sets = (
+        options.sets.split(",") if options.sets else [name for name in known if not name.endswith(IN_PARTS)]
+    )
+    models = options.models.split(",")
+    if unknown := ({*sets} - {*known}) | ({*models} - {*MODELS}):
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; sets: {', '.join(known)}")
+    if OURS not in models:
+        raise SystemExit(f"--models lacks {OURS!r}, which all others are compared with")
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if options.data is None:
+        console.print("No real sets: neither --data nor RFF_DIST_UCI names their folder.")
+    for model in list(models):
+        package = MODELS[model].package
+        if find_spec(package.replace("scikit-learn", "sklearn")) is None:
+            console.print(f"{package} is not installed, and left out: python -m pip install {package}")
+            models.remove(model)
+    options.keep.mkdir(parents=True, exist_ok=True)
+    path = options.keep / "results.jsonl"
+    tasks = [
+        Task(name, split, model)
+        for split in options.splits
+        for name in sets
+        for model in models
+        if model != CONFORMAL or name not in CLASSIFICATION
+    ]
+    try:
+        for one in run_missing(tasks, path, options.data, options.threads):
+            said = one.get("failed") or one.get("skipped") or f"{one['error']:.4g} in {one['wall']:.2f} s"
+            console.print(f"{one['set']}, split {one['split']}, {one['model']}: {said}")
+    except KeyboardInterrupt:
+        raise SystemExit(f"Stopped; the same command goes on. The results are in {path}.") from None
+    results = read_results(path)
+    written = table.write({task: results[task] for task in tasks}, options.splits, options.keep)
+    console.print(f"The table of these {len(tasks)} fits is {written}.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("tests.benchmarks defaults", description=__doc__, formatter_class=layout)
+    add = parser.add_argument
+    add("--keep", metavar="FOLDER", type=Path, required=True, help="of results, table and picture")
+    add(
+        "--data",
+        metavar="FOLDER",
+        type=Path,
+        default=UCI,
+        help="of real sets; by default RFF_DIST_UCI names it",
+    )
+    add("--splits", type=parse_splits, default="0-3", help="such as 4-9 or 0,1; by default %(default)s")
+    add("--models", default=",".join(MODELS), help="by default %(default)s")
+    add("--sets", help=f"by default all but those in{IN_PARTS} parts, cut as TALENT cuts")
+    add("--threads", type=int, default=2, help="of each fit; by default %(default)s")
+    return parser
+
+
+def parse_splits(text: str) -> list[int]:
+    """Return the splits of a text such as 4-9 or 0,1.
+
+    Raises argparse.ArgumentTypeError if one does not exist, or if splits that shaped the defaults are mixed
+    with others.
+    """
+    ends = [part.partition("-")[::2] for part in text.split(",")]
+    splits = sorted({split for first, last in ends for split in range(int(first), int(last or first) + 1)})
+    if not splits or not 0 <= splits[0] <= splits[-1] < N_SPLITS:
+        raise argparse.ArgumentTypeError(f"{text}: expected some of 0 to {N_SPLITS - 1}")
+    if splits[0] in table.SHAPED_ON and splits[-1] not in table.SHAPED_ON:
+        raise argparse.ArgumentTypeError(f"{text}: defaults were shaped on 0 to 3; take those or others")
+    return splits

@@ -1,0 +1,127 @@
+"""Fits, one at a time, each in a fresh process; `python -m tests.benchmarks.defaults.fits` is one of them.
+
+The results stand in a file of JSON lines, of which the table is made. To fit a model again, delete its lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.metrics import log_loss
+
+from tests.benchmarks.defaults.models import CONFORMAL, MODELS
+from tests.benchmarks.defaults.sets import CLASSIFICATION, regression_sets
+from tests.benchmarks.measure import describe_processor
+
+COVERAGE = 0.9
+
+type Result = dict[str, Any]
+
+
+class Task(NamedTuple):
+    """One fit: the name of a set, the number of a split and the name of a model."""
+
+    set: str
+    split: int
+    model: str
+
+
+def read_results(path: Path) -> dict[Task, Result]:
+    """Return the latest result of each task; none where there is no file."""
+    results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {Task(result["set"], result["split"], result["model"]): result for result in results}
+
+
+def run_missing(tasks: list[Task], path: Path, folder: Path | None, n_threads: int) -> Iterator[Result]:
+    """Fit what failed, or has no result by this version of its package; append and yield each result."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:n_threads])  # children inherit it
+    pools = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(n_threads))
+    known = read_results(path)
+    for task in tasks:
+        found = known.get(task, {"failed": "not yet fitted"})
+        if "failed" not in found and found["version"] == version(MODELS[task.model].package):
+            continue
+        result = task._asdict() | _circumstances(task.model, n_threads)
+        command = [sys.executable, "-m", "tests.benchmarks.defaults.fits", *map(str, task), str(folder or "")]
+        environment = {**os.environ, **pools}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            result |= json.loads(done.stdout.splitlines()[-1])
+        else:
+            result["failed"] = f"exit status {done.returncode}: {done.stderr.strip().rpartition('\n')[2]}"
+        with path.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        yield result
+
+
+def _circumstances(model: str, n_threads: int) -> Result:
+    commit = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return {
+        "version": version(MODELS[model].package),
+        "commit": subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip(),
+        "processor": describe_processor(),
+        "threads": n_threads,
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
+
+
+def fit_and_score(task: Task, folder: Path | None, n_threads: int) -> Result:
+    """Fit in this process; return errors on the rows held out, seconds of the fit, and what it warned of."""
+    classes = task.set in CLASSIFICATION
+    model = MODELS[task.model]
+    data = (CLASSIFICATION if classes else regression_sets(folder))[task.set](task.split)
+    n, d = data.X.shape
+    result: Result = {"classes": classes, "n": n, "d": d, "digest": data.digest}
+    if n > model.most_rows:
+        return result | {"skipped": f"more than {model.most_rows:,} rows"}
+    fit = model.build(classes, n_threads)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        start, cpu_start = time.perf_counter(), _cpu_seconds()
+        fitted = fit(data.X, data.y)
+        result |= {"wall": time.perf_counter() - start, "cpu": _cpu_seconds() - cpu_start}
+    if caught:
+        result["warned"] = sorted({f"{one.category.__name__}: {one.message}" for one in caught})
+    predicted = np.reshape(fitted.predict(data.X_test), len(data.X_test))  # CatBoost's classes are a column
+    if classes:
+        probabilities = fitted.predict_proba(data.X_test)
+        result["error"] = float(np.mean(predicted != data.y_test))
+        result["log_loss"] = float(log_loss(data.y_test, probabilities, labels=np.unique(data.y)))
+    else:
+        result["error"] = float(np.sqrt(np.mean((predicted - data.y_test) ** 2)) / data.y.std())
+    if not np.isfinite(result["error"]):
+        raise ValueError("predictions are not finite")
+    if task.model == CONFORMAL:
+        lower, upper = fitted.predict_interval(data.X_test, coverage=COVERAGE)
+        result["coverage"] = float(np.mean((lower <= data.y_test) & (data.y_test <= upper)))
+    return result
+
+
+def _cpu_seconds() -> float:
+    """Of this process with all its threads, and of the children that it has waited for."""
+    return time.process_time() + sum(os.times()[2:4])
+
+
+def main(name: str, split: str, model: str, folder: str) -> None:
+    task = Task(name, int(split), model)
+    result = fit_and_score(task, Path(folder) if folder else None, len(os.sched_getaffinity(0)))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

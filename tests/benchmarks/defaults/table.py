@@ -1,0 +1,260 @@
+"""The table of defaults and its picture, made of the results of fits and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from tests.benchmarks.defaults.fits import COVERAGE, Result, Task
+from tests.benchmarks.defaults.models import CONFORMAL, MODELS, OURS
+from tests.benchmarks.defaults.sets import NOT_COUNTED
+
+SHAPED_ON = range(4)  # the splits that the defaults were chosen by
+INK, BLUE = "#7a828c", "#2f81c4"  # legible on white and on black
+WORDS = ("win", "tie", "lose")
+
+type Table = list[list[str]]  # the head first
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is compared: the results' `key`, an error; `shown` makes of its mean what the title says."""
+
+    title: str
+    key: str
+    shown: Callable[[float], float] = float
+
+
+REGRESSION = (Measure("z-RMSE", "error"),)
+CLASSIFICATION = (Measure("accuracy", "error", lambda error: 1.0 - error), Measure("log loss", "log_loss"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One set: the results of each model on the same splits, in the same order."""
+
+    name: str
+    splits: list[int]
+    results: dict[str, list[Result]]
+
+    @property
+    def known(self) -> Result:
+        """A result that tells what is the same in all."""
+        return next(one for found in self.results.values() for one in found if "n" in one)
+
+    def values(self, model: str, key: str) -> np.ndarray | None:
+        """Split by split, infinite where the model failed; None where it was left out."""
+        found = self.results.get(model, [{"skipped": ""}])
+        if any("skipped" in one for one in found):
+            return None
+        return np.array([np.inf if "failed" in one else one[key] for one in found])
+
+    def typical(self, model: str, key: str) -> float:
+        """Return the mean of an error; of seconds the median, since other work may disturb a fit."""
+        values = self.values(model, key)
+        return np.nan if values is None else float((np.median if key in ("wall", "cpu") else np.mean)(values))
+
+
+def arrange(results: dict[Task, Result]) -> list[Row]:
+    """Return a row for each set.
+
+    Raises ValueError if models were fitted to different rows.
+    """
+    rows = []
+    for name in dict.fromkeys(task.set for task in results):
+        splits, models = ({task[i]: None for task in results if task.set == name} for i in (1, 2))
+        row = Row(name, [*splits], {m: [results[Task(name, split, m)] for split in splits] for m in models})
+        for split, found in zip(splits, zip(*row.results.values(), strict=True), strict=True):
+            if len({one["digest"] for one in found if "digest" in one}) > 1:
+                raise ValueError(f"{name}, split {split}: models were fitted to different rows")
+        rows.append(row)
+    return rows
+
+
+def compare(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, str]:
+    """Return by how much their error is larger, the standard error of that over the splits, and who wins.
+
+    Ours wins or loses beyond two standard errors; one split tells none, and is a tie. Who fails more loses.
+    """
+    failures = int(np.isinf(theirs).sum()) - int(np.isinf(ours).sum())
+    if np.isinf([ours, theirs]).any():
+        return np.nan, np.nan, WORDS[1 - np.sign(failures)]
+    difference = float(np.mean(theirs - ours))
+    error = float(np.std(theirs - ours, ddof=1) / np.sqrt(len(ours))) if len(ours) > 1 else np.inf
+    return difference, error, WORDS[1 - int(np.sign(difference) * (abs(difference) > 2.0 * error))]
+
+
+def geometric_mean(values: list[float]) -> float:
+    """NaN of none."""
+    return float(np.exp(np.mean(np.log(values)))) if values else np.nan
+
+
+def ratios(rows: list[Row], model: str, key: str, shown: Callable[[float], float] = float) -> list[float]:
+    """Return theirs / ours on the sets that count and on which neither failed or was left out."""
+    both = [(shown(row.typical(model, key)), shown(row.typical(OURS, key))) for row in _counted(rows)]
+    return [theirs / ours for theirs, ours in both if np.isfinite([theirs, ours]).all()]
+
+
+def write(results: dict[Task, Result], splits: list[int], folder: Path) -> Path:
+    """Write DEFAULTS.md and defaults.svg into the folder; return the former's path."""
+    rows = arrange(results)
+    regression = [row for row in rows if not row.known["classes"]]
+    classification = [row for row in rows if row.known["classes"]]
+    parts = [part for part in ((regression, REGRESSION), (classification, CLASSIFICATION)) if part[0]]
+    tables = [_summary(part, measure) for part, measures in parts for measure in measures]
+    tables += [_sets(part, measures) for part, measures in parts]
+    blocks = [*_introduction(results, splits), *("\n".join(_markdown(table)) for table in tables)]
+    path = folder / "DEFAULTS.md"
+    path.write_text("\n\n".join([*blocks, *_remarks(rows)]) + "\n")
+    draw(folder / "defaults.svg", [(part, measures[-1]) for part, measures in parts])
+    return path
+
+
+def _introduction(results: dict[Task, Result], splits: list[int]) -> Iterator[str]:
+    fitted = [one for one in results.values() if "skipped" not in one]
+    held_back = "on which they were shaped" if splits[0] in SHAPED_ON else "which did not shape them"
+    machine = "{processor}, {threads} threads, Python {python}, NumPy {numpy}"
+    machines = sorted({machine.format(**one) for one in fitted})
+    versions = sorted({f"{MODELS[one['model']].package} {one['version']}" for one in fitted})
+    commits = sorted({one["commit"] for one in fitted if one["model"] == OURS})
+    dates, loads = sorted({one["date"] for one in fitted}), [one["load"] for one in fitted]
+    yield "# What the defaults give"
+    yield (
+        "`RFFRidge(random_state=0)` and `RFFClassifier(random_state=0)` without another argument, against "
+        "gradient boosting and xRFM by default, a linear model, and a kernel machine (`KernelRidge`, `SVC`) "
+        "and a Gaussian process, both tuned on a part of the rows. Errors are on held-out rows: in standard "
+        "deviations of the target (z-RMSE), or accuracy and log loss."
+    )
+    yield (
+        f"Means of splits {', '.join(map(str, splits))} of the rows, {held_back}. In brackets: theirs less "
+        "ours, ± the standard error of this difference over the splits. Ours wins or loses beyond two of "
+        "them. Seconds are medians over the splits, of the first fit in a fresh process. Ratios are "
+        "geometric means."
+    )
+    yield (
+        f"{'; '.join(machines)}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}. One fit at a time; "
+        f"load average before a fit {np.median(loads):.1f} (median), {max(loads):.1f} (max), earlier fits "
+        f"included. {', '.join(versions)}; ours at commit {', '.join(commits)}."
+    )
+
+
+def _summary(rows: list[Row], measure: Measure) -> Table:
+    """Return a line for each peer: on how many sets ours wins, and the ratios."""
+    what = [measure.title, "seconds", "CPU seconds"]
+    table = [[f"{what[0]}, against", "sets", *WORDS, *(f"{title}, theirs / ours" for title in what)]]
+    for model in _peers(rows):
+        pairs = [(row.values(OURS, measure.key), row.values(model, measure.key)) for row in _counted(rows)]
+        words = [
+            compare(ours, theirs)[2] for ours, theirs in pairs if ours is not None and theirs is not None
+        ]
+        found = [ratios(rows, model, measure.key, measure.shown)]
+        found += [ratios(rows, model, key) for key in ("wall", "cpu")]
+        counts = [len(words), *(words.count(word) for word in WORDS)]
+        means = [_number(geometric_mean(values)) for values in found]
+        table.append([MODELS[model].title, *map(str, counts), *means])
+    return table
+
+
+def _sets(rows: list[Row], measures: tuple[Measure, ...]) -> Table:
+    """Return a line for each set: of each model its errors and seconds, below each other."""
+    models = [OURS, *_peers(rows)]
+    title = "<br>".join([*(measure.title for measure in measures), "seconds (CPU)"])
+    table = [[title, "n × d", *(MODELS[model].title for model in models)]]
+    for row in rows:
+        name = row.name + (", not counted" if row.name in NOT_COUNTED else "")
+        shape = f"{row.known['n']:,} × {row.known['d']}"
+        table.append([name, shape, *(_cell(row, model, measures) for model in models)])
+    if any(CONFORMAL in row.results for row in rows):
+        table[0].append(f"coverage of {COVERAGE:.0%} intervals, `conformal=True`")
+        for line, row in zip(table[1:], rows, strict=True):
+            line.append(_number(row.typical(CONFORMAL, "coverage")))
+    return table
+
+
+def _cell(row: Row, model: str, measures: tuple[Measure, ...]) -> str:
+    lines = []
+    for measure in measures:
+        ours, theirs = row.values(OURS, measure.key), row.values(model, measure.key)
+        if ours is None or theirs is None:
+            return ""
+        mean = float(theirs.mean())
+        lines.append(_number(measure.shown(mean)) if np.isfinite(mean) else "failed")
+        if model != OURS:
+            difference, error, word = compare(ours, theirs)
+            difference = measure.shown(difference) - measure.shown(0.0)
+            lines[-1] += (
+                f" ({difference:+.2g} ± {error:.2g}) {word}" if np.isfinite(difference) else f" {word}"
+            )
+    seconds = [_seconds(row.typical(model, key)) for key in ("wall", "cpu")]
+    return "<br>".join([*lines, "{} s ({})".format(*seconds)])
+
+
+def _remarks(rows: list[Row]) -> Iterator[str]:
+    """Yield what failed, and on which sets ours warned of what."""
+    for row in rows:
+        for model, found in row.results.items():
+            for split, one in zip(row.splits, found, strict=True):
+                if "failed" in one:
+                    yield f"- {MODELS[model].title} failed on {row.name}, split {split}: {one['failed']}"
+        warned = [one["warned"] for one in row.results[OURS] if "warned" in one]
+        if warned:
+            texts = "; ".join(sorted({text for each in warned for text in each}))
+            yield f"- Ours warned on {len(warned)} of {len(row.splits)} splits of {row.name}: {texts}"
+
+
+def draw(path: Path, parts: list[tuple[list[Row], Measure]]) -> None:
+    """Draw errors against seconds, both over ours; a line joins the models that none beats in both."""
+    figure = Figure(figsize=(5.4 * len(parts), 3.8), layout="constrained")
+    for axes, (rows, measure) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
+        sets = _counted(rows)
+        points = []
+        for model in (OURS, *_peers(rows)):
+            errors = ratios(rows, model, measure.key)
+            label = MODELS[model].title + (f" ({len(errors)} sets)" if len(errors) < len(sets) else "")
+            if errors:
+                points.append((geometric_mean(ratios(rows, model, "wall")), geometric_mean(errors), label))
+        points.sort()
+        front = [one for i, one in enumerate(points) if all(one[1] < faster[1] for faster in points[:i])]
+        axes.step(*zip(*(point[:2] for point in front), strict=True), where="post", color=INK, lw=1, ls=":")
+        for seconds, error, label in points:
+            colour, right = BLUE if label == OURS else INK, seconds**2 > points[0][0] * points[-1][0]
+            place = {"xytext": (-7 if right else 7, 4), "ha": "right" if right else "left"}
+            axes.plot(seconds, error, "o", color=colour)
+            axes.annotate(label, (seconds, error), textcoords="offset points", color=colour, size=9, **place)
+        axes.set_title(f"{measure.title} / ours, {len(sets)} sets", loc="left", size=10, color=INK)
+        axes.set_xlabel("seconds of a fit / ours", color=INK)
+        axes.set_xscale("log")
+        axes.margins(0.15)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.tick_params(which="both", colors=INK)
+        axes.spines[:].set_visible(False)
+        axes.grid(color=INK, alpha=0.3, lw=0.7)
+    with mpl.rc_context({"svg.hashsalt": "defaults"}):  # the same results, the same bytes
+        figure.savefig(path, transparent=True, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _counted(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.name not in NOT_COUNTED]
+
+
+def _peers(rows: list[Row]) -> list[str]:
+    there = {model for row in rows for model in row.results if row.values(model, "error") is not None}
+    return [model for model in MODELS if model in there - {OURS, CONFORMAL}]
+
+
+def _number(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.3g}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10.0 else f"{value:.2g}"
+
+
+def _markdown(table: Table) -> Iterator[str]:
+    for line in (table[0], ["---", *["---:"] * (len(table[0]) - 1)], *table[1:]):
+        yield f"| {' | '.join(line)} |"

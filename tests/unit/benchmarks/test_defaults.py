@@ -1,0 +1,177 @@
+"""The table of defaults from a small file of results, and its statistics."""
+
+import argparse
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tests.benchmarks.defaults import command, fits, table
+from tests.benchmarks.defaults.fits import Task
+from tests.benchmarks.defaults.sets import regression_sets
+
+# errors of splits 4 to 7, and seconds
+OURS = {"airfoil": ([0.2, 0.3, 0.2, 0.3], 2.0), "pol": ([0.1, 0.1, 0.2, 0.2], 8.0), "bike": ([1.0] * 4, 1.0)}
+THEIRS = {
+    "airfoil": ([0.3, 0.4, 0.4, 0.5], 1.0),  # 0.15 more, ± 0.029
+    "pol": ([0.2, 0.0, 0.3, 0.1], 2.0),  # 0 more
+    "bike": ([0.1] * 4, 0.1),  # not counted
+}
+
+
+def line_of(name, split, model, error, seconds, **others):
+    result = {
+        "set": name,
+        "split": split,
+        "model": model,
+        "classes": False,
+        "n": 1353,
+        "d": 5,
+        "digest": name,
+    }
+    result |= {"wall": seconds, "cpu": 2 * seconds, "error": error, "version": "1.2", "commit": "abc"}
+    result |= {"processor": "a processor (avx2)", "threads": 2, "load": 0.5, "python": "3.12.1"}
+    return json.dumps(result | {"numpy": "2.5.5", "date": "2026-11-25"} | others)
+
+
+@pytest.fixture
+def path(tmp_path):
+    lines = [
+        line_of(name, 4 + i, model, error, seconds)
+        for model, found in (("ours", OURS), ("catboost", THEIRS))
+        for name, (errors, seconds) in found.items()
+        for i, error in enumerate(errors)
+    ]
+    losses = {"ours": (0.0, 0.5), "catboost": (0.1, 0.25)}
+    lines += [
+        line_of("wine", split, model, error, 1.0, classes=True, log_loss=loss + split / 64)
+        for model, (error, loss) in losses.items()
+        for split in range(4, 8)
+    ]
+    lines += [line_of("pol", split, "gp", 0.0, 0.0, skipped="more than 1,000 rows") for split in range(4, 8)]
+    (tmp_path / "results.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path / "results.jsonl"
+
+
+def write(path):
+    return table.write(fits.read_results(path), [4, 5, 6, 7], path.parent).read_text()
+
+
+def cells_of(text, head):
+    """Return the rows of the table whose first line begins so, by what stands in its first column."""
+    _, block = text.split(f"| {head}", 1)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in block.split("\n\n")[0].splitlines()]
+    return {cells[0]: cells[1:] for cells in lines[2:]}
+
+
+def test_summary_counts_wins_and_takes_geometric_means_of_sets_that_count(path):
+    means = [math.sqrt((0.4 / 0.25) * 1), math.sqrt((1 / 2) * (2 / 8))]
+    wanted = ["2", "1", "1", "0", *(f"{mean:.3g}" for mean in [*means, means[1]])]
+    assert cells_of(write(path), "z-RMSE, against") == {"CatBoost": wanted}
+
+
+def test_a_set_shows_each_models_error_difference_and_seconds(path):
+    lines = cells_of(write(path), "z-RMSE<br>")
+    assert lines["airfoil"] == ["1,353 × 5", "0.25<br>2 s (4)", "0.4 (+0.15 ± 0.029) win<br>1 s (2)"]
+    assert lines["bike, not counted"][2].startswith("0.1 (-0.9 ± 0) lose")
+
+
+def test_classes_show_accuracy_and_log_loss_with_opposite_winners(path):
+    text = write(path)
+    wanted = ["1<br>0.586<br>1 s (2)", "0.9 (-0.1 ± 0) win<br>0.336 (-0.25 ± 0) lose<br>1 s (2)"]
+    assert cells_of(text, "accuracy<br>")["wine"] == ["1,353 × 5", *wanted]
+    assert cells_of(text, "accuracy, against")["CatBoost"][:5] == ["1", "1", "0", "0", "0.9"]
+    assert cells_of(text, "log loss, against")["CatBoost"][:4] == ["1", "0", "0", "1"]
+
+
+def test_text_tells_where_when_and_on_which_splits(path):
+    text = write(path)
+    for said in (
+        "a processor (avx2), 2 threads",
+        "2026-11-25.",
+        "catboost 1.2",
+        "at commit abc",
+        "splits 4, 5, 6, 7",
+    ):
+        assert said in text
+    assert "which did not shape them" in text
+    assert "Gaussian process |" not in text  # left out everywhere
+
+
+def test_who_fails_loses_and_is_named_and_leaves_the_means(path):
+    with path.open("a") as file:
+        file.write(line_of("pol", 5, "catboost", 0.0, 0.0, failed="exit status 1: out of memory") + "\n")
+    text = write(path)
+    assert "- CatBoost failed on pol, split 5: exit status 1: out of memory" in text
+    assert cells_of(text, "z-RMSE<br>")["pol"][2].startswith("failed win")
+    assert cells_of(text, "z-RMSE, against")["CatBoost"][:5] == ["2", "2", "0", "0", "1.6"]
+
+
+def test_models_fitted_to_different_rows_are_refused(path):
+    with path.open("a") as file:
+        file.write(line_of("pol", 5, "catboost", 0.0, 0.0, digest="other") + "\n")
+    with pytest.raises(ValueError, match="pol, split 5"):
+        write(path)
+
+
+def test_picture_is_the_same_for_the_same_results(path):
+    write(path)
+    first = (path.parent / "defaults.svg").read_bytes()
+    write(path)
+    assert (path.parent / "defaults.svg").read_bytes() == first
+    assert b"<svg" in first
+
+
+@given(st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=2, max_size=9))
+def test_difference_has_the_standard_error_of_scipy(pairs):
+    ours, theirs = np.array(pairs).T / 100
+    difference, error, word = table.compare(ours, theirs)
+    assert difference == pytest.approx(np.mean(theirs) - np.mean(ours), abs=1e-12)
+    assert error == pytest.approx(stats.sem(theirs - ours), abs=1e-12)
+    swapped = table.compare(theirs, ours)[2]
+    assert {word, swapped} in ({"win", "lose"}, {"tie"})
+
+
+def test_one_split_is_a_tie():
+    assert table.compare(np.array([0.1]), np.array([0.9]))[2] == "tie"
+
+
+@given(st.lists(st.integers(1, 99), min_size=1))
+def test_geometric_mean_is_that_of_scipy(values):
+    assert table.geometric_mean(values) == pytest.approx(stats.gmean(values))
+
+
+def test_splits_are_listed_and_shaped_ones_kept_from_reported_ones():
+    assert command.parse_splits("4-6,9") == [4, 5, 6, 9]
+    for wrong in ("3-4", "0,9", "10"):
+        with pytest.raises(argparse.ArgumentTypeError, match=wrong):
+            command.parse_splits(wrong)
+
+
+@pytest.mark.slow
+def test_only_what_is_missing_is_fitted_and_a_failure_is_kept_and_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(fits.os, "sched_setaffinity", lambda *_: None)
+    path = tmp_path / "results.jsonl"
+    done, wrong = Task("n=50 d=5", 0, "linear"), Task("no such set", 0, "linear")
+    assert [result["model"] for result in fits.run_missing([done], path, None, 1)] == ["linear"]
+    again = list(fits.run_missing([done, wrong], path, None, 1))
+    assert [result["failed"] for result in again] == ["exit status 1: KeyError: 'no such set'"]
+    assert [result["set"] for result in fits.run_missing([done, wrong], path, None, 1)] == ["no such set"]
+    assert 0 < fits.read_results(path)[done]["error"] < 1
+
+
+def test_folder_of_real_sets_is_found_and_cut_in_parts(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((100, 3))
+    for name in ("pol", "other"):
+        (tmp_path / name).mkdir()
+        np.savetxt(tmp_path / name / "data.csv.gz", rows, delimiter=",")
+        np.savetxt(tmp_path / name / "test_mask.csv.gz", np.arange(100)[:, np.newaxis] < 10 * np.ones(10))
+    assert "other" in regression_sets(tmp_path)
+    parts = regression_sets(tmp_path)["pol 64/16/20"](4)
+    assert (parts.X.shape, parts.X_test.shape) == ((64, 2), (20, 2))
+    assert not set(parts.y) & set(parts.y_test)
+    assert set(parts.y) <= set(rows[:, 2])
