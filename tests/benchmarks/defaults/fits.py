@@ -67,7 +67,7 @@ def run_missing(tasks: list[Task], path: Path, folder: Path | None, n_threads: i
 
 
 def _circumstances(model: str, n_threads: int) -> Result:
-    commit = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     return {
         "version": version(MODELS[model].package),
         "commit": subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip(),

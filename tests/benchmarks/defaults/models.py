@@ -34,6 +34,7 @@ type Fit = Callable[[np.ndarray, np.ndarray], Any]
 class Model:
     """One of those compared.
 
+    `how`: it is fitted, for readers.
     `build`: given whether there are classes and the number of threads, imports what it needs and returns what
       fits rows, so that a fit's seconds are without importing its package.
     `most_rows`: sets with more rows to train on are not for it.
@@ -41,6 +42,7 @@ class Model:
 
     title: str
     package: str
+    how: str
     build: Callable[[bool, int], Fit]
     most_rows: float = np.inf
 
@@ -142,17 +144,25 @@ def _by_default(numbers: type, classified: type) -> Callable[[bool, int], Fit]:
 
 OURS, CONFORMAL = "ours", "conformal"
 MODELS = {
-    OURS: Model("ours", "rff_dist", _by_default(RFFRidge, RFFClassifier)),
-    "catboost": Model("CatBoost", "catboost", _catboost),
-    "lightgbm": Model("LightGBM", "lightgbm", _lightgbm),
-    "xrfm": Model("xRFM", "xrfm", _xrfm),
+    OURS: Model("ours", "rff_dist", "by default", _by_default(RFFRidge, RFFClassifier)),
+    "catboost": Model("CatBoost", "catboost", "by default", _catboost),
+    "lightgbm": Model("LightGBM", "lightgbm", "by default", _lightgbm),
+    "xrfm": Model("xRFM", "xrfm", "by default, a fifth of the rows for validation", _xrfm),
     "histgb": Model(
         "HistGradientBoosting",
         "scikit-learn",
+        "by default",
         _by_default(HistGradientBoostingRegressor, HistGradientBoostingClassifier),
     ),
-    "kernel": Model("kernel machine", "scikit-learn", _kernel_machine),
-    "gp": Model("Gaussian process", "scikit-learn", _gaussian_process, most_rows=N_PROCESS),
-    "linear": Model("linear", "scikit-learn", _linear),
-    CONFORMAL: Model("ours, conformal", "rff_dist", lambda *_: RFFRidge(conformal=True, random_state=0).fit),
+    "kernel": Model(
+        "kernel machine",
+        "scikit-learn",
+        f"`KernelRidge` or `SVC`, tuned on {N_TUNED:,} rows, fitted to {N_FITTED:,}",
+        _kernel_machine,
+    ),
+    "gp": Model(
+        "Gaussian process", "scikit-learn", f"up to {N_PROCESS:,} rows", _gaussian_process, N_PROCESS
+    ),
+    "linear": Model("linear", "scikit-learn", "`RidgeCV` or `LogisticRegression`", _linear),
+    CONFORMAL: Model("ours", "rff_dist", "", lambda *_: RFFRidge(conformal=True, random_state=0).fit),
 }

@@ -108,15 +108,16 @@ def write(results: dict[Task, Result], splits: list[int], folder: Path) -> Path:
     parts = [part for part in ((regression, REGRESSION), (classification, CLASSIFICATION)) if part[0]]
     tables = [_summary(part, measure) for part, measures in parts for measure in measures]
     tables += [_sets(part, measures) for part, measures in parts]
-    blocks = [*_introduction(results, splits), *("\n".join(_markdown(table)) for table in tables)]
+    blocks = [*_introduction(rows, splits), *("\n".join(_markdown(table)) for table in tables)]
     path = folder / "DEFAULTS.md"
     path.write_text("\n\n".join([*blocks, *_remarks(rows)]) + "\n")
     draw(folder / "defaults.svg", [(part, measures[-1]) for part, measures in parts])
     return path
 
 
-def _introduction(results: dict[Task, Result], splits: list[int]) -> Iterator[str]:
-    fitted = [one for one in results.values() if "skipped" not in one]
+def _introduction(rows: list[Row], splits: list[int]) -> Iterator[str]:
+    results = [one for row in rows for found in row.results.values() for one in found]
+    fitted = [one for one in results if "skipped" not in one]
     held_back = "on which they were shaped" if splits[0] in SHAPED_ON else "which did not shape them"
     machine = "{processor}, {threads} threads, Python {python}, NumPy {numpy}"
     machines = sorted({machine.format(**one) for one in fitted})
@@ -126,9 +127,8 @@ def _introduction(results: dict[Task, Result], splits: list[int]) -> Iterator[st
     yield "# What the defaults give"
     yield (
         "`RFFRidge(random_state=0)` and `RFFClassifier(random_state=0)` without another argument, against "
-        "gradient boosting and xRFM by default, a linear model, and a kernel machine (`KernelRidge`, `SVC`) "
-        "and a Gaussian process, both tuned on a part of the rows. Errors are on held-out rows: in standard "
-        "deviations of the target (z-RMSE), or accuracy and log loss."
+        f"{', '.join(f'{MODELS[model].title} ({MODELS[model].how})' for model in _peers(rows))}. Errors are "
+        "on held-out rows: in standard deviations of the target (z-RMSE), or accuracy and log loss."
     )
     yield (
         f"Means of splits {', '.join(map(str, splits))} of the rows, {held_back}. In brackets: theirs less "
@@ -221,11 +221,8 @@ def draw(path: Path, parts: list[tuple[list[Row], Measure]]) -> None:
         points.sort()
         front = [one for i, one in enumerate(points) if all(one[1] < faster[1] for faster in points[:i])]
         axes.step(*zip(*(point[:2] for point in front), strict=True), where="post", color=INK, lw=1, ls=":")
-        for seconds, error, label in points:
-            colour, right = BLUE if label == OURS else INK, seconds**2 > points[0][0] * points[-1][0]
-            place = {"xytext": (-7 if right else 7, 4), "ha": "right" if right else "left"}
-            axes.plot(seconds, error, "o", color=colour)
-            axes.annotate(label, (seconds, error), textcoords="offset points", color=colour, size=9, **place)
+        colours = [BLUE if label == OURS else INK for *_, label in points]
+        axes.scatter(*zip(*(point[:2] for point in points), strict=True), c=colours, zorder=3)
         axes.set_title(f"{measure.title} / ours, {len(sets)} sets", loc="left", size=10, color=INK)
         axes.set_xlabel("seconds of a fit / ours", color=INK)
         axes.set_xscale("log")
@@ -234,6 +231,15 @@ def draw(path: Path, parts: list[tuple[list[Row], Measure]]) -> None:
         axes.tick_params(which="both", colors=INK)
         axes.spines[:].set_visible(False)
         axes.grid(color=INK, alpha=0.3, lw=0.7)
+        figure.draw_without_rendering()
+        lowest = -np.inf  # where the next label may be, in points
+        for seconds, error, label in sorted(points, key=lambda point: point[1]):
+            height = axes.transData.transform((seconds, error))[1] * 72.0 / figure.dpi
+            lowest = max(height + 3.0, lowest + 10.0)
+            right = seconds**3 > points[0][0] * points[-1][0] ** 2
+            place = {"xytext": (-6 if right else 6, lowest - height), "ha": "right" if right else "left"}
+            style = {"color": BLUE if label == OURS else INK, "size": 9, "textcoords": "offset points"}
+            axes.annotate(label, (seconds, error), **place, **style)
     with mpl.rc_context({"svg.hashsalt": "defaults"}):  # the same results, the same bytes
         figure.savefig(path, transparent=True, metadata={"Date": None} if path.suffix == ".svg" else None)
 
