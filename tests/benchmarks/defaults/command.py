@@ -6,6 +6,7 @@ splits 0 to 3; splits 4 to 9 are for reports. Names are separated by commas.
 """
 
 import argparse
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def main(words: list[str]) -> None:
         for model in models
         if model != CONFORMAL or name not in CLASSIFICATION
     ]
+    for number in (signal.SIGINT, signal.SIGTERM):  # in the background too, and with the fit that is running
+        signal.signal(number, signal.default_int_handler)
     try:
         for one in run_missing(tasks, path, options.data, options.threads):
             said = one.get("failed") or one.get("skipped") or f"{one['error']:.4g} in {one['wall']:.2f} s"

@@ -47,7 +47,10 @@ def read_results(path: Path) -> dict[Task, Result]:
 def run_missing(tasks: list[Task], path: Path, folder: Path | None, n_threads: int) -> Iterator[Result]:
     """Fit what failed, or has no result by this version of its package; append and yield each result."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:n_threads])  # children inherit it
-    pools = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(n_threads))
+    environment = dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(n_threads)
+    )
+    environment["PYTHONDONTWRITEBYTECODE"] = ""  # what a fit imports would be compiled in its seconds
     known = read_results(path)
     for task in tasks:
         found = known.get(task, {"failed": "not yet fitted"})
@@ -55,8 +58,9 @@ def run_missing(tasks: list[Task], path: Path, folder: Path | None, n_threads: i
             continue
         result = task._asdict() | _circumstances(task.model, n_threads)
         command = [sys.executable, "-m", "tests.benchmarks.defaults.fits", *map(str, task), str(folder or "")]
-        environment = {**os.environ, **pools}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        )
         if done.returncode == 0:
             result |= json.loads(done.stdout.splitlines()[-1])
         else:
