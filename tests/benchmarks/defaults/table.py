@@ -44,8 +44,8 @@ class Row:
 
     @property
     def known(self) -> Result:
-        """A result that tells what is the same in all."""
-        return next(one for found in self.results.values() for one in found if "n" in one)
+        """A result that tells what is the same in all; empty if all models failed."""
+        return next((one for found in self.results.values() for one in found if "n" in one), {})
 
     def values(self, model: str, key: str) -> np.ndarray | None:
         """Split by split, infinite where the model failed; None where it was left out."""
@@ -103,14 +103,20 @@ def ratios(rows: list[Row], model: str, key: str, shown: Callable[[float], float
 def write(results: dict[Task, Result], splits: list[int], folder: Path) -> Path:
     """Write DEFAULTS.md and defaults.svg into the folder; return the former's path."""
     rows = arrange(results)
-    regression = [row for row in rows if not row.known["classes"]]
-    classification = [row for row in rows if row.known["classes"]]
+    regression = [row for row in rows if row.known.get("classes") is False]
+    classification = [row for row in rows if row.known.get("classes") is True]
     parts = [part for part in ((regression, REGRESSION), (classification, CLASSIFICATION)) if part[0]]
-    tables = [_summary(part, measure) for part, measures in parts for measure in measures]
-    tables += [_sets(part, measures) for part, measures in parts]
-    blocks = [*_introduction(rows, splits), *("\n".join(_markdown(table)) for table in tables)]
+    summaries = [_summary(part, measure) for part, measures in parts for measure in measures]
+    blocks = [
+        *_introduction(rows, splits),
+        "<!-- --8<-- [start:summary] -->",  # the manual's comparison may include this part
+        *map(_markdown, summaries),
+        "<!-- --8<-- [end:summary] -->",
+        *(_markdown(_sets(part, measures)) for part, measures in parts),
+        *_remarks(rows),
+    ]
     path = folder / "DEFAULTS.md"
-    path.write_text("\n\n".join([*blocks, *_remarks(rows)]) + "\n")
+    path.write_text("\n\n".join(blocks) + "\n")
     draw(folder / "defaults.svg", [(part, measures[-1]) for part, measures in parts])
     return path
 
@@ -261,6 +267,6 @@ def _seconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 10.0 else f"{value:.2g}"
 
 
-def _markdown(table: Table) -> Iterator[str]:
-    for line in (table[0], ["---", *["---:"] * (len(table[0]) - 1)], *table[1:]):
-        yield f"| {' | '.join(line)} |"
+def _markdown(table: Table) -> str:
+    rule = ["---", *["---:"] * (len(table[0]) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (table[0], rule, *table[1:]))

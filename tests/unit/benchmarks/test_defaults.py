@@ -111,6 +111,20 @@ def test_who_fails_loses_and_is_named_and_leaves_the_means(path):
     assert cells_of(text, "z-RMSE, against")["CatBoost"][:5] == ["2", "2", "0", "0", "1.6"]
 
 
+def test_a_set_on_which_all_fail_is_named_below_the_tables(path):
+    failed = {"set": "odd", "split": 4, "failed": "exit status 1: no file", "date": "2026-11-25", "load": 0.0}
+    with path.open("a") as file:
+        for model in ("ours", "catboost"):
+            circumstances = json.loads(line_of("odd", 4, model, 0.0, 0.0))
+            kept = {
+                key: circumstances[key] for key in circumstances if key not in ("n", "d", "classes", "digest")
+            }
+            file.write(json.dumps(kept | failed) + "\n")
+    text = write(path)
+    assert "| odd" not in text
+    assert "- ours failed on odd, split 4: exit status 1: no file" in text
+
+
 def test_models_fitted_to_different_rows_are_refused(path):
     with path.open("a") as file:
         file.write(line_of("pol", 5, "catboost", 0.0, 0.0, digest="other") + "\n")
