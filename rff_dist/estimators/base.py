@@ -241,6 +241,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     standardize: bool | str = "auto"
     fit_intercept: bool = True
     sample_weight_kind: str = "precision"
+    effort: int = 3
+    time_limit: float | None = None
     _fitted: models.RidgeModel = field(init=False)
 
     #: Sums with rows that `partial_fit` added, until a model is solved from them.
@@ -310,9 +312,11 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     def selection_(self) -> Mapping[str, Any]:
         """How choices were made: the candidates, and the path or table of alpha."""
         self._require_fitted("selection_")
-        candidates = self.model_.card.get("candidates")
-        table: dict[str, Any] = dict(self.model_.selection)
-        return table if candidates is None else {"candidates": candidates, **table}
+        card = self.model_.card
+        return {
+            **{name: card[name] for name in ("candidates", "left_out") if name in card},
+            **self.model_.selection,
+        }
 
     @property
     def estimate_(self) -> Mapping[str, Any] | None:
@@ -379,6 +383,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
             alpha=self.alpha,
             fit_intercept=fit_intercept,
             sample_weight_kind=sample_weight_kind or self.sample_weight_kind,
+            effort=self.effort,
+            time_limit=self.time_limit,
         )
 
     def _with_names(self, model: models.RidgeModel) -> models.RidgeModel:

@@ -61,7 +61,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     Parameters
     ----------
     kernel, length_scale, n_components, cv, features, design, precision, standardize, fit_intercept,
-    random_state, verbose
+    random_state, effort, time_limit, verbose
         As in `RFFRidge`.
     engine
         As in `RFFRidge`.

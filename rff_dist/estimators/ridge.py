@@ -109,6 +109,16 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         variance is proportional to 1 / weight; a factor on all weights changes no choice, no standard
         deviation and no interval. With "frequency" they are whole numbers, and a row of weight 3 counts as
         three.
+    effort : {1, 2, 3, 4, 5}, default=3
+        How much is tried where parameters leave a choice. 1 is one pass with the Gaussian kernel at the
+        median length scale, and up to 1,024 components. 2 compares tuned length scales with the median and a
+        linear model. 4 lets all finalists meet with all components, on five folds. 5 does so with up to 4,096
+        components, and searches for length scales from 24 starts.
+    time_limit : float or None, default=None
+        Seconds after which nothing further is tried; the components are then as many as the time that is left
+        is enough for, from how long the first candidates took. There is always a model; it is late if reading
+        the rows twice takes longer. `n_components` must be "auto". `selection_["left_out"]` says what there
+        was no time for. Which model it is depends on how fast the machine is.
     engine : Engine or None, default=None
         What runs the passes. None is this process, or, for data out of memory, the current Dask client if
         there is one.

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.checks import check_name
+from rff_dist.checks import check_name, check_positive
 from rff_dist.data import folding
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import draw, nystrom
@@ -153,6 +153,9 @@ class RidgeOptions:
       bits shows.
     `standardize`: {"auto", "rank"} or bool. How input columns are transformed first; see `standardizer_for`.
     `seed`: seed of frequencies and samples, the same for all candidates.
+    `effort`: 1 to 5, how much is tried where the options leave a choice; see `ridge.budget`.
+    `time_limit`: seconds after which nothing further is tried; fewer components then end the fit in time.
+      Rows are read at least twice whatever it is.
     """
 
     kernel: str | base.Kernel = "auto"
@@ -172,8 +175,19 @@ class RidgeOptions:
     standardize: bool | str = "auto"
     fit_intercept: bool = True
     seed: int = 0
+    effort: int = 3
+    time_limit: float | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.effort, bool) or self.effort not in range(1, 6):
+            raise InvalidParameterError(f"`effort` is {self.effort!r}; expected a whole number from 1 to 5")
+        if self.time_limit is not None:
+            check_positive(self.time_limit, "time_limit")
+            if self.n_components != "auto":
+                raise InvalidParameterError(
+                    f"`time_limit` is {self.time_limit!r}, but `n_components` is {self.n_components!r}: only "
+                    "'auto' can take fewer; leave one of them out"
+                )
         _ = self.penalty  # checks itself
         check_name(self.precision, ("auto", *draw.PRECISIONS), "precision")
         inspection.check_standardize(self.standardize)

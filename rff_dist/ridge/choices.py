@@ -27,6 +27,7 @@ from rff_dist.fitting.plan import Machines, Plan, check_solver_plan
 from rff_dist.kernels import base, names, stationary
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
+from rff_dist.ridge.budget import EFFORTS, MIN_COMPONENTS, Effort
 from rff_dist.ridge.candidates import Candidate, TimesMedian
 from rff_dist.statistics import inspection
 
@@ -35,8 +36,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
 # Three folds of so many rows choose alike, and each saves a fifth of a final's tables.
 FOLDS_OF_MANY, MANY_SAMPLES = 3, 5000
-AUTO_COMPONENTS = 2048  # what `n_components="auto"` takes, if rows and memory allow
-MIN_AUTO_COMPONENTS = 256
+AUTO_COMPONENTS = EFFORTS[3].n_components  # what "auto" takes by default, if rows and memory allow
+MIN_AUTO_COMPONENTS = MIN_COMPONENTS
 DEFAULT_COMPONENTS = 1024  # of given candidates, each of which takes sums and a table in n_components³
 
 # Up to so many rows Nyström features have all of them as centres, and are the kernel itself.
@@ -93,8 +94,13 @@ class Choices:
 
     @property
     def choosing(self) -> bool:
-        """Whether there is a first round."""
-        return not self.given and (len(self.candidates) > 1 or len(self.options.kinds) > 1)
+        """Whether there is a first round: to choose, or to see how fast this machine is."""
+        several = len(self.candidates) > 1 or len(self.options.kinds) > 1
+        return not self.given and (several or self.options.time_limit is not None)
+
+    @property
+    def effort(self) -> Effort:
+        return EFFORTS[self.options.effort]
 
     @property
     def kernels(self) -> bool:
@@ -138,7 +144,10 @@ class Choices:
             return length_scales.EvidenceSearch()
         width, exact = (128 if self.plan.n_samples <= FEW_ROWS else 256), self.options.features == "nystrom"
         return length_scales.EvidenceSearch(
-            n_samples=TUNED_ON, n_components=width, exact_up_to=TUNED_EXACTLY if exact else 0
+            n_samples=TUNED_ON,
+            n_components=width,
+            n_starts=self.effort.n_starts,
+            exact_up_to=TUNED_EXACTLY if exact else 0,
         )
 
     def finals(self, n_finalists: int) -> list[Self]:
@@ -147,7 +156,8 @@ class Choices:
         Up to `FEW_ROWS`, or if not all finalists can be halved, all of them meet with all components.
         """
         half = self.widths[-1] // 4 * 2  # even, for pairs
-        if n_finalists == 1 or self.given or len(self.widths) > 1 or half < MIN_AUTO_COMPONENTS:
+        whole = self.given or len(self.widths) > 1 or not self.effort.halves
+        if n_finalists == 1 or whole or half < MIN_AUTO_COMPONENTS:
             return [self]
         if self.plan.n_samples <= FEW_ROWS:
             return [self]
@@ -178,6 +188,8 @@ def choices_of(
     Raises PlanError if memory is too small.
     """
     kinds = options.kinds
+    if len(kinds) > 1 and options.effort == 1:
+        kinds = kinds[:1] if dataset.n_samples > EXACT_ROWS else kinds[1:]
     if len(kinds) > 1 and options.n_components == "auto" and 2 <= dataset.n_samples <= EXACT_ROWS:
         kinds = kinds[1:]
     if candidates is None:
@@ -206,7 +218,9 @@ def choices_of(
     is_given = candidates is not None
     choices = Choices(dataset, options, tried, is_given, penalty, folds, folds, widths, n_tuned_on, plan)
     if folds is None and choices.choosing:  # alpha is given or chosen otherwise: folds choose only the rest
-        choices = replace(choices, by=_held_in(default_folds(dataset.n_samples), dataset, n_tuned_on))
+        choices = replace(
+            choices, by=_held_in(default_folds(dataset.n_samples, options.effort), dataset, n_tuned_on)
+        )
     return choices
 
 
@@ -217,8 +231,8 @@ def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
     """Return the candidates that the first round begins with; just one if there is nothing to choose."""
     first = options.kinds[0]
     if options.kernel == "auto":
-        kernels: list[base.Kernel] = [*AUTO_KERNELS]
-        linear = not are_several(options.n_components)
+        kernels: list[base.Kernel] = [*(AUTO_KERNELS[:1] if options.effort == 1 else AUTO_KERNELS)]
+        linear = not are_several(options.n_components) and options.effort > 1
     else:
         kernels, linear = [names.find_kernel(options.kernel)], False
     candidates = [
@@ -226,7 +240,8 @@ def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
         for kernel in kernels
         for length_scale in _length_scales(options, kernel, dataset)
     ]
-    if options.kernel == "auto" and options.design == "auto" and dataset.n_features > 1:
+    additive = EFFORTS[options.effort].additive and options.design == "auto"
+    if options.kernel == "auto" and additive and dataset.n_features > 1:
         tuned = [kernel for kernel in AUTO_KERNELS if Candidate(kernel, "evidence", first) in candidates]
         candidates += [Candidate(Additive(kernel=kernel), "evidence", first) for kernel in tuned]
     return [*candidates, *([Candidate(Linear(), None, "fourier")] if linear else [])]
@@ -251,16 +266,18 @@ def _length_scales(options: RidgeOptions, kernel: base.Kernel, dataset: Dataset)
     # few rows of classes can be separated exactly, which the evidence mistakes for good length scales
     classes = isinstance(dataset, labelled.LabelledDataset)
     least = trusted_samples(dataset) if classes else max(MIN_TUNED_SAMPLES, 2 * dataset.n_features)
+    effort = EFFORTS[options.effort]
     tunable = isinstance(kernel, stationary.Stationary) and dataset.n_samples >= least
-    return [*(["evidence"] if tunable else []), *map(TimesMedian, MULTIPLES)]
+    tuned = ["evidence"] if tunable and effort.tuned else []
+    return [*tuned, *(map(TimesMedian, MULTIPLES) if effort.multiples else [TimesMedian(1.0)])]
 
 
 # -- folds, penalty and numbers of components --------------------------------------------------------
 
 
-def default_folds(n_samples: int) -> folding.HashFolds:
+def default_folds(n_samples: int, effort: int = 3) -> folding.HashFolds:
     """Return 5 folds by hash; 3 from 5,000 rows on; 10 for fewer than 200, but no more than rows."""
-    if n_samples >= MANY_SAMPLES:
+    if n_samples >= MANY_SAMPLES and not EFFORTS[effort].many_folds:
         return folding.HashFolds(FOLDS_OF_MANY)
     few = max(2, min(n_samples, FOLDS_OF_FEW))
     return folding.HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else few)
@@ -290,7 +307,7 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> folding.Fo
         )
     if not named and not np.all(np.asarray(alpha) > 0):
         raise InvalidParameterError(f"`alpha` is {alpha!r}; cross-validation needs numbers above 0")
-    folds = default_folds(n_samples) if cv is None else folding.find_folds(cv)
+    folds = default_folds(n_samples, options.effort) if cv is None else folding.find_folds(cv)
     if len(folds.splits) < 2 and (several or (named and alpha == "cv-1se")):
         raise InvalidParameterError(
             f"{folds} give one split, whose error has no standard error; use more folds"
@@ -346,8 +363,8 @@ def check_folds(dataset: Dataset, folds: folding.Folds) -> None:
     folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
 
 
-def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
-    """Return how many components a fit takes by default: 2,048, or fewer for few rows or little memory.
+def automatic_components(n_samples: int, fits: Callable[[int], object], most: int = AUTO_COMPONENTS) -> int:
+    """Return how many components a fit takes by itself: `most`, or fewer for few rows or little memory.
 
     More components than rows seldom help: up to 1,024 rows, the number of rows is rounded up to a power of
     two, and to at least 256. A pass takes time in proportion to the rows and the square of this number: some
@@ -356,7 +373,7 @@ def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
     `fits`: plans a fit with so many components, and raises PlanError if memory is too small.
     Raises PlanError if memory is too small for 256 components.
     """
-    wanted = min(AUTO_COMPONENTS, max(MIN_AUTO_COMPONENTS, 1 << (n_samples - 1).bit_length()))
+    wanted = min(most, max(MIN_AUTO_COMPONENTS, 1 << (n_samples - 1).bit_length()))
     while True:
         try:
             fits(wanted)
@@ -399,7 +416,8 @@ def plan_choices(
 
     folds = honest(folds)
     if isinstance(options.n_components, str) and options.n_components == "auto":
-        widths = [automatic_components(dataset.n_samples, lambda wanted: plan(wanted, folds))]
+        most = EFFORTS[options.effort].n_components
+        widths = [automatic_components(dataset.n_samples, lambda wanted: plan(wanted, folds), most)]
     else:
         widths = read_widths(options.n_components, options.map, features)
         choices: list[folding.Folds | None] = [folds]

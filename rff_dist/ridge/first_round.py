@@ -15,6 +15,7 @@ All errors are cross-validated, with the same folds. Length scales are tuned on 
 validates on (`data.folding.hold_in`). Options that are given are kept; if all are, there is no first round.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,7 +31,8 @@ from rff_dist.kernels import additive, base, explicit
 from rff_dist.kernels.stationary import Stationary
 from rff_dist.numerics import machine
 from rff_dist.ridge import describe
-from rff_dist.ridge.candidates import Candidate, Draws
+from rff_dist.ridge.budget import FIRST_SHARE, MIN_COMPONENTS, TUNING_SECONDS, Budget, Pace
+from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
 from rff_dist.ridge.choices import (
     FEW_ROWS,
     ROUND_ROWS,
@@ -56,11 +58,13 @@ class Chosen:
     `candidates`: finalists, with numbers as length scales.
     `rows`: the results of the first round, the best first; none without one.
     `tables`: finalists' errors, found from few rows themselves; None where sums are needed.
+    `widths`: the numbers of components that there is time for.
     """
 
     candidates: list[Candidate]
     rows: list[describe.Row]
     tables: list[cross_validation.CrossValidation | None]
+    widths: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +75,25 @@ class _Try:
     row: describe.Row
     table: cross_validation.CrossValidation
     split_scores: FloatArray
+    pace: Pace | None
 
 
-def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices) -> Chosen:
+def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: Budget) -> Chosen:
     """Choose kernels, length scales and kinds of features, so far as the options leave them open."""
     dataset, widths = prepared.dataset, choices.widths
-    candidates, chosen = choices.candidates, Chosen([], [], [])
+    candidates, chosen = choices.candidates, Chosen([], [], [], widths)
     if choices.choosing:
         assert choices.by is not None
-        first = _FirstRound(prepared, choices.options, draws, choices.by, widths[-1])
+        first = _FirstRound(prepared, choices.options, draws, choices.by, widths[-1], budget)
         tries = first.run(candidates)
         candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
-        chosen = Chosen([], [trial.row for trial in tries], [])
+        paces = [trial.pace for trial in tries if trial.pace is not None]
+        if budget.limit is not None and paces:
+            halves = len(choices.finals(len(candidates))) > 1
+            pace = Pace.slowest(paces, n_threads=prepared.engine.n_workers * prepared.engine.n_threads)
+            width, kept = budget.final(pace, dataset.n_samples, widths[-1], len(candidates), halves=halves)
+            candidates, widths = candidates[:kept], [width]
+        chosen = Chosen([], [trial.row for trial in tries], [], widths)
         if dataset.n_samples <= FEW_ROWS and choices.folds is not None and len(widths) == 1:
             chosen = replace(chosen, tables=first.final(candidates))
     if choices.folds is None or choices.options.solver == "pcg":
@@ -130,6 +141,7 @@ class _FirstRound:
     draws: Draws
     folds: folding.Folds
     n_components: int
+    budget: Budget
 
     def run(self, candidates: Sequence[Candidate]) -> list[_Try]:
         """Cross-validate the candidates, and others made from the best of them; the best comes first."""
@@ -137,8 +149,11 @@ class _FirstRound:
         n_samples = self.prepared.dataset.n_samples
         n_rows, width = min(ROUND_ROWS, n_samples), min(round_components(n_samples), self.n_components)
         self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
+        if self.budget.limit is not None:
+            candidates = self._in_time(candidates)
         sums_of_columns = [one for one in candidates if isinstance(one.kernel, additive.Additive)]
-        tries = self._try_all([one for one in candidates if one not in sums_of_columns], sample)
+        others = [one for one in candidates if one not in sums_of_columns]
+        tries = self._try_all(others, sample, at_least=1)
         tries += self._try_all(sums_of_columns, sample)  # tuned from the others' length scales
         if len(options.kinds) > 1:
             # sums over pairs of columns at 512 centres take as long as all other candidates
@@ -154,16 +169,33 @@ class _FirstRound:
             tries += self._try_all([Candidate(kernel, None, best.features)], sample)
         return self._best_first(tries)
 
-    def _try_all(self, candidates: Sequence[Candidate], sample: samples.FoldSample) -> list[_Try]:
-        """Cross-validate candidates, as many at the same time as there are cores."""
-        tries = []
+    def _try_all(
+        self, candidates: Sequence[Candidate], sample: samples.FoldSample, *, at_least: int = 0
+    ) -> list[_Try]:
+        """Cross-validate candidates, as many at the same time as there are cores, while there is time."""
+        tries: list[_Try] = []
         n_threads = min(machine.available_cores(), len(candidates)) or 1
+        left, at_once = list(candidates), len(candidates) if self.budget.limit is None else n_threads
         with machine.limit_blas(1), machine.executor_of(n_threads) as pool:
-            for trial in pool.map(lambda candidate: self._try(candidate, sample), candidates):
-                if trial is not None:
-                    self.prepared.say("choose", describe.candidate_words(trial.row))
-                    tries.append(trial)
+            while left:
+                if len(tries) >= at_least and self.budget.left(FIRST_SHARE) <= 0:
+                    self.budget.n_untried += len(left)
+                    break
+                some, left = left[:at_once], left[at_once:]
+                for trial in pool.map(lambda candidate: self._try(candidate, sample), some):
+                    if trial is not None:
+                        self.prepared.say("choose", describe.candidate_words(trial.row))
+                        tries.append(trial)
         return tries
+
+    def _in_time(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return candidates with those that tune nothing first, and without others if time is short."""
+        quick = [one for one in candidates if one.length_scale != "evidence"]
+        quick.sort(key=lambda one: one.length_scale != TimesMedian(1.0))
+        if quick and self.budget.left(FIRST_SHARE) < TUNING_SECONDS:
+            self.budget.n_untried += len(candidates) - len(quick)
+            return quick
+        return [*quick[:1], *(one for one in candidates if one not in quick[:1])]
 
     def final(self, finalists: Sequence[Candidate]) -> list[cross_validation.CrossValidation | None]:
         """Cross-validate finalists with all components, from the rows themselves."""
@@ -218,22 +250,28 @@ class _FirstRound:
         if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
             width = max(width, 2 * self.prepared.dataset.n_features)
         feature_map = self.draws.feature_map(candidate, min(width, self.n_components))
-        table = self._table(feature_map, sample)
+        table, pace = self._table(feature_map, sample)
         row = _describe(feature_map, table, len(sample.X))
         at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
-        return _Try(candidate, row, table, table.split_scores()[:, 0, at])
+        return _Try(candidate, row, table, table.split_scores()[:, 0, at], pace)
 
-    def _table(self, feature_map: FeatureMap, sample: samples.FoldSample) -> cross_validation.CrossValidation:
-        """Cross-validate on a sample: few rows directly, more by the sums of their folds."""
+    def _table(
+        self, feature_map: FeatureMap, sample: samples.FoldSample
+    ) -> tuple[cross_validation.CrossValidation, Pace | None]:
+        """Cross-validate on a sample: few rows directly, more by the sums of their folds, at a pace."""
         if len(sample.X) <= FEW_ROWS and (table := self._table_of_rows(feature_map, sample)) is not None:
-            return table
+            return table, None
         serial = SerialEngine(1)
         assigned = columns.as_column(sample.fold_of_row, name="folds")
         rows = labelled.GroupedDataset(memory.ArrayDataset(sample.X, sample.y, sample.weights), assigned)
         member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
+        begun = time.monotonic()
         (parts,) = passes.accumulate_folds(rows, [member], folds=self._sampled_folds, engine=serial)
-        fit_intercept = self.options.fit_intercept
-        return cross_validation.cross_validate(parts, alphas=self._grid, fit_intercept=fit_intercept)
+        summed, fit_intercept = time.monotonic(), self.options.fit_intercept
+        table = cross_validation.cross_validate(parts, alphas=self._grid, fit_intercept=fit_intercept)
+        D, ended = feature_map.n_components, time.monotonic()
+        pace = Pace((summed - begun) / (len(sample.X) * D**2), (ended - summed) / D**3)
+        return table, pace if D >= MIN_COMPONENTS // 2 else None  # a linear kernel's says nothing of others
 
     def _table_of_rows(
         self, feature_map: FeatureMap, sample: samples.FoldSample

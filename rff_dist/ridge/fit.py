@@ -23,6 +23,7 @@ from rff_dist.fitting.prepare import Prepared, describe_dataset, prepare
 from rff_dist.kernels.stationary import Stationary
 from rff_dist.ridge import describe, first_round, models, pcg, solve
 from rff_dist.ridge import held_out as conformal
+from rff_dist.ridge.budget import Budget
 from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
 from rff_dist.ridge.choices import AUTO_COMPONENTS, FEW_ROWS, Choices, choices_of, prepare_folds
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
@@ -68,18 +69,21 @@ def fit(
         if candidates is not None:
             check_candidates(candidates, dataset, options)
         choices = choices_of(dataset, options, machines=Machines.of(engine), candidates=candidates)
+    budget = Budget(choices.options.time_limit)
     # mean and deviation of each column
     prepared, choices = do("measure", measure, dataset, choices, engine=engine)
+    budget.reading = budget.spent()
     # a kernel and its length scales, or the best few: from a sample of rows
     draws = Draws(prepared, choices.options, folds=choices.by, tuning=choices.tuning)
-    chosen = do("choose", first_round.choose, prepared, draws, choices)
+    chosen = do("choose", first_round.choose, prepared, draws, choices, budget)
+    choices = replace(choices, widths=chosen.widths)
     for final in choices.finals(len(chosen.candidates)):  # several finalists meet with half of the components
         # W and b, such that Z = √(2/D) · cos(X W + b)
         maps = do("draw", draw_candidates, draws, chosen.candidates, final.widths)
         readings = share_out(prepared, final, maps, chosen.tables)
         if readings is None:  # by conjugate gradients, in passes of Z'(Zv)
             trained = fit_without_sums(prepared, maps[0], choices, do)
-            return conclude(trained, prepared, choices, chosen)
+            return conclude(trained, prepared, choices, chosen, budget)
         compared = Compared(readings)
         while (reading := compared.following(final.options)) is not None:
             # W and b to every worker
@@ -97,7 +101,7 @@ def fit(
     trained = compared.trained(prepared, choices)
     if choices.options.conformal:
         trained = do("hold out", with_held_out_scores, trained, prepared, choices)
-    return conclude(trained, prepared, choices, chosen)
+    return conclude(trained, prepared, choices, chosen, budget)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,7 +354,7 @@ class Compared:
             for result in self._all
         ]
         best = chosen.candidates[self._place]
-        return first_round.Chosen([best], [*rows, *chosen.rows], [None])
+        return replace(chosen, candidates=[best], rows=[*rows, *chosen.rows], tables=[None])
 
     def trained(self, prepared: Prepared, choices: Choices) -> Trained:
         """Return the model of the best map."""
@@ -437,9 +441,16 @@ def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices)
     return replace(trained, model=replace(trained.model, held_out=held_out))
 
 
-def conclude(trained: Trained, prepared: Prepared, choices: Choices, chosen: first_round.Chosen) -> Trained:
-    """Warn of what may hardly hold for new rows, and list the candidates that were tried."""
+def conclude(
+    trained: Trained, prepared: Prepared, choices: Choices, chosen: first_round.Chosen, budget: Budget
+) -> Trained:
+    """Warn of what may hardly hold for new rows, and list the candidates that were tried, and left out."""
     solved, model, dataset = trained.solved, trained.model, prepared.dataset
+    if budget.limit is not None:
+        model = model.with_card(time_limit=budget.limit, left_out=budget.left_out)
+        trained = replace(trained, model=model)
+        for what in budget.left_out:
+            prepared.say("choose", f"left out for want of time: {what}")
     cancelling = 0.0
     if model.statistics is not None and isinstance(kinds.kernel_of(model.feature_map), Stationary):  # bounded
         cancelling = solve.how_cancelling(solved, model.statistics)

@@ -15,7 +15,7 @@ from rff_dist.text import human_bytes
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.cli.options import read_bytes
 from rff_dist.workbench.jobs.options import TrainFeatures, TrainingSource, Where
-from rff_dist.workbench.jobs.ridge_options import FoldOptions, PenaltyOptions, SolverOptions
+from rff_dist.workbench.jobs.ridge_options import EffortOptions, FoldOptions, PenaltyOptions, SolverOptions
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def plan(
     penalty: Annotated[PenaltyOptions, "alpha"],
     folds: Annotated[FoldOptions, "folds"],
     solving: Annotated[SolverOptions, "solver"],
+    effort: EffortOptions,
     where: Annotated[Where, "scheduler", "workers", "threads", "serial", "insecure_cluster"],
     memory: Annotated[
         str | None,
@@ -67,7 +68,7 @@ def plan(
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; add --measure")
     folds.check(penalty.chosen, features.n_components)
-    options = specs.ridge_options(source, features, penalty, folds, solving)
+    options = specs.ridge_options(source, features, penalty, folds, solving, effort)
     fit = fits.Fit(options=options, candidates=features.candidates)
     fit.check()
     dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)

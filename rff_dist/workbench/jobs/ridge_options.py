@@ -101,6 +101,26 @@ class SolverOptions:
 
 
 @fields.group
+class EffortOptions:
+    """How much is tried where options leave a choice, and for how long."""
+
+    panel: ClassVar[str] = "Regression"
+
+    effort: Literal[1, 2, 3, 4, 5] = fields.option(
+        "How much is tried where options leave a choice. 1: one pass with the median length scale. 5: with "
+        "up to 4,096 features and five folds.",
+        3,
+        unit="1-5",
+    )
+    time_limit: options.Positive | None = fields.option(
+        "Seconds after which nothing further is tried; the number of features is then what the time that is "
+        "left is enough for. By default there is no limit.",
+        None,
+        unit="SECONDS",
+    )
+
+
+@fields.group
 class TrainPenalty(PenaltyOptions):
     """The penalty of a regression, and its intervals."""
 
@@ -143,8 +163,8 @@ class FoldOptions:
     panel: ClassVar[str] = "Regression"
 
     folds: options.FoldCount | None = fields.option(
-        "Number of folds of cross-validation, which share one pass. By default 5, or fewer if memory does "
-        "not hold their sums.",
+        "Number of folds of cross-validation, which share one pass. By default 5; 10 below 200 rows; 3 from "
+        "5,000 rows on, or if memory does not hold their sums.",
         None,
         alias="n_folds",
     )

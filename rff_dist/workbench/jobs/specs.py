@@ -42,6 +42,7 @@ class Train(Supervised):
     penalty: ridge.TrainPenalty
     folds: ridge.FoldOptions
     solving: ridge.SolverOptions
+    effort_of: ridge.EffortOptions
     classes: ridge.Classes
     test: str | None = fields.option(_TEST, None, unit="DATA")
     statistics: bool = fields.option(
@@ -68,7 +69,9 @@ class Train(Supervised):
         from rff_dist.workbench.jobs.fits import Fit
 
         loss = (self.classes.loss or SQUARED) if self.classify else None
-        options = ridge_options(self.source, self.features, self.penalty, self.folds, self.solving)
+        options = ridge_options(
+            self.source, self.features, self.penalty, self.folds, self.solving, self.effort_of
+        )
         return Fit(options, loss, self.classes.class_weight, self.features.candidates)
 
 
@@ -108,6 +111,7 @@ def ridge_options(
     penalty: ridge.PenaltyOptions,
     folds: ridge.FoldOptions,
     solving: ridge.SolverOptions | None = None,
+    effort: ridge.EffortOptions | None = None,
 ) -> RidgeOptions:
     """Return the options of a regression as the library takes them."""
     from rff_dist.fitting.options import RidgeOptions
@@ -121,6 +125,8 @@ def ridge_options(
         values["conformal"] = penalty.conformal
     if solving is not None:
         values["solver"] = solving.solver
+    if effort is not None:
+        values |= fields.values_of(effort, "effort", "time_limit")
     return RidgeOptions(features=features.kind, alpha=penalty.chosen, cv=folds.cv, **values)
 
 
@@ -496,6 +502,7 @@ class Auto:
         flag="--components",
         unit="auto|D",
     )
+    effort_of: ridge.EffortOptions
     seed: options.Seed = fields.option("Seed of all random numbers.", 0)
     overwrite: bool = fields.option(
         "Replace data of other files. What an earlier run ingested from the same files is used again, or "
