@@ -38,7 +38,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
         "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or a Kernel object.
         Length scales that are given here are kept. "auto" compares the Gaussian kernel, Matérn's with
-        ν = 1.5, additive kernels of both, the linear kernel, and the sum of the best one and the linear one.
+        ν = 1.5, additive kernels of both, one of single columns alone, the linear kernel, and the sum of the
+        best one and the linear one.
     length_scale : "auto", "median", "evidence", float or array of shape (n_features,), default="auto"
         How far the kernel reaches, in units of the (standardised) inputs. "median" is the median distance
         between rows of a seeded sample. "evidence" tunes one length scale for each column, on a sample of

@@ -119,6 +119,12 @@ class Additive(stationary.Stationary):
         one, two, dense = (weights / weights.sum()).tolist()
         return replace(self, order_1=one, order_2=two, dense=dense)
 
+    def without_parts_below(self, share: float) -> Self:
+        """Return the kernel without parts whose share of the weights is smaller."""
+        weights = self.weights(2)
+        one, two, dense = np.where(weights < share, 0.0, weights).tolist()
+        return replace(self, order_1=one, order_2=two, dense=dense)
+
     @property
     def _given(self) -> tuple[float, float, float]:
         return self.order_1, self.order_2, self.dense

@@ -188,7 +188,7 @@ class Draws:
         if kernel not in self._tuned:
             self._prepared.say("tune", f"length scales of the {names.kernel_text(kernel)} kernel")
             dense = self._tuned.get(kernel.kernel) if isinstance(kernel, Additive) else None
-            self._tuned[kernel] = draw.tune(
+            tuned: base.Kernel = draw.tune(
                 self._prepared.inputs(self._options.seed),
                 kernel,
                 self._tuning,
@@ -196,6 +196,8 @@ class Draws:
                 start=stationary.own_length_scale(dense),  # of the kernel that it adds to, if that is tuned
                 told=partial(self._prepared.count, "tune"),
             ).kernel
+            # single columns alone have exact effects, and a dense part alone is no other candidate
+            self._tuned[kernel] = tuned.without_parts_below(0.01) if isinstance(tuned, Additive) else tuned
         return self._tuned[kernel]
 
 

@@ -243,7 +243,9 @@ def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
     additive = EFFORTS[options.effort].additive and options.design == "auto"
     if options.kernel == "auto" and additive and dataset.n_features > 1:
         tuned = [kernel for kernel in AUTO_KERNELS if Candidate(kernel, "evidence", first) in candidates]
-        candidates += [Candidate(Additive(kernel=kernel), "evidence", first) for kernel in tuned]
+        sums = [Additive(kernel=kernel) for kernel in tuned]
+        sums += [Additive(kernel=kernel, order_2=0, dense=0) for kernel in tuned[-1:]]  # each column's effect
+        candidates += [Candidate(kernel, "evidence", first) for kernel in sums]
     return [*candidates, *([Candidate(Linear(), None, "fourier")] if linear else [])]
 
 

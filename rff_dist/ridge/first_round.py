@@ -48,7 +48,6 @@ from rff_dist.typing import FloatArray
 
 # Times the best score of the first round. On six real sets no winner of the final was above 1.25 times it.
 WITHIN_REACH = 1.3
-NEARLY_DENSE = 0.99  # share of the dense part of an additive kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +209,9 @@ class _FirstRound:
         """Sort by error, but put the preferred one of those that may be as good as the best first.
 
         A difference within one standard error, fold by fold, may be chance. Among such candidates a linear
-        model is preferred, as the simplest. Next come length scales tuned on many rows: those rows, which no
-        fold validates on, are evidence for them too. Sums of kernels come last.
+        model is preferred, as the simplest, and then a sum of functions of one column each. Next come length
+        scales tuned on many rows: those rows, which no fold validates on, are evidence for them too. Sums of
+        kernels come last.
         """
         ranked = sorted(tries, key=lambda trial: float(trial.row["score"]))
         as_good = [trial for trial in ranked[1:] if _within_one_standard_error(trial, ranked[0])]
@@ -224,9 +224,11 @@ class _FirstRound:
         trusted = dataset.n_samples >= trusted_samples(dataset)
         if isinstance(candidate.kernel, explicit.Linear):
             return 0
-        if candidate.length_scale == "evidence" and trusted:
+        if isinstance(candidate.kernel, additive.Additive) and candidate.kernel.weights(2)[0] == 1:
             return 1
-        return 2 if isinstance(candidate.kernel, Stationary) else 3
+        if candidate.length_scale == "evidence" and trusted:
+            return 2
+        return 3 if isinstance(candidate.kernel, Stationary) else 4
 
     def _may_add_linear(self, best: Candidate) -> bool:
         """Return whether linear components leave room for others, and the map will not be shortened."""
@@ -235,7 +237,7 @@ class _FirstRound:
         return room and not are_several(self.options.n_components) and isinstance(best.kernel, Stationary)
 
     def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Try | None:
-        """Cross-validate a candidate; None if its length scales cannot be tuned, or it is nearly dense."""
+        """Cross-validate a candidate; None if its length scales cannot be tuned, or another is the same."""
         try:
             return None if _is_dense(self.draws.kernel(candidate)) else self._validate(candidate, sample)
         except (DataError, SolveError) as error:
@@ -296,8 +298,8 @@ class _FirstRound:
 
 
 def _is_dense(kernel: base.Kernel) -> bool:
-    """Return whether an additive kernel is as good as the dense one that it adds to."""
-    return isinstance(kernel, additive.Additive) and bool(kernel.weights(2)[2] > NEARLY_DENSE)
+    """Return whether an additive kernel is the dense one that it adds to."""
+    return isinstance(kernel, additive.Additive) and bool(kernel.weights(2)[2] == 1)
 
 
 def _within_one_standard_error(other: _Try, best: _Try) -> bool:

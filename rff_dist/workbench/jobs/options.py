@@ -29,6 +29,7 @@ type Positives = Annotated[list[Positive], Len(1)]
 type Counts = Annotated[list[Count], Len(1)]
 type Names = Annotated[list[str], Len(1)]
 type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]  # see `frequencies.uniforms`
+type Effort = Annotated[int, Ge(1), Le(5)]
 type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folding.MAX_FOLDS`, without its import
 type Impute = Literal["none", "median", "mean", "median-only", "most-frequent"]
 

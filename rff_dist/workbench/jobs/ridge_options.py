@@ -106,7 +106,7 @@ class EffortOptions:
 
     panel: ClassVar[str] = "Regression"
 
-    effort: Literal[1, 2, 3, 4, 5] = fields.option(
+    effort: options.Effort = fields.option(
         "How much is tried where options leave a choice. 1: one pass with the median length scale. 5: with "
         "up to 4,096 features and five folds.",
         3,

@@ -168,8 +168,9 @@ def test_the_card_tells_of_every_candidate(found):
     tried = [row for row in rows if row["round"] == "first"]
     named = {(row["kernel"], row["features"], str(row["length_scale"])) for row in tried}
     assert len(named) == len(tried)
-    # two kernels with five length scales, and a linear one; three with Nyström features; the best plus linear
-    assert len(tried) == 2 * 5 + 1 + 3 + 1
+    # two kernels with five length scales, and a linear one; three with Nyström features; the best plus linear;
+    # up to three additive ones, unless the evidence makes them dense
+    assert 0 <= len(tried) - (2 * 5 + 1 + 3 + 1) <= 3
     assert sum(row["features"] == "nystrom" for row in tried) >= 3
     assert {"gaussian", "matern:nu=1.5", "linear"} <= {row["kernel"] for row in tried}
     for row in tried:
@@ -191,8 +192,10 @@ def several_columns(n_samples, seed=0, noise=0.1):
 
 def test_sums_of_functions_of_columns_are_fitted_by_additive_kernels():
     X, y = several_columns(400)
-    model = fit(ArrayDataset(X, y), RidgeOptions(), engine=ENGINE).model
+    fitted = RFFRidge(random_state=0).fit(X, y)
+    model = fitted.model_
     assert isinstance(kernel_of(model.feature_map), Additive)
+    assert [effect.column for effect in fitted.effects_] == [0, 1, 2, 3, 4]
     rows = [row for row in model.card["candidates"] if row["round"] == "first"]
     dense = min(row["score"] for row in rows if not row["kernel"].startswith("additive"))
     assert model.card["candidates"][0]["score"] < 0.7 * dense
