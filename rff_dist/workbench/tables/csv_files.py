@@ -4,7 +4,9 @@ import codecs
 import csv
 import io
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from rff_dist.recipes import notations, tables
 
 _SAMPLE_BYTES, _PIECE = 2**16, 2**20
 _LONGEST_LINE = 2**26
+#: Batches that are parsed while others are encoded and written: a chunk takes as long as a few of them.
+_AHEAD = 4
 #: Commas may be in numbers and spaces in text, so they are tried last.
 _DELIMITERS = "\t;|, "
 _VALUE = re.compile(
@@ -85,10 +89,22 @@ def csv_table(path: Path, reading: tables.Reading) -> tables.Table:
 
     def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         with tables.expecting_types(path), dialect.open(path, types) as reader:
-            yield from reader
+            yield from _ahead(reader)
 
     decimal = "," if dialect.delimiter == ";" else "."  # a semicolon is there since commas are decimal points
     return tables.Table(path.name, schema, batches, None, dialect.notes, decimal=decimal)
+
+
+def _ahead(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield batches in their order, while a thread parses the next ones.
+
+    Arrow's own threads (`use_threads`) would do so too, but leave the row out of messages.
+    """
+    with ThreadPoolExecutor(1, "rff-dist-reader") as parser:
+        coming = deque(parser.submit(next, batches, None) for _ in range(_AHEAD))
+        while (batch := coming.popleft().result()) is not None:
+            coming.append(parser.submit(next, batches, None))
+            yield batch
 
 
 def find_dialect(path: Path, reading: tables.Reading) -> Dialect:

@@ -95,6 +95,19 @@ def test_quotes_hold_delimiters_and_line_ends(tmp_path):
     np.testing.assert_array_equal(X_of(dataset)[:, -1], frame["x"])
 
 
+def test_a_file_of_many_blocks_keeps_the_order_and_the_bits_of_its_rows(tmp_path):
+    # a thread parses blocks of 1 MiB ahead of those that are written
+    frame = pd.DataFrame({"row": np.arange(300_000), "x": np.random.default_rng(0).random(300_000)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert (tmp_path / "t.csv").stat().st_size > 5 * 2**20
+    dataset = ingest(tmp_path / "t.csv", tmp_path / "d", chunk_rows=5_000)
+    assert X_of(dataset).tobytes() == frame.to_numpy().tobytes()
+    with (tmp_path / "t.csv").open("a") as file:
+        file.write("300000,no number\n")
+    with pytest.raises(DataError, match=r"t\.csv: .*Row #300002: .*'no number'"):
+        ingest(tmp_path / "t.csv", tmp_path / "f")
+
+
 def test_question_marks_are_missing_numbers(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n?,4\n3,NA\n")
     dataset = ingest(tmp_path / "t.csv", tmp_path / "d", impute="mean")
