@@ -150,7 +150,7 @@ def fit_trees(
         ended = n_trees < boosted.max_iter or (not by_themselves and n_trees >= USUAL_TREES)
         if ended or affordable < 1:
             break
-        wanted = n_trees + min(n_trees, affordable)
+        wanted = n_trees + min(7 * n_trees, affordable)  # few steps, since each bins all rows again
         boosted.max_iter = wanted if by_themselves else min(USUAL_TREES, wanted)
     remarks: dict[str, Any] = {
         "about": f"{n_trees:,} trees on {len(X):,} rows, {'' if ended else 'stopped after '}{taken:.0f} s"
