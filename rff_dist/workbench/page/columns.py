@@ -14,6 +14,7 @@ from rff_dist.data import blocks, labelled, samples
 from rff_dist.features import kinds
 from rff_dist.fitting import predicting
 from rff_dist.kernels import stationary
+from rff_dist.numerics import machine
 from rff_dist.ridge import describe, effects, models
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.jobs import fits
@@ -168,12 +169,15 @@ def permutation_importance(
     Returns: float64 array of shape (n_columns,).
     """
     rng, plain = np.random.Generator(np.random.Philox(seed)), error_of(predict(X))
-    growth, shuffled = [], X.copy()
-    for column in columns:
-        shuffled[:, column] = rng.permutation(X[:, column])
-        growth.append(error_of(predict(shuffled)) - plain)
-        shuffled[:, column] = X[:, column]
-    return np.array(growth)
+    permuted = [rng.permutation(X[:, column]) for column in columns]
+
+    def growth(column: int, values: NDArray[Any]) -> float:
+        shuffled = X.copy()
+        shuffled[:, column] = values
+        return error_of(predict(shuffled)) - plain
+
+    with machine.tile_pool() as pool:  # so few rows are one tile, which one thread predicts
+        return np.array(list(pool.map(growth, columns, permuted)))
 
 
 def partial_dependence(
@@ -185,11 +189,14 @@ def partial_dependence(
 
     Returns: float64 array of shape (n_places, n_targets).
     """
-    means, moved = [], X.copy()
-    for place in places:
+
+    def mean(place: float) -> FloatArray:
+        moved = X.copy()
         moved[:, column] = place
-        means.append(predict(moved).mean(axis=0))
-    return np.array(means)
+        return np.asarray(predict(moved).mean(axis=0))
+
+    with machine.tile_pool() as pool:
+        return np.array(list(pool.map(mean, places)))
 
 
 def _draw_curves(
