@@ -168,8 +168,8 @@ def test_the_card_tells_of_every_candidate(found):
     tried = [row for row in rows if row["round"] == "first"]
     named = {(row["kernel"], row["features"], str(row["length_scale"])) for row in tried}
     assert len(named) == len(tried)
-    # two kernels with five length scales, and a linear one; three with Nyström features; the best plus linear;
-    # up to three additive ones, unless the evidence makes them dense
+    # two kernels with five length scales, and a linear one; three with Nyström features; the best plus
+    # linear; up to three additive ones, unless the evidence makes them dense
     assert 0 <= len(tried) - (2 * 5 + 1 + 3 + 1) <= 3
     assert sum(row["features"] == "nystrom" for row in tried) >= 3
     assert {"gaussian", "matern:nu=1.5", "linear"} <= {row["kernel"] for row in tried}
