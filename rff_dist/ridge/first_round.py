@@ -1,15 +1,15 @@
 """The first round of a fit: candidates compared on a sample of rows, with few components, in this process.
 
-1. **Candidates.** Gaussian and Matérn-3/2 kernels with random Fourier features. Each has one length scale
-   per column, tuned by the evidence, or a multiple of the median distance between rows. A linear model
-   competes too, so that the choice is not worse than it.
-2. **The first round**, on up to 10,000 rows. The best kernels are tried with Nyström features too, and the
-   best of all with a linear kernel added to it.
+1. **Candidates.** Gaussian and Matérn-3/2 kernels, with one length scale per column, tuned by the evidence,
+   or a multiple of the median distance between rows; sums of functions of single columns, pairs and all
+   columns, tuned from these. A linear model competes too, so that the choice is not worse than it.
+2. **The first round**, on up to 10,000 rows. The best kernels are tried with the other kind of features too,
+   and the best of all with a linear kernel added to it. As many are tried at once as there are cores.
 3. **Finalists**: the best candidate, and the best ones with the other kind of features and another kernel.
-   They meet on all rows with all components, see `ridge.fit.fit`.
+   They meet on all rows with half of the components, see `ridge.fit.fit`.
 
-With few rows, errors come from the rows themselves (`selection.row_folds`), in the final too, and only the
-winner's sums are made. Its alpha is then chosen by leaving out each row in turn (`selection.row_folds`).
+With few rows, errors come from the rows themselves (`selection.row_folds`), in the final too. Alpha is then
+chosen by leaving out each row in turn (`selection.row_folds`).
 
 All errors are cross-validated, with the same folds. Length scales are tuned on rows that no fold
 validates on (`data.folding.hold_in`). Options that are given are kept; if all are, there is no first round.

@@ -207,6 +207,7 @@ _CHOLESKY_OPERATIONS, _EIGEN_OPERATIONS = 1 / 3, 9.0
 
 def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
     """Return what a choice by folds takes beyond one fit: a first round in this process, and a final."""
+    from rff_dist.ridge.budget import FIRST_SHARE
     from rff_dist.selection.cross_validation import cross_validation_flops
 
     if not choices.choosing and choices.n_finalists == 1:
@@ -220,15 +221,25 @@ def _plan_choosing(choices: Choices, *, gflops: float) -> dict[str, Any] | None:
     if choices.choosing:  # else given candidates meet on all rows at once
         flops += choices.n_tried * (operations + cross_validation_flops([width], n_splits))
     rate = _SHARE_OF_PEAK * gflops * 1e9 * machine.available_cores()
-    final = chosen.seconds(gflops) + cross_validation_flops(choices.widths, n_splits) / rate
+
+    def final_of(finals: Choices) -> float:
+        share = (finals.widths[-1] / choices.widths[-1]) ** 2
+        return share * chosen.seconds(gflops) + cross_validation_flops(finals.widths, n_splits) / rate
+
+    meeting, *alone = choices.finals(choices.n_finalists)
+    final = choices.n_finalists * final_of(meeting) + sum(map(final_of, alone))
+    first, limit = float(flops / rate), choices.options.time_limit
+    if limit is not None:
+        first = min(first, FIRST_SHARE * limit)
+        final = min(final, limit - first)
     return {
         "n_candidates": choices.n_tried,
         "n_samples": rows,
         "n_components": width,
         "flops": float(flops),
-        "seconds": float(flops / rate),
+        "seconds": first,
         "n_finalists": choices.n_finalists,
-        "final_seconds": float(choices.n_finalists * final),
+        "final_seconds": float(final),
     }
 
 
@@ -244,7 +255,7 @@ def _choosing_rows(choosing: Mapping[str, Any] | None) -> list[tuple[str, str, s
         words.plural(choosing[name], "candidate") for name in ("n_candidates", "n_finalists")
     )
     first = f"on {choosing['n_samples']:,} rows, D = {choosing['n_components']:,}"
-    final = f"on all rows with all components: about {choosing['final_seconds']:.0f} s"
+    final = f"on all rows: about {choosing['final_seconds']:.0f} s"
     rows = [("choosing, final", f"up to {finalists}", final)]
     if choosing["n_finalists"] < choosing["n_candidates"]:
         first = f"{first}: about {choosing['seconds']:.0f} s"
