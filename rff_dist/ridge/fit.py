@@ -95,7 +95,7 @@ def fit(
                 # alpha by the folds, and w of (Z'Z + alpha·I) w = Z'y
                 solved = do("solve", solve_sums, prepared, feature_map, sums.popleft(), final, table)
                 compared.add(solved)
-        if final is choices or compared.settled(choices.penalty):
+        if final is choices or (choices.options.n_components == "auto" and compared.settled(choices.penalty)):
             break
         chosen = compared.best_of(prepared, chosen)
     trained = compared.trained(prepared, choices)

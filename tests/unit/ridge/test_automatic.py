@@ -215,17 +215,18 @@ def test_finalists_meet_with_half_of_the_components_and_only_what_gains_takes_al
     X = rng.uniform(-2, 2, (700, 2))
     waves = {"smooth": X[:, 0] * X[:, 1], "rough": np.sin(9 * X[:, 0]) * np.sin(9 * X[:, 1])}
     y = waves[function] + 0.05 * rng.standard_normal(700)
-    options = RidgeOptions(features="nystrom", n_components=600, kernel="auto")
-    trained = fit(ArrayDataset(X, y), options, engine=ENGINE)
+    trained = fit(ArrayDataset(X, y), RidgeOptions(), engine=ENGINE)
     rounds = {kind: [row for row in trained.rows if row["round"] == kind] for kind in ("half", "final")}
     n_components = trained.model.feature_map.n_components
-    assert n_components == (300 if settled else 600)
+    assert n_components == (512 if settled else 700)
     curved = {row["n_components"] for row in rounds["final"] if row["kernel"] != "linear"}
     assert curved == {n_components}
     curved = {row["n_components"] for row in rounds["half"] if row["kernel"] != "linear"}
-    assert curved == (set() if settled else {300})
+    assert curved == (set() if settled else {512})
     assert chosen_candidate(trained.model.card["candidates"]) == trained.best
     assert trained.best["score"] == trained.solved.cross_validation.best.score
+    given = fit(ArrayDataset(X, y), RidgeOptions(n_components=600), engine=ENGINE)
+    assert given.model.feature_map.n_components == 600
 
 
 def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
