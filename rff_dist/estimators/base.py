@@ -314,7 +314,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         self._require_fitted("selection_")
         card = self.model_.card
         return {
-            **{name: card[name] for name in ("candidates", "left_out") if name in card},
+            **{name: card[name] for name in ("candidates", "untried") if name in card},
             **self.model_.selection,
         }
 

@@ -118,7 +118,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     time_limit : float or None, default=None
         Seconds after which nothing further is tried; the components are then as many as the time that is left
         is enough for, from how long the first candidates took. There is always a model; it is late if reading
-        the rows twice takes longer. `n_components` must be "auto". `selection_["left_out"]` says what there
+        the rows twice takes longer. `n_components` must be "auto". `selection_["untried"]` says what there
         was no time for. Which model it is depends on how fast the machine is.
     engine : Engine or None, default=None
         What runs the passes. None is this process, or, for data out of memory, the current Dask client if

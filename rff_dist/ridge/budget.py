@@ -92,7 +92,7 @@ class Budget:
         self._left_out.append(what)
 
     @property
-    def left_out(self) -> list[str]:
+    def untried(self) -> list[str]:
         """What there was no time for, in words."""
         return [*([f"{self.n_untried} candidates"] if self.n_untried else []), *self._left_out]
 

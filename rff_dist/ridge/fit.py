@@ -447,10 +447,10 @@ def conclude(
     """Warn of what may hardly hold for new rows, and list the candidates that were tried, and left out."""
     solved, model, dataset = trained.solved, trained.model, prepared.dataset
     if budget.limit is not None:
-        model = model.with_card(time_limit=budget.limit, left_out=budget.left_out)
+        model = model.with_card(time_limit=budget.limit, untried=budget.untried)
         trained = replace(trained, model=model)
-        for what in budget.left_out:
-            prepared.say("choose", f"left out for want of time: {what}")
+        for what in budget.untried:
+            prepared.say("choose", f"not tried for want of time: {what}")
     cancelling = 0.0
     if model.statistics is not None and isinstance(kinds.kernel_of(model.feature_map), Stationary):  # bounded
         cancelling = solve.how_cancelling(solved, model.statistics)

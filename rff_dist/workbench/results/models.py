@@ -174,8 +174,8 @@ def estimate_facts(card: Mapping[str, Any]) -> Facts:
     if (best := describe.chosen_candidate(candidates)) is not None:
         n_tried = describe.n_candidates(candidates)
         facts["chosen"] = f"the best of {n_tried} candidates: {candidate_words(best)}"
-    if card.get("left_out"):
-        facts["left out"] = f"{', '.join(card['left_out'])}: {card['time_limit']:g} s were too short"
+    if card.get("untried"):
+        facts["not tried"] = f"{', '.join(card['untried'])}: {card['time_limit']:g} s were too short"
     if (estimate := describe.estimate_of(card)) is not None:
         if estimate["by"] == "press" or "folds" not in card:
             by = "each left out in turn"

@@ -48,7 +48,7 @@ def test_the_least_effort_is_the_median_heuristic_given_by_hand(n_samples):
         "gaussian", length_scale="median", features=features, n_components=quick.n_components_, random_state=0
     ).fit(X, y)
     np.testing.assert_array_equal(quick.predict(X[:50]), by_hand.predict(X[:50]))
-    assert "left_out" not in quick.selection_
+    assert "untried" not in quick.selection_
 
 
 @given(
@@ -63,7 +63,7 @@ def test_a_final_is_the_largest_that_ends_in_time_or_the_smallest(limit, n_sampl
     n_components, n_maps = budget.final(PACE, n_samples, width, most, halves=halves)
     assert MIN_COMPONENTS <= n_components <= width
     assert 1 <= n_maps <= most
-    assert bool(budget.left_out) == ((n_components, n_maps) != (width, most))
+    assert bool(budget.untried) == ((n_components, n_maps) != (width, most))
     if n_components > MIN_COMPONENTS:
         assert PACE.seconds(n_samples, n_components) <= limit
     if n_components < width:
@@ -73,7 +73,7 @@ def test_a_final_is_the_largest_that_ends_in_time_or_the_smallest(limit, n_sampl
 def test_without_a_limit_time_is_endless_and_nothing_is_left_out():
     budget = Budget(None)
     assert budget.left() == budget.left(0.1) == np.inf
-    assert budget.left_out == []
+    assert budget.untried == []
 
 
 @pytest.mark.parametrize("estimator", [RFFRidge, RFFClassifier])
@@ -90,7 +90,7 @@ def test_where_no_time_is_left_there_is_a_model_and_the_card_says_what_is_missin
     model = estimator(time_limit=0.5, random_state=0).fit(X, y)
     assert model.score(X, y) > 0.8
     assert model.n_components_ == MIN_COMPONENTS
-    untried, *rest = model.selection_["left_out"]
+    untried, *rest = model.selection_["untried"]
     assert untried.endswith(" candidates")
     assert rest[-1] == "1,792 of 2,048 components"
     assert model.model_.card["time_limit"] == 0.5
@@ -100,7 +100,7 @@ def test_enough_time_leaves_nothing_out_and_is_the_fit_without_a_limit_but_for_i
     X, y = problem(300)
     plenty = RFFRidge(time_limit=1e6, random_state=0).fit(X, y)
     plain = RFFRidge(random_state=0).fit(X, y)
-    assert plenty.selection_["left_out"] == []
+    assert plenty.selection_["untried"] == []
     np.testing.assert_array_equal(plenty.predict(X), plain.predict(X))
 
 
