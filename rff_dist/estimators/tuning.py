@@ -62,7 +62,7 @@ def tune_length_scales(
         Features that polish the length scales, an even number.
     n_starts : int, optional
         The number of short searches, on up to 400 rows: from the median distance between rows, from
-        √n_features times that, and from random length scales. By default 4, or 12 from 16 columns on.
+        √n_features times that, and from random length scales. By default 2, or 12 from 16 columns on.
     random_state : int, Generator, RandomState or None
         The seed; None takes one from the operating system.
     sample_weight_kind : {"precision", "frequency"}, default="precision"

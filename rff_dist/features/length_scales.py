@@ -93,10 +93,10 @@ def median_distance(points: FloatArray, kernel: stationary.Stationary) -> float 
 
 
 TUNING_ROWS = 4000  # rows of the seeded sample whose evidence gives the length scales
-START_ROWS, START_STEPS = 250, 12  # of each short search, of at most `CLIMBED_ROWS`
+START_ROWS, START_STEPS = 250, 8  # of each short search, of at most `CLIMBED_ROWS`
 ROWS_PER_COLUMN = 10  # that a short search has at least
 CLIMBED_ROWS = 400
-FEW_STARTS, MANY_STARTS, MANY_COLUMNS = 4, 12, 16
+FEW_STARTS, MANY_STARTS, MANY_COLUMNS = 2, 12, 16
 LENGTH_SCALE_RANGE = 1e3  # the bounds are the median heuristic divided and multiplied by this
 LOGIT_RANGE = 8.0  # about the logit of equal weights
 ALPHA_RANGE = (1e-8, 1e4)
@@ -367,7 +367,7 @@ class EvidenceSearch:
     `n_components`: number of features that polish the length scales; even.
     `exact_up_to`: up to so many rows the length scales are not polished: for Nyström features, which follow
       the kernel itself.
-    `n_starts`: number of short searches, one per CPU at the same time; by default 4, or 12 from 16 columns
+    `n_starts`: number of short searches, one per CPU at the same time; by default 2, or 12 from 16 columns
       on. The first starts at the median distance between rows, the second at √n_features times that, the
       others at random multiples of it.
     Raises InvalidParameterError if a number is out of range.

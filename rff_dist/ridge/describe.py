@@ -183,7 +183,7 @@ def chosen_candidate(candidates: Sequence[Mapping[str, Any]]) -> Mapping[str, An
     """Return the best of the candidates on a model's card; None if there are none."""
     if not candidates:
         return None
-    final = [candidate for candidate in candidates if candidate.get("round") not in ("first", "half")]
+    final = [candidate for candidate in candidates if candidate.get("round") not in ("first", "meeting")]
     # Without a final the best candidate comes first; it need not have the least error.
     return min(final, key=lambda candidate: float(candidate["score"])) if final else candidates[0]
 

@@ -34,7 +34,7 @@ from rff_dist.ridge import describe
 from rff_dist.ridge.budget import FIRST_SHARE, MIN_COMPONENTS, TUNING_SECONDS, Budget, Pace
 from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
 from rff_dist.ridge.choices import (
-    FEW_ROWS,
+    EXACT_ROWS,
     ROUND_ROWS,
     TRIED_WITH_NYSTROM,
     Choices,
@@ -48,6 +48,7 @@ from rff_dist.typing import FloatArray
 
 # Times the best score of the first round. On six real sets no winner of the final was above 1.25 times it.
 WITHIN_REACH = 1.3
+SETTLED = 0.01  # share of the error that the last doubling of components gained, for one more to pay
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,9 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: B
             width, kept = budget.final(pace, dataset.n_samples, widths[-1], len(candidates), halves=halves)
             candidates, widths = candidates[:kept], [width]
         chosen = Chosen([], [trial.row for trial in tries], [], widths)
-        if dataset.n_samples <= FEW_ROWS and choices.folds is not None and len(widths) == 1:
-            chosen = replace(chosen, tables=first.final(candidates))
+        if dataset.n_samples <= EXACT_ROWS and choices.folds is not None and len(widths) == 1:
+            chosen = first.meet(candidates, choices, chosen)
+            candidates = chosen.candidates
     if choices.folds is None or choices.options.solver == "pcg":
         candidates = candidates[:1]
     fixed = [replace(final, kernel=draws.kernel(final), length_scale=None) for final in candidates]
@@ -196,11 +198,30 @@ class _FirstRound:
             return quick
         return [*quick[:1], *(one for one in candidates if one not in quick[:1])]
 
-    def final(self, finalists: Sequence[Candidate]) -> list[cross_validation.CrossValidation | None]:
-        """Cross-validate finalists with all components, from the rows themselves."""
-        sample = self._sample()
-        maps = [self.draws.feature_map(finalist, self.n_components) for finalist in finalists]
-        return [self._table_of_rows(feature_map, sample) for feature_map in maps]
+    def meet(self, finalists: list[Candidate], choices: Choices, chosen: Chosen) -> Chosen:
+        """Let finalists of few rows meet: the best one alone is left, with its table, and summed up once."""
+        sample, width, table = self._sample(), choices.meeting, None
+        rows: list[describe.Row] = []
+        if len(finalists) > 1:
+            tries = [self._validate(finalist, sample, width) for finalist in finalists]
+            rows = [{**trial.row, "round": "meeting"} for trial in tries]
+            best = min(tries, key=lambda trial: float(trial.row["score"]))
+            finalists, table = [best.candidate], best.table
+            if width < self.n_components:
+                half = (
+                    self._validate(best.candidate, sample, width // 2)
+                    if self.options.n_components == "auto"
+                    else None
+                )
+                if half is None or not is_settled(half.row["score"], best.row["score"]):
+                    width, table = self.n_components, None
+        else:
+            width = self.n_components
+        if table is None:
+            table = self._table_of_rows(self.draws.feature_map(finalists[0], width), sample)
+        return replace(
+            chosen, candidates=finalists, rows=[*rows, *chosen.rows], tables=[table], widths=[width]
+        )
 
     def _sample(self) -> samples.FoldSample:
         return samples.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
@@ -239,7 +260,10 @@ class _FirstRound:
     def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Try | None:
         """Cross-validate a candidate; None if its length scales cannot be tuned, or another is the same."""
         try:
-            return None if _is_dense(self.draws.kernel(candidate)) else self._validate(candidate, sample)
+            width = round_components(self.prepared.dataset.n_samples)
+            return (
+                None if _is_dense(self.draws.kernel(candidate)) else self._validate(candidate, sample, width)
+            )
         except (DataError, SolveError) as error:
             if candidate.length_scale != "evidence":
                 raise
@@ -247,8 +271,7 @@ class _FirstRound:
             self.prepared.say("choose", f"length scales were not tuned: {error}")
             return None
 
-    def _validate(self, candidate: Candidate, sample: samples.FoldSample) -> _Try:
-        width = round_components(self.prepared.dataset.n_samples)
+    def _validate(self, candidate: Candidate, sample: samples.FoldSample, width: int) -> _Try:
         if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
             width = max(width, 2 * self.prepared.dataset.n_features)
         feature_map = self.draws.feature_map(candidate, min(width, self.n_components))
@@ -261,7 +284,7 @@ class _FirstRound:
         self, feature_map: FeatureMap, sample: samples.FoldSample
     ) -> tuple[cross_validation.CrossValidation, Pace | None]:
         """Cross-validate on a sample: few rows directly, more by the sums of their folds, at a pace."""
-        if len(sample.X) <= FEW_ROWS and (table := self._table_of_rows(feature_map, sample)) is not None:
+        if len(sample.X) <= EXACT_ROWS and (table := self._table_of_rows(feature_map, sample)) is not None:
             return table, None
         serial = SerialEngine(1)
         assigned = columns.as_column(sample.fold_of_row, name="folds")
@@ -300,6 +323,11 @@ class _FirstRound:
 def _is_dense(kernel: base.Kernel) -> bool:
     """Return whether an additive kernel is the dense one that it adds to."""
     return isinstance(kernel, additive.Additive) and bool(kernel.weights(2)[2] == 1)
+
+
+def is_settled(half: float, whole: float) -> bool:
+    """Return whether half of the components err as little, so that twice as many will hardly gain."""
+    return half <= (1 + SETTLED) * whole
 
 
 def _within_one_standard_error(other: _Try, best: _Try) -> bool:

@@ -37,8 +37,6 @@ from rff_dist.typing import Do, plainly
 
 logger = logging.getLogger(__name__)
 
-SETTLED = 0.01  # share of the error that the last doubling of components gained, for one more to pay
-
 #: Z'Z and Z'y of all rows, or of each fold.
 type Sums = RidgeStatistics | fold_statistics.FoldStatistics
 
@@ -345,12 +343,16 @@ class Compared:
             feature_maps=[draw.shortened(best.drawn, half)],
             fit_intercept=penalty.fit_intercept,
         )
-        return table.best.score <= (1 + SETTLED) * best.score
+        return first_round.is_settled(table.best.score, best.score)
 
     def best_of(self, prepared: Prepared, chosen: first_round.Chosen) -> first_round.Chosen:
-        """Return the best candidate alone, with the results of all as rows of the "half" round."""
+        """Return the best candidate alone, with the results of all as rows of their meeting."""
         rows = [
-            {"round": "half", "n_samples": prepared.dataset.n_samples, **describe.describe_candidate(*result)}
+            {
+                "round": "meeting",
+                "n_samples": prepared.dataset.n_samples,
+                **describe.describe_candidate(*result),
+            }
             for result in self._all
         ]
         best = chosen.candidates[self._place]

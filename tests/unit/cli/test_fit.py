@@ -164,7 +164,7 @@ def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(fol
     assert " ←" in run("info", tmp_path / "model").stdout
     progress = result.stderr.splitlines()
     assert {"inspect", "choose", "solve"} <= {line.partition(":")[0] for line in progress}
-    kernels = 5  # whose length scales are tuned
+    kernels = 4  # whose length scales are tuned
     assert len(progress) <= 12 + 3 * kernels
 
 

@@ -154,11 +154,11 @@ class TestMaximum:
         assert np.abs(gradient[:3][inside]).max() < 0.02
         assert np.abs(gradient[3:]).max() < 0.05
 
-    def test_twelve_starts_find_what_four_may_not(self):
+    def test_twelve_starts_find_what_one_may_not(self):
         # eight of 32 columns matter, each little: the search from the median ends where none do
         X = np.random.default_rng(2).standard_normal((600, 32))
         y = (np.sin(X[:, :8].sum(axis=1)) + X[:, 0] * X[:, 1])[:, np.newaxis]
-        assert EvidenceSearch().starts(15) == 4
+        assert EvidenceSearch().starts(15) == 2
         assert EvidenceSearch().starts(16) == 12
         assert EvidenceSearch(n_starts=3).starts(99) == 3
         few, many = (maximize(Gaussian(), X, y, n_starts=n).log_evidence for n in (1, None))
@@ -172,7 +172,7 @@ class TestMaximum:
             Additive(), X, y, start=dense.length_scale, search=EvidenceSearch(exact_up_to=300)
         )
         assert near.n_evaluations < dense.n_evaluations
-        assert near.kernel.dense < 0.05
+        assert near.kernel.dense < 0.1
         assert near.log_evidence > dense.log_evidence
 
     def test_evenly_spaced_rows_keep_their_weights(self):
