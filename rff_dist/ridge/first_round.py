@@ -87,16 +87,16 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: B
         first = _FirstRound(prepared, choices.options, draws, choices.by, widths[-1], budget)
         tries = first.run(candidates)
         candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
-        paces = [trial.pace for trial in tries if trial.pace is not None]
-        if budget.limit is not None and paces:
-            halves = len(choices.finals(len(candidates))) > 1
-            pace = Pace.slowest(paces, n_threads=prepared.engine.n_workers * prepared.engine.n_threads)
-            width, kept = budget.final(pace, dataset.n_samples, widths[-1], len(candidates), halves=halves)
-            candidates, widths = candidates[:kept], [width]
         chosen = Chosen([], [trial.row for trial in tries], [], widths)
+        paces = [trial.pace for trial in tries if trial.pace is not None]
         if dataset.n_samples <= EXACT_ROWS and choices.folds is not None and len(widths) == 1:
             chosen = first.meet(candidates, choices, chosen)
             candidates = chosen.candidates
+        elif budget.limit is not None and paces:
+            halves = len(choices.finals(len(candidates))) > 1
+            pace = Pace.slowest(paces, n_threads=prepared.engine.n_workers * prepared.engine.n_threads)
+            width, kept = budget.final(pace, dataset.n_samples, widths[-1], len(candidates), halves=halves)
+            candidates, chosen = candidates[:kept], replace(chosen, widths=[width])
     if choices.folds is None or choices.options.solver == "pcg":
         candidates = candidates[:1]
     fixed = [replace(final, kernel=draws.kernel(final), length_scale=None) for final in candidates]
@@ -200,28 +200,21 @@ class _FirstRound:
 
     def meet(self, finalists: list[Candidate], choices: Choices, chosen: Chosen) -> Chosen:
         """Let finalists of few rows meet: the best one alone is left, with its table, and summed up once."""
-        sample, width, table = self._sample(), choices.meeting, None
-        rows: list[describe.Row] = []
-        if len(finalists) > 1:
-            tries = [self._validate(finalist, sample, width) for finalist in finalists]
-            rows = [{**trial.row, "round": "meeting"} for trial in tries]
-            best = min(tries, key=lambda trial: float(trial.row["score"]))
-            finalists, table = [best.candidate], best.table
-            if width < self.n_components:
-                half = (
-                    self._validate(best.candidate, sample, width // 2)
-                    if self.options.n_components == "auto"
-                    else None
-                )
-                if half is None or not is_settled(half.row["score"], best.row["score"]):
-                    width, table = self.n_components, None
-        else:
+        sample, width = self._sample(), choices.meeting if len(finalists) > 1 else self.n_components
+        tries = [self._validate(finalist, sample, width) for finalist in finalists]
+        rows = [{**trial.row, "round": "meeting"} for trial in tries] if len(tries) > 1 else []
+        best = min(tries, key=lambda trial: float(trial.row["score"]))
+        if width < self.n_components and not self._is_settled(best, sample, width):
             width = self.n_components
-        if table is None:
-            table = self._table_of_rows(self.draws.feature_map(finalists[0], width), sample)
-        return replace(
-            chosen, candidates=finalists, rows=[*rows, *chosen.rows], tables=[table], widths=[width]
-        )
+            best = self._validate(best.candidate, sample, width)
+        rows += chosen.rows
+        return Chosen([best.candidate], rows, [best.table], [width])
+
+    def _is_settled(self, best: _Try, sample: samples.FoldSample, width: int) -> bool:
+        if self.options.n_components != "auto":
+            return False
+        half = self._validate(best.candidate, sample, width // 2)
+        return is_settled(float(half.row["score"]), float(best.row["score"]))
 
     def _sample(self) -> samples.FoldSample:
         return samples.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -44,28 +43,6 @@ def test_reference_has_every_public_name():
     texts = [path.read_text() for name, path in PAGES.items() if name.startswith("reference/")]
     shown = [name.rpartition(".")[2] for text in texts for name in re.findall(r"^::: (\S+)$", text, re.M)]
     assert sorted(shown) == sorted(set(rff_dist.__all__) - {"__version__"})
-
-
-def test_comparison_counts_what_the_table_of_defaults_has(project_root):
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in (project_root / "DEFAULTS.md").read_text().splitlines()
-        if line.startswith("| ") and "not counted" not in line
-    ]
-    regressions = [row for row in rows if len(row) == 10 and row[6].isdigit()]
-    classes = [row for row in rows if len(row) == 8 and row[6].isdigit()]
-    ranks = Counter(int(row[6]) for row in [*regressions, *classes])
-    both = [(float(row[1]), float(row[2])) for row in [*regressions, *classes]]
-    said = dict(re.findall(r"^\| ([a-z][^|]+?) \| (\d+) \|$", PAGES["comparison.md"].read_text(), re.M))
-    assert {what: int(count) for what, count in said.items()} == {
-        "ours has the least error": ranks[1],
-        "second": ranks[2],
-        "third or fourth": ranks[3] + ranks[4],
-        f"as good as boosted trees or better, of {len(regressions)} regressions": sum(
-            float(row[1]) <= float(row[5]) for row in regressions
-        ),
-        "worse than the linear model by more than 3 %": sum(ours > 1.03 * linear for ours, linear in both),
-    }
 
 
 # -- the site --------------------------------------------------------------------------------------
