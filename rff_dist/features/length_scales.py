@@ -234,7 +234,8 @@ class ExactObjective:
         covariance = rows.gram(kernel)
         covariance[np.diag_indices_from(covariance)] += alpha
         factor, solved = _factor_and_solve(covariance, rows.targets, alpha)
-        misfit = alpha * (rows.targets * solved).sum(axis=0)
+        # targets are up to 1, but those of a few rows may all be at the mean
+        misfit = np.maximum(alpha * (rows.targets * solved).sum(axis=0), 1e-30)
         log_determinant = 2 * np.log(np.diag(factor)).sum() - len(factor) * np.log(alpha)
         value = n * np.log(misfit / n).sum() + n_targets * log_determinant
 

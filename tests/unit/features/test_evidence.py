@@ -175,6 +175,14 @@ class TestMaximum:
         assert near.kernel.dense < 0.1
         assert near.log_evidence > dense.log_evidence
 
+    def test_targets_that_are_constant_in_the_rows_of_a_short_search_are_tuned_all_the_same(self):
+        X, _ = sample(1000, 2)
+        y = np.zeros((1000, 1))
+        y[1:80:4], y[3:80:4] = 1.0, -1.0  # a short search sees every fourth row
+        tuned = maximize(Gaussian(), X, y)
+        assert np.isfinite(tuned.length_scale).all()
+        assert np.isfinite(tuned.log_evidence)
+
     def test_evenly_spaced_rows_keep_their_weights(self):
         rows = rows_of(weighted=True)
         some = rows.some(20)
