@@ -42,7 +42,7 @@ from rff_dist.ridge.choices import (
     trusted_samples,
 )
 from rff_dist.selection import cross_validation, row_folds
-from rff_dist.statistics import passes
+from rff_dist.statistics import fold_statistics, passes, specs
 from rff_dist.storage import columns
 from rff_dist.typing import FloatArray
 
@@ -201,19 +201,19 @@ class _FirstRound:
     def meet(self, finalists: list[Candidate], choices: Choices, chosen: Chosen) -> Chosen:
         """Let finalists of few rows meet: the best one alone is left, with its table, and summed up once."""
         sample, width = self._sample(), choices.meeting if len(finalists) > 1 else self.n_components
-        tries = [self._validate(finalist, sample, width) for finalist in finalists]
+        tries = [self._validate(finalist, sample, width, resolved=True) for finalist in finalists]
         rows = [{**trial.row, "round": "meeting"} for trial in tries] if len(tries) > 1 else []
         best = min(tries, key=lambda trial: float(trial.row["score"]))
         if width < self.n_components and not self._is_settled(best, sample, width):
             width = self.n_components
-            best = self._validate(best.candidate, sample, width)
+            best = self._validate(best.candidate, sample, width, resolved=True)
         rows += chosen.rows
         return Chosen([best.candidate], rows, [best.table], [width])
 
     def _is_settled(self, best: _Try, sample: samples.FoldSample, width: int) -> bool:
         if self.options.n_components != "auto":
             return False
-        half = self._validate(best.candidate, sample, width // 2)
+        half = self._validate(best.candidate, sample, width // 2, resolved=True)
         return is_settled(float(half.row["score"]), float(best.row["score"]))
 
     def _sample(self) -> samples.FoldSample:
@@ -264,11 +264,19 @@ class _FirstRound:
             self.prepared.say("choose", f"length scales were not tuned: {error}")
             return None
 
-    def _validate(self, candidate: Candidate, sample: samples.FoldSample, width: int) -> _Try:
+    def _validate(
+        self, candidate: Candidate, sample: samples.FoldSample, width: int, *, resolved: bool = False
+    ) -> _Try:
+        """Cross-validate a candidate.
+
+        `resolved`: only with alphas that sums resolve, since rows themselves resolve smaller ones.
+        """
         if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
             width = max(width, 2 * self.prepared.dataset.n_features)
         feature_map = self.draws.feature_map(candidate, min(width, self.n_components))
         table, pace = self._table(feature_map, sample)
+        if resolved:
+            table = table.from_alpha(specs.gram_error_of(self._sums(feature_map, sample).total()))
         row = _describe(feature_map, table, len(sample.X))
         at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
         return _Try(candidate, row, table, table.split_scores()[:, 0, at], pace)
@@ -279,17 +287,20 @@ class _FirstRound:
         """Cross-validate on a sample: few rows directly, more by the sums of their folds, at a pace."""
         if len(sample.X) <= EXACT_ROWS and (table := self._table_of_rows(feature_map, sample)) is not None:
             return table, None
-        serial = SerialEngine(1)
-        assigned = columns.as_column(sample.fold_of_row, name="folds")
-        rows = labelled.GroupedDataset(memory.ArrayDataset(sample.X, sample.y, sample.weights), assigned)
-        member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
         begun = time.monotonic()
-        (parts,) = passes.accumulate_folds(rows, [member], folds=self._sampled_folds, engine=serial)
+        parts = self._sums(feature_map, sample)
         summed, fit_intercept = time.monotonic(), self.options.fit_intercept
         table = cross_validation.cross_validate(parts, alphas=self._grid, fit_intercept=fit_intercept)
         D, ended = feature_map.n_components, time.monotonic()
         pace = Pace((summed - begun) / (len(sample.X) * D**2), (ended - summed) / D**3)
         return table, pace if D >= MIN_COMPONENTS // 2 else None  # a linear kernel's says nothing of others
+
+    def _sums(self, feature_map: FeatureMap, sample: samples.FoldSample) -> fold_statistics.FoldStatistics:
+        serial, assigned = SerialEngine(1), columns.as_column(sample.fold_of_row, name="folds")
+        rows = labelled.GroupedDataset(memory.ArrayDataset(sample.X, sample.y, sample.weights), assigned)
+        member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
+        (parts,) = passes.accumulate_folds(rows, [member], folds=self._sampled_folds, engine=serial)
+        return parts
 
     def _table_of_rows(
         self, feature_map: FeatureMap, sample: samples.FoldSample
