@@ -103,7 +103,7 @@ def test_reference_shows_parameters_and_glossary_the_words_of_the_project(site):
     assert "rff_dist.estimators.ridge.RFFRidge.predict_interval" in estimators
     assert "how far the kernel reaches" in estimators.lower()
     assert "champion, challenger" in (site / "glossary.html").read_text()
-    assert "heteroscedastic" in (site / "defaults.html").read_text()
+    assert "keggdirected" in (site / "defaults.html").read_text()
 
 
 def test_configuration_names_no_host():
