@@ -62,7 +62,8 @@ class Pace:
 
     def seconds(self, n_samples: int, n_components: int) -> float:
         """Return about how long sums of all folds and their table take."""
-        return self.sums * n_samples * n_components**2 + self.tables * n_components**3
+        rank = min(n_components, n_samples)  # of Nyström features, which are no more than rows
+        return self.sums * n_samples * n_components**2 + self.tables * rank**3
 
 
 class Budget:

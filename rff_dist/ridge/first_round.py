@@ -89,14 +89,15 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: B
         candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
         chosen = Chosen([], [trial.row for trial in tries], [], widths)
         paces = [trial.pace for trial in tries if trial.pace is not None]
-        if dataset.n_samples <= EXACT_ROWS and choices.folds is not None and len(widths) == 1:
-            chosen = first.meet(candidates, choices, chosen)
-            candidates = chosen.candidates
-        elif budget.limit is not None and paces:
+        if budget.limit is not None and paces:
             halves = len(choices.finals(len(candidates))) > 1
             pace = Pace.slowest(paces, n_threads=prepared.engine.n_workers * prepared.engine.n_threads)
             width, kept = budget.final(pace, dataset.n_samples, widths[-1], len(candidates), halves=halves)
-            candidates, chosen = candidates[:kept], replace(chosen, widths=[width])
+            candidates, widths = candidates[:kept], [width]
+            first, chosen = replace(first, n_components=width), replace(chosen, widths=widths)
+        if dataset.n_samples <= EXACT_ROWS and choices.folds is not None and len(widths) == 1:
+            chosen = first.meet(candidates, replace(choices, widths=widths), chosen)
+            candidates = chosen.candidates
     if choices.folds is None or choices.options.solver == "pcg":
         candidates = candidates[:1]
     fixed = [replace(final, kernel=draws.kernel(final), length_scale=None) for final in candidates]
@@ -285,15 +286,16 @@ class _FirstRound:
         self, feature_map: FeatureMap, sample: samples.FoldSample
     ) -> tuple[cross_validation.CrossValidation, Pace | None]:
         """Cross-validate on a sample: few rows directly, more by the sums of their folds, at a pace."""
+        D, begun = feature_map.n_components, time.monotonic()
+        told = D >= MIN_COMPONENTS // 2  # the pace of a linear kernel says nothing of others
         if len(sample.X) <= EXACT_ROWS and (table := self._table_of_rows(feature_map, sample)) is not None:
-            return table, None
+            return table, Pace(0.0, (time.monotonic() - begun) / D**3) if told else None
         begun = time.monotonic()
         parts = self._sums(feature_map, sample)
         summed, fit_intercept = time.monotonic(), self.options.fit_intercept
         table = cross_validation.cross_validate(parts, alphas=self._grid, fit_intercept=fit_intercept)
-        D, ended = feature_map.n_components, time.monotonic()
-        pace = Pace((summed - begun) / (len(sample.X) * D**2), (ended - summed) / D**3)
-        return table, pace if D >= MIN_COMPONENTS // 2 else None  # a linear kernel's says nothing of others
+        pace = Pace((summed - begun) / (len(sample.X) * D**2), (time.monotonic() - summed) / D**3)
+        return table, pace if told else None
 
     def _sums(self, feature_map: FeatureMap, sample: samples.FoldSample) -> fold_statistics.FoldStatistics:
         serial, assigned = SerialEngine(1), columns.as_column(sample.fold_of_row, name="folds")
