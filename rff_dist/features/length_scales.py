@@ -472,8 +472,8 @@ def maximize_evidence(
         starts = np.broadcast_to(np.log(start / units[:n_scales]), (1, n_scales))
     exact, steps = tunable.differentiable, itertools.count(1)
     reach, logits = np.log(median) + np.array([-1, 1]) * np.log(LENGTH_SCALE_RANGE), tunable.logits
-    beside = logits.mean() + np.array([-1, 1]) * LOGIT_RANGE if len(logits) else reach
-    bounds = [reach] * n_scales + [beside] * (len(logits) if exact else 0) + [np.log(ALPHA_RANGE)]
+    around = logits.mean() + np.array([-1, 1]) * LOGIT_RANGE if len(logits) else reach
+    bounds = [reach] * n_scales + [around] * (len(logits) if exact else 0) + [np.log(ALPHA_RANGE)]
 
     def count(_: FloatArray) -> None:
         if told is not None:
