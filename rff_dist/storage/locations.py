@@ -60,7 +60,7 @@ _CHECK = "Check the address, the network and the permissions"
 
 #: Seconds after which a request to an object store that failed is not repeated any more.
 RETRIED_S = 60
-_LATE_S = 0.1  # how long a process waits at its end for threads of Icechunk and obstore
+_LATE_S = 10  # at most this long a process waits at its end for threads of Icechunk and obstore
 
 # `memory://name` promises one dataset per name and process, which needs one table per process.
 MEMORY: dict[str, MemoryStore] = {}
@@ -199,7 +199,26 @@ def wait_at_exit() -> None:
     busy machine, a thread is unwound and frees them without Python's lock: 1 process of 20 died of it
     (SIGSEGV). No package can be asked to wait for its threads (issue 40 of PyO3/pyo3-async-runtimes).
     """
-    atexit.register(time.sleep, _LATE_S)
+    atexit.register(_wait_until_threads_sleep)
+
+
+def _wait_until_threads_sleep() -> None:
+    # Sleeping releases Python's lock, so a thread that waits for it only to free objects is awake at the
+    # next reading. A fixed time would not do: a thread may be ready and get no core for longer.
+    until, quiet = time.monotonic() + _LATE_S, 0
+    while quiet < 5 and time.monotonic() < until:
+        time.sleep(0.02)
+        quiet = (
+            0 if any(_is_awake(thread) for thread in Path("/proc/self/task").glob("*/stat")) else quiet + 1
+        )
+
+
+def _is_awake(thread: Path) -> bool:
+    try:
+        name, _, state = thread.read_text().partition("(")[2].rpartition(") ")
+    except OSError:  # it has ended
+        return False
+    return name.startswith("tokio") and state[0] in "RD"
 
 
 def is_store_error(error: BaseException) -> bool:
