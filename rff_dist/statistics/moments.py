@@ -95,7 +95,8 @@ def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
     weights = np.ones(len(columns)) if rows.sample_weight is None else rows.sample_weight
     with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are refused below
         columns = columns - pivot
-        sums, squares = weights @ columns, weights @ columns**2
+        powers = np.square(columns)
+        sums, squares = weights @ columns, weights @ powers
     if not np.isfinite(squares).all():
         column = int(np.argmin(np.isfinite(squares)))
         raise DataError(
@@ -103,7 +104,11 @@ def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
             f"{np.abs(columns[:, column]).max():.3g} in rows {rows.block.start:_}:{rows.block.stop:_}; "
             "scale it down"
         )
-    cubes, fourths = _higher_powers(columns, weights)
+    reach = max((maximum - pivot).max(initial=0.0), (pivot - minimum).max(initial=0.0))
+    if reach > _LARGEST_BASE:
+        columns = np.clip(columns, -_LARGEST_BASE, _LARGEST_BASE)
+        powers = np.square(columns)
+    cubes, fourths = _higher_powers(columns, powers, weights)
     weighted = rows.sample_weight is not None
     return Moments(
         n_samples=len(columns),
@@ -126,12 +131,17 @@ def name_column(column: int, n_features: int) -> str:
     return f"X, column {column}" if column < n_features else f"y, column {column - n_features}"
 
 
-def _higher_powers(columns: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted sums of third and fourth powers, clipped so that they are finite."""
-    bounded = np.clip(columns, -_LARGEST_BASE, _LARGEST_BASE)
-    squares = bounded * bounded
+def _higher_powers(
+    columns: FloatArray, squares: FloatArray, weights: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the weighted sums of third and fourth powers, clipped so that they are finite.
+
+    `columns`, `squares`: overwritten, since fresh memory takes as long as the arithmetic.
+    """
+    columns *= squares
+    squares *= squares
     with np.errstate(over="ignore"):  # weights that large are refused later, with a reason
-        sums = weights @ (squares * bounded), weights @ (squares * squares)
+        sums = weights @ columns, weights @ squares
     limit = np.finfo(np.float64).max
     return np.clip(sums[0], -limit, limit), np.minimum(sums[1], limit)
 

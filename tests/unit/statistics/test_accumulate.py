@@ -456,6 +456,16 @@ class TestMoments:
         assert moments.n_samples == 500
         assert moments.largest_weight == (weights.max() if weighted else 1.0)
 
+    @pytest.mark.parametrize("far", [1e40, 1.5e40, -3e45])
+    def test_values_beyond_1e40_count_as_1e40_in_cubes_and_fourths(self, far):
+        X, pivot = np.array([[0.5], [far], [-2.0]]), np.zeros(1)
+        moments = self.measured(X, weights=np.array([1.0, 0.5, 2.0]), pivot=pivot)
+        bounded = np.clip(X[:, 0], -1e40, 1e40)
+        for power, total in ((3, moments.cubes), (4, moments.fourths)):
+            # three terms, each rounded a few times
+            assert total.value()[0] == pytest.approx([1.0, 0.5, 2.0] @ bounded**power, rel=1e-14)
+        assert moments.squares.value()[0] == pytest.approx(0.5 * far**2, rel=1e-14)
+
     def test_constant_columns_have_no_deviation_at_all(self):
         X = self.columns()
         np.testing.assert_array_equal(self.measured(X).standard_deviations[[2, 4]], 0.0)
