@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,9 @@ from rff_dist.typing import FloatArray, IndexArray, IntArray
 type _FilledTile = tuple[int, slice, protocol.Tile]  # the tile's piece, rows and features
 type _Stripe = tuple[int, int]  # first component, end
 
+# Numbers between the lines of a product. Lines a power of two apart share few places of a core's caches:
+# products of 512 and 1,024 components then take 3 to 10 % longer on Zen 3.
+GAP = 8
 PANEL_ROWS = 512  # fixed-point features are filled so many rows at a time: 2 MiB a stripe, to fit the cache
 
 
@@ -186,8 +188,9 @@ def _accumulate(
     locks = {offset: Lock() for _, _, offset in layout.tiles()}  # tiles share output tiles
     # Each thread reuses one buffer for its products: Dask's workers return freed memory to the system at
     # once, and fresh pages for each product cost 5 % there.
-    areas = [(left.stop - left.start) * (right.stop - right.start) for left, right, _ in regions]
-    scratch = [np.empty(max(areas, default=0)) for _ in range(n_threads)]
+    height_of_product = max((left.stop - left.start for left, _, _ in regions), default=0)
+    width_of_product = max((right_.stop - right_.start for _, right_, _ in regions), default=0)
+    scratch = [np.empty((height_of_product, width_of_product + GAP)) for _ in range(n_threads)]
 
     def fill(job: tuple[_FilledTile, _Stripe]) -> FloatArray:
         (_, rows_of_tile, tile), (start, stop) = job
@@ -212,8 +215,7 @@ def _accumulate(
     def multiply(job: tuple[specs.Region, _FilledTile]) -> None:
         (left, right_, tiles), (piece, _, tile) = job
         buffer = scratch.pop()
-        shape = left.stop - left.start, right_.stop - right_.start
-        product = buffer[: math.prod(shape)].reshape(shape)
+        product = buffer[: left.stop - left.start, : right_.stop - right_.start]
         tile.gram(left, right_, product)
         for row, column, offset in tiles:
             total = layout.view(sums[piece], row, column, offset)
