@@ -221,7 +221,7 @@ def _accumulate(
             total = layout.view(sums[piece], row, column, offset)
             part = product[row - left.start :, column - right_.start :][: len(total), : total.shape[1]]
             with locks[offset]:
-                _add_rounded(part, total, -spec.grid_exponent)
+                _add(part, total, -spec.grid_exponent, exact=spec.fixed_point)
         scratch.append(buffer)
 
     with machine.executor_of(n_threads) as pool:
@@ -279,13 +279,17 @@ def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
         )
 
 
-def _add_rounded(product: FloatArray, total: IntArray, shift: int) -> None:
-    """Round `product` to multiples of 2**-shift and add it to `total`; `product` is overwritten."""
+def _add(product: FloatArray, total: IntArray, shift: int, *, exact: bool) -> None:
+    """Round `product` to multiples of 2**-shift and add it to `total`; `product` is overwritten.
+
+    `exact`: it is made of such multiples.
+    """
     # strips of 128 KiB stay in the cache: a quarter of the time that sweeps over whole tiles take
     for i in range(0, len(product), 32):
         strip = product[i : i + 32]
         strip *= 2.0**shift
-        np.rint(strip, out=strip)
+        if not exact:
+            np.rint(strip, out=strip)
         np.add(total[i : i + 32], strip, out=total[i : i + 32], casting="unsafe", dtype=np.int64)
 
 

@@ -118,6 +118,13 @@ class TestSameBits:
         assert results[0] == results[1] == results[2]
         assert results[0].digest() == results[1].digest() == results[2].digest()
 
+    def test_sums_on_a_grid_are_rounded_to_the_nearest_multiple(self):
+        rows, state = random_rows(100), accumulation(fraction_bits=10)
+        U = state.feature_map.transform(rows.X) / state.feature_map.scales[0][1]
+        np.testing.assert_array_equal(
+            accumulate_rows(rows, state).low.reshape(12, 12), np.rint(2**10 * U.T @ U)
+        )
+
     @pytest.mark.usefixtures("exact_bytes")
     @pytest.mark.parametrize(("n_components", "map_name"), [(12, "pairs"), (1_030, "pairs"), (701, "phases")])
     def test_fixed_point_statistics_do_not_depend_on_the_way_of_multiplying(
