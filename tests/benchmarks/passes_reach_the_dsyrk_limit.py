@@ -1,4 +1,12 @@
-"""From Zarr to statistics, everything included: multiples of the rate of one large dsyrk."""
+"""From Zarr to statistics, everything included: multiples of the rate of one large dsyrk.
+
+On AMD Zen 3 (AVX2 only, float64 products, a busy machine) one thread at D = 1,024 spends 1.07 to 1.12 of
+dsyrk's time on products, 0.20 to 0.27 on features (0.06 are NumPy's cosine and sine, 0.08 to 0.11 the
+projection, the rest rounding and writing), and 0.04 on Z'y, 0.02 on integer sums and 0.06 on reading twice
+and on moments of columns; at 4,096 1.01, 0.06, and 0.05 on all else. Products are the limit: without VNNI,
+four exact ones of bytes (u8·u8) reach 0.75 of dgemm's rate at most, and seven products for eight (Strassen-
+Winograd) gain nothing at 1,024 components and lose 9 % at 512.
+"""
 
 import os
 import time
