@@ -31,7 +31,7 @@ from rff_dist.kernels import base, stationary
 from rff_dist.kernels.names import kernel_text, shortened_text
 from rff_dist.ridge import describe, models
 from rff_dist.statistics import inspection, passes, ridge_statistics
-from rff_dist.text import errors_words, number, plus_minus, some
+from rff_dist.text import number, some
 from rff_dist.typing import FloatArray, PathLike
 
 #: Where the manual is, for links in notebooks: the address of the site that `make manual` builds.
@@ -461,11 +461,7 @@ def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str
         by = "cross-validation" if estimate["by"] == "cv" else "leave-one-out"
         if card.get("classifier", {}).get("loss", "squared") != "squared":
             by += " (squared loss)"
-        facts[by] = "; ".join(
-            f"{describe.TITLES[name]} {errors_words(estimate[name], estimate.get(f'{name}_standard_error'))}"
-            for name in describe.TITLES
-            if name in estimate
-        )
+        facts[by] = describe.errors_text(estimate)
     if candidates := card.get("candidates"):
         facts["candidates tried"] = str(describe.n_candidates(candidates))
     return facts
@@ -489,22 +485,11 @@ def as_html(facts: Mapping[str, str]) -> str:
 
 def candidates_text(card: Mapping[str, Any]) -> str:
     """Return the best candidates on a model's card as a table, with their cross-validated R²; else ""."""
-    # The first round's come last: they are errors of fewer rows and components.
-    ranked = sorted(
-        card.get("candidates", []), key=lambda entry: (entry.get("round") == "first", float(entry["score"]))
-    )
+    ranked = describe.ranked_candidates(card.get("candidates", []))
     if not ranked:
         return ""
-    rows = [("kernel", "features", "rows", "alpha", "R²")] + [
-        (
-            shortened_text(entry["kernel"]),
-            f"{entry['n_components']:,} {entry.get('features', 'fourier')}",
-            number(entry.get("n_samples")),
-            some(entry["alpha"] if isinstance(entry["alpha"], list) else [entry["alpha"]]),
-            plus_minus(1 - entry["score"], entry.get("standard_error")),
-        )
-        for entry in ranked[:SHOWN]
-    ]
+    cells = [describe.CANDIDATE_CELLS, *map(describe.candidate_cells, ranked[:SHOWN])]
+    rows = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in cells]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(["Best candidates, by cross-validation", *(f"  {line.rstrip()}" for line in lines)])

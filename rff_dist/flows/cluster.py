@@ -15,6 +15,7 @@ Run it in a process of its own::
 or serve it as a deployment, whose parameters are validated before a run starts.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import cluster as clustering
 from rff_dist.workbench.jobs import options, specs
 from rff_dist.workbench.page import pages, pictures
-from rff_dist.workbench.results import clusters as results
+from rff_dist.workbench.results import clusters
 
 
 class ClusterParameters(running.form(specs.Clustering, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
@@ -69,47 +70,20 @@ def cluster(parameters: ClusterParameters) -> Summary:
     _check_picture(job)
     runner = running.runner_of(parameters, log, {"pass": _log_pass}, clock=clock)
     clustered = clustering.cluster(job, runner)
-    clusters = clustered.clusters
     if job.register and job.model is not None:
         common.show_versions(job.model)
-    if not clusters.converged:
-        log.warning("the centres still moved after max_iter=%d passes", job.lloyd.max_iter)
-    if clusters.n_filled < clusters.n_clusters:
-        log.warning("%d of %d clusters have rows", clusters.n_filled, clusters.n_clusters)
-    rows, n_columns = f"{clustered.record['n_samples']:_}", clustered.record["n_features"]
-    log.info("%s rows of %s columns, %s", rows, n_columns, clustered.record["data"])
-    log.info("published %s", clustered.record["model"] or clustered.record["output"])
     clock.begin("report")
     if (picture := _picture_of(job)) is not None:
-        title = Path(job.output).name
-        pictures.save_clustering(picture, clustered.dataset, clusters, seed=job.features.seed, title=title)
-    common.show_page(
-        "cluster-page",
-        lambda: pages.clusters_page(
-            clustered.dataset,
-            clusters,
-            place=job.model or job.output,
-            comparison=clustered.comparison,
-            times=clock.times,
-        ),
-        log,
-    )
+        title, seed = Path(job.output).name, job.features.seed
+        pictures.save_clustering(picture, clustered.dataset, clustered.clusters, seed=seed, title=title)
+    page = partial(pages.clusters_page, clustered, job, times=clock.times)
+    common.show_page("cluster-page", page, log)
+    plot = None if picture is None else str(picture)
+    found = clusters.clustering_document(clustered, job, {"plot": plot, **common.run_of(clock)})
+    common.show("cluster-summary", found, log)
     passes = clustered.record["passes"]
-    result = {
+    return {
         **clustered.record,
-        "picture": None if picture is None else str(picture),
+        "picture": plot,
         "passes": [{name: value for name, value in row.items() if name != "inertias"} for row in passes],
     }
-    facts = {
-        "labels": result["output"],
-        "data": result["data"],
-        **results.job_facts(clustered, job.features.seed),
-        "digest": result["digest"],
-        "picture": result["picture"] or "none: the labels are not in a folder of this machine",
-    }
-    common.show_facts("cluster-summary", "Clusters", "What was found, and where it is.", facts)
-    common.show_table("cluster-passes", results.passes_table(passes, job.lloyd.numbers))
-    common.show_table("cluster-sizes", results.sizes_table(clusters.weights, 100))
-    if clustered.comparison is not None:
-        common.show_table("cluster-numbers", results.numbers_table(clustered.comparison))
-    return result

@@ -21,7 +21,7 @@ from rff_dist.flows import common, running
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import fields, specs
 from rff_dist.workbench.jobs.ingest import append
-from rff_dist.workbench.results.rows import appended_facts
+from rff_dist.workbench.results.rows import appended_document
 from rff_dist.workbench.tables import queries
 
 
@@ -98,12 +98,5 @@ def ingest(parameters: IngestParameters) -> Summary:
     log = get_run_logger()
     more = {"append": True, "connection": parameters.to(Connection).read()}
     result = append(parameters.to(specs.Ingest, more), running.runner_of(parameters, log))
-    if result["n_new"]:
-        log.info("%s rows added to %s", f"{result['n_new']:_}", result["data"])
-    else:
-        log.info("nothing new for %s, which has %s rows", result["data"], f"{result['n_after']:_}")
-    if result["dropped_rows"]:
-        log.warning("%s rows with missing or infinite values were dropped", f"{result['dropped_rows']:_}")
-    lead, facts = "Which rows were appended to which dataset.", appended_facts(result)
-    common.show_facts("ingest-summary", "Ingested rows", lead, {"data": result["data"], **facts})
+    common.show("ingest-summary", appended_document(result), log)
     return result

@@ -11,12 +11,12 @@ own::
 
 from prefect import get_run_logger
 
+from rff_dist.engines.clock import Clock
 from rff_dist.flows import common, running
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import options, specs
 from rff_dist.workbench.jobs import predict as score
-from rff_dist.workbench.results import words
-from rff_dist.workbench.results.rows import predicted_facts
+from rff_dist.workbench.results.rows import predicted_document
 
 
 class PredictParameters(running.form(specs.Predict, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
@@ -36,12 +36,7 @@ def predict(parameters: PredictParameters) -> Summary:
     Returns: JSON-able: what was written where, by which version of which model, and the rows and seconds.
     Raises RFFDistError if something does not fit or the pass fails; an output that was there is unchanged.
     """
-    log, job = get_run_logger(), parameters.to(specs.Predict)
-    predicted = score.predict(job, running.runner_of(parameters, log))
-    result = predicted.record
-    log.info("%s by %s", result["data"], words.place_words(result))
-    log.info("wrote %s rows to %s", f"{result['n_samples']:_}", result["output"])
-    seconds = words.seconds_words(result["seconds"])
-    facts = {"output": result["output"], **predicted_facts(predicted), "seconds": seconds}
-    common.show_facts("predict-summary", "Scored rows", "What was scored, and with which model.", facts)
-    return result
+    log, job, clock = get_run_logger(), parameters.to(specs.Predict), Clock()
+    predicted = score.predict(job, running.runner_of(parameters, log, clock=clock))
+    common.show("predict-summary", predicted_document(predicted, common.run_of(clock)), log)
+    return predicted.record

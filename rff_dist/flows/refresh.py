@@ -27,7 +27,6 @@ from rff_dist.workbench.jobs import fits, options, specs
 from rff_dist.workbench.jobs.refresh import update
 from rff_dist.workbench.page import pages
 from rff_dist.workbench.results import updates
-from rff_dist.workbench.results.words import Alert, place_words, value_words
 
 _RESUME = (
     "Nothing is written before the last step: the next run finds the same new rows, and its model has the "
@@ -62,24 +61,7 @@ def refresh(parameters: RefreshParameters) -> Summary:
             lambda: pages.model_page(data, model, place=parameters.model, times=clock.times, update=result),
             log,
         )
-    facts = updates.update_facts(result, parameters.data)
-    for name in ("drift", "new rows"):
-        if (fact := facts.get(name)) is not None:
-            (log.warning if isinstance(fact, Alert) else log.info)("%s: %s", name, fact)
-    if result["n_new"]:
-        gate = result["gate"]
-        errors = map(value_words, (result["progressive"]["rmse"], gate["champion"], gate["challenger"]))
-        log.info("RMSE of new rows %s; held out: champion %s, challenger %s", *errors)
-    decision, reason = result["decision"], result["reason"]
-    (log.warning if isinstance(facts["decision"], Alert) else log.info)("%s: %s", decision, reason)
-    facts |= {name.replace("_", " "): result[name] for name in ("digest", "statistics_digest")}
-    tables = [updates.errors_table(result, updated.champion)] if result["n_new"] else []
-    lead = "Which rows were new, and what became of the model."
-    facts = {"model": place_words(result), **facts}
-    common.show_facts("refresh-report", "Refreshed model", lead, facts, *tables)
-    if result["n_new"] and (columns := result["drift"]["columns"]):
-        names = updated.champion.card.get("feature_names")
-        common.show_table("refresh-columns", updates.columns_table(columns, names))
+    common.show("refresh-report", updates.update_document(updated, common.run_of(clock)), log)
     return result
 
 

@@ -14,6 +14,7 @@ from rff_dist.kernels import names, stationary
 from rff_dist.ridge import solve
 from rff_dist.selection.grids import RESOLUTION
 from rff_dist.statistics import inspection, ridge_statistics, specs
+from rff_dist.text import errors_words, number, plus_minus, some
 from rff_dist.typing import Summary
 
 type Row = dict[str, Any]
@@ -146,15 +147,42 @@ def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any
     return "lower" if length_scale == min(tried) else "upper" if length_scale == max(tried) else None
 
 
-def candidate_words(row: Row) -> str:
-    """Say what a candidate is, and how large its error is."""
-    scale = row["length_scale"]
-    words = "" if scale is None else ", a length scale per column"
-    words = f", length scale {scale:.3g}" if isinstance(scale, float) else words
-    return (
-        f"{names.shortened_text(row['kernel'])}{words}, {row['n_components']:,} {row['features']} features: "
-        f"error {row['score']:.4g} of the variance"
-    )
+#: Titles of `candidate_cells`.
+CANDIDATE_CELLS = ("kernel", "scale", "features", "D", "alpha", "R²")
+
+
+def candidate_cells(row: Mapping[str, Any]) -> list[Any]:
+    """Return a candidate on a model's card as a row of a table."""
+    alpha = row["alpha"]
+    return [
+        names.shortened_text(row["kernel"]),
+        _scale_words(row["length_scale"]),
+        row["features"],
+        row["n_components"],
+        some(alpha if isinstance(alpha, list) else [alpha]),
+        plus_minus(1 - row["score"], row["standard_error"]),
+    ]
+
+
+def candidate_name(row: Mapping[str, Any]) -> str:
+    """Return the kernel, length scale and features of a candidate on a model's card."""
+    scale = "" if row["length_scale"] is None else f", length scale {_scale_words(row['length_scale'])}"
+    return f"{names.shortened_text(row['kernel'])}{scale}, D = {row['n_components']:,}, {row['features']}"
+
+
+def candidate_words(row: Mapping[str, Any]) -> str:
+    """Return a candidate and its R² by cross-validation in words."""
+    return f"{candidate_name(row)}, R² {plus_minus(1 - row['score'], row['standard_error'])}"
+
+
+def _scale_words(scale: Any) -> str:
+    return "by column" if isinstance(scale, list) else number(scale)
+
+
+def ranked_candidates(candidates: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return candidates, the best first; the first round's come last: they are errors of fewer rows and D."""
+    best = chosen_candidate(candidates)
+    return sorted(candidates, key=lambda row: (row is not best, row.get("round") == "first", row["score"]))
 
 
 #: Titles of errors, by their names in records and documents.
@@ -192,3 +220,12 @@ def n_candidates(candidates: Sequence[Mapping[str, Any]]) -> int:
     """Return how many candidates were tried; finalists were tried twice."""
     first = [candidate for candidate in candidates if candidate.get("round") == "first"]
     return len(first or candidates)
+
+
+def errors_text(errors: Mapping[str, Any]) -> str:
+    """Return the errors of a record in words, with their standard errors if it has them."""
+    return ", ".join(
+        f"{title} {errors_words(errors[name], errors.get(f'{name}_standard_error'))}"
+        for name, title in TITLES.items()
+        if errors.get(name) is not None
+    )

@@ -27,6 +27,7 @@ from rff_dist.storage.output_places import hold
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import refresh as steps
 from rff_dist.workbench.jobs.steps import publish
+from tests.markdown import rows_of
 from tests.plain import fit_ridge
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
@@ -86,13 +87,13 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     assert len(json.dumps(first, allow_nan=False)) < 5_000
     assert RegisteredModel(parameters.model).current().lineage["drifted"]
     report = Artifact.get("rff-refresh-report-main").data
-    assert first["digest"] in report
+    assert first["digest"][:16] in report
     assert "**in embedding, columns" in report
-    assert len(json.loads(Artifact.get("rff-refresh-columns-main").data)) == 3
+    assert len(rows_of(report, "columns that moved most")) == 3
     page = Artifact.get("rff-refresh-page-main").data
     assert first["digest"] in page
     assert "the model before" in page
-    assert len(json.loads(Artifact.get("rff-model-versions-main").data)) == 2
+    assert len(rows_of(Artifact.get("rff-model-versions-main").data)) == 2
 
     state = run(parameters)
     assert state.is_completed()
@@ -106,7 +107,7 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     assert state.result()["decision"] == "kept"
     assert state.result()["digest"] == read_model(parameters.model).digest() == first["digest"]
     report = Artifact.get("rff-refresh-report-main").data
-    assert "**kept**" in report
+    assert report.startswith("# kept: ")
     assert state.result()["reason"] in report
 
     append_dataset(parameters.data, *batch(4, 300))

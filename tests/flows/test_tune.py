@@ -25,6 +25,7 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import steps
 from tests.flows.test_train import task_runs
+from tests.markdown import rows_of
 from tests.plain import search_plain
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
@@ -93,12 +94,12 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
         "test.zarr",
     ]
 
-    rows = json.loads(Artifact.get("rff-tune-candidates-model").data)
+    summary = Artifact.get("rff-tune-summary-model").data
+    rows = rows_of(summary, "candidates, by cross-validation")
     assert sorted(row["kernel"].split()[0] for row in rows) == ["gaussian"] * 2 + ["laplacian"] * 2
     assert rows[0]["kernel"].split() == [expected.best["kernel"], "←"]
-    assert Artifact.get("rff-tune-errors-model").type == "image"
-    summary = Artifact.get("rff-tune-summary-model").data
-    assert result["digest"] in summary
+    assert "data:image/png;base64," in Artifact.get("rff-tune-page-model").data
+    assert result["digest"][:16] in summary
     assert "200 rows" in summary
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
         tune.fn(**problem.model_dump())

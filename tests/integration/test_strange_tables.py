@@ -32,7 +32,7 @@ def assert_better_than_linear(found):
     assert ours < 0.9 * linear
     assert found["comparison"]["differences"]["linear"]["relation"] == "better"
     assert "better than a linear model" in found["comparison"]["verdict"]
-    assert found["version"]["number"] == 1
+    assert found["version"] == 1
 
 
 def write_semicolons(frame, path):
@@ -162,7 +162,7 @@ def test_noise_is_called_so_and_what_is_there_is_kept(tmp_path):
     assert "next: rff-dist predict" in shown
     assert "<html" in (tmp_path / "page.html").read_text()
     again = document(*given, "--components", 64)
-    assert (again["ingested"], again["version"]["number"]) == ("by an earlier run", 2)
+    assert (again["ingested"], again["version"]) == ("by an earlier run", 2)
     assert "nearest: 'a'" in refusal(
         2, "auto", tmp_path / "t.csv", "--target", "aa", "--into", tmp_path / "b"
     )

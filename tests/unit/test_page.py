@@ -31,7 +31,8 @@ from rff_dist.workbench.jobs.fits import JobData
 from rff_dist.workbench.jobs.judging import compare_left_out
 from rff_dist.workbench.page import columns
 from rff_dist.workbench.page.columns import partial_dependence, permutation_importance, sample_data
-from rff_dist.workbench.page.content import Page, to_markdown
+from rff_dist.workbench.results.document import Document
+from rff_dist.workbench.results.markdown import to_markdown
 from tests.command_line import PLAIN, document, run
 from tests.tables import ingest
 
@@ -169,7 +170,7 @@ def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_d
         options = RidgeOptions(kernel=kernel, features="nystrom", n_components=64, alpha=1e-3)
         data = ArrayDataset(X, y)
         model = ridge.fit(data, options, engine=SerialEngine()).model
-        page = Page("", "")
+        page = Document("")
         columns.columns_section(page, sample_data(JobData(data), model), model)
         shown[kernel.order_2] = page.parts[-1]
     assert shown[1].alt.startswith("Partial dependence. ")
@@ -214,7 +215,7 @@ def test_a_page_predicts_no_more_rows_than_the_fit(monkeypatch, n_columns):
 
     monkeypatch.setattr("rff_dist.fitting.predicting.predict_rows", counted)
     monkeypatch.setattr(columns, "_FLOOR", 0.0)  # as if predicting were slower
-    page = Page("", "")
+    page = Document("")
     columns.columns_section(page, sample_data(JobData(data), model), model)
     of_row = 64 * (n_columns + columns._COSINE)
     most = 600 * (of_row + 64**2) / of_row
@@ -225,7 +226,7 @@ def test_a_page_predicts_no_more_rows_than_the_fit(monkeypatch, n_columns):
 
 
 def test_a_page_as_markdown_has_its_headings_tables_and_pictures_and_takes_nothing_for_markup():
-    page = Page("a | b", "See <b> and *c*.")
+    page = Document("a | b", lead="See <b> and *c*.")
     page.section("One_two_", "Text with [a](link).")
     page.table("By column", ("column", "value"), [("<x>|y", 0.123456), ("z", None)])
     page.picture(b"png", "what it shows", "below")

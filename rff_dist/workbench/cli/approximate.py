@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from annotated_types import Ge
-from rich.text import Text
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.cli import display, options, shell
+from rff_dist.workbench.cli import options, shell
 from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.jobs.options import Drawing, Features, WeightedSource
 from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document, Paragraph, Part
 
 if TYPE_CHECKING:
     from rff_dist.features import approximation, maps
@@ -76,7 +76,7 @@ def approximate(
         str | None,
         typer.Option("--plot", metavar="PNG", help="Draw the error against D.", rich_help_panel=MEASURE),
     ] = None,
-) -> shell.Report:
+) -> Document:
     """Measure whether D is large enough: the features' error on sampled rows, beside theory's bounds.
 
     Only the sampled rows are read. They alone give the means, the deviations and the median distance.
@@ -114,7 +114,7 @@ def approximate(
     variances = bounds.better_map(spec.kernel, seen.prepare(compared))
     variance, diameter = getattr(variances, spec.map), float(math.dist(*ranges))
     theory = theory_of(spec, curve[-1], delta=measured.delta, variance=variance, diameter=diameter)
-    document = {
+    record = {
         "data": data,
         "n_rows_read": len(rows),
         "n_samples": curve[-1].n_samples,
@@ -136,8 +136,8 @@ def approximate(
         "plot": output,
     }
     if output is not None:
-        _draw_curve(output, curve, theory, document)
-    return shell.Report(document, _parts(document))
+        _draw_curve(output, curve, theory, record)
+    return _document(record)
 
 
 def _curve_components(spec: maps.FeatureSpec, D: int) -> list[int]:
@@ -245,17 +245,16 @@ def _errors(point: approximation.ApproximationError) -> dict[str, Any]:
     return {name: members[name] for name in (*MEASURES, "operator_norm", "gram_norm")}
 
 
-def _parts(document: Mapping[str, Any]) -> list[display.Part]:
-    wanted, errors, bounds = document["wanted"], document["errors"], document["bounds"]
-    design, seed = document["design"], document["seed"]
-    facts = display.facts_view(
-        f"error of the features on {document['data']}",
-        kernel=words.kernel_words(document["kernel"]),
-        features=f"D = {document['n_components']:,}, {design}, {document['map']}, seed {seed}",
-        rows=f"{document['n_repeats']} disjoint samples of {document['n_samples']:,}",
-        maps=_maps_words(document["map_variances"]),
-    )
-    deviation, wanted_components = f"± {100 * document['confidence']:.3g}%", f"D for {wanted['error']:g}"
+def _document(record: Mapping[str, Any]) -> Document:
+    wanted, errors, bounds = record["wanted"], record["errors"], record["bounds"]
+    design, seed = record["design"], record["seed"]
+    facts = {
+        "kernel": words.kernel_words(record["kernel"]),
+        "features": f"D = {record['n_components']:,}, {design}, {record['map']}, seed {seed}",
+        "rows": f"{record['n_repeats']} disjoint samples of {record['n_samples']:,}",
+        "maps": _maps_words(record["map_variances"]),
+    }
+    deviation, wanted_components = f"± {100 * record['confidence']:.3g}%", f"D for {wanted['error']:g}"
     header = ("error", "measured", deviation, "theory", wanted_components, "by theory", "factor")
     rows = []
     for name, label in BOUNDED.items():
@@ -275,10 +274,12 @@ def _parts(document: Mapping[str, Any]) -> list[display.Part]:
         )
     points = [
         (f"{point['n_components']:,}", *(f"{point[name]['value']:.3g}" for name in MEASURES))
-        for point in document["curve"]
+        for point in record["curve"]
     ]
     curve = words.Table("", ("D", *MEASURES.values()), points)
-    return [facts, words.Table("", header, rows), curve, Text("\n".join(_notes(document)), "dim")]
+    notes = [Paragraph(note, is_note=True) for note in _notes(record)]
+    parts: list[Part] = [facts, words.Table("", header, rows), curve, *notes]
+    return Document(f"error of the features on {record['data']}", parts, record=record)
 
 
 def _times(factor: float) -> str:
@@ -292,25 +293,24 @@ def _maps_words(variances: Mapping[str, Any]) -> str:
     return f"{shown}: take {variances['better']}"
 
 
-def _notes(document: Mapping[str, Any]) -> Sequence[str]:
+def _notes(record: Mapping[str, Any]) -> Sequence[str]:
     notes = [
-        "",
         "mean, largest: of |z(x)'z(y) − k(x, y)| over pairs of sampled rows; norm: ‖ZZ' − K‖ / ‖K‖; in the "
         "box: at any two points of the box that holds the sampled inputs.",
         "± shows how much the choice of rows matters; other seeds change the error by more. The D for an "
         "error follows from the measured error, which falls as 1/√D.",
         "Theory assumes independent frequencies: closed-form variance, Hoeffding's inequality, matrix "
         "Bernstein, Rahimi and Recht's Claim 1. Bounds that can fail do so with a probability of at most "
-        f"{document['wanted']['delta']:g}.",
+        f"{record['wanted']['delta']:g}.",
     ]
-    notes += [f"no bound: {refusal}" for refusal in dict.fromkeys(document["no_bounds"].values())]
-    if document["plot"] is not None:
-        notes.append(f"wrote {document['plot']}")
+    notes += [f"no bound: {refusal}" for refusal in dict.fromkeys(record["no_bounds"].values())]
+    if record["plot"] is not None:
+        notes.append(f"wrote {record['plot']}")
     return notes
 
 
 def _draw_curve(
-    path: str, curve: Sequence[approximation.ApproximationError], theory: Theory, document: Mapping[str, Any]
+    path: str, curve: Sequence[approximation.ApproximationError], theory: Theory, record: Mapping[str, Any]
 ) -> None:
     import numpy as np
 
@@ -332,8 +332,8 @@ def _draw_curve(
         path,
         widths,
         series,
-        title=f"Is D large enough? {words.kernel_words(document['kernel'])}",
-        subtitle=f"{document['data']}: {words.plural(document['n_repeats'], 'sample')} of "
-        f"{document['n_samples']:,} rows, {document['design']}, {document['map']}",
-        wanted=document["wanted"]["error"],
+        title=f"Is D large enough? {words.kernel_words(record['kernel'])}",
+        subtitle=f"{record['data']}: {words.plural(record['n_repeats'], 'sample')} of "
+        f"{record['n_samples']:,} rows, {record['design']}, {record['map']}",
+        wanted=record["wanted"]["error"],
     )

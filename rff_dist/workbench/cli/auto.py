@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.text import Text
 
-from rff_dist.workbench.cli import display, ingest, options, shell
+from rff_dist.workbench.cli import display, options, shell
 from rff_dist.workbench.jobs import fields, specs
 from rff_dist.workbench.jobs.options import Where
-from rff_dist.workbench.results import words
+from rff_dist.workbench.results import rows, words
+from rff_dist.workbench.results.document import Document, Paragraph
 
 if TYPE_CHECKING:
     from rff_dist.ridge import models
@@ -28,7 +27,7 @@ _PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out", "
     "rff-dist auto prices.csv --target price",
     "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
-def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> shell.Report:
+def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> Document:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.numerics.machine import available_memory
     from rff_dist.workbench.jobs import train, verdict
@@ -55,53 +54,42 @@ def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> sh
         most_bytes=available_memory() // 3,
     )
     comparison = comparison.with_model(verdict.TREES, trees)
-    following = _following(prepared)
-    document = {
-        "task": "classification" if prepared.classify else "regression",
-        "why": prepared.why,
-        **fields.values_of(prepared, *_PREPARED),
-        **display.describe_published(prepared.model, training.published),
-        "fit": training.chosen,
-        "metrics": training.metrics,
-        "comparison": comparison.describe(),
-        "next": following,
-        "report": report,
-    }
     passes.write_page(
         report, training.data, model, prepared.model, comparison=comparison, metrics=training.metrics
     )
-    document |= passes.facts()
-    facts = models.training_facts(training, job.seed)
-    return shell.Report(document, _parts(document, prepared, comparison, facts))
+    found = models.training_document(
+        training, training_of(job, prepared), {"report": report, **passes.facts()}
+    )
+    return _document(found, prepared, comparison)
 
 
-def _following(prepared: AutoData) -> list[str]:
+def _document(found: Document, prepared: AutoData, comparison: verdict.Comparison) -> Document:
+    """Return what training found, with what was done to the table and the comparison with other models."""
     std = [] if prepared.classify else ["--std"]
-    commands = [
-        ["rff-dist", "predict", prepared.model, "NEW.csv", "predictions.csv"],
-        ["rff-dist", "evaluate", prepared.model, prepared.test, *std],
-        ["rff-dist", "models", "show", prepared.model],
+    following = [
+        ["predict", prepared.model, "NEW.csv", "predictions.csv"],
+        ["evaluate", prepared.model, prepared.test, *std],
+        ["models", "show", prepared.model],
     ]
-    return [shlex.join(command) for command in commands]
-
-
-def _parts(
-    document: Mapping[str, Any], prepared: AutoData, comparison: verdict.Comparison, facts: words.Facts
-) -> list[display.Part]:
-    table = words.Table(f"compared on {comparison.rows_words}", *comparison.table())
-    about = {
-        "task": f"{document['task']}: {prepared.why}",
+    task = "classification" if prepared.classify else "regression"
+    record = {
+        **found.record,
+        "task": task,
+        "why": prepared.why,
+        **fields.values_of(prepared, *_PREPARED),
+        "comparison": comparison.describe(),
+        "next": [shlex.join(["rff-dist", *command]) for command in following],
+    }
+    facts = {
+        "task": f"{task}: {prepared.why}",
         "test rows": f"{prepared.n_test:,}, chosen {prepared.held_out}",
         "ingested": None if prepared.ingested == "now" else prepared.ingested,
         "dropped": words.dropped_words(prepared.dropped_rows),
     }
-    view = display.facts_view(f"wrote {prepared.model}", **about, **facts, **display.run_facts(document))
-    first, *others = document["next"]
-    commands = [Text.assemble(("\n  next: ", "dim"), first, overflow="fold")]
-    commands += [Text(f"        {command}", overflow="fold") for command in others]
-    notes = [Text(sentence, "dim") for sentence in comparison.about()]
-    recipe = ingest.recipe_views(prepared.recipe)
-    return [Text(comparison.verdict, "bold"), view, *recipe, table, *notes, *commands]
+    table = words.Table(f"compared on {comparison.rows_words}", *comparison.table())
+    notes = [Paragraph(sentence, is_note=True) for sentence in comparison.about()]
+    parts = [facts, *found.parts, *rows.recipe_parts(prepared.recipe, 20), table, *notes]
+    return Document(found.title, parts, comparison.verdict, record, following)
 
 
 # -- baselines -------------------------------------------------------------------------------------

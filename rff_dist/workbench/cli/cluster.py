@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from rff_dist.workbench.cli import display, options, shell
-from rff_dist.workbench.jobs import fields, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.options import Where
-
-_SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
+from rff_dist.workbench.results.document import Document
 
 
 @shell.command(
@@ -29,55 +28,22 @@ def cluster(
         ),
     ] = None,
     report: options.ReportPath = None,
-) -> shell.Report:
+) -> Document:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
     from rff_dist.workbench.jobs.cluster import cluster
-    from rff_dist.workbench.results import clusters as results
+    from rff_dist.workbench.results import clusters
 
     passes = display.Passes(where)
-    result = cluster(job, passes.runner)
-    dataset, found, seed = result.dataset, result.clusters, job.features.seed
-    document = {
-        "output": job.output,
-        "arrays": ["labels", *(["distances"] if job.distances else [])],
-        **display.describe_published(job.model, result.record),
-        "plot": plot,
-        "report": report,
-        **fields.values_of(dataset, "n_samples", "n_features"),
-        **results.describe_clusters(found),
-        "seed": seed,
-        **({} if result.comparison is None else result.comparison.to_dict()),
-        "known_labels": None
-        if result.agreement is None
-        else results.describe_agreement(result.agreement, str(job.labels)),
-        "digest": found.digest(),
-    }
+    clustered = cluster(job, passes.runner)
     if plot is not None:
         from rff_dist.workbench.page.pictures import save_clustering
 
-        save_clustering(plot, dataset, found, seed=seed, title=job.source.data)
+        seed, title = job.features.seed, job.source.data
+        save_clustering(plot, clustered.dataset, clustered.clusters, seed=seed, title=title)
     if report is not None:
-        from rff_dist.workbench.page import content, pages
+        from rff_dist.workbench.page import pages
+        from rff_dist.workbench.results import html
 
         passes.at_work("report")
-        page = pages.clusters_page(
-            dataset,
-            found,
-            place=job.model or job.output,
-            comparison=result.comparison,
-            times=passes.clock.times,
-            seed=seed,
-        )
-        content.write_page(page, report)
-    document |= passes.facts()
-    facts = results.job_facts(result, seed)
-    arrays = ", ".join(document["arrays"])
-    view = display.facts_view(f"wrote {job.output}", **facts, arrays=arrays, **display.run_facts(document))
-    parts = [
-        view,
-        *([] if result.comparison is None else [results.numbers_table(result.comparison)]),
-        results.sizes_table(found.weights, _SHOWN_CLUSTERS),
-        results.passes_table(result.record["passes"], job.lloyd.numbers, _SHOWN_PASSES),
-    ]
-    following = [] if job.model is None else ["predict", job.model, "DATA", "OUT"]
-    return shell.Report(document, parts, next=following)
+        html.write_page(pages.clusters_page(clustered, job, times=passes.clock.times), report)
+    return clusters.clustering_document(clustered, job, {"plot": plot, "report": report, **passes.facts()})

@@ -10,6 +10,7 @@ import typer
 
 from rff_dist.workbench.cli import display, program, shell
 from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
     from rff_dist.storage import corrections, locations
@@ -33,7 +34,7 @@ def log(
     version: Annotated[
         str | None, typer.Option("--from", metavar="VERSION", help="Begin here, not at the current version.")
     ] = None,
-) -> shell.Report:
+) -> Document:
     """List the versions of a dataset, the newest first, with their times, reasons and numbers of rows."""
     from rff_dist.storage.repositories import read_history
 
@@ -48,18 +49,15 @@ def log(
         )
         for entry in versions
     ]
-    title, header = (
-        f"{data}: {words.plural(len(rows), 'version')}",
-        ("version", "written (UTC)", "rows", "why", "tags"),
-    )
-    table = words.Table(title, header, rows, is_facts=True)
-    return shell.Report({"data": data, "versions": versions}, [table])
+    table = words.Table("", ("version", "written (UTC)", "rows", "why", "tags"), rows, is_facts=True)
+    title = f"{data}: {words.plural(len(rows), 'version')}"
+    return Document(title, [table], record={"data": data, "versions": versions})
 
 
 @shell.command(
     "rff-dist data diff data.zarr monday", "rff-dist data diff data.zarr monday tuesday", group=group
 )
-def diff(data: Data, before: Version, after: AnyVersion = None) -> shell.Report:
+def diff(data: Data, before: Version, after: AnyVersion = None) -> Document:
     """Count the chunks that differ between two versions."""
     from rff_dist.storage import datasets, repositories
 
@@ -72,7 +70,7 @@ def diff(data: Data, before: Version, after: AnyVersion = None) -> shell.Report:
         name: n_chunks if chunks is None else len({place[0] for place in chunks})
         for name, chunks in repositories.changed_chunks(location, *names).items()
     }
-    document = {
+    record = {
         "data": data,
         "before": names[0],
         "after": names[1],
@@ -81,12 +79,11 @@ def diff(data: Data, before: Version, after: AnyVersion = None) -> shell.Report:
         "chunk_rows": new.chunk_rows,
         "changed_chunks": n_changed,
     }
-    view = display.facts_view(
-        f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}",
-        rows=f"{old.n_samples:,} before, {new.n_samples:,} after",
+    facts = {
+        "rows": f"{old.n_samples:,} before, {new.n_samples:,} after",
         **{name: f"{n:,} of {n_chunks:,} chunks differ" for name, n in n_changed.items()},
-    )
-    return shell.Report(document, [view])
+    }
+    return Document(f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}", [facts], record=record)
 
 
 @shell.command("rff-dist data tag data.zarr audited-2026", group=group)
@@ -94,26 +91,24 @@ def tag(
     data: Data,
     name: Annotated[str, typer.Argument(metavar="TAG", help="A name that the version keeps for good.")],
     version: AnyVersion = None,
-) -> shell.Report:
+) -> Document:
     """Give a version a name. It can be read by that name, and does not expire unless tags do."""
     from rff_dist.storage.repositories import tag_snapshot
 
     tagged = tag_snapshot(_versioned(data), name, version)
-    view = display.facts_view(f"{data}: {name} is version {tagged}")
-    return shell.Report({"data": data, "tag": name, "version": tagged}, [view])
+    record = {"data": data, "tag": name, "version": tagged}
+    return Document(f"{data}: {name} is version {tagged}", record=record)
 
 
 @shell.command("rff-dist data rollback data.zarr monday", group=group)
-def rollback(data: Data, version: Version) -> shell.Report:
+def rollback(data: Data, version: Version) -> Document:
     """Make an earlier version the current one again; `update` then takes models back to it."""
     from rff_dist.storage.repositories import roll_back
 
     before, after = roll_back(_versioned(data), version)
-    view = display.facts_view(
-        f"{data}: version {after[:_DIGITS]} is the current one",
-        before=f"{before}, which stays readable until it expires",
-    )
-    return shell.Report({"data": data, "before": before, "version": after}, [view])
+    facts = {"before": f"{before}, which stays readable until it expires"}
+    record = {"data": data, "before": before, "version": after}
+    return Document(f"{data}: version {after[:_DIGITS]} is the current one", [facts], record=record)
 
 
 @shell.command("rff-dist data expire data.zarr --days 30", group=group)
@@ -123,20 +118,17 @@ def expire(
         float, typer.Option("--days", metavar="DAYS", min=0, help="Remove versions older than this.")
     ] = 30.0,
     tags: Annotated[bool, typer.Option("--tags", help="Remove tagged versions too.")] = False,
-) -> shell.Report:
+) -> Document:
     """Remove old versions, and the bytes that only they use; the current version always stays."""
     from rff_dist.storage.repositories import expire, read_history
 
     location = _versioned(data)
     expired = expire(location, datetime.now(UTC) - timedelta(days=days), tags=tags)
     kept = [snapshot.id for snapshot in read_history(location)]
-    document = {"data": data, "expired": list(expired.versions), "freed_bytes": expired.n_bytes, "kept": kept}
-    view = display.facts_view(
-        f"removed {words.plural(len(expired.versions), 'version')} of {data}",
-        freed=f"{expired.n_bytes:,} bytes",
-        kept=words.plural(len(kept), "version"),
-    )
-    return shell.Report(document, [view])
+    record = {"data": data, "expired": list(expired.versions), "freed_bytes": expired.n_bytes, "kept": kept}
+    facts = {"freed": f"{expired.n_bytes:,} bytes", "kept": words.plural(len(kept), "version")}
+    title = f"removed {words.plural(len(expired.versions), 'version')} of {data}"
+    return Document(title, [facts], record=record)
 
 
 @shell.command(
@@ -147,15 +139,17 @@ def convert(
     output: Annotated[
         str | None, typer.Argument(metavar="[OUT]", help="Where to write. By default in place of DATA.")
     ] = None,
-) -> shell.Report:
+) -> Document:
     """Turn plain Zarr into a versioned dataset, so that rows can be added, corrected and deleted."""
     from rff_dist.storage.corrections import convert_dataset
 
     version = convert_dataset(data, output, observer=display.count_rows("convert"))
     place = output or data
-    view = display.facts_view(f"{place} keeps versions from now on", version=version)
-    following = ["ingest", "FILES", place, "--append"]
-    return shell.Report({"data": place, "version": version}, [view], next=following)
+    following = [["ingest", "FILES", place, "--append"]]
+    record = {"data": place, "version": version}
+    return Document(
+        f"{place} keeps versions from now on", [{"version": version}], record=record, next=following
+    )
 
 
 @shell.command("rff-dist data correct data.zarr corrections.csv --by id", group=group)
@@ -172,7 +166,7 @@ def correct(
         ),
     ] = "row",
     message: Message = None,
-) -> shell.Report:
+) -> Document:
     """Replace rows by those of a file, in one new version."""
     from rff_dist.workbench.tables.corrections import correct
 
@@ -200,7 +194,7 @@ def delete(
         ),
     ] = False,
     message: Message = None,
-) -> shell.Report:
+) -> Document:
     """Delete rows in one new version; earlier versions hold them until they expire."""
     from rff_dist.storage import appending, corrections, locations
     from rff_dist.workbench.tables.corrections import read_rows_to_change
@@ -220,10 +214,10 @@ def _versioned(data: str) -> locations.Location:
     return location
 
 
-def _corrected(data: str, what: str, corrected: corrections.Corrected) -> shell.Report:
-    view = display.facts_view(
-        f"{what} {words.plural(corrected.n_rows, 'row')} of {data}",
-        rows=f"{corrected.n_before:,} before, {corrected.n_after:,} after",
-        version=corrected.version or None,
-    )
-    return shell.Report({"data": data, **asdict(corrected)}, [view])
+def _corrected(data: str, what: str, corrected: corrections.Corrected) -> Document:
+    facts = {
+        "rows": f"{corrected.n_before:,} before, {corrected.n_after:,} after",
+        "version": corrected.version or None,
+    }
+    title = f"{what} {words.plural(corrected.n_rows, 'row')} of {data}"
+    return Document(title, [facts], record={"data": data, **asdict(corrected)})

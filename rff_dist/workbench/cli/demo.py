@@ -7,6 +7,7 @@ import typer
 
 from rff_dist.workbench.cli import messages, options, shell
 from rff_dist.workbench.jobs.options import Features, Where
+from rff_dist.workbench.results.document import Document
 
 
 @shell.command("rff-dist demo", "rff-dist demo --components 1024 --output /tmp/demo")
@@ -21,11 +22,11 @@ def demo(
     features: Annotated[Features, "seed"],
     where: Annotated[Where, "workers", "threads"],
     as_json: shell.AsJson = False,
-) -> shell.Report:
+) -> Document:
     """Learn a photograph from half of its pixels, in about a minute."""
     from rff_dist.workbench.demo import run_demo
 
-    document = run_demo(
+    record = run_demo(
         output,
         n_components=options.read_count(n_components, "--components"),
         seed=features.seed,
@@ -33,4 +34,4 @@ def demo(
         threads=where.threads,
         console=messages.err if as_json else shell.out,
     )
-    return shell.Report(document)
+    return Document("", record=record)  # it has shown everything

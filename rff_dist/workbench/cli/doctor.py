@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from rff_dist.engines import connecting
 from rff_dist.engines.cluster import Cluster, is_loopback
@@ -25,6 +23,7 @@ from rff_dist.text import human_bytes, redact
 from rff_dist.workbench.cli import messages, shell
 from rff_dist.workbench.jobs import options
 from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
     from rff_dist.storage.arrays import Header
@@ -33,7 +32,6 @@ PACKAGES = ("rff_dist", "numpy", "scipy", "zarr", "dask", "distributed", "prefec
 MIN_CHUNK, MAX_CHUNK, LOW_DISK = 2**18, 2**28, 2**30  # bytes
 EXPIRES_SOON = 14 * 86_400  # seconds
 _SERVERS = ("distributed", "dask", "prefect", "rff-dist", "rff_dist")  # words of their command lines
-_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def doctor(
         str | None, typer.Argument(metavar="[DATA]", help="A dataset whose chunks and codecs are checked.")
     ] = None,
     where: Annotated[options.Where, "scheduler", "insecure_cluster"],
-) -> shell.Report:
+) -> Document:
     """Check versions, BLAS, products, disk, ports, TLS, Prefect, and a dataset and a cluster if named.
 
     Each line is ok, a warning or a failure, and says what to do. The exit code is 1 if anything failed.
@@ -89,13 +87,18 @@ def doctor(
         checks.append(check_dataset(data))
     findings = list(itertools.chain.from_iterable(checks))
     failed, warned = (sum(finding.state == state for finding in findings) for state in ("fail", "warn"))
-    table = Table.grid(padding=(0, 1))
-    for finding in findings:
-        todo = Text.assemble(finding.found, (f"\n→ {finding.todo}", "dim") if finding.todo else "")
-        table.add_row(Text(finding.state, f"bold {_STYLES[finding.state]}"), finding.check, todo)
-    summary = f"{words.plural(failed, 'failure')}, {words.plural(warned, 'warning')}"
-    document = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
-    return shell.Report(document, [table, Text(summary, "bold")], code=messages.FAILED if failed else 0)
+    rows = [
+        (
+            finding.state if finding.state == "ok" else words.Alert(finding.state),
+            finding.check,
+            finding.found + (f"\n→ {finding.todo}" if finding.todo else ""),
+        )
+        for finding in findings
+    ]
+    record = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
+    title = f"{words.plural(failed, 'failure')}, {words.plural(warned, 'warning')}"
+    table = words.Table("", ("", "", ""), rows, is_facts=True)
+    return Document(title, [table], record=record, code=messages.FAILED if failed else 0)
 
 
 def check_versions() -> Iterator[Finding]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from rff_dist.text import number
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import fields, options, specs
 from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document, Paragraph, Part
 
 if TYPE_CHECKING:
     from rff_dist.classify.predict import Confusion
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @shell.command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
-def evaluate(job: specs.Evaluate, where: options.Where) -> shell.Report:
+def evaluate(job: specs.Evaluate, where: options.Where) -> Document:
     """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (--y)."""
     from rff_dist.workbench.jobs import predict
 
@@ -45,18 +44,18 @@ def _title(about: Mapping[str, str], n_samples: int, seconds: float) -> str:
 
 def _clusters_report(
     judged: labels.Contingency, y: str, about: Mapping[str, str], ran: Mapping[str, Any]
-) -> shell.Report:
+) -> Document:
     from rff_dist.workbench.results import clusters
 
     known = clusters.describe_agreement(judged, y)
-    document = {**about, "n_samples": judged.n_samples, "known_labels": known, **ran}
+    record = {**about, "n_samples": judged.n_samples, "agreement": known, **ran}
     title = _title(about, judged.n_samples, ran["seconds"])
-    return shell.Report(document, [display.facts_view(title, **clusters.agreement_facts(known))])
+    return Document(title, [clusters.agreement_facts(known)], record=record)
 
 
 def _classifier_report(
     confusion: Confusion, model: models.RidgeModel, about: Mapping[str, str], ran: Mapping[str, Any]
-) -> shell.Report:
+) -> Document:
     from rff_dist.classify.predict import read_classes
 
     classes = read_classes(model)
@@ -70,7 +69,7 @@ def _classifier_report(
         }
         for i, label in enumerate(classes.tolist())
     ]
-    document = {
+    record = {
         **about,
         **fields.values_of(confusion, "n_samples", "accuracy", "balanced_accuracy", "log_loss"),
         "classes": per_class,
@@ -78,15 +77,15 @@ def _classifier_report(
         **ran,
     }
     log_loss = "none: the model has no probabilities"
-    facts = display.facts_view(
-        _title(about, confusion.n_samples, ran["seconds"]),
-        accuracy=number(confusion.accuracy),
-        balanced_accuracy=f"{number(confusion.balanced_accuracy)}, the mean recall of classes",
-        log_loss=log_loss if confusion.log_loss is None else f"{number(confusion.log_loss)} nats",
-    )
+    facts = {
+        "accuracy": number(confusion.accuracy),
+        "balanced accuracy": f"{number(confusion.balanced_accuracy)}, the mean recall of classes",
+        "log loss": log_loss if confusion.log_loss is None else f"{number(confusion.log_loss)} nats",
+    }
     rows = [list(row.values()) for row in per_class]
     table = words.Table("", ("class", "rows", "predicted", *columns), rows)
-    return shell.Report(document, [facts, table])
+    title = _title(about, confusion.n_samples, ran["seconds"])
+    return Document(title, [facts, table], record=record)
 
 
 def _regression_report(
@@ -94,7 +93,7 @@ def _regression_report(
     model: models.RidgeModel,
     about: Mapping[str, str],
     ran: Mapping[str, Any],
-) -> shell.Report:
+) -> Document:
     import numpy as np
 
     from rff_dist.ridge.uncertainty import Calibration
@@ -119,13 +118,13 @@ def _regression_report(
     if calibration is not None:
         for i, target in enumerate(targets):
             target |= _describe_calibration(calibration, i)
-    document = {**about, "n_samples": errors.n_samples, "targets": targets, **ran}
+    record = {**about, "n_samples": errors.n_samples, "targets": targets, **ran}
     title = _title(about, errors.n_samples, ran["seconds"])
     rows = [[target[key] for key in ("name", *columns) if key != "mse"] for target in targets]
-    table = words.Table(title, ("target", "RMSE", "z-RMSE", "MAE", "bias", "largest", "R²"), rows)
-    note = Text("z-RMSE: in units of the target's standard deviation here", "dim")
+    table = words.Table("", ("target", "RMSE", "z-RMSE", "MAE", "bias", "largest", "R²"), rows)
+    note = Paragraph("z-RMSE: in units of the target's standard deviation here", is_note=True)
     more = [] if calibration is None else _calibration_parts(targets)
-    return shell.Report(document, [table, note, *more])
+    return Document(title, [table, note, *more], record=record)
 
 
 def _describe_calibration(calibration: uncertainty.Calibration, target: int) -> dict[str, Any]:
@@ -144,7 +143,7 @@ def _describe_calibration(calibration: uncertainty.Calibration, target: int) -> 
     }
 
 
-def _calibration_parts(targets: Sequence[Mapping[str, Any]]) -> list[display.Part]:
+def _calibration_parts(targets: Sequence[Mapping[str, Any]]) -> list[Part]:
     columns = {"NLPD": "nlpd", "z-NLPD": "z_nlpd"}
     levels = [f"{float(level):.0%}" for level in targets[0]["coverage"]]
     rows = []
@@ -152,5 +151,5 @@ def _calibration_parts(targets: Sequence[Mapping[str, Any]]) -> list[display.Par
         shares = [f"{share:.1%}" for share in target["coverage"].values()]
         rows.append([target["name"], *(target[key] for key in columns.values()), *shares])
     caption = "negative log density of the targets, and the share of rows inside central intervals"
-    note = Text("z-NLPD: in units of the target's standard deviation on the training rows", "dim")
+    note = Paragraph("z-NLPD: in units of the target's standard deviation on the training rows", is_note=True)
     return [words.Table(caption, ("target", *columns, *levels), rows), note]

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.text import Text
 
-from rff_dist.workbench.cli import display, options, shell
+from rff_dist.workbench.cli import options, shell
+from rff_dist.workbench.results.document import Document, Paragraph
 
 _HOW = {
     "numpy": 'in Python, in {place}: import reader; reader.Model(".").predict(rows)',
@@ -35,7 +35,7 @@ def export(
         ),
     ] = None,
     overwrite: options.Overwrite = False,
-) -> shell.Report:
+) -> Document:
     """Write a model as two arrays, one JSON document and a reader of 80 lines; as ONNX; or for MLflow."""
     from rff_dist.text import human_bytes
 
@@ -45,10 +45,10 @@ def export(
     sizes = {
         path.name if path == place else str(path.relative_to(place)): path.stat().st_size for path in files
     }
-    document = {"model": model, "output": output, "format": kind, "files": sizes, "digest": digest}
-    facts = {name.replace("_", " "): human_bytes(size) for name, size in list(sizes.items())[:10]}
-    how = Text(f"\n  {_HOW[kind].format(place=output)}", overflow="fold")
-    return shell.Report(document, [display.facts_view(f"wrote {output}", **facts), how])
+    record = {"model": model, "output": output, "format": kind, "files": sizes, "digest": digest}
+    facts = {name: human_bytes(size) for name, size in list(sizes.items())[:10]}
+    how = Paragraph(_HOW[kind].format(place=output))
+    return Document(f"wrote {output}", [facts, how], record=record)
 
 
 def _write(kind: str, model: str, output: str, *, overwrite: bool) -> tuple[Path, str]:

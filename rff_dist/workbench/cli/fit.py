@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import typer
-from rich.text import Text
 
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.cli.options import PlotPath, ReportPath
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.options import Where
-from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document
 
 
 @shell.command(
@@ -18,7 +17,7 @@ from rff_dist.workbench.results import words
     "rff-dist fit data.zarr model --classify --loss logistic",
     "rff-dist fit data.zarr model --folds 10 --alphas 1e-6:1e3:30 --components 512,1024,2048 --plot cv.png",
 )
-def fit(job: specs.Train, where: Where, plot: PlotPath = None, report: ReportPath = None) -> shell.Report:
+def fit(job: specs.Train, where: Where, plot: PlotPath = None, report: ReportPath = None) -> Document:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
     from rff_dist.fitting.options import is_one_alpha
 
@@ -29,48 +28,31 @@ def fit(job: specs.Train, where: Where, plot: PlotPath = None, report: ReportPat
         raise typer.BadParameter(
             "alpha and D are given, so there are no errors to draw; add --select cv", param_hint="--plot"
         )
-    return report_training(job, where, plot, report)
+    return run_training(job, where, plot, report)
 
 
-def report_training(
+def run_training(
     job: specs.Train | specs.Tune, where: Where, plot: Path | None, report: Path | None
-) -> shell.Report:
-    """Train and publish a model, draw what is asked for, and return what a command shows of it."""
+) -> Document:
+    """Train and publish a model, draw what is asked for, and return what came out."""
     from rff_dist.workbench.jobs.train import train
-    from rff_dist.workbench.jobs.verdict import verdict_of
     from rff_dist.workbench.results import models
 
-    passes, place = display.Passes(where), job.destination.model
+    passes = display.Passes(where)
     training = train(job, passes.runner)
-    trained, searched = training.fitted.trained, job.fit.candidates is not None
-    document = {
-        **display.describe_published(place, training.published),
-        **models.describe_training(training, job.features.seed),
-        **(models.describe_search(trained) if searched else {}),
-        "metrics": training.metrics,
-        "comparison": training.describe()["comparison"],
-        "plot": plot,
-        "report": report,
-    }
     if plot is not None:
-        from rff_dist.workbench.page.pictures import save_choice
+        from rff_dist.workbench.page import pictures
 
-        about = models.candidate_name(trained.best) if searched else words.kernel_words(document["kernel"])
-        rows = trained.rows if searched else ()
-        save_choice(training.model, plot, title=job.source.data, about=about, candidates=rows)
+        rows = training.fitted.trained.rows if job.fit.candidates is not None else ()
+        about = models.choice_facts(training.model)["kernel"] or ""
+        pictures.save_choice(training.model, plot, title=job.source.data, about=about, candidates=rows)
     passes.write_page(
-        report, training.data, training.model, place, comparison=training.comparison, metrics=training.metrics
+        report,
+        training.data,
+        training.model,
+        job.destination.model,
+        comparison=training.comparison,
+        metrics=training.metrics,
     )
-    document |= passes.facts()
-    facts = dict(models.training_facts(training, job.features.seed))
-    table, tables = document["cross_validation"], []
-    if searched:
-        tables = [models.candidates_table(trained.rows)]
-        facts |= models.search_facts(trained)
-    elif table is not None and len(table["widths"]) > 1:
-        tables = [models.widths_table(table, document["n_components"])]
-    verdict = Text(verdict_of(training.comparison), "bold")
-    view = display.facts_view(f"wrote {place}", **facts, **display.run_facts(document))
-    note = "scale: the length scale; as good: within one standard error of the best"
-    notes = [Text(note, "dim")] if searched else []
-    return shell.Report(document, [verdict, view, *tables, *notes], next=["evaluate", place, "DATA"])
+    run = {"plot": plot, "report": report, **passes.facts()}
+    return models.training_document(training, job, run)

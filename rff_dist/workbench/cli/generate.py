@@ -11,7 +11,8 @@ import typer
 from rff_dist.workbench.cli import display, options, shell
 from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.jobs.options import Features
-from rff_dist.workbench.results import words
+from rff_dist.workbench.results import rows, words
+from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +51,7 @@ def generate(
         ),
     ] = None,
     overwrite: options.Overwrite = False,
-) -> shell.Report:
+) -> Document:
     """Write a dataset of any size whose best possible error is known: a random function plus noise.
 
     The inputs x are standard normal. The function f(x) = z(x)'w has standard normal weights w on random
@@ -78,15 +79,14 @@ def generate(
         dataset = generate_dataset(output, function, drawn, writing)
     seconds = time.perf_counter() - start
     about = {"kernel": chosen.to_dict(), "seed": seed, "best_rmse": noise, "seconds": seconds}
-    document = {**display.describe_dataset(dataset), **about}
-    view = display.facts_view(
-        f"wrote {output}",
-        **display.dataset_facts(dataset),
-        function=f"from {words.kernel_words(chosen.to_dict())}, variance 1",
-        best_possible_RMSE=f"{noise:g}",
-        seconds=words.seconds_words(seconds),
-    )
-    return shell.Report(document, [view], next=["fit", output, "MODEL"])
+    record = {**rows.describe_dataset(dataset), **about}
+    facts = {
+        **rows.dataset_facts(dataset),
+        "function": f"from {words.kernel_words(chosen.to_dict())}, variance 1",
+        "best possible RMSE": f"{noise:g}",
+        "seconds": words.seconds_words(seconds),
+    }
+    return Document(f"wrote {output}", [facts], record=record, next=[["fit", output, "MODEL"]])
 
 
 def draw_function(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
-from rff_dist.workbench.cli import display, ingest, shell
+from rff_dist.text import some
+from rff_dist.workbench.cli import shell
 from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.results import words
+from rff_dist.workbench.results import rows, words
+from rff_dist.workbench.results.document import Document, Part
 
 if TYPE_CHECKING:
     from rff_dist.models import versions
@@ -23,20 +25,20 @@ _SHOWN_COLUMNS = _SHOWN_CANDIDATES = 6
 @shell.command("rff-dist info data.zarr", "rff-dist info model --json")
 def info(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A dataset, a model or predictions.")],
-) -> shell.Report:
+) -> Document:
     """Describe a dataset, predictions or a model. Every byte of a model is checked."""
     from rff_dist.recipes.recipes import recipe_of
     from rff_dist.storage import datasets, locations, records
 
     try:
-        record = records.read_record(path)
+        stored = records.read_record(path)
     except (IntegrityError, UnsafeModelError, VersionError):
         raise
     except StorageError:
         if any(Path(path, name).exists() for name in ("model.json", locations.POINTER_FILE)):
             raise  # it is a model, but cannot be read
     else:
-        return _describe_record(path, record, _version_of(path))
+        return _describe_record(path, stored, _version_of(path))
     if "://" not in path and not Path(path).is_dir():
         datasets.open_dataset(path)  # raises an error that says what is there instead
     attributes, arrays = datasets.list_arrays(path)
@@ -45,7 +47,7 @@ def info(
     names = [array.name for array in arrays]
     written = {"predictions", "labels"} & set(names)
     kind = "dataset" if "X" in names else "predictions" if written else "Zarr group"
-    document: dict[str, Any] = {
+    record: dict[str, Any] = {
         "path": path,
         "kind": kind,
         "written_by_rff_dist": isinstance(mark, Mapping),
@@ -64,43 +66,42 @@ def info(
         "attributes": shown,
     }
     if kind != "dataset":
-        return shell.Report(document, _contents_parts(document))
+        return _contents_document(record)
     weights = "sample_weight" if "sample_weight" in names and "y" in names else None
     text = any(array.name == "y" and array.header.dtype.kind in "UT" for array in arrays)
     dataset = datasets.open_dataset(path, y=None if text else "y", sample_weight=weights)
     recipe = recipe_of(attributes)
-    document |= {
+    record |= {
         **fields.values_of(dataset, "n_samples", "n_features", "feature_names"),
         "target_names": attributes.get("target_names"),
         "version": dataset.version,
         "fingerprint": dataset.fingerprint(),
-        "recipe": ingest.describe_recipe(recipe) or None,
+        "recipe": rows.describe_recipe(recipe) or None,
     }
-    view = display.facts_view(f"{path}: dataset", **_dataset_facts(document))
-    return shell.Report(document, [view, *ingest.recipe_views(recipe), _arrays_table(document)])
+    parts = [_dataset_facts(record), *rows.recipe_parts(recipe, 20), _arrays_table(record)]
+    return Document(f"{path}: dataset", parts, record=record)
 
 
-def _dataset_facts(document: Mapping[str, Any]) -> words.Facts:
+def _dataset_facts(record: Mapping[str, Any]) -> words.Facts:
     """Return what people ask about a dataset first: its rows, its columns and where they come from."""
     from rff_dist.recipes.recipes import RECIPE
 
     shown = (RECIPE, "feature_names", "target_names")
     return {
-        "rows": f"{document['n_samples']:,}, {words.plural(document['n_features'], 'feature')}",
-        "columns": words.listed(document["feature_names"]),
-        "targets": words.listed(document["target_names"]),
-        **_attribute_facts({key: value for key, value in document["attributes"].items() if key not in shown}),
-        **({"version": f"{document['version']}, the current one"} if document["version"] else {}),
-        "fingerprint": document["fingerprint"][:16],
+        "rows": f"{record['n_samples']:,}, {words.plural(record['n_features'], 'feature')}",
+        "columns": words.listed(record["feature_names"]),
+        "targets": words.listed(record["target_names"]),
+        **_attribute_facts({key: value for key, value in record["attributes"].items() if key not in shown}),
+        **({"version": f"{record['version']}, the current one"} if record["version"] else {}),
+        "fingerprint": record["fingerprint"][:16],
     }
 
 
-def _contents_parts(document: Mapping[str, Any]) -> list[display.Part]:
-    facts = _attribute_facts(document["attributes"])
-    if document["complete"] is False:
+def _contents_document(record: Mapping[str, Any]) -> Document:
+    facts = _attribute_facts(record["attributes"])
+    if record["complete"] is False:
         facts["state"] = words.Alert("unfinished: its writer was stopped")
-    table = _arrays_table(document, f"{document['path']}: {document['kind']}")
-    return [table, "", display.facts_view("", **facts)] if facts else [table]
+    return Document(f"{record['path']}: {record['kind']}", [_arrays_table(record), facts], record=record)
 
 
 def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
@@ -108,30 +109,30 @@ def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
     from rff_dist.storage.appending import SOURCES, known_sources
 
     facts = {
-        name: display.short(value)[: 16 if name.endswith("digest") else None]
+        name: _short(value)[: 16 if name.endswith("digest") else None]
         for name, value in attributes.items()
         if name != SOURCES
     }
     if sources := known_sources(attributes):
-        last = f"{display.short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
+        last = f"{_short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
         facts["made of"] = last if len(sources) == 1 else f"{len(sources):,} files, the last is {last}"
     return facts
 
 
-def _arrays_table(document: Mapping[str, Any], caption: str = "") -> words.Table:
-    rows: list[tuple[str, ...]] = []
-    for array in document["arrays"]:
-        chunks = display.shape_words(array["chunks"])
+def _arrays_table(record: Mapping[str, Any]) -> words.Table:
+    cells: list[tuple[str, ...]] = []
+    for array in record["arrays"]:
+        chunks = _shape_words(array["chunks"])
         if array["shards"]:
-            chunks += f" in {display.shape_words(array['shards'])}"
+            chunks += f" in {_shape_words(array['shards'])}"
         # These two say how numbers become bytes and chunks become a shard, which interests nobody.
         plain = ("bytes", "sharding_indexed")
         codecs = ", ".join(dict.fromkeys(name for name in array["codecs"] if name not in plain))
         damage = "noticed" if array["checksum"] else words.Alert("undetectable")
-        shape = display.shape_words(array["shape"])
-        rows.append((array["name"], shape, array["dtype"], chunks, codecs, damage))
+        shape = _shape_words(array["shape"])
+        cells.append((array["name"], shape, array["dtype"], chunks, codecs, damage))
     header = ("array", "shape", "dtype", "chunks", "codecs", "damage is")
-    return words.Table(caption, header, rows or [("(none)",)], is_facts=True)
+    return words.Table("arrays", header, cells or [("(none)",)], is_facts=True)
 
 
 def _version_of(path: str) -> versions.Version | None:
@@ -154,11 +155,12 @@ def _lineage_facts(version: versions.Version) -> words.Facts:
     }
 
 
-def _describe_record(path: str, record: Record, version: versions.Version | None) -> shell.Report:
+def _describe_record(path: str, record: Record, version: versions.Version | None) -> Document:
+    from rff_dist.recipes.recipes import recipe_of
     from rff_dist.workbench.results import clusters, models
 
     metadata = record.metadata
-    document = {
+    described: dict[str, Any] = {
         "path": path,
         "kind": record.kind,
         "version": None if version is None else version.number,
@@ -171,31 +173,30 @@ def _describe_record(path: str, record: Record, version: versions.Version | None
         **{name: value for name, value in metadata.items() if name != "statistics"},
         "has_statistics": "statistics" in metadata,
     }
-    facts = {} if version is None else _lineage_facts(version)
-    parts: list[display.Part] = []
+    facts, parts = {} if version is None else _lineage_facts(version), list[Part]()
     if record.kind == "ridge model":
-        described = models.describe_stored(record)
-        document |= described
+        card = metadata["card"]
+        described |= models.describe_stored(record)
         facts |= models.stored_facts(record, described.get("products"))
-        parts = _ridge_parts(
-            metadata["card"], described.get("cross_validation"), len(record.arrays["coefficients"])
-        )
+        table = described.get("cross_validation")
+        parts += rows.recipe_parts(recipe_of(card), _SHOWN_COLUMNS)
+        if table is not None and len(table["widths"]) > 1:
+            parts.append(models.widths_table(table, len(record.arrays["coefficients"])))
+        if len(card.get("candidates", [])) > 1:
+            parts.append(models.candidates_table(card["candidates"], _SHOWN_CANDIDATES))
     if record.kind == "k-means model":
         facts |= clusters.stored_facts(record)
-        document["cluster_weights"] = record.arrays["cluster_weights"]
+        described["cluster_weights"] = record.arrays["cluster_weights"]
     facts["stored"] = f"{len(record.arrays)} arrays, undamaged (SHA-256)"
-    return shell.Report(document, [display.facts_view(f"{path}: {record.kind}", **facts), *parts])
+    return Document(f"{path}: {record.kind}", [facts, *parts], record=described)
 
 
-def _ridge_parts(
-    card: Mapping[str, Any], table: Mapping[str, Any] | None, n_components: int
-) -> list[display.Part]:
-    from rff_dist.recipes.recipes import recipe_of
-    from rff_dist.workbench.results import models
+def _shape_words(lengths: Sequence[int]) -> str:
+    """Return a shape such as 1,000 × 8."""
+    return " × ".join(f"{length:,}" for length in lengths)
 
-    parts: list[display.Part] = [*ingest.recipe_views(recipe_of(card), n_shown=_SHOWN_COLUMNS)]
-    if table is not None and len(table["widths"]) > 1:
-        parts.append(models.widths_table(table, n_components))
-    if len(card.get("candidates", [])) > 1:
-        parts.append(models.candidates_table(card["candidates"], _SHOWN_CANDIDATES))
-    return parts
+
+def _short(value: Any) -> str:
+    """Return a value's text, cut where it is long."""
+    text = some(value) if isinstance(value, list) else str(value)
+    return text if len(text) <= 200 else text[:200] + " …"

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import RenderableType
-from rich.table import Table
 
-from rff_dist.workbench.cli import display, program, shell
+from rff_dist.workbench.cli import program, shell
 from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.rows import version_cell
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def list_models(
     registry: Annotated[
         str, typer.Argument(metavar="[REGISTRY]", help="Folder or URL that holds registered models.")
     ] = "models",
-) -> shell.Report:
+) -> Document:
     """List the registered models in a folder, with their current versions."""
     from rff_dist.models.versions import Registry
     from rff_dist.workbench.jobs.steps import version_rows
@@ -51,20 +50,22 @@ def list_models(
         rows = version_rows(model)
         current = next((row for row in rows if row["current"]), None)
         models.append({"name": name, "url": model.url, "n_versions": len(rows), "current": current})
-    document = {"registry": registry, "models": models}
+    record = {"registry": registry, "models": models}
     if not models:
-        following = ["fit", "DATA", f"{registry}/NAME", "--register"]
-        return shell.Report(document, [f"no registered models in {registry}"], next=following)
-    title = f"{words.plural(len(models), 'registered model')} in {registry}"
-    view, table = _table(title, "model", *_COLUMNS)
-    for entry in models:
-        table.add_row(entry["name"], *_cells(entry["current"]) if entry["current"] else ["–"])
+        following = [["fit", "DATA", f"{registry}/NAME", "--register"]]
+        return Document(f"no registered models in {registry}", record=record, next=following)
+    cells = [
+        (entry["name"], *(_cells(entry["current"]) if entry["current"] else ["–"] * len(_COLUMNS)))
+        for entry in models
+    ]
+    table = words.Table("", ("model", *_COLUMNS), cells, is_facts=True)
     first = f"{registry.rstrip('/')}/{models[0]['name']}"
-    return shell.Report(document, [view], next=["models", "show", first])
+    title = f"{words.plural(len(models), 'registered model')} in {registry}"
+    return Document(title, [table], record=record, next=[["models", "show", first]])
 
 
 @shell.command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
-def show(model: RegisteredArgument) -> shell.Report:
+def show(model: RegisteredArgument) -> Document:
     """Show the versions of a registered model: what each was made of, and why it was published."""
     from rff_dist.workbench.jobs import refresh, steps
 
@@ -72,7 +73,7 @@ def show(model: RegisteredArgument) -> shell.Report:
     pointer = registered.pointer()
     lacking = refresh.find_lacking(registered.location)
     rows = steps.version_rows(registered)
-    document = {
+    record = {
         "model": model,
         "current": None if pointer is None else pointer.number,
         "previous": [] if pointer is None else list(pointer.previous),
@@ -81,11 +82,10 @@ def show(model: RegisteredArgument) -> shell.Report:
         "versions": [version.to_dict() for version in registered.versions()],
         "refused": [asdict(refusal) for refusal in lacking],
     }
-    view, table = _table(f"{model}: {words.plural(len(rows), 'version')}", *_COLUMNS, "reason")
-    for row in rows:
-        reason = textwrap.shorten(row["reason"], _REASON, placeholder=" …")
-        table.add_row(*_cells(row), reason, style="bold" if row["current"] else None)
+    cells = [(*_cells(row), textwrap.shorten(row["reason"], _REASON, placeholder=" …")) for row in rows]
     current = next((row for row in rows if row["current"]), None)
+    chosen = None if current is None else rows.index(current)
+    table = words.Table("", (*_COLUMNS, "reason"), cells, chosen, is_facts=True)
     facts: words.Facts = {"current": words.Alert("none: promote a version")}
     if pointer is not None and current is not None:
         because = f", {pointer.reason}" if pointer.reason else ""
@@ -97,7 +97,8 @@ def show(model: RegisteredArgument) -> shell.Report:
     if lacking:
         facts["refused"] = "\n".join(map(_refusal_words, lacking))
     command = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
-    return shell.Report(document, [view, "", display.facts_view("", **facts)], next=command)
+    title = f"{model}: {words.plural(len(rows), 'version')}"
+    return Document(title, [table, facts], record=record, next=[command])
 
 
 @shell.command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
@@ -105,7 +106,7 @@ def promote(
     model: RegisteredArgument,
     number: Annotated[int, typer.Argument(metavar="N", min=1, help="Which version.")],
     reason: Reason = "",
-) -> shell.Report:
+) -> Document:
     """Make a version the current one: everyone who reads the model from now on gets it."""
     registered = _open(model)
     before = registered.pointer()
@@ -113,7 +114,7 @@ def promote(
 
 
 @shell.command("rff-dist models rollback models/NAME", group=group)
-def rollback(model: RegisteredArgument, reason: Reason = "") -> shell.Report:
+def rollback(model: RegisteredArgument, reason: Reason = "") -> Document:
     """Go back to the version that was current before; a second rollback goes one further back."""
     registered = _open(model)
     before = registered.pointer()
@@ -126,15 +127,15 @@ def prune(
     keep: Annotated[
         int, typer.Option("--keep", metavar="N", min=1, help="How many of the newest versions to keep.")
     ],
-) -> shell.Report:
+) -> Document:
     """Remove old versions; the current one and the one before it always stay."""
     registered = _open(model)
     removed = registered.prune(keep)
     kept = [version.number for version in registered.versions()]
-    document = {"model": model, "removed": removed, "kept": kept}
+    record = {"model": model, "removed": removed, "kept": kept}
     title = f"removed {words.plural(len(removed), 'version')} of {model}"
-    view = display.facts_view(title, removed=words.listed(removed), kept=words.value_words(kept))
-    return shell.Report(document, [view])
+    facts = {"removed": words.listed(removed), "kept": words.value_words(kept)}
+    return Document(title, [facts], record=record)
 
 
 def _open(model: str) -> versions.RegisteredModel:
@@ -157,33 +158,30 @@ def _refusal_words(refusal: new_rows.Refusal) -> str:
     return f"{rows}, since {refusal.refused[:16].replace('T', ' ')}: {refusal.reason}"
 
 
-def _changed(model: str, version: versions.Version, pointer: documents.Pointer | None) -> shell.Report:
+def _changed(model: str, version: versions.Version, pointer: documents.Pointer | None) -> Document:
     """Report that a version is current now; `pointer` named the one before."""
     before = None if pointer is None else pointer.number
-    document = {"model": model, "before": before, "current": version.to_dict()}
+    record = {"model": model, "before": before, "current": version.to_dict()}
     kernel = (version.lineage.get("spec") or {}).get("kernel")
-    view = display.facts_view(
-        f"{model}: version {version.number} is the current one",
-        before="none" if before is None else f"version {before}",
-        published=version.created,
-        kernel=words.kernel_words(kernel) if kernel else None,
-        digest=version_cell(version.digest),
-    )
-    return shell.Report(document, [view], next=["models", "show", model])
-
-
-def _table(title: str, *columns: str) -> tuple[RenderableType, Table]:
-    """Return a table in which only reasons wrap; other cells that do not fit end in an ellipsis."""
-    view, table = display.titled_table(title, *columns, numbers=False)
-    for column in table.columns:
-        column.no_wrap, column.overflow = column.header != "reason", "ellipsis"
-    return view, table
+    facts = {
+        "before": "none" if before is None else f"version {before}",
+        "published": version.created,
+        "kernel": words.kernel_words(kernel) if kernel else None,
+        "digest": version_cell(version.digest),
+    }
+    title = f"{model}: version {version.number} is the current one"
+    return Document(title, [facts], record=record, next=[["models", "show", model]])
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """Return the columns `_COLUMNS` of a row of `version_rows`."""
-    version = f"{row['version']}{' ←' if row['current'] else ''}"
     size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {version_cell(row['n_components'])}"
     made_of = f"{size}, {row['kernel'] or 'features'}"
     created = row["created"][:16].replace("T", " ")
-    return [version, created, version_cell(row["n_samples"]), made_of, version_cell(row["digest"])]
+    return [
+        str(row["version"]),
+        created,
+        version_cell(row["n_samples"]),
+        made_of,
+        version_cell(row["digest"]),
+    ]

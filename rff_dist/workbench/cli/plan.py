@@ -12,11 +12,12 @@ import typer
 from rff_dist.errors import InvalidParameterError
 from rff_dist.numerics import machine
 from rff_dist.text import human_bytes
-from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.cli import shell
 from rff_dist.workbench.cli.options import read_bytes
 from rff_dist.workbench.jobs.options import TrainFeatures, TrainingSource, Where
 from rff_dist.workbench.jobs.ridge_options import EffortOptions, FoldOptions, PenaltyOptions, SolverOptions
 from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
     from rff_dist.data import blocks
@@ -53,7 +54,7 @@ def plan(
             "of the whole fit, and how many workers are worth having.",
         ),
     ] = False,
-) -> shell.Report:
+) -> Document:
     """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
     from rff_dist.engines.connecting import open_engine
     from rff_dist.features.draw import find_features
@@ -97,7 +98,7 @@ def plan(
         products, gflops = rate.products.name, rate.gflops
     seconds = chosen.seconds(gflops)
     splits = 0 if summed is None else len(summed.splits)
-    document = {
+    record = {
         **chosen.to_dict(),
         "gflops_per_thread": gflops,
         "products": products,
@@ -110,14 +111,11 @@ def plan(
     }
     if measure:
         operations = _CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS
-        decompositions = document["decomposition_flops"] or operations * float(chosen.n_components) ** 3
+        decompositions = record["decomposition_flops"] or operations * float(chosen.n_components) ** 3
         solve = decompositions / float64_rate
-        document["measured"] = _measure(dataset, chosen, cluster, solve=solve)
-    view, table = display.titled_table(f"a fit of {source.data}", "", "", header=False)
-    table.add_column(style="dim")
-    for row in _rows(chosen, document, machines):
-        table.add_row(*row)
-    return shell.Report(document, [view])
+        record["measured"] = _measure(dataset, chosen, cluster, solve=solve)
+    rows = words.Table("", ("", "", ""), list(_rows(chosen, record, machines)), is_facts=True)
+    return Document(f"a fit of {source.data}", [rows], record=record)
 
 
 def _machines(cluster: Cluster, memory: int | None) -> Machines:
@@ -135,7 +133,7 @@ def _machines(cluster: Cluster, memory: int | None) -> Machines:
     )
 
 
-def _rows(chosen: Plan, document: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
+def _rows(chosen: Plan, record: Mapping[str, Any], machines: Machines) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the table that people see: what, how much, and a note."""
     limits = (machines.memory_limit or 0, machines.client_memory_limit or 0)
     outputs = words.features_and_targets(chosen.n_features, chosen.n_targets)
@@ -144,30 +142,30 @@ def _rows(chosen: Plan, document: Mapping[str, Any], machines: Machines) -> Iter
         passes, timed = "passes for a sketch and for 40 steps", "the sketch and the steps"
     if chosen.n_parts > 1:
         passes = f"a pass for moments, and {chosen.n_parts} that each sum up a part of Z'Z"
-    widths = ", ".join(f"{width:,}" for width in document["widths"])
+    widths = ", ".join(f"{width:,}" for width in record["widths"])
     yield "rows", f"{chosen.n_samples:,}", f"{outputs}, D = {widths}"
     place = "the solver has a process of its own" if machines.separate_client else "in this process"
     yield "processes × threads", f"{machines.n_workers} × {machines.n_threads}", place
     tiles = f"{chosen.rows_per_block:,} rows each, in tiles of {chosen.tile_rows:,}"
     yield "blocks", f"{chosen.n_blocks:,}", tiles
     yield "read", human_bytes(chosen.bytes_read), passes
-    rate = f"{document['gflops_per_thread']:.0f}e9 a second on one thread here, by {document['products']}"
+    rate = f"{record['gflops_per_thread']:.0f}e9 a second on one thread here, by {record['products']}"
     yield "operations", f"{chosen.flops:.3g}", rate
     each = ""
-    if document["n_decompositions"]:
-        each = f"; {document['n_folds']} folds, summed separately"
-        decompositions = f"{document['n_decompositions']} decompositions, one for each fold and D"
-        yield "to cross-validate", f"{document['decomposition_flops']:.3g}", decompositions
+    if record["n_decompositions"]:
+        each = f"; {record['n_folds']} folds, summed separately"
+        decompositions = f"{record['n_decompositions']} decompositions, one for each fold and D"
+        yield "to cross-validate", f"{record['decomposition_flops']:.3g}", decompositions
     yield "solver", chosen.solver, chosen.reason
     yield "statistics", human_bytes(chosen.statistics_bytes), f"as large for one block as for all rows{each}"
     yield "kept until published", human_bytes(chosen.ledger_bytes), "at most, so that a fit can be resumed"
     yield "peak memory, a worker", human_bytes(chosen.worker_bytes), f"of {human_bytes(limits[0])}"
     yield "peak memory, the solver", human_bytes(chosen.client_bytes), f"of {human_bytes(limits[1])}"
-    yield from _choosing_rows(document["choosing"])
-    if "measured" in document:
-        yield from _measured_rows(document["measured"])
+    yield from _choosing_rows(record["choosing"])
+    if "measured" in record:
+        yield from _measured_rows(record["measured"])
     else:
-        seconds = words.seconds_words(document["statistics_seconds"])
+        seconds = words.seconds_words(record["statistics_seconds"])
         yield "seconds, about", seconds, f"for {timed}, without reading and solving"
 
 

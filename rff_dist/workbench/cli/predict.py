@@ -1,9 +1,8 @@
 """Write the predictions of a stored model."""
 
-from typing import Any
-
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.results.document import Document
 
 
 @shell.command(
@@ -12,36 +11,10 @@ from rff_dist.workbench.jobs import options, specs
     "rff-dist predict classifier new.zarr labels.zarr --probabilities",
     "rff-dist predict clusters new.zarr labels.zarr --distances",
 )
-def predict(job: specs.Predict, where: options.Where) -> shell.Report:
+def predict(job: specs.Predict, where: options.Where) -> Document:
     """Write a model's predictions for every row of a dataset or a table, to Zarr, Parquet or CSV."""
     from rff_dist.workbench.jobs.predict import predict
-    from rff_dist.workbench.results.rows import predicted_facts
+    from rff_dist.workbench.results.rows import predicted_document
 
     passes = display.Passes(where)
-    predicted = predict(job, passes.runner)
-    model, record, run = predicted.model, predicted.record, passes.facts()
-    document = {
-        "output": job.output,
-        "array": record["arrays"][0],
-        **_describe_outputs(model.kind, model.model, job),
-        "n_samples": record["n_samples"],
-        "model_digest": model.digest,
-        "engine": run["engine"],
-        "seconds": run["seconds"]["total"],
-    }
-    facts = {**predicted_facts(predicted), **display.run_facts(run)}
-    return shell.Report(document, [display.facts_view(f"wrote {job.output}", **facts)])
-
-
-def _describe_outputs(kind: str, model: Any, job: specs.Predict) -> dict[str, Any]:
-    if kind == "clusters":
-        distances = "distances" if job.distances else None
-        return {"distances_array": distances, "n_clusters": model.n_clusters}
-    by = "normal law" if model.held_out is None else "cross-validated residuals"
-    interval = {"coverage": job.interval, "arrays": ["lower", "upper"], "by": by}
-    return {
-        "std_array": "standard_deviations" if job.std else None,
-        "interval": None if job.interval is None else interval,
-        "probabilities_array": "probabilities" if job.probabilities else None,
-        "n_targets": model.n_targets,
-    }
+    return predicted_document(predict(job, passes.runner), passes.facts())

@@ -3,22 +3,23 @@
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import options, specs
 from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document
 
 
 @shell.command("rff-dist refit model_a b.zarr model_b")
-def refit(job: specs.Refit, where: options.Where) -> shell.Report:
+def refit(job: specs.Refit, where: options.Where) -> Document:
     """Train on other rows with a model's features, offsets and alpha, so that the two can be merged."""
     from rff_dist.workbench.jobs.merge import refit_model
 
     passes = display.Passes(where)
     record = refit_model(job, passes.runner)
     model, run = job.destination.model, passes.facts()
-    view = display.facts_view(
-        f"trained {model} like {job.like}",
-        holds=words.plural(record["n_samples"], "row"),
-        alpha=words.value_words(record["alpha"]),
-        **display.run_facts(run),
-        digest=record["digest"][:16],
-    )
-    document = {"like": job.like, "data": job.source.data, **record, **run}
-    return shell.Report(document, [view], next=["merge", job.like, model, "--output", "BOTH"])
+    facts = {
+        "holds": words.plural(record["n_samples"], "row"),
+        "alpha": words.value_words(record["alpha"]),
+        **words.run_facts(run),
+        "digest": record["digest"][:16],
+    }
+    record = {"like": job.like, "data": job.source.data, **record, **run}
+    following = [["merge", job.like, model, "--output", "BOTH"]]
+    return Document(f"trained {model} like {job.like}", [facts], record=record, next=following)

@@ -7,8 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Annotated, Any
 
@@ -16,26 +15,12 @@ import typer
 from rich.console import Console
 
 from rff_dist.workbench.cli import display, help, messages, options, program, settings
+from rff_dist.workbench.results import terminal
+from rff_dist.workbench.results.document import Document
 
 AGAIN_AFTER = 1.0  # seconds; a signal sooner than this after the first is the same one
 
 out = Console(highlight=False)
-
-
-@dataclass(frozen=True)
-class Report:
-    """The result of a command.
-
-    `document`: what `--json` shows. It may hold NumPy's numbers and arrays; NaN and infinity become null.
-    `parts`: what people see, see `display.views`; empty if the command has already shown everything.
-    `next`: the words of a command that comes next, without the program's name; empty for none.
-    `code`: the program's exit code.
-    """
-
-    document: Mapping[str, Any]
-    parts: Sequence[display.Part] = ()
-    next: Sequence[str] = ()
-    code: int = 0
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Show one JSON document.", rich_help_panel=help.LAST)]
@@ -55,7 +40,7 @@ _SHARED: dict[str, Any] = {
 
 def command(
     *examples: str, group: typer.Typer = program.app, name: str | None = None
-) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
+) -> Callable[[Callable[..., Document]], Callable[..., Document]]:
     """Make a function a command, with options from its signature, and `--json` and the like.
 
     `examples`: lines for the help.
@@ -63,7 +48,7 @@ def command(
     `name`: of the command; by default the function's.
     """
 
-    def register(function: Callable[..., Report]) -> Callable[..., Report]:
+    def register(function: Callable[..., Document]) -> Callable[..., Document]:
         def run(
             context: typer.Context, as_json: bool, quiet: bool, debug: bool, help_all: bool, **asked: Any
         ) -> None:
@@ -77,7 +62,7 @@ def command(
                 try:
                     with _signals(), messages.show_messages(names, debug=debug), _stdout_free(as_json), shown:
                         values = {name: spec.read(asked) for name, spec in specs.items()}
-                        report = function(**values, **asked)
+                        found = function(**values, **asked)
                 except (program.UsageError, typer.Exit):
                     raise  # to `Program.main`, which reports mistakes in the arguments
                 except BaseException as error:
@@ -85,9 +70,9 @@ def command(
                     code = messages.exit_code(error, outputs=[place for place in places if place is not None])
                     messages.report_error(error, context, code, names, as_json=as_json, debug=debug)
                     raise typer.Exit(code) from None
-            show(report, words, as_json=as_json)
-            if report.code:
-                raise typer.Exit(report.code)
+            show(found, words, as_json=as_json)
+            if found.code:
+                raise typer.Exit(found.code)
 
         # typer reads options from the signature, so those of specs and the shared ones are added to it.
         declared = dict(inspect.signature(function, eval_str=True).parameters)
@@ -113,14 +98,13 @@ def command(
     return register
 
 
-def show(report: Report, command: str, *, as_json: bool) -> None:
-    """Write a command's report to standard output."""
+def show(found: Document, command: str, *, as_json: bool) -> None:
+    """Write what a command found to standard output."""
     try:
         if as_json:
-            messages.write_json({"command": command, **report.document})
-        elif report.parts:
-            following = [] if settings.is_quiet() or not report.next else [display.next_step(*report.next)]
-            out.print(display.views([*report.parts, *following]))
+            messages.write_json({"command": command, **found.record})
+        elif found.title:
+            out.print(terminal.to_rich(found, next=not settings.is_quiet()))
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader, such as `head`, closed the pipe (rich then raises SystemExit). Python would complain

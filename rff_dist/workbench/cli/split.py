@@ -2,8 +2,9 @@
 
 from dataclasses import asdict
 
-from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.cli import shell
 from rff_dist.workbench.jobs import specs
+from rff_dist.workbench.results.document import Document
 
 
 @shell.command(
@@ -11,15 +12,15 @@ from rff_dist.workbench.jobs import specs
     "rff-dist split data.zarr --by group --groups patient",
     "rff-dist split data.zarr --by time --time 'day: elapsed-days'",
 )
-def split(job: specs.Split) -> shell.Report:
+def split(job: specs.Split) -> Document:
     """Split a dataset into one to train on and one to test on, by hashes, groups or time."""
     from rff_dist.workbench.jobs.split import split
 
     halves = split(job)
     share = halves.n_test / (halves.n_test + halves.n_train)
-    view = display.facts_view(
-        f"split {job.data} by {job.by}",
-        train=f"{halves.n_train:,} rows in {halves.train}",
-        test=f"{halves.n_test:,} rows in {halves.test}, {share:.1%}",
-    )
-    return shell.Report(asdict(halves), [view], next=["fit", halves.train, "MODEL"])
+    facts = {
+        "train": f"{halves.n_train:,} rows in {halves.train}",
+        "test": f"{halves.n_test:,} rows in {halves.test}, {share:.1%}",
+    }
+    following = [["fit", halves.train, "MODEL"]]
+    return Document(f"split {job.data} by {job.by}", [facts], record=asdict(halves), next=following)

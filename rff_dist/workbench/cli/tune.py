@@ -3,6 +3,7 @@
 from rff_dist.workbench.cli import fit, options, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.options import Where
+from rff_dist.workbench.results.document import Document
 
 
 @shell.command(
@@ -13,6 +14,6 @@ from rff_dist.workbench.jobs.options import Where
 )
 def tune(
     job: specs.Tune, where: Where, plot: options.PlotPath = None, report: options.ReportPath = None
-) -> shell.Report:
+) -> Document:
     """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
-    return fit.report_training(job, where, plot, report)
+    return fit.run_training(job, where, plot, report)

@@ -185,11 +185,16 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             "data": redact(source.data),
             "fingerprint": dataset.fingerprint(),
             "data_version": dataset.version,
-            "interval": job.interval,
+            "interval": None if job.interval is None else _describe_interval(job.interval, model.model),
             **written,
             "seconds": round(time.perf_counter() - start, 3),
         }
         return Predicted(model, record)
+
+
+def _describe_interval(coverage: float, model: Any) -> Summary:
+    by = "the normal law" if model.held_out is None else "cross-validated residuals"
+    return {"coverage": coverage, "by": by}
 
 
 def _write_file(

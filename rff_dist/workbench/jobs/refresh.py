@@ -112,13 +112,13 @@ class Updated:
     `dataset`: the rows, as the update read them.
     `champion`: the current model before.
     `challenger`: the same model with the new rows; None if there is nothing new.
-    `record`: JSON values. Of the rows: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out`
-      rows, the reason for each of the latter in `left_out_because`, the `window` and its `first_row`, and the
-      `half_life`. `decision`: "published", "kept" or "nothing new", in a dry run "would be published" or
-      "would be kept"; `reason`; and of the model that is current now its `model`, version, digests and rows.
-      If anything is new also `held_out` (in words, and the champion's errors there), `statistics`,
-      `solution` and `gate`; if there are new rows, `progressive` (per target `rmse`, `mae`, `bias` and `r2`
-      of the champion on them, None for a constant target) and `drift`.
+    `record`: JSON values. Of the rows: their URL `data`, `n_before`, `n_after`, `n_new`, the ranges of `new`
+      and `left_out` rows, the reason for each of the latter in `left_out_because`, the `window` and its
+      `first_row`, and the `half_life`. `decision`: "published", "kept" or "nothing new", in a dry run "would
+      be published" or "would be kept"; `reason`; and of the model that is current now its `model`, version,
+      digests and rows. If anything is new also `held_out` (in words, and the champion's errors there),
+      `statistics`, `solution` and `gate`; if there are new rows, `progressive` (per target `rmse`, `mae`,
+      `bias` and `r2` of the champion on them, None for a constant target) and `drift`.
     """
 
     dataset: blocks.Dataset
@@ -167,7 +167,7 @@ def update_from(
         refusals = find_lacking(location)
         asked = fields.values_of(job, "backfill", "window", "half_life")
         rows = do("find new rows", new_rows.find_new_rows, champion, dataset, refusals=refusals, **asked)
-        dataset, record = rows.read_once(dataset), _describe_rows(rows, refusals)
+        dataset, record = rows.read_once(dataset), _describe_rows(job, rows, refusals)
         if rows.is_nothing:
             record |= {"decision": "nothing new", "reason": _why_nothing(rows, record)}
             record |= steps.describe_model(location.url, champion, version)
@@ -316,8 +316,9 @@ def publish_update(
 # -- records -------------------------------------------------------------------------------------------
 
 
-def _describe_rows(rows: NewRows, refusals: Sequence[Refusal]) -> Summary:
+def _describe_rows(job: specs.Update, rows: NewRows, refusals: Sequence[Refusal]) -> Summary:
     return {
+        "data": redact(job.source.data),
         **fields.values_of(rows, "n_before", "n_after"),
         "n_new": rows.n_samples,
         "n_replaced": 0 if rows.came is None else rows.came.n_samples,

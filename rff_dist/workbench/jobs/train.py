@@ -237,5 +237,5 @@ def publish(
         "version": None if version is None else version.number,
         "parent": None if version is None else version.parent,
         "digest": model.digest(),
-        "statistics": model.card["statistics_digest"],
+        "statistics_digest": model.card["statistics_digest"],
     }

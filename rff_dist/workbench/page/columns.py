@@ -18,7 +18,8 @@ from rff_dist.numerics import machine
 from rff_dist.ridge import describe, effects, models
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.jobs import fits
-from rff_dist.workbench.page import content, pictures
+from rff_dist.workbench.page import pictures
+from rff_dist.workbench.results import document, html
 from rff_dist.workbench.results.models import target_names
 from rff_dist.workbench.results.words import value_words
 
@@ -74,7 +75,7 @@ class Effort:
         )
 
 
-def columns_section(page: content.Page, sample: PageSample, model: models.RidgeModel) -> None:
+def columns_section(page: document.Document, sample: PageSample, model: models.RidgeModel) -> None:
     """Add the section that shows which columns matter, and how predictions change along the first six."""
     length_scale = stationary.own_length_scale(kinds.kernel_of(model.feature_map))
     scales = np.array(length_scale) if isinstance(length_scale, tuple) else None
@@ -200,7 +201,7 @@ def partial_dependence(
 
 
 def _draw_curves(
-    page: content.Page,
+    page: document.Document,
     sample: PageSample,
     model: models.RidgeModel,
     predict: _Predict,
@@ -253,7 +254,7 @@ def _draw_curves(
             "model is a sum of such functions of one column each"
         )
     page.picture(
-        content.png_of(figure),
+        html.png_of(figure),
         f"{kind}. {'; '.join(words)}.",
         f"{kind}: {meaning}. Ticks mark the values that were tried.{some}",
     )

@@ -15,43 +15,37 @@ from rff_dist.data.columns import Column
 from rff_dist.engines import clock, protocol
 from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
-from rff_dist.kmeans import fit, starts
 from rff_dist.recipes import recipes
 from rff_dist.ridge import describe, models
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
-from rff_dist.workbench.jobs import fits, judging, verdict
-from rff_dist.workbench.page import columns, content, pictures
+from rff_dist.workbench.jobs import cluster, fits, judging, specs, verdict
+from rff_dist.workbench.page import columns, pictures
 from rff_dist.workbench.results import clusters as results
+from rff_dist.workbench.results import document, html, updates
 from rff_dist.workbench.results import models as results_models
-from rff_dist.workbench.results import updates
+from rff_dist.workbench.results import rows as rows_words
 from rff_dist.workbench.results.words import value_words
 
 
 def clusters_page(
-    dataset: blocks.Dataset,
-    clusters: starts.Clusters,
-    *,
-    place: str,
-    comparison: fit.Comparison | None,
-    times: Callable[[], clock.Times],
-    seed: int = 0,
-) -> content.Page:
+    clustered: cluster.Clustered, job: specs.Clustering, *, times: Callable[[], clock.Times]
+) -> document.Document:
     """Return the page about clusters: their sizes, a map and representative rows.
 
-    `comparison`: of several numbers of clusters.
     `times`: returns the times of the job; called at the end.
     """
-    page = content.Page(
-        f"Report: {redact(place)}",
-        f"{clusters.n_clusters:,} clusters of {dataset.n_samples:,} rows, by k-means in random features.",
+    dataset, clusters, seed = clustered.dataset, clustered.clusters, job.features.seed
+    page = document.Document(
+        f"Report: {redact(job.model or job.output)}",
+        lead=f"{clusters.n_clusters:,} clusters of {dataset.n_samples:,} rows, by k-means in features.",
     )
     sizes = results.sizes_table(clusters.weights, 50)
     page.section("Sizes", f"Inertia {value_words(clusters.inertia)} after Lloyd pass {clusters.n_iter:,}.")
     page.parts.append(sizes)
-    if comparison is not None:
+    if clustered.comparison is not None:
         page.section("Number of clusters", f"{clusters.n_clusters:,} clusters have the largest silhouette.")
-        page.parts.append(results.numbers_table(comparison))
+        page.parts.append(results.numbers_table(clustered.comparison))
     page.section(
         "Map",
         "A sample of rows in the two directions in which their features vary most. Numbers mark centres.",
@@ -116,7 +110,7 @@ def write_report(
         metrics=judging.measure_errors(data, model, engine=engine),
         are_new=True,
     )
-    return content.write_page(page, path)
+    return html.write_page(page, path)
 
 
 def model_page(
@@ -129,7 +123,7 @@ def model_page(
     metrics: Mapping[str, Any] | None = None,
     update: Mapping[str, Any] | None = None,
     are_new: bool = False,
-) -> content.Page:
+) -> document.Document:
     """Return the page about a regression or a classifier.
 
     `data`: the rows it was trained on; up to 2,000 of them are read. Or new rows, if `are_new`.
@@ -143,7 +137,7 @@ def model_page(
     comparison = comparison or judging.compare_left_out(data, model)
     lead = verdict.verdict_of(comparison)
     lead = lead if update is None else f"The update: {update['decision']}, since {update['reason']}."
-    page = content.Page(f"Report: {redact(place)}", lead)
+    page = document.Document(f"Report: {redact(place)}", lead=lead)
     sample = columns.sample_data(data, model)
     kind = "classifier" if classifier else "regression"
     whose = "rows that it was not trained on" if are_new else "them"
@@ -155,7 +149,7 @@ def model_page(
     )
     _data_tables(page, sample, model)
     if update is not None:
-        update_section(page, update, redact(data.rows.url or "DATA"))
+        update_section(page, update)
     score_section(page, model, comparison, metrics, None if update is None else update["gate"])
     if comparison is not None and comparison.classes is not None:
         _confusion_section(page, comparison, comparison.classes)
@@ -169,19 +163,14 @@ def model_page(
     return page
 
 
-def _data_tables(page: content.Page, sample: columns.PageSample, model: models.RidgeModel) -> None:
+def _data_tables(page: document.Document, sample: columns.PageSample, model: models.RidgeModel) -> None:
     rows: list[Sequence[Any]] = [
         (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.columns[: columns.MAX_COLUMNS])
     ]
     if "classifier" not in model.card:
         rows += [(f"{name} (target)", *_spread(sample.y[:, i])) for i, name in enumerate(sample.targets)]
     page.table("Columns", ("column", "mean", "deviation", "least", "median", "largest"), rows)
-    recipe = recipes.recipe_of(model.card)
-    if recipe is not None:
-        done = {column.column: column.words for column in recipe.columns if column.words != "as it is"}
-        done |= {name: f"left out: {why}" for name, why in recipe.left_out.items()}
-        if done:
-            page.facts("What was done to the table's columns", done)
+    page.parts.extend(rows_words.recipe_parts(recipes.recipe_of(model.card)))
 
 
 def _spread(values: NDArray[Any]) -> list[float]:
@@ -189,7 +178,9 @@ def _spread(values: NDArray[Any]) -> list[float]:
     return [float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max)]
 
 
-def _residual_section(page: content.Page, comparison: verdict.Comparison, targets: Sequence[str]) -> None:
+def _residual_section(
+    page: document.Document, comparison: verdict.Comparison, targets: Sequence[str]
+) -> None:
     page.section("Predicted and observed", f"{comparison.rows_words}.")
     shown = slice(None, None, -(-comparison.n_rows // columns.SAMPLE_ROWS))
     for target, name in enumerate(targets[: columns.CURVES]):
@@ -213,14 +204,14 @@ def _residual_section(page: content.Page, comparison: verdict.Comparison, target
         low, middle, high = map(value_words, np.quantile(residuals, [0.05, 0.5, 0.95]))
         words = f"Nine of ten residuals lie between {low} and {high}; their median is {middle}."
         page.picture(
-            content.png_of(figure),
+            html.png_of(figure),
             f"Left: observed against predicted {name}, around the diagonal. Right: histogram of the "
             f"residuals. {words}",
             words,
         )
 
 
-def _confusion_section(page: content.Page, comparison: verdict.Comparison, names: Sequence[str]) -> None:
+def _confusion_section(page: document.Document, comparison: verdict.Comparison, names: Sequence[str]) -> None:
     page.section("Classes", f"{comparison.rows_words}.")
     truth, said, logs = comparison.y, comparison.ours.values, comparison.ours.log_probabilities
     counts = np.zeros((len(names), len(names)), np.int64)
@@ -256,9 +247,9 @@ def _confusion_section(page: content.Page, comparison: verdict.Comparison, names
     )
 
 
-def _choice_section(page: content.Page, model: models.RidgeModel) -> None:
+def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
     page.section("What was chosen")
-    page.facts("The model", results_models.choice_facts(model))
+    page.parts.append(results_models.choice_facts(model))
     with tempfile.TemporaryDirectory() as folder:
         try:
             drawn = pictures.save_choice(
@@ -282,7 +273,9 @@ def _choice_section(page: content.Page, model: models.RidgeModel) -> None:
         page.parts.append(results_models.candidates_table(candidates, 20))
 
 
-def _approximation_section(page: content.Page, dataset: blocks.Dataset, model: models.RidgeModel) -> None:
+def _approximation_section(
+    page: document.Document, dataset: blocks.Dataset, model: models.RidgeModel
+) -> None:
     kernel = kinds.kernel_of(model.feature_map)
     if kernel is None or model.feature_map.n_components > MAX_APPROXIMATED:
         return
@@ -318,7 +311,7 @@ def _approximation_section(page: content.Page, dataset: blocks.Dataset, model: m
 
 
 def score_section(
-    page: content.Page,
+    page: document.Document,
     model: models.RidgeModel,
     comparison: verdict.Comparison | None,
     metrics: Mapping[str, Any] | None,
@@ -349,29 +342,25 @@ def score_section(
         _own_table(page, f"This model by {by}", estimate)
 
 
-def _own_table(page: content.Page, caption: str, errors: Mapping[str, Any]) -> None:
+def _own_table(page: document.Document, caption: str, errors: Mapping[str, Any]) -> None:
     names = [name for name in describe.TITLES if name in errors]
     header = ("model", *(describe.TITLES[name] for name in names))
     page.table(caption, header, [("this model", *(errors[name] for name in names))])
 
 
-def update_section(page: content.Page, record: Mapping[str, Any], data: str) -> None:
-    """Add the section about an update.
-
-    `record`: `workbench.jobs.refresh.Updated.record`.
-    `data`: URL of the rows, for the command that judges refused rows again.
-    """
+def update_section(page: document.Document, record: Mapping[str, Any]) -> None:
+    """Add the section about an update; `record`: `workbench.jobs.refresh.Updated.record`."""
     refused = record["decision"].endswith("kept")
     page.section(
         "The update", "The updated model, which this page describes, was not published." if refused else ""
     )
-    page.facts("What the update found", updates.update_facts(record, data))
+    page.parts.append(updates.update_facts(record))
 
 
 # -- the sections on the times of the job and on what the model was made of ------------------------
 
 
-def lineage_section(page: content.Page, card: Mapping[str, Any], digest: str) -> None:
+def lineage_section(page: document.Document, card: Mapping[str, Any], digest: str) -> None:
     """Add the section on what the model was made of."""
     page.section("Lineage")
     packages = card.get("environment", {}).get("packages", {})
@@ -383,10 +372,10 @@ def lineage_section(page: content.Page, card: Mapping[str, Any], digest: str) ->
         "model digest": digest,
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
     }
-    page.facts("What it is made of", {name: value for name, value in facts.items() if value})
+    page.parts.append({name: value for name, value in facts.items() if value})
 
 
-def time_section(page: content.Page, times: Callable[[], clock.Times]) -> None:
+def time_section(page: document.Document, times: Callable[[], clock.Times]) -> None:
     """Add the section on the time of each phase, the last one: the time of the page itself is in it."""
     spent = times()
     page.section("Time", "From the start of the job until this page was made.")

@@ -24,12 +24,12 @@ from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.numerics import machine
-from rff_dist.ridge import models
+from rff_dist.ridge import describe, models
 from rff_dist.selection import cross_validation
 from rff_dist.storage import documents
 from rff_dist.text import number
 from rff_dist.typing import FloatArray, PathLike
-from rff_dist.workbench.results.models import candidate_name, target_names
+from rff_dist.workbench.results.models import target_names
 
 INK = "#1b1b1b"
 MUTED = "#6b6b6b"
@@ -227,7 +227,7 @@ def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidate
         style: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 5.5, "elinewidth": 1.2, "capsize": 3}
         axes.errorbar(errors[chosen], places[chosen], xerr=deviations[chosen], **style)
     axes.axvline(errors[0] + deviations[0], color=MUTED, lw=1.0, ls="--")
-    axes.set_yticks(places, [candidate_name(row) for row in ranked], parse_math=False)
+    axes.set_yticks(places, [describe.candidate_name(row) for row in ranked], parse_math=False)
     axes.set_ylim(len(ranked) - 0.4, -0.6)
     shown = f"the best {len(ranked)} of" if n_candidates > len(ranked) else "all"
     title = f"{shown} {n_candidates} candidates; discs: within one standard error of the best"

@@ -9,29 +9,54 @@ from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit, labels, starts
 from rff_dist.storage import records
-from rff_dist.text import number
-from rff_dist.workbench.jobs import cluster, fields
+from rff_dist.text import number, some
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import cluster, fields, specs
 from rff_dist.workbench.results import models, words
+from rff_dist.workbench.results.document import Document, Part
 from rff_dist.workbench.results.words import Alert, Facts, Table
 
+_SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
 
-def describe_clusters(clusters: starts.Clusters) -> dict[str, Any]:
-    """Return the facts of clusters for the JSON document."""
+
+def clustering_document(clustered: cluster.Clustered, job: specs.Clustering, run: Summary) -> Document:
+    """Return what a job found that clustered rows.
+
+    `run`: what ran it, see `words.run_facts`.
+    """
+    found, seed, comparison = clustered.clusters, job.features.seed, clustered.comparison
+    record = {
+        **clustered.record,
+        **_describe_clusters(found),
+        **({} if comparison is None else comparison.to_dict()),
+        **(
+            {}
+            if clustered.agreement is None
+            else {"agreement": describe_agreement(clustered.agreement, job.labels)}
+        ),
+        "arrays": ["labels", *(["distances"] if job.distances else [])],
+        "seed": seed,
+        **run,
+    }
+    facts = _job_facts(record) | words.run_facts(run)
+    parts: list[Part] = [] if comparison is None else [numbers_table(comparison)]
+    parts.append(sizes_table(found.weights, _SHOWN_CLUSTERS))
+    parts.append(passes_table(record["passes"], job.lloyd.numbers, _SHOWN_PASSES))
+    following = [] if job.model is None else [["predict", job.model, "DATA", "OUT"]]
+    return Document(f"wrote {record['output']}", [facts, *parts], record=record, next=following)
+
+
+def _describe_clusters(clusters: starts.Clusters) -> dict[str, Any]:
     kernel = kinds.kernel_of(clusters.feature_map)
     return {
-        **fields.values_of(clusters, "n_clusters", "n_filled"),
-        "n_components": clusters.feature_map.n_components,
         "features": clusters.feature_map.kind,
-        "kernel": None if kernel is None else kernel.to_dict(),
         "length_scale": stationary.own_length_scale(kernel),
         "sizes": clusters.weights,
-        **fields.values_of(clusters, "inertia", "inertias", "start_inertias"),
-        "n_passes": clusters.n_iter,
-        "converged": clusters.converged,
+        **fields.values_of(clusters, "inertias", "start_inertias"),
     }
 
 
-def describe_agreement(agreement: labels.Contingency, name: str) -> dict[str, Any]:
+def describe_agreement(agreement: labels.Contingency, name: str | None) -> dict[str, Any]:
     """Return how well clusters agree with known labels, for the JSON document."""
     return {
         "name": name,
@@ -41,34 +66,32 @@ def describe_agreement(agreement: labels.Contingency, name: str) -> dict[str, An
     }
 
 
-def job_facts(clustered: cluster.Clustered, seed: int) -> Facts:
-    """Return what a clustering job found, in words; `seed`: of the job."""
-    record, about = clustered.record, describe_clusters(clustered.clusters)
-    n_principal, known = record["n_principal"], dict[str, str | None]()
+def _job_facts(record: Mapping[str, Any]) -> Facts:
+    n_principal = record["n_principal"]
     components = "" if n_principal is None else f", in {n_principal:,} principal components"
-    if clustered.agreement is not None:
-        known = agreement_facts(describe_agreement(clustered.agreement, record["agreement"]["labels"]))
+    columns, kind = words.plural(record["n_features"], "feature"), record["features"]
     return {
-        "rows": f"{record['n_samples']:,}, {words.plural(record['n_features'], 'feature')}",
-        "features": f"D = {record['n_components']:,}{components}, {about['features']}, seed {seed}",
+        "rows": f"{record['n_samples']:,} of {record['data']}, {columns}",
+        "features": f"D = {record['n_components']:,}{components}, {kind}, seed {record['seed']}",
         "kernel": None if record["kernel"] is None else words.kernel_words(record["kernel"]),
-        **clusters_facts(about),
-        **known,
+        **clusters_facts(record),
+        **({} if record["agreement"] is None else agreement_facts(record["agreement"])),
         "model": None if record["model"] is None else words.place_words(record),
+        "arrays": some(record["arrays"]),
         "digest": record["digest"][:16],
         **models.version_facts(record),
     }
 
 
 def clusters_facts(about: Mapping[str, Any]) -> Facts:
-    """Return the facts of `describe_clusters` in words."""
+    """Return in words how many clusters were found, and how."""
     n_clusters, inertia = f"{about['n_clusters']:,}", number(about["inertia"])
     if about["n_filled"] < about["n_clusters"]:
         n_clusters = Alert(f"{n_clusters}, {about['n_filled']:,} with rows: there are no more distinct rows")
     if (n_starts := len(about["start_inertias"])) > 1:
         inertia += f", the least of {n_starts} starts (the largest: {number(max(about['start_inertias']))})"
-    n_passes = words.plural(about["n_passes"], "pass", "passes")
-    still = Alert(f"centres still moved after {n_passes}; raise `max_iter` (--max-passes) or `tol`")
+    n_passes = words.plural(about["n_iter"], "pass", "passes")
+    still = Alert(f"centres still moved after {n_passes}; raise `max_iter` or `tol`")
     lloyd = f"converged after {n_passes}" if about["converged"] else still
     return {"clusters": n_clusters, "inertia": inertia, "Lloyd": lloyd}
 
@@ -77,13 +100,12 @@ def stored_facts(record: records.Record) -> Facts:
     """Return the facts of a stored k-means model in words."""
     metadata, weights = record.metadata, record.arrays["cluster_weights"]
     card, features = metadata["card"], metadata["feature_map"]
-    passes = {"n_filled": int((weights > 0).sum()), "n_passes": metadata["n_iter"]}
     numbers = words.value_words([row["n_clusters"] for row in card.get("candidates", [])])
     return {
         "features": f"D = {record.arrays['centres'].shape[1]:,}, {features['kind']}",
         "columns": words.listed(card.get("feature_names")),
         "kernel": words.kernel_of_features(features),
-        **clusters_facts({**metadata, **passes}),
+        **clusters_facts({**metadata, "n_filled": int((weights > 0).sum())}),
         "sizes": words.value_words([float(weight) for weight in weights]),
         "chosen from": f"{numbers}, by silhouette" if "candidates" in card else None,
         "made": card["created"],

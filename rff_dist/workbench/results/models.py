@@ -10,19 +10,20 @@ from numpy.typing import ArrayLike
 
 from rff_dist.data import folding
 from rff_dist.features import kinds, maps, nystrom
-from rff_dist.kernels.names import shortened_text
 from rff_dist.products import choice
 from rff_dist.ridge import describe, models, solve
 from rff_dist.selection import cross_validation, grids
 from rff_dist.storage import records
-from rff_dist.text import errors_words, number, plus_minus, some
-from rff_dist.workbench.jobs import fields
+from rff_dist.text import number, plus_minus, some
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import fields, verdict
 from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document, Paragraph, Part
 from rff_dist.workbench.results.words import Alert, Facts, Table
 
 if TYPE_CHECKING:
     from rff_dist.ridge import fit
-    from rff_dist.workbench.jobs import train
+    from rff_dist.workbench.jobs import specs, train
 
 CHOSEN_BY = {
     "given": "as given",
@@ -47,8 +48,38 @@ def choice_facts(model: models.RidgeModel, seed: int | None = None) -> Facts:
     }
 
 
-def training_facts(training: train.Training, seed: int) -> Facts:
-    """Return what a training job made, in words; `seed`: of the job."""
+def training_document(training: train.Training, job: specs.Train | specs.Tune, run: Summary) -> Document:
+    """Return what a job made that trained a model.
+
+    `run`: what ran it, see `words.run_facts`.
+    """
+    model, trained = training.model, training.fitted.trained
+    record = {**training.describe(), **_describe_choice(training), "seed": job.features.seed, **run}
+    metrics, table = training.metrics, record["cross_validation"]
+    facts, parts = _training_facts(training, job.features.seed), list[Part]()
+    if job.fit.candidates is not None:
+        record |= {"n_readings": trained.n_readings, "folds": model.card["folds"], "best": trained.best}
+        facts |= _search_facts(trained)
+        parts = [candidates_table(trained.rows)]
+        parts.append(
+            Paragraph("scale: the length scale; as good: within one standard error of the best", is_note=True)
+        )
+    elif table is not None and len(table["widths"]) > 1:
+        parts.append(widths_table(table, record["n_components"]))
+    if metrics is not None and "mae" in metrics and model.n_targets > 1:
+        parts.append(errors_table(metrics, model))
+    title = f"wrote {words.place_words(training.published)}"
+    lead = verdict.verdict_of(training.comparison)
+    return Document(
+        title,
+        [facts | words.run_facts(run), *parts],
+        lead,
+        record,
+        next=[["evaluate", job.destination.model, "DATA"]],
+    )
+
+
+def _training_facts(training: train.Training, seed: int) -> Facts:
     model, plan, solved = training.model, training.plan, training.fitted.trained.solved
     classifier, chosen = model.card.get("classifier"), choice_facts(model, seed)
     outputs = words.features_and_targets(plan["n_features"], plan["n_targets"], classifier)
@@ -56,7 +87,7 @@ def training_facts(training: train.Training, seed: int) -> Facts:
         place = f"at the {end} end of {number(ends[0])} to {number(ends[1])}"
         chosen = {**chosen, "alpha": Alert(f"{chosen['alpha']}, {place}")}
     return {
-        "rows": f"{plan['n_samples']:,}, {outputs}",
+        "rows": f"{plan['n_samples']:,} of {plan['data']}, {outputs}",
         **chosen,
         **test_facts(training.metrics),
         **words.solver_facts(training.chosen),
@@ -65,9 +96,9 @@ def training_facts(training: train.Training, seed: int) -> Facts:
     }
 
 
-def describe_training(training: train.Training, seed: int) -> dict[str, Any]:
-    """Return what a training job made, for the JSON document; `seed`: of the job."""
-    dataset, model, solved = training.data.rows, training.model, training.fitted.trained.solved
+def _describe_choice(training: train.Training) -> Summary:
+    """Return how features and alpha were chosen, for the JSON document."""
+    model, solved = training.model, training.fitted.trained.solved
     feature_map, solution, table = model.feature_map, solved.solution, solved.cross_validation
     kernel, spec = kinds.kernel_of(feature_map), feature_map.spec
     assert kernel is not None  # the map was drawn just now
@@ -75,12 +106,8 @@ def describe_training(training: train.Training, seed: int) -> dict[str, Any]:
     if table is not None:
         described = describe_cross_validation(table, feature_map.n_components, solution.alpha)
     return {
-        **fields.values_of(dataset, "n_samples", "n_features"),
-        "n_targets": model.n_targets,
-        **{name: value for name, value in training.chosen.items() if name != "fit_seconds"},
         **({"jitter": feature_map.jitter} if isinstance(feature_map, nystrom.NystromFeatureMap) else {}),
         "kernel": kernel.to_dict(),
-        "seed": seed,
         "design": None if spec is None else spec.design.name,
         "map": None if spec is None else spec.map,
         "alpha_chosen_by": chosen_by(model.card),
@@ -90,17 +117,10 @@ def describe_training(training: train.Training, seed: int) -> dict[str, Any]:
         "cross_validation": described,
         "effective_rank": solution.effective_rank,
         "alpha_floor": solution.floor,
-        "statistics_digest": model.card["statistics_digest"],
-        "digest": model.digest(),
     }
 
 
-def describe_search(trained: fit.Trained) -> dict[str, Any]:
-    """Return how given candidates were compared, for the JSON document."""
-    return {"n_readings": trained.n_readings, "folds": trained.model.card["folds"], "best": trained.best}
-
-
-def search_facts(trained: fit.Trained) -> Facts:
+def _search_facts(trained: fit.Trained) -> Facts:
     """Return in words how given candidates were compared, and whether a better one may lie beyond them."""
     ends = [
         f"{name} is the {'smallest' if trained.best[end] == 'lower' else 'largest'} tried"
@@ -144,20 +164,13 @@ def alpha_words(alpha: float | Sequence[float], card: Mapping[str, Any]) -> str:
     return f"{words.value_words(alpha)}{derived}, {by}"
 
 
-def errors_text(errors: Mapping[str, Any]) -> str:
-    """Return the errors of a record, with their standard errors if it has them."""
-    return ", ".join(
-        f"{title} {errors_words(errors[name], errors.get(f'{name}_standard_error'))}"
-        for name, title in describe.TITLES.items()
-        if errors.get(name) is not None
-    )
-
-
 def test_facts(metrics: Mapping[str, Any] | None) -> Facts:
     """Return in words a model's errors on all test rows; nothing without any."""
     if metrics is None:
         return {}
-    return {"test": f"{errors_text(metrics)}; {metrics['n_samples']:,} rows of {metrics['test_data']}"}
+    return {
+        "test": f"{describe.errors_text(metrics)}; {metrics['n_samples']:,} rows of {metrics['test_data']}"
+    }
 
 
 def errors_table(metrics: Mapping[str, Any], model: models.RidgeModel) -> Table:
@@ -173,7 +186,7 @@ def estimate_facts(card: Mapping[str, Any]) -> Facts:
     facts, candidates = dict[str, str | None](), card.get("candidates", [])
     if (best := describe.chosen_candidate(candidates)) is not None:
         n_tried = describe.n_candidates(candidates)
-        facts["chosen"] = f"the best of {n_tried} candidates: {candidate_words(best)}"
+        facts["chosen"] = f"the best of {n_tried} candidates: {describe.candidate_words(best)}"
     if card.get("untried"):
         facts["not tried"] = f"{', '.join(card['untried'])}: {card['time_limit']:g} s were too short"
     if (estimate := describe.estimate_of(card)) is not None:
@@ -182,7 +195,7 @@ def estimate_facts(card: Mapping[str, Any]) -> Facts:
         else:
             last = "the last of " if card["solver"].get("method") == "pcg" else ""
             by = f"{last}{folding.folds_words(card['folds'])}"
-        facts["cross-validation"] = f"{errors_text(estimate)}; {by}"
+        facts["cross-validation"] = f"{describe.errors_text(estimate)}; {by}"
     return facts
 
 
@@ -306,21 +319,6 @@ def stored_facts(record: records.Record, products: Mapping[str, Any] | None) -> 
 # -- candidates ------------------------------------------------------------------------------------
 
 
-def _scale_words(scale: Any) -> str:
-    return "by column" if isinstance(scale, list) else number(scale)
-
-
-def candidate_name(row: Mapping[str, Any]) -> str:
-    """Return the kernel, length scale and features of a candidate from a model's card."""
-    scale = "" if row["length_scale"] is None else f", length scale {_scale_words(row['length_scale'])}"
-    return f"{shortened_text(row['kernel'])}{scale}, D = {row['n_components']:,}, {row['features']}"
-
-
-def candidate_words(row: Mapping[str, Any]) -> str:
-    """Return a candidate and its error in words."""
-    return f"{candidate_name(row)}, error {plus_minus(row['score'], row['standard_error'])} of the variance"
-
-
 def _standing(row: Mapping[str, Any]) -> str:
     if row.get("round") == "first":
         return "first round"
@@ -329,33 +327,20 @@ def _standing(row: Mapping[str, Any]) -> str:
 
 def candidates_table(candidates: Sequence[Mapping[str, Any]], most: int | None = None) -> Table:
     """Return the candidates on a model's card as a table, the best first; by default all of them."""
-    best = describe.chosen_candidate(candidates)
-    # The first round's come last: they are errors of fewer rows and components.
-    ranked = sorted(candidates, key=lambda row: (row is not best, row.get("round") == "first", row["score"]))
+    ranked = describe.ranked_candidates(candidates)
     shown = ranked[:most]
-    rows = [
-        (
-            shortened_text(row["kernel"]),
-            _scale_words(row["length_scale"]),
-            row["features"],
-            row["n_components"],
-            words.value_words(row["alpha"]),
-            plus_minus(row["score"], row["standard_error"]),
-            "" if row is best else _standing(row),
-        )
-        for row in shown
-    ]
+    rows = [[*describe.candidate_cells(row), _standing(row) if i else ""] for i, row in enumerate(shown)]
     which = f"the best {len(shown)} of " if len(shown) < len(ranked) else ""
-    caption = f"{which}{describe.n_candidates(candidates)} candidates, by error as a share of the variance"
-    return Table(caption, ("kernel", "scale", "features", "D", "alpha", "error", ""), rows, chosen=0)
+    caption = f"{which}{describe.n_candidates(candidates)} candidates, by cross-validation"
+    return Table(caption, (*describe.CANDIDATE_CELLS, ""), rows, chosen=0)
 
 
 def widths_table(table: Mapping[str, Any], n_components: int) -> Table:
     """Return the best alpha of each D, of a cross-validation that `describe_cross_validation` described."""
     rows = [
-        (width["n_components"], width["alpha"], plus_minus(width["score"], width["standard_error"]))
+        (width["n_components"], width["alpha"], plus_minus(1 - width["score"], width["standard_error"]))
         for width in table["widths"]
     ]
     numbers = [row[0] for row in rows]
     chosen = numbers.index(n_components) if n_components in numbers else None
-    return Table("each D with its best alpha", ("D", "alpha", "error / variance"), rows, chosen)
+    return Table("each D with its best alpha", ("D", "alpha", "R²"), rows, chosen)

@@ -1,4 +1,4 @@
-"""What is said of rows that were appended or predicted, and of versions of models."""
+"""What is said of datasets, of rows that were appended or predicted, and of versions of models."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from rff_dist.text import some
 from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import words
+from rff_dist.workbench.results.document import Document, Heading, Part
 
 if TYPE_CHECKING:  # `models --help` must not wait for it
+    from rff_dist.recipes import recipes
+    from rff_dist.storage import datasets
     from rff_dist.workbench.jobs import predict
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
-def appended_facts(record: Summary) -> words.Facts:
-    """Return what was appended to a dataset, the record of `workbench.jobs.ingest.append`, in words."""
+def appended_document(record: Summary) -> Document:
+    """Return what was appended to a dataset: the record of `workbench.jobs.ingest.append`."""
     skipped = f"{words.plural(record['n_skipped'], 'source')}, in the dataset already"
     named, n_ingested = record["ingested"][:8], record["n_ingested"]
     more = f" … ({n_ingested:,})" if n_ingested > len(named) else ""
-    return {
+    facts = {
         "rows": f"{record['n_before']:,} before, {record['n_after']:,} after",
         "from": ", ".join(named) + more or None,
         "skipped": skipped if record["n_skipped"] else None,
@@ -28,11 +32,65 @@ def appended_facts(record: Summary) -> words.Facts:
         "version": record["version"] or None,
         "seconds": words.seconds_words(record["seconds"]),
     }
+    added = f"added {record['n_new']:,} rows to" if record["n_new"] else "nothing new for"
+    return Document(f"{added} {record['data']}", [facts], record=record)
 
 
-def predicted_facts(predicted: predict.Predicted) -> words.Facts:
-    """Return what a job wrote for the rows that it predicted, in words."""
-    record, model = predicted.record, predicted.model
+def recipe_parts(recipe: recipes.Recipe | None, most: int | None = None) -> list[Part]:
+    """Return how a table's columns became numbers; at most so many that changed are shown."""
+    if recipe is None:
+        return []
+    facts: dict[str, str | None] = {
+        name: words.Alert("; ".join(notes)) for name, notes in list(recipe.notes.items())[:3]
+    }
+    facts |= {name: words.Alert(f"left out: {why}") for name, why in recipe.left_out.items()}
+    changed = [column for column in recipe.columns if column.words != "as it is"]
+    facts |= {column.column: column.words for column in changed[:most]}
+    if most is not None and len(changed) > most:
+        facts["…"] = words.plural(len(changed) - most, "more column")
+    return [Heading("Treatment of columns"), facts] if facts else []
+
+
+def describe_recipe(recipe: recipes.Recipe | None) -> dict[str, Any]:
+    """Return how a table's columns became numbers, for the JSON document."""
+    if recipe is None:
+        return {}
+    columns = [
+        {"column": column.column, "becomes": column.names, "how": column.words} for column in recipe.columns
+    ]
+    return {"recipe": columns, "left_out": dict(recipe.left_out), "notes": dict(recipe.notes)}
+
+
+def describe_dataset(dataset: datasets.ZarrDataset) -> dict[str, Any]:
+    """Return a dataset's facts for the JSON document."""
+    return {
+        "path": dataset.url,
+        **fields.values_of(dataset, "n_samples", "n_features", "n_targets"),
+        "dtype": dataset.dtype.name,
+        **fields.values_of(dataset, "chunk_rows", "feature_names", "target_names", "version"),
+        "dropped_rows": dataset.attributes.get("dropped_rows", 0),
+    }
+
+
+def dataset_facts(dataset: datasets.ZarrDataset) -> words.Facts:
+    """Return a dataset's facts in words."""
+    return {
+        "rows": f"{dataset.n_samples:,}, {words.features_and_targets(dataset.n_features, dataset.n_targets)}",
+        "stored as": f"{dataset.dtype.name}, {dataset.chunk_rows:,} rows per chunk, checksummed",
+        "version": dataset.version,
+        "features": words.listed(dataset.feature_names),
+        "targets": words.listed(dataset.target_names),
+        "dropped": words.dropped_words(dataset.attributes.get("dropped_rows", 0)),
+    }
+
+
+def predicted_document(predicted: predict.Predicted, run: Summary) -> Document:
+    """Return what a job wrote for the rows that it predicted.
+
+    `run`: what ran it, see `words.run_facts`.
+    """
+    record, model = predicted.record | dict(run), predicted.model
+    interval = record["interval"]
     stored: Any = model.model  # a type for each kind
     if model.kind == "clusters":
         outputs = words.plural(stored.n_clusters, "cluster")
@@ -40,12 +98,15 @@ def predicted_facts(predicted: predict.Predicted) -> words.Facts:
         outputs = words.plural(len(stored.card["classifier"]["classes"]), "class", "classes")
     else:
         outputs = words.plural(stored.n_targets, "target")
-    return {
+    facts = {
         "rows": f"{record['n_samples']:,}, {outputs}",
         "data": record["data"],
         "arrays": some(record["arrays"]),
+        "interval": interval and f"{interval['coverage']:.0%}, from {interval['by']}",
         "model": f"{words.place_words(record)} ({record['model_digest'][:16]})",
+        **words.run_facts(run),
     }
+    return Document(f"wrote {record['output']}", [facts], record=record)
 
 
 def version_cell(value: Any) -> str:

@@ -5,12 +5,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.text import redact, some
+from rff_dist.text import some
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.results import models, words
+from rff_dist.workbench.results.document import Document, Part
+
+_SHOWN_COLUMNS = 5
+#: The exit code if rows were refused, so that the model is the one of before.
+REFUSED = 3
 
 
-def update_facts(record: Mapping[str, Any], data: str) -> words.Facts:
-    """Return `workbench.jobs.refresh.Updated.record` in words; `data`: URL of the rows."""
+def update_document(updated: refresh.Updated, run: Summary) -> Document:
+    """Return what an update found and decided.
+
+    `run`: what ran it, see `words.run_facts`.
+    """
+    record, champion = {**updated.record, **run}, updated.champion
+    facts = update_facts(record)
+    decision = facts.pop("decision")
+    parts: list[Part] = [facts | words.run_facts(run)]
+    if record["n_new"]:
+        parts.append(errors_table(record, champion))
+        if "columns" in record["drift"]["parts"]:
+            columns, names = record["drift"]["columns"], champion.card.get("feature_names")
+            parts.append(columns_table(columns, names, _SHOWN_COLUMNS))
+    code = REFUSED if record["decision"].endswith("kept") else 0
+    return Document(f"{decision}: {words.place_words(record)}", parts, record=record, code=code)
+
+
+def update_facts(record: Mapping[str, Any]) -> words.Facts:
+    """Return `workbench.jobs.refresh.Updated.record` in words."""
     kept = record["decision"].endswith("kept")
     facts: dict[str, str | None] = {
         "decision": words.Alert(record["decision"]) if kept else record["decision"],
@@ -19,7 +44,7 @@ def update_facts(record: Mapping[str, Any], data: str) -> words.Facts:
     if record["left_out"]:
         why = zip(record["left_out"], record["left_out_because"], strict=True)
         facts["left out"] = "; ".join(f"{words.ranges_words([rows])}: {because}" for rows, because in why)
-        again = ["rff-dist", "update", redact(record["model"]), redact(data)]  # URLs may hold passwords
+        again = ["rff-dist", "update", record["model"], record["data"]]
         facts["to judge them again"] = shlex.join([*again, "--backfill", str(record["left_out"][0][0])])
     window = f", of the window {record['window']}: from row {record['first_row']:,} on"
     facts |= {

@@ -140,3 +140,30 @@ def solver_facts(status: Mapping[str, Any]) -> Facts:
     solver = status["status"].replace("_", " ")
     solver = solver if solver == "ok" else Alert(f"{solver}: {status['causes'][0]}")
     return {"solver": solver, "remedy": next(iter(status["remedies"]), None)}
+
+
+def run_facts(run: Mapping[str, Any]) -> Facts:
+    """Return in words what ran a job, how long it took, and what was drawn and written about it.
+
+    `run`: its "seconds" and "products", see `engines.clock.Times`, and its "engine"; empty if not known.
+      Perhaps a "plot" and a "report", which are paths.
+    """
+    from rff_dist.engines.clock import products_words
+
+    seconds = run["seconds"]
+    parts = ", ".join(f"{name} {seconds_words(value)}" for name, value in seconds.items() if name != "total")
+    return {
+        "seconds": f"{seconds_words(seconds['total'])} ({parts})",
+        "products": products_words(run["products"]) or None,
+        "ran on": engine_words(run["engine"]) if run["engine"] else None,
+        "picture": run.get("plot"),
+        "page": run.get("report"),
+    }
+
+
+def engine_words(engine: Mapping[str, Any]) -> str:
+    """Return in words which engine ran a job, from its kind and sizes."""
+    threads = plural(engine["n_threads"], "thread")
+    if engine["kind"] == "serial":
+        return f"this process, {threads}"
+    return f"{engine['kind']}, {plural(engine['n_workers'], 'worker')} × {threads}"

@@ -75,8 +75,8 @@ def test_predict_writes_labels_and_probabilities(labelled, tmp_path):
     predict = ("predict", labelled / "squared", labelled / "data")
     plain = document(*predict, tmp_path / "plain", "--serial")
     written = document(*predict, tmp_path / "both", "--serial", "--probabilities")
-    assert (plain["array"], plain["probabilities_array"]) == ("labels", None)
-    assert written["probabilities_array"] == "probabilities"
+    assert plain["arrays"] == ["labels"]
+    assert written["arrays"] == ["labels", "probabilities"]
     estimator = load_model(labelled / "squared")
     X = open_dataset(labelled / "data", y=None).read(Block(0, 0, 400)).X
     for name in ("plain", "both"):

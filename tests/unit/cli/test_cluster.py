@@ -78,14 +78,14 @@ def test_labels_distances_and_model_are_those_of_the_library(data, written):
 
 def test_known_labels_are_compared_as_scikit_learn_does(data, written):
     known, labels = read_array(data, "groups"), read_array(written["output"], "labels")
-    found = written["known_labels"]
+    found = written["agreement"]
     assert found["adjusted_rand_index"] == pytest.approx(adjusted_rand_score(known, labels), abs=1e-12)
     information = normalized_mutual_info_score(known, labels)
     assert found["normalized_mutual_information"] == pytest.approx(information, abs=1e-12)
     assert found["labels"] == ["east", "north", "south", "west"]
     assert np.sum(found["counts"]) == 500
     again = document("evaluate", written["model"], data, "--y", "y", "--serial")
-    assert again["known_labels"] == found
+    assert again["agreement"] == found
     shown = run("evaluate", written["model"], data, "--y", "groups", "--serial").stdout
     assert f"ARI {found['adjusted_rand_index']:.4g}" in shown
 
@@ -93,7 +93,7 @@ def test_known_labels_are_compared_as_scikit_learn_does(data, written):
 def test_predict_labels_rows_by_the_stored_centres(data, written, tmp_path):
     found = document("predict", written["model"], data, tmp_path / "new.zarr", "--distances", "--serial")
     assert found["model_digest"] == written["digest"]
-    assert found["distances_array"] == "distances"
+    assert found["arrays"] == ["labels", "distances"]
     np.testing.assert_array_equal(
         read_array(tmp_path / "new.zarr", "labels"), read_array(written["output"], "labels")
     )

@@ -41,7 +41,7 @@ def test_what_was_done_to_each_column_is_told(tmp_path):
     assert found["notes"] == {"t.csv": notes}
     assert "hardly come twice" in found["left_out"]["kunde"]
     shown = " ".join(run(*given).stdout.split())
-    assert "left out 'kunde'" in shown
+    assert "kunde left out: " in shown
     assert "delimiter ;" in shown
     found = document(*given, "--id", "kunde", "--holdout", "20%")
     assert found["left_out"] == {}

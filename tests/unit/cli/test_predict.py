@@ -75,7 +75,8 @@ def test_predict_std_writes_standard_deviations_beside_the_predictions(folder, t
     arguments = ("predict", folder / "model", folder / "data.zarr")
     plain = document(*arguments, tmp_path / "plain", "--serial")
     written = document(*arguments, tmp_path / "both", "--serial", "--std")
-    assert (plain["std_array"], written["std_array"]) == (None, "standard_deviations")
+    assert plain["arrays"] == ["predictions"]
+    assert written["arrays"] == ["predictions", "standard_deviations"]
     alone, group = (zarr.open_group(tmp_path / name, mode="r") for name in ("plain", "both"))
     assert set(alone.array_keys()) == {"predictions"}
     mean, std = load_model(folder / "model").predict(folder / "data.zarr", return_std=True)
@@ -91,12 +92,9 @@ def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(fold
     document("fit", data, tmp_path / "model", *PLAIN, *small, "--conformal")
     held_out = document("predict", tmp_path / "model", data, tmp_path / "a", "--serial", "--interval", "0.8")
     normal = document("predict", folder / "model", data, tmp_path / "b", "--serial", "--interval", "0.8")
-    assert held_out["interval"] == {
-        "coverage": 0.8,
-        "arrays": ["lower", "upper"],
-        "by": "cross-validated residuals",
-    }
-    assert normal["interval"]["by"] == "normal law"
+    assert held_out["interval"] == {"coverage": 0.8, "by": "cross-validated residuals"}
+    assert held_out["arrays"] == ["predictions", "lower", "upper"]
+    assert normal["interval"]["by"] == "the normal law"
     for model, name in ((tmp_path / "model", "a"), (folder / "model", "b")):
         group = zarr.open_group(tmp_path / name, mode="r")
         lower, upper = load_model(model).predict_interval(data, coverage=0.8)

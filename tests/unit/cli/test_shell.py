@@ -23,10 +23,13 @@ from rff_dist import errors
 from rff_dist.fitting import plan as plan_module
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.writing import write_dataset
-from rff_dist.workbench.cli import display, messages, shell
 from rff_dist.workbench.cli import help as texts
+from rff_dist.workbench.cli import messages, shell
 from rff_dist.workbench.cli.options import read_count
 from rff_dist.workbench.cli.program import Group, app
+from rff_dist.workbench.results.document import Document
+from rff_dist.workbench.results.terminal import to_rich
+from rff_dist.workbench.results.words import Table
 from tests.command_line import PLAIN, document, refusal, run
 
 COMMANDS = [name for panel in texts.COMMANDS.values() for name in panel]
@@ -458,9 +461,9 @@ def test_a_missing_input_is_not_taken_for_an_output_of_the_same_letter_nor_for_a
 
 def test_tables_in_a_narrow_terminal_keep_every_digit():
     console = Console(file=io.StringIO(), width=40)
-    view, table = display.titled_table("a table", "model", "RMSE", "R²", "squared error saved (95% interval)")
-    table.add_row("boosted trees", "5.3217", "0.8995", "-56.9% (-109.6% to -4.2%)")
-    console.print(view)
+    header = ("model", "RMSE", "R²", "squared error saved (95% interval)")
+    table = Table("", header, [("boosted trees", "5.3217", "0.8995", "-56.9% (-109.6% to -4.2%)")])
+    console.print(to_rich(Document("a table", [table])))
     shown = console.file.getvalue()
     assert all(one in shown for one in ("5.3217", "0.8995", "-56.9%", "(-109.6%", "-4.2%)", "boosted"))
     assert "…" not in shown

@@ -1,6 +1,5 @@
 """What a run chose alpha from can be drawn, whatever it was."""
 
-import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -8,13 +7,10 @@ import pytest
 
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.flows.common import show_choice
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.workbench.page.pictures import save_choice
 from tests.plain import fit_ridge
-
-pytestmark = pytest.mark.flows
 
 
 def fit(y: Callable[[np.ndarray], np.ndarray], **options: object) -> RidgeModel:
@@ -46,12 +42,3 @@ def test_where_alpha_was_given_there_is_no_picture(tmp_path):
     model = fit(lambda X: X[:, 0], alpha=0.1)
     assert save_choice(model, tmp_path / "errors.png", title="data", about="gaussian") is None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_errors_that_cannot_be_drawn_are_said_and_do_no_harm(caplog):
-    log = logging.getLogger("a flow")
-    with caplog.at_level("INFO"):
-        show_choice("errors", fit(lambda X: X[:, 0], alpha=0.1), title="data", log=log)
-        show_choice("errors", fit(lambda X: np.zeros(len(X)), alpha="gcv"), title="data", log=log)
-    assert "alpha was given" in caplog.text
-    assert "the errors are not drawn: " in caplog.text

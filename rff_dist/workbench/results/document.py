@@ -1,0 +1,78 @@
+"""What a job found, part by part, as all faces show it: `terminal`, `markdown` and `html` render it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rff_dist.workbench.results import words
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """The beginning of a section."""
+
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A few sentences; notes are less important."""
+
+    text: str
+    is_note: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A PNG; `alt` describes it to readers who cannot see it."""
+
+    png: bytes
+    alt: str
+    caption: str
+
+
+type Part = Heading | Paragraph | words.Table | Picture | Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Document:
+    """What a job found, as all faces show it: a terminal, JSON, Prefect's Markdown, or a page in HTML.
+
+    `title`: of the whole.
+    `parts`: in order. A mapping is a list of facts, names and words; facts of None are left out.
+    `lead`: one sentence that comes first; "" for none.
+    `record`: what `--json` shows. It may hold NumPy's numbers and arrays; NaN and infinity become null.
+    `next`: commands that come next, without the program's name.
+    `code`: the exit code of the command.
+    """
+
+    title: str
+    parts: list[Part] = field(default_factory=list)
+    lead: str = ""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    next: Sequence[Sequence[str]] = ()
+    code: int = 0
+
+    def section(self, title: str, text: str = "") -> None:
+        """Begin a section."""
+        self.parts.append(Heading(title))
+        self.say(text)
+
+    def say(self, text: str, *, note: bool = False) -> None:
+        """Add a paragraph, unless it is empty."""
+        if text:
+            self.parts.append(Paragraph(text, note))
+
+    def table(self, caption: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Add a table whose first column names the rows."""
+        self.parts.append(words.Table(caption, header, rows))
+
+    def picture(self, png: bytes, alt: str, caption: str) -> None:
+        """Add a picture, with a description in words."""
+        self.parts.append(Picture(png, alt, caption))
+
+
+def facts_table(facts: Mapping[str, Any]) -> words.Table:
+    """Return facts as a table of names and values, without values of None."""
+    rows = [(name, value) for name, value in facts.items() if value is not None]
+    return words.Table("", ("what", "value"), rows, is_facts=True)

@@ -1,0 +1,72 @@
+"""A document in a terminal, by rich."""
+
+import shlex
+from collections.abc import Iterable, Iterator
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rff_dist.workbench.results import document, words
+
+
+def to_rich(shown: document.Document, *, next: bool = True) -> RenderableType:
+    """Return a document as rich prints it: the lead first, then the title above the parts.
+
+    `next`: whether to suggest the commands that come next.
+    """
+    views: list[RenderableType] = [
+        Text(line, "bold", overflow="fold") for line in (shown.lead, shown.title) if line
+    ]
+    for part in shown.parts:
+        # captions stand out by an empty line
+        apart = isinstance(part, words.Table) and part.caption
+        views += ["", *_views(part)] if apart else _views(part)
+    return Group(*views, *(_commands(shown.next) if next else ()))
+
+
+def _views(part: document.Part) -> Iterator[RenderableType]:
+    match part:
+        case document.Heading(title):
+            yield from ("", Text(title, "bold"))
+        case document.Paragraph(text, is_note):
+            yield Text(text, "dim", overflow="fold") if is_note else _text(text)
+        case document.Picture(caption=caption):
+            yield Text(caption, "dim")
+        case words.Table():
+            if part.caption:
+                yield Text(part.caption, "bold", overflow="fold")
+            yield _table(part)
+        case _:
+            yield _facts(document.facts_table(part))
+
+
+def _facts(facts: words.Table) -> Table:
+    view = Table.grid(padding=(0, 2))
+    view.add_column(style="dim", no_wrap=True)
+    view.add_column(overflow="fold")
+    for name, value in facts.cells():
+        view.add_row(f"  {name}", _text(value))
+    return view
+
+
+def _table(table: words.Table) -> Table:
+    """Return a table; the chosen row stands out."""
+    view = Table(box=box.SIMPLE_HEAD, show_header=any(table.header), show_edge=False, padding=(0, 1, 0, 0))
+    for i, column in enumerate(table.header):
+        # In a narrow terminal the widest columns are wrapped; "…" would stand for a number's digits.
+        view.add_column(column, justify="left" if table.is_facts or not i else "right", overflow="fold")
+    for i, row in enumerate(table.cells()):
+        view.add_row(*map(_text, row), style="bold" if i == table.chosen else None)
+    return view
+
+
+def _commands(commands: Iterable[Iterable[str]]) -> Iterator[Text]:
+    for i, command in enumerate(commands):
+        start = "        " if i else "\n  next: "
+        yield Text.assemble((start, "dim"), shlex.join(["rff-dist", *command]), overflow="fold")
+
+
+def _text(value: str) -> Text:
+    return Text(value, "yellow" if isinstance(value, words.Alert) else "", overflow="fold")
