@@ -1,6 +1,6 @@
 """The command line, `rff-dist`: every job of the package from a shell.
 
-Each command reads its options, calls the library and returns a `Report`. `shell.command` does the rest for
+Each command reads its options, calls the library and returns a `Document`. `shell.command` does the rest for
 all commands: it writes a table or one JSON document to standard output, progress and messages to standard
 error, and exits with a code that a script can act on:
 
