@@ -185,11 +185,10 @@ def test_artifacts_tell_what_was_trained(run):
     n_first = sum(candidate.get("round") == "first" for candidate in candidates)
     assert f"the best of {n_first} candidates: gaussian" in summary.data
     page = Artifact.get("rff-train-page-model").data
-    table = page.partition(f"{n_first} candidates, by cross-validation")[2].partition("\n\n")[2].partition("\n\n")[0]
-    [chosen] = [line for line in table.splitlines() if "←" in line]
-    assert chosen.split()[1] == "gaussian"
-    assert f"| {run.result['features']} |" in chosen
-    assert len(table.splitlines()) == 2 + len(candidates)
+    rows = rows_of(page, f"{n_first} candidates, by cross-validation")
+    [chosen] = [row for row in rows if "←" in row["kernel"]]
+    assert (chosen["kernel"].split()[0], chosen["features"]) == ("gaussian", run.result["features"])
+    assert len(rows) == len(candidates)
 
 
 def test_the_page_about_the_model_is_an_artifact_with_its_pictures_inside(run):
