@@ -98,11 +98,14 @@ class Additive(stationary.Stationary):
         gram = np.empty((len(left), len(right)))
         weights = self.weights(left.shape[1])
         for rows in _strips(*gram.shape):
-            each = map(self.kernel.of_distance, _distances(left[rows], right))
+            columns = slice(rows.start if left is right else 0, None)  # the rest is known by symmetry
+            each = map(self.kernel.of_distance, _distances(left[rows], right[columns]))
             one, two = _orders(each, left.shape[1])
-            dense = self.kernel.of_scaled(left[rows], right)
+            dense = self.kernel.of_scaled(left[rows], right[columns])
             # written so that k(x, x) is 1 without rounding
-            gram[rows] = dense + weights[0] * (one - dense) + weights[1] * (two - dense)
+            gram[rows, columns] = dense + weights[0] * (one - dense) + weights[1] * (two - dense)
+            if left is right:
+                gram[columns, rows] = gram[rows, columns].T
         return gram
 
     @property
@@ -134,21 +137,24 @@ class Additive(stationary.Stationary):
         scaled, weights = X / self.length_scales(n), self.weights(n)
         by_log_scales, by_weights = np.zeros(n), np.zeros(3)
         for rows in _strips(*G.shape):
-            distances = list(_distances(scaled[rows], scaled))
-            each = list(map(kernel.of_distance, distances))
+            # each pair of rows once, with both of its places in G
+            right, pairs = scaled[rows.start :], G[rows, rows.start :].copy()
+            pairs[:, rows.stop - rows.start :] += G[rows.stop :, rows].T
+            distances = list(_distances(scaled[rows], right))
+            each, steep = zip(*map(kernel.with_steepness, distances), strict=True)
             one, two = _orders(each, n)
-            distance = scipy.spatial.distance.cdist(scaled[rows], scaled)
-            by_weights += [np.vdot(G[rows], part) for part in (one, two, kernel.of_distance(distance))]
-            together = G[rows] * kernel.steepness(distance)
-            together *= weights[2] / n  # columns' squared distances are n times those of the dense kernel
+            dense, together = kernel.with_steepness(scipy.spatial.distance.cdist(scaled[rows], right))
+            by_weights += [np.vdot(pairs, part) for part in (one, two, dense)]
+            # columns' squared distances are n times those of the dense kernel
+            together = pairs * together * (weights[2] / n)
             one *= n
-            for j, (own, distance) in enumerate(zip(each, distances, strict=True)):
+            for j, distance in enumerate(distances):
                 # the derivative of Σ_{i<j} k_i·k_j by one factor is the sum of the others
-                alone = one - own
+                alone = one - each[j]
                 alone *= weights[1] / max(_n_pairs(n), 1)
                 alone += weights[0] / n
-                alone *= kernel.steepness(distance)
-                alone *= G[rows]
+                alone *= steep[j]
+                alone *= pairs
                 alone += together
                 distance *= distance
                 by_log_scales[j] += np.vdot(alone, distance)
@@ -170,7 +176,7 @@ def _orders(each: Iterable[FloatArray], n_features: int) -> tuple[FloatArray, Fl
 def _strips(n_rows: int, n_columns: int) -> list[slice]:
     """Return which rows of a matrix are worked on together: few enough for a core's own cache."""
     step = max(1, 2**14 // max(n_columns, 1))
-    return [slice(start, start + step) for start in range(0, n_rows, step)]
+    return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
 
 
 def _n_pairs(n_features: int) -> int:

@@ -63,11 +63,15 @@ class Stationary(base.ShiftInvariant):
 
     @abstractmethod
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the Gram matrix of points divided by their length scales."""
+        """Return the Gram matrix of points divided by their length scales.
+
+        If both are one array, only half of the matrix may be computed.
+        """
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         scales = self.length_scales(left.shape[1])
-        return self.of_scaled(left / scales, right / scales)
+        scaled = left / scales
+        return self.of_scaled(scaled, scaled if right is left else right / scales)
 
     def length_scales(self, n_features: int) -> FloatArray:
         """Return one length scale per input column, shape (n_features,); ones where none was given.
@@ -145,11 +149,21 @@ class OfDistance(Stationary):
         """Return k for distances, in `metric`, between scaled points."""
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        if left is right:
+            gram: FloatArray = scipy.spatial.distance.squareform(self.of_distance(self._between(left)))
+            np.fill_diagonal(gram, 1.0)
+            return gram
         distance = scipy.spatial.distance.cdist(left, right, self.metric)
         return self.of_distance(np.minimum(distance, FAR, out=distance))
 
-    def steepness(self, distance: FloatArray) -> FloatArray:
-        """Return -k'(r)/r: times δ_j², the derivative of k by the logarithm of column j's length scale.
+    def _between(self, points: FloatArray) -> FloatArray:
+        """Return the distance of each pair of points, as SciPy's `pdist` orders them."""
+        distance: FloatArray = scipy.spatial.distance.pdist(points, self.metric)
+        np.minimum(distance, FAR, out=distance)
+        return distance
+
+    def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return k and -k'(r)/r: times δ_j², the derivative by the logarithm of column j's length scale.
 
         Raises InvalidParameterError if the kernel is not `differentiable`.
         """
@@ -157,9 +171,10 @@ class OfDistance(Stationary):
 
     def gradient(self, X: FloatArray, G: FloatArray) -> FloatArray:
         scaled = X / self.length_scales(X.shape[1])
-        distance = scipy.spatial.distance.cdist(scaled, scaled, self.metric)
-        M = G * self.steepness(np.minimum(distance, FAR, out=distance))
-        np.fill_diagonal(M, 0.0)  # a row far from all others then cancels nothing
+        _, steepness = self.with_steepness(self._between(scaled))
+        # 0 on the diagonal: a row far from all others then cancels nothing
+        M: FloatArray = scipy.spatial.distance.squareform(steepness)
+        M *= G
         return (M.sum(axis=0) + M.sum(axis=1)) @ scaled**2 - 2.0 * (scaled * (M @ scaled)).sum(axis=0)
 
 
@@ -223,8 +238,9 @@ class Gaussian(OfDistance):
     def of_distance(self, distance: FloatArray) -> FloatArray:
         return np.exp(-0.5 * distance**2)
 
-    def steepness(self, distance: FloatArray) -> FloatArray:
-        return self.of_distance(distance)
+    def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
+        value = self.of_distance(distance)
+        return value, value
 
     def spectral_measure(self) -> designs.SpectralMeasure:
         return designs.GaussianMixture()
@@ -275,8 +291,7 @@ class Matern(OfDistance):
         if self.nu == 0.5:
             return np.exp(-distance)
         if self.nu == 1.5:
-            scaled = np.sqrt(3.0) * distance
-            return np.asarray((1 + scaled) * np.exp(-scaled))
+            return self._of_order_1(distance)[0]
         if self.nu == 2.5:
             scaled = np.sqrt(5.0) * distance
             return np.asarray((1 + scaled + scaled**2 / 3) * np.exp(-scaled))
@@ -286,11 +301,25 @@ class Matern(OfDistance):
     def differentiable(self) -> bool:
         return self.nu > 1
 
-    def steepness(self, distance: FloatArray) -> FloatArray:
+    def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
         if not self.differentiable:
-            return super().steepness(distance)
+            return super().with_steepness(distance)
+        if self.nu == 1.5:
+            value, decay = self._of_order_1(distance)
+            decay *= 3.0
+            return value, decay
         ratio = self.nu / (self.nu - 1)
-        return ratio * Matern(nu=self.nu - 1).of_distance(np.sqrt(ratio) * distance)
+        steepness = ratio * Matern(nu=self.nu - 1).of_distance(np.sqrt(ratio) * distance)
+        return self.of_distance(distance), steepness
+
+    @staticmethod
+    def _of_order_1(distance: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return k of order 3/2, and exp(-√3·r), which takes most of the time, for its derivative."""
+        scaled = np.sqrt(3.0) * distance
+        decay = np.exp(-scaled)
+        scaled += 1.0
+        scaled *= decay
+        return scaled, decay
 
     def spectral_measure(self) -> designs.SpectralMeasure:
         return designs.GaussianMixture(partial(_matern_scales, self.nu))
@@ -326,9 +355,10 @@ class RationalQuadratic(OfDistance):
     def of_distance(self, distance: FloatArray) -> FloatArray:
         return np.asarray(np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape))))
 
-    def steepness(self, distance: FloatArray) -> FloatArray:
+    def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
         ratio = (self.shape + 1) / self.shape
-        return RationalQuadratic(shape=self.shape + 1).of_distance(np.sqrt(ratio) * distance)
+        steeper = RationalQuadratic(shape=self.shape + 1)
+        return self.of_distance(distance), steeper.of_distance(np.sqrt(ratio) * distance)
 
     def spectral_measure(self) -> designs.SpectralMeasure:
         return designs.GaussianMixture(partial(_gamma_scales, self.shape))

@@ -165,6 +165,11 @@ class TestGram:
     def test_distances_whose_squares_overflow_give_zero(self, kernel):
         assert kernel([[0.0]], [[1e200], [1.7e308]]).tolist() == [[0.0, 0.0]]
 
+    @pytest.mark.parametrize("kernel", [cls(SCALES) for cls in STATIONARY], ids=str)
+    def test_one_array_twice_gives_the_bits_of_two_equal_arrays(self, kernel):
+        far = np.random.default_rng(2).standard_normal((200, 4))  # more rows than one strip has
+        np.testing.assert_array_equal(kernel.gram(far, far), kernel.gram(far, far.copy()))
+
     def test_a_scale_per_column_is_the_kernel_of_scaled_inputs(self):
         for kernel in (Gaussian(), Laplacian(), Matern(nu=0.8), Cauchy(), Sinc(), RationalQuadratic()):
             np.testing.assert_allclose(
