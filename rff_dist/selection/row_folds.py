@@ -49,14 +49,15 @@ def cross_validate_rows(
     whole = _Centred.of(Z, y, weights, fit_intercept=fit_intercept)
 
     def validate(train: NDArray[np.bool_], test: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-        squares, degrees = whole.hold_out(train, test, gram, grid)
+        squares, degrees = whole.hold_out(train, test, gram, grid, floor=floor)
         return squares, degrees / (weights[train].sum() if repeated else train.sum())
 
     n_threads = machine.available_cores() if min(Z.shape) > cross_validation.SMALL else 1
     with machine.limit_blas(1), machine.executor_of(n_threads) as pool:
         gram = whole.gram()
         largest = cross_validation.largest_eigenvalue(gram)
-        grid = alpha_grid(largest, max(Z.shape) * _EPS * largest) if alphas is None else check_grid(alphas)
+        floor = max(Z.shape) * _EPS * largest
+        grid = alpha_grid(largest, floor) if alphas is None else check_grid(alphas)
         errors, leverages = zip(*pool.map(validate, *zip(*splits, strict=True)), strict=True)
     held_out = np.array([weights[test].sum() for _, test in splits])
     constant = np.ptp(y, axis=0) == 0.0 if fit_intercept else np.zeros(y.shape[1], bool)
@@ -142,45 +143,52 @@ class _Centred:
         return A @ A.T if self._by_rows else A.T @ A
 
     def hold_out(
-        self, train: NDArray[np.bool_], test: NDArray[np.bool_], gram: FloatArray, alphas: FloatArray
+        self,
+        train: NDArray[np.bool_],
+        test: NDArray[np.bool_],
+        gram: FloatArray,
+        alphas: FloatArray,
+        *,
+        floor: float,
     ) -> tuple[FloatArray, FloatArray]:
         """Predict some rows by ridge on others; see `Tridiagonal`.
 
         `train`, `test`: masks of shape (n_samples,).
         `gram`: the result of `gram`.
+        `floor`: its rounding error; smaller penalties count as this one.
         Returns `squares`: float64 array of shape (n_alphas, n_targets). Weighted sums of squared errors.
         Returns `degrees_of_freedom`: float64 array of shape (n_alphas,).
         """
-        targets, roots = self._about(train, self.targets), self.roots[train]
+        trained = train[:, np.newaxis]
+        roots = self.roots * trained  # without copies of all features but those of the rest
+        weight = float(np.square(roots).sum())
+        shares = roots / weight if self.fit_intercept else np.zeros(roots.shape)
+        target_means = shares.T @ self.targets
+        targets = self.targets - self.roots * target_means
         if self._by_rows:  # A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b, so that products of rows are enough
-            products = self._about(train, gram)[:, train]
-            if self.fit_intercept:
-                products -= (products @ roots) / np.square(roots).sum() @ roots.T
-            system, moments, held_out = products[train], targets[train], products[test]
-        else:
-            features = self._about(train, self.features)
-            A = features[train]
-            system, moments, held_out = A.T @ A, A.T @ targets[train], features[test]
+            products, moments = gram[:, train], targets[train]
+            if self.fit_intercept:  # about the means of the rows trained on, on both sides
+                means = shares.T @ products
+                centres = products @ shares[train] - self.roots * (means @ shares[train])
+                products -= np.hstack([self.roots, centres]) @ np.vstack([means, roots[train].T])
+            system, held_out = products[train], products[test]
+        else:  # sums over all rows, less those of the rows that are not trained on
+            left_out, means = self.features[~train], shares.T @ self.features
+            system = gram - left_out.T @ left_out - weight * (means.T @ means)
+            moments = self.features.T @ (targets * trained)
+            held_out = self.features[test] - self.roots[test] * means
         form = tridiagonal.Tridiagonal.of(system)
         eigenvalues = form.eigenvalues()
-        # a penalty of at least the rounding error, also for an eigenvalue that rounding made negative
-        rounding = max(int(train.sum()), self.features.shape[1]) * _EPS * max(float(eigenvalues[-1]), 0.0)
-        penalties = np.maximum(alphas, rounding + max(0.0, -float(eigenvalues[0])))
-        moments, held_out = (form.rotate(columns, transposed=True) for columns in (moments, held_out.T))
-        solved = form.solve_path(moments, penalties)
-        predicted = (held_out.T @ solved.reshape(len(solved), -1)).reshape(-1, *solved.shape[1:])
+        # also for an eigenvalue that rounding made negative
+        penalties = np.maximum(alphas, floor + max(0.0, -float(eigenvalues[0])))
+        solved = form.solve_path(form.rotate(moments, transposed=True), penalties)
+        # alphas are fewer than the rows of most folds
+        solutions = form.rotate(solved.reshape(len(solved), -1), transposed=False)
+        predicted = (held_out @ solutions).reshape(-1, *solved.shape[1:])
         missed = predicted - targets[test][:, np.newaxis]
-        kept = eigenvalues[eigenvalues > rounding]
+        kept = eigenvalues[eigenvalues > floor]
         degrees = (kept / (kept + penalties[:, np.newaxis])).sum(axis=1)
         return np.square(missed).sum(axis=0), float(self.fit_intercept) + degrees
-
-    def _about(self, train: NDArray[np.bool_], columns: FloatArray) -> FloatArray:
-        """Return weighted columns less their means over the training rows."""
-        if not self.fit_intercept:
-            return columns
-        roots = self.roots[train]
-        means = (roots.T @ columns[train]) / np.square(roots).sum()
-        return np.asarray(columns - self.roots * means)
 
     def orthogonal(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return U and λ of I − H = U·diag(α/(λ + α))·U' + C, the diagonal of C, and C·y.
