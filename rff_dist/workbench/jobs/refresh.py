@@ -318,7 +318,7 @@ def publish_update(
 
 def _describe_rows(job: specs.Update, rows: NewRows, refusals: Sequence[Refusal]) -> Summary:
     return {
-        "data": redact(job.source.data),
+        "data": redact(str(job.source.data)),
         **fields.values_of(rows, "n_before", "n_after"),
         "n_new": rows.n_samples,
         "n_replaced": 0 if rows.came is None else rows.came.n_samples,
