@@ -43,7 +43,7 @@ RIDGES: dict[str, dict[str, Any]] = {
         "kernel": "matern:nu=2.5",
         "design": "quasi-monte-carlo",
         "alpha": "cv",
-        "folds": 3,
+        "n_folds": 3,
     },
     "structured frequencies of many columns": {"data": "wide", "design": "structured"},
     "phases in high precision": {"map": "phases", "precision": "high", "alpha": "evidence"},
@@ -183,7 +183,7 @@ def jobs() -> Iterator[tuple[str, Callable[[Path, Engine], Digests]]]:
         "kernels": ["gaussian"],
         "length_scales": ["0.5x", 2.0],
         "n_components": [32, 64],
-        "folds": 3,
+        "n_folds": 3,
     }
     yield "candidates", by_runner(run_train, Tune, "numbers", candidates)
     for name, given in CLUSTERS.items():

@@ -137,6 +137,21 @@ class Cluster:
         workers = self.n_workers or max(1, n_cpus // (self.n_threads or min(n_cpus, THREADS_PER_WORKER)))
         return workers, self.n_threads or max(1, n_cpus // workers)
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes that each process may use, read as Dask does; None for equal shares."""
+        from dask.utils import parse_bytes
+
+        if self.memory is None:
+            return None
+        try:
+            size = int(parse_bytes(self.memory))
+        except ValueError:
+            size = 0
+        if size < 1:
+            raise InvalidParameterError(f"`memory` is {self.memory!r}; expected a size such as '2 GiB'")
+        return size
+
     def for_rows(self, n_samples: int) -> Self:
         """Return where to run passes over `n_samples` rows: in this process if others would be of no use.
 

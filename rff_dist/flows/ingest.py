@@ -67,7 +67,11 @@ class Connection:
         return os.environ[variable]
 
 
-class IngestParameters(running.form(Connection, specs.Ingest)):  # type: ignore[misc]  # made of the specs
+# It only appends, and takes the database's URL from a block or a variable.
+_DECIDED = ("append", "connection", "holdout", "holdout_by", "message", "overwrite")
+
+
+class IngestParameters(running.form(Connection, specs.Ingest, without=_DECIDED)):  # type: ignore[misc]  # made of the specs
     """Which rows to append to which dataset."""
 
 
@@ -96,8 +100,8 @@ def ingest(parameters: IngestParameters) -> Summary:
     Raises RFFDistError if a source cannot be read or does not fit the dataset, which is then unchanged.
     """
     log = get_run_logger()
-    more = {"append": True, "connection": parameters.to(Connection).read()}
-    result = append(parameters.to(specs.Ingest, more), running.runner_of(parameters, log))
+    job = parameters.to(specs.Ingest, append=True, connection=parameters.to(Connection).read())
+    result = append(job, running.runner_of(parameters, log))
     if result["n_new"]:
         log.info("%s rows added to %s", f"{result['n_new']:_}", result["data"])
     else:

@@ -227,20 +227,20 @@ def test_what_a_dead_worker_had_kept_is_not_summed_up_again(folder: Path, cluste
 
 
 COMMON = ["--serial", "--kernel", "gaussian", "--length-scale", "1", "--features", "fourier"]
-CLUSTERS = ["--clusters", "3", "--max-passes", "5"]
+CLUSTERS = ["--n-clusters", "3", "--max-iter", "5"]
 JOBS = {
-    "fit": ("accumulate", ["fit", "DATA", "OUT", "--components", "64", "--alpha", "0.1", *COMMON]),
+    "fit": ("accumulate", ["fit", "DATA", "OUT", "--n-components", "64", "--alpha", "0.1", *COMMON]),
     "pcg": (
         "iterate",
-        ["fit", "DATA", "OUT", "--components", "64", "--alpha", "1", "--solver", "pcg", *COMMON],
+        ["fit", "DATA", "OUT", "--n-components", "64", "--alpha", "1", "--solver", "pcg", *COMMON],
     ),
     "tune": (
         "accumulate",
-        ["tune", "DATA", "OUT", "--components", "64", "--kernels", "gaussian", "--serial"],
+        ["tune", "DATA", "OUT", "--n-components", "64", "--kernels", "gaussian", "--serial"],
     ),
     "cluster": (
         "lloyd",
-        ["cluster", "DATA", "LABELS", "--model", "OUT", *CLUSTERS, "--components", "64", *COMMON],
+        ["cluster", "DATA", "LABELS", "--model", "OUT", *CLUSTERS, "--n-components", "64", *COMMON],
     ),
 }
 

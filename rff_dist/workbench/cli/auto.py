@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.text import Text
 
-from rff_dist.workbench.cli import display, ingest, options, shell
+from rff_dist.workbench.cli import display, ingest, shell
 from rff_dist.workbench.jobs import fields, specs
 from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.results import words
@@ -28,7 +28,7 @@ _PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out", "
     "rff-dist auto prices.csv --target price",
     "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
-def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> shell.Report:
+def auto(job: specs.Auto, where: Where, report: str | None = shell.REPORT) -> shell.Report:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.numerics.machine import available_memory
     from rff_dist.workbench.jobs import train, verdict

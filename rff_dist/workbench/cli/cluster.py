@@ -1,11 +1,6 @@
 """Find clusters of a dataset's rows, count them, compare them with known labels, and write them."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from rff_dist.workbench.cli import display, options, shell
+from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import fields, specs
 from rff_dist.workbench.jobs.options import Where
 
@@ -13,22 +8,20 @@ _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
 
 
 @shell.command(
-    "rff-dist cluster data.zarr labels.zarr --clusters 50",
-    "rff-dist cluster data.zarr labels.zarr --clusters 2,4,8,16 --starts 4 --model clusters",
-    "rff-dist cluster digits.zarr labels.zarr --clusters 10 --labels digit --length-scale 4",
+    "rff-dist cluster data.zarr labels.zarr --n-clusters 50",
+    "rff-dist cluster data.zarr labels.zarr --n-clusters 2,4,8,16 --n-init 4 --model clusters",
+    "rff-dist cluster digits.zarr labels.zarr --n-clusters 10 --labels digit --length-scale 4",
 )
 def cluster(
     job: specs.Clustering,
     where: Where,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="PNG",
-            help="Draw a sample of rows and their clusters: in two kernel principal components.",
-        ),
-    ] = None,
-    report: options.ReportPath = None,
+    plot: str | None = fields.option(
+        "Draw a sample of rows and their clusters: in two kernel principal components.",
+        None,
+        unit="PNG",
+        writes=True,
+    ),
+    report: str | None = shell.REPORT,
 ) -> shell.Report:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
     from rff_dist.workbench.jobs.cluster import cluster

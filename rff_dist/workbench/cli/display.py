@@ -20,12 +20,11 @@ from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rff_dist.engines import protocol
     from rff_dist.engines.progress import RichProgress
     from rff_dist.ridge import models
     from rff_dist.storage import datasets
+    from rff_dist.typing import PathLike
     from rff_dist.workbench.jobs import fits, options, steps, verdict
 
 type Part = RenderableType | words.Table
@@ -75,7 +74,7 @@ class Passes:
 
     def write_page(
         self,
-        report: Path | None,
+        report: PathLike | None,
         data: fits.JobData,
         model: models.RidgeModel,
         place: str,

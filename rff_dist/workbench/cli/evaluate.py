@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @shell.command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
 def evaluate(job: specs.Evaluate, where: options.Where) -> shell.Report:
-    """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (--y)."""
+    """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (`y`)."""
     from rff_dist.workbench.jobs import predict
 
     passes = display.Passes(where)

@@ -6,8 +6,8 @@ from rff_dist.workbench.results import words
 
 
 @shell.command(
-    "rff-dist forget data.zarr --rows rows.csv --model model",
-    "rff-dist forget data.zarr --rows customers.csv --id --model models/prices --days 30",
+    "rff-dist forget data.zarr --rows rows.csv --models model",
+    "rff-dist forget data.zarr --rows customers.csv --id --models models/prices --days 30",
 )
 def forget(job: specs.Forget, where: options.Where) -> shell.Report:
     """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""

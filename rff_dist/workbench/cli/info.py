@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
 from rff_dist.workbench.cli import display, ingest, shell
@@ -22,7 +20,7 @@ _SHOWN_COLUMNS = _SHOWN_CANDIDATES = 6
 
 @shell.command("rff-dist info data.zarr", "rff-dist info model --json")
 def info(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A dataset, a model or predictions.")],
+    path: str = fields.option("A dataset, a model or predictions.", argument=True, unit="PATH"),
 ) -> shell.Report:
     """Describe a dataset, predictions or a model. Every byte of a model is checked."""
     from rff_dist.recipes.recipes import recipe_of

@@ -8,7 +8,7 @@ from rff_dist.workbench.jobs import options, specs
 
 @shell.command(
     "rff-dist predict model new.zarr predictions.zarr",
-    "rff-dist predict model new.csv predictions.csv --interval 0.9",
+    "rff-dist predict model new.csv predictions.csv --coverage 0.9",
     "rff-dist predict classifier new.zarr labels.zarr --probabilities",
     "rff-dist predict clusters new.zarr labels.zarr --distances",
 )
@@ -38,10 +38,10 @@ def _describe_outputs(kind: str, model: Any, job: specs.Predict) -> dict[str, An
         distances = "distances" if job.distances else None
         return {"distances_array": distances, "n_clusters": model.n_clusters}
     by = "normal law" if model.held_out is None else "cross-validated residuals"
-    interval = {"coverage": job.interval, "arrays": ["lower", "upper"], "by": by}
+    interval = {"coverage": job.coverage, "arrays": ["lower", "upper"], "by": by}
     return {
         "std_array": "standard_deviations" if job.std else None,
-        "interval": None if job.interval is None else interval,
+        "interval": None if job.coverage is None else interval,
         "probabilities_array": "probabilities" if job.probabilities else None,
         "n_targets": model.n_targets,
     }

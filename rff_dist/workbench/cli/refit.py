@@ -21,4 +21,4 @@ def refit(job: specs.Refit, where: options.Where) -> shell.Report:
         digest=record["digest"][:16],
     )
     document = {"like": job.like, "data": job.source.data, **record, **run}
-    return shell.Report(document, [view], next=["merge", job.like, model, "--output", "BOTH"])
+    return shell.Report(document, [view], next=["merge", job.like, model, "--model", "BOTH"])

@@ -157,7 +157,7 @@ def training_of(job: specs.Auto, prepared: AutoData) -> specs.Train:
         **fields.values_of(prepared, "model", "test", "classify"),
         **fields.values_of(job, "n_components", "seed"),
         **fields.values_of(job.effort_of, "effort", "time_limit"),
-        "group_by": None if job.groups is None else "groups",
+        "groups": None if job.groups is None else "groups",
         "sample_weight": None if job.weight is None else "sample_weight",
     }
     return fields.build(specs.Train, given)

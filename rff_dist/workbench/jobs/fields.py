@@ -1,44 +1,58 @@
-"""How options are declared, and how groups of options become flat names and back.
+"""How options are declared, checked and read from text, and how groups of them become flat names and back.
 
-`option` returns a dataclass field that also holds what the command line and Prefect's form show. `group`
-makes a frozen dataclass of such fields, and lists them in its docstring. A group's `panel` is the title above
-its options in help; with `last` the options of a base class come after those of derived classes. A job's spec
-is a group of groups: `options_of` lists all its options, and `build` makes the spec from values by name.
+`option` returns a dataclass field that also holds an option's help and unit. `group` makes a frozen dataclass
+of such fields, and lists them in its docstring. A group's `panel` is the title above its options in help.
+With `last` the options of a base class come after those of derived classes. A job's spec is a group of
+groups: `options_of` lists all its options, and `build` makes the spec from values by name.
+
+Every way to give options ends here: `Option.check` for values of Python, TOML and Prefect, `Option.read` for
+text of flags and of the environment.
 """
 
+import contextlib
 import dataclasses
+import difflib
+import functools
+import os
 import textwrap
+import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, dataclass_transform
+from typing import Annotated, Any, Literal, TypeAliasType, dataclass_transform, get_args, get_origin
 
-type Face = Literal["both", "command", "form"]
+from rff_dist.errors import InvalidParameterError
+
 _KEY = "rff_dist option"
+_WORDS = {"yes": True, "true": True, "no": False, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What the faces (the command line and Prefect's form) show of an option beside name, type and default.
+class Reader:
+    """In a type's annotation: how a text becomes a value where the type alone does not say it.
 
-    `help`: its text; other options are named in backticks, as in Python.
-    `flags`: on the command line; by default the name with dashes.
-    `given`: the value that each flag sets, of flags that take no value.
-    `unit`: placeholder of the value in the command line's help; by default N or NAME, by its type.
-    `argument`: whether it is an argument of the command line, without a flag.
+    `read` raises ValueError for other texts.
+    `expected`: such texts in words.
+    """
+
+    read: Callable[[str], Any]
+    expected: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a field declares of an option beside name, type and default.
+
+    `help`: its text; other options are named in backticks.
+    `unit`: placeholder of a value in the command line's help; by default its type tells it.
+    `argument`: whether the command line takes it without its flag too, by its position.
     `writes`: whether it names a place that the job writes to.
-    `alias`: its name in the library's messages.
-    `face`: {"both", "command", "form"}. Where it can be given.
     """
 
     help: str
-    flags: tuple[str, ...] = ()
-    given: tuple[Any, ...] = ()
     unit: str | None = None
     argument: bool = False
     writes: bool = False
-    alias: str | None = None
-    face: Face = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +67,153 @@ class Option:
     name: str
     type: Any
     default: Any
-    shown: Shown
-    panel: str | None
+    declared: Declared
+    panel: str | None = None
 
     @property
     def required(self) -> bool:
         """Whether it must be given."""
         return self.default is dataclasses.MISSING
+
+    @property
+    def names(self) -> list[str]:
+        """The words that stand for themselves."""
+        return [part for part in _parts(self.type) if isinstance(part, str)]
+
+    @property
+    def kinds(self) -> set[type]:
+        """Its types of values, without their bounds; `list` among them if it takes several."""
+        return {part for part in _parts(self.type) if isinstance(part, type)}
+
+    def check(self, value: Any) -> Any:
+        """Return a value of Python, TOML or JSON; raises InvalidParameterError if its type does not fit."""
+        try:
+            value = os.fspath(value) if isinstance(value, os.PathLike) else value
+            return _adapter(self.type).validate_python(value, strict=True)
+        except ValueError:  # pydantic's are
+            raise self.refusal(value) from None
+
+    def read(self, *texts: str) -> Any:
+        """Return the value that a text of a flag or of the environment stands for.
+
+        Several texts, of a repeated flag, are several values. Raises InvalidParameterError if there is none.
+        """
+        for value in self._meanings(texts):
+            try:
+                return self.check(value)
+            except InvalidParameterError:
+                continue
+        raise self.refusal(texts[0] if len(texts) == 1 else list(texts))
+
+    def _meanings(self, texts: tuple[str, ...]) -> Iterator[Any]:
+        """Yield what texts may mean, the likeliest first."""
+        if len(texts) == 1:
+            [text] = texts
+            for reader in _readers(self.type):
+                with contextlib.suppress(ValueError):
+                    yield reader.read(text)
+            if text.lower() in _WORDS:
+                yield _WORDS[text.lower()]
+            yield _number(text)
+            yield text
+            texts = tuple(part.strip() for part in text.split(","))
+        if list in self.kinds:
+            yield [_number(text) for text in texts]
+            yield list(texts)
+
+    def refusal(self, value: Any) -> InvalidParameterError:
+        """Return the error for a value that the option does not take."""
+        message = f"`{self.name}` is {value!r}; expected {self.expected}"
+        return InvalidParameterError(message + did_you_mean(str(value), self.names))
+
+    @property
+    def expected(self) -> str:
+        """What it takes, in words."""
+        kinds, bounds = self.kinds, _bounds(self.type)
+        words = [*self.names, *(part.expected for part in _readers(self.type) if part.expected)]
+        if bool in kinds:
+            words += ["true or false"]
+        if kinds & {int, float}:
+            words += [" ".join(["a number" if float in kinds else "a whole number", bounds]).strip()]
+        if str in kinds:
+            words += ["text"]
+        more = ", or several" if list in kinds and len(kinds) > 1 else ""
+        return (", ".join(words[:-1]) + " or " if words[1:] else "") + words[-1] + more
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Yield what a type is made of: words that it names, types, bounds and readers."""
+    if isinstance(annotation, TypeAliasType):  # made by a `type` statement
+        yield from _parts(annotation.__value__)
+        return
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        yield from arguments
+    elif origin is Annotated:
+        yield from _parts(arguments[0])
+        yield from arguments[1:]
+    elif origin is list:
+        yield list
+        yield from _parts(arguments[0])
+    elif origin in (types.UnionType, typing.Union):
+        for argument in arguments:
+            yield from _parts(argument)
+    elif annotation is not types.NoneType:
+        yield annotation
+
+
+def _readers(annotation: Any) -> list[Reader]:
+    return [part for part in _parts(annotation) if isinstance(part, Reader)]
+
+
+def _bounds(annotation: Any) -> str:
+    """Return the bounds of a type's numbers in words."""
+    words = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
+    found: dict[str, str] = {}
+    for part in _parts(annotation):
+        if part is list and found:
+            break  # bounds of several are those of one, or nearly
+        if not isinstance(part, type):
+            found |= {name: f"{words[name]} {getattr(part, name)}" for name in words if hasattr(part, name)}
+    return " and ".join(found.values())
+
+
+def _number(text: str) -> Any:
+    """Return a text as a number, a whole one if it is one; other text as it is."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    # Above 2^53, floats skip whole numbers.
+    return int(value) if value.is_integer() and abs(value) <= 2**53 else value
+
+
+@functools.cache
+def _adapter(annotation: Any) -> Any:
+    """Return what checks values of a type."""
+    from pydantic import ConfigDict, TypeAdapter  # 0.1 s, which help need not wait for
+
+    return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error's message: the nearest of the known names, if one is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def check_names(names: Iterable[str], known: Iterable[str], *, what: str = "option") -> None:
+    """Check that there is an option of each name; raises InvalidParameterError with the nearest name."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            near = did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
+            raise InvalidParameterError(f"there is no {what} `{name}`{near}")
+
+
+# -- declarations ----------------------------------------------------------------------------------
 
 
 def option(
@@ -67,18 +221,12 @@ def option(
     /,
     default: Any = dataclasses.MISSING,
     *,
-    flag: str | None = None,
-    flags: tuple[str, ...] = (),
-    given: tuple[Any, ...] = (),
     unit: str | None = None,
     argument: bool = False,
     writes: bool = False,
-    alias: str | None = None,
-    face: Face = "both",
 ) -> Any:
-    """Return a dataclass field, with the members of `Shown`; `flag` is its one flag."""
-    flags = flags if flag is None else (flag,)
-    metadata = {_KEY: Shown(help, flags, given, unit, argument, writes, alias, face)}
+    """Return a dataclass field, with the members of `Declared`."""
+    metadata = {_KEY: Declared(help, unit, argument, writes)}
     if isinstance(default, list):  # which dataclasses refuse as a default
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -99,6 +247,11 @@ def group[T](cls: type[T]) -> type[T]:
     return made
 
 
+def declared(name: str, annotation: Any, field: dataclasses.Field[Any], panel: str | None = None) -> Option:
+    """Return the option that a field declares."""
+    return Option(name, annotation, _default_of(field), field.metadata[_KEY], panel)
+
+
 def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     """Yield all options of a spec, including those of its groups."""
     hints = typing.get_type_hints(spec, include_extras=True)
@@ -108,16 +261,27 @@ def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     fields = sorted(dataclasses.fields(spec), key=lambda field: field.name in late)
     for field in fields:
         if _KEY in field.metadata:
-            yield Option(field.name, hints[field.name], _default_of(field), field.metadata[_KEY], panel)
+            yield declared(field.name, hints[field.name], field, panel)
         else:
             yield from options_of(hints[field.name], panel)
 
 
 def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
-    """Make a spec and its groups from values of its options by name; other options keep their defaults."""
+    """Make a spec and its groups from values of its options by name; other options keep their defaults.
+
+    Raises InvalidParameterError if there is no option of a name, or a value does not fit.
+    """
+    options = {option.name: option for option in options_of(spec)}
+    check_names(values, options)
+    if missing := [f"`{name}`" for name, one in options.items() if one.required and name not in values]:
+        raise InvalidParameterError(f"{', '.join(missing)} must be given")
+    return _built(spec, {name: options[name].check(value) for name, value in values.items()})
+
+
+def _built[T](spec: type[T], values: Mapping[str, Any]) -> T:
     hints = typing.get_type_hints(spec)
     members = {
-        field.name: values[field.name] if _KEY in field.metadata else build(hints[field.name], values)
+        field.name: values[field.name] if _KEY in field.metadata else _built(hints[field.name], values)
         for field in dataclasses.fields(spec)  # type: ignore[arg-type]  # specs are dataclasses
         if _KEY not in field.metadata or field.name in values
     }

@@ -120,7 +120,7 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
         if job.id and ID not in dataset.headers:
             raise InvalidParameterError(
                 f"`id` is given, but the rows of {location} have no ids; give numbers of rows, or ingest "
-                "the table again with `--id`"
+                "the table again with `id`"
             )
         rows = read_rows_to_change(job.rows, dataset, ID if job.id else None)
         X = datasets.open_dataset(location.url, y=None, version=before).take(rows).X

@@ -6,6 +6,8 @@ is made, and raises the library's errors. Slow imports wait until then, so that 
 
 from __future__ import annotations
 
+import math
+import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
@@ -20,6 +22,35 @@ if TYPE_CHECKING:
     from rff_dist.kmeans import starts
     from rff_dist.ridge.candidates import Candidate
 
+MAX_ALPHAS = 10_000
+_GRID = f"LOW:HIGH:N with 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as 1e-6:1e3:30"
+
+
+def read_share(text: str) -> float:
+    """Read a share of rows such as 10%."""
+    if not text.endswith("%"):
+        raise ValueError(text)
+    return float(text.removesuffix("%")) / 100
+
+
+def read_grid(text: str) -> list[float]:
+    """Read a range LOW:HIGH:N, of N values in equal ratios."""
+    low, high, count = map(float, text.split(":"))
+    if not (0 < low < high < math.inf and count.is_integer() and 2 <= count <= MAX_ALPHAS):
+        raise ValueError(text)
+    import numpy as np
+
+    return np.geomspace(low, high, int(count)).tolist()
+
+
+_COMMA = re.compile(r",(?!\s*\w+\s*=)")  # a comma between kernels, not between the parameters of one
+
+
+def read_kernels(text: str) -> list[str]:
+    """Read kernels with commas between them."""
+    return [part.strip() for part in _COMMA.split(text)]
+
+
 type Positive = Annotated[float, Gt(0)]
 type NonNegative = Annotated[float, Ge(0)]
 type Probability = Annotated[float, Gt(0), Lt(1)]
@@ -28,6 +59,9 @@ type RowNumber = Annotated[int, Ge(0)]
 type Positives = Annotated[list[Positive], Len(1)]
 type Counts = Annotated[list[Count], Len(1)]
 type Names = Annotated[list[str], Len(1)]
+type Share = Annotated[float, Gt(0), Lt(1), fields.Reader(read_share, "a share such as 10%")]
+type Grid = Annotated[list[Positive], Len(1), fields.Reader(read_grid, _GRID)]
+type Kernels = Annotated[list[str], Len(1), fields.Reader(read_kernels)]
 type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]  # see `frequencies.uniforms`
 type Effort = Annotated[int, Ge(1), Le(5)]
 type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folding.MAX_FOLDS`, without its import
@@ -41,7 +75,6 @@ def version_option() -> Any:
     return fields.option(
         "For versioned data: a tag, or a version from `rff-dist data log`. The current version by default.",
         None,
-        flag="--data-version",
         unit="VERSION",
     )
 
@@ -58,14 +91,13 @@ def impute_option(default: Impute) -> Any:
     )
 
 
-def holdout_by_option(face: fields.Face = "both") -> Any:
+def holdout_by_option() -> Any:
     """Return the option that holds out the latest rows."""
     return fields.option(
         "Column of dates or numbers. The rows of its largest values are held out, so that no row to train on "
         "is later than a row to test on. By default rows are held out at random, or by groups.",
         None,
         unit="COLUMN",
-        face=face,
     )
 
 
@@ -95,7 +127,7 @@ class WeightedSource(Source):
     """Where the rows are, and their weights."""
 
     sample_weight: str | None = fields.option(
-        "Name of the array of sample weights. By default all rows weigh the same.", None, flag="--weights"
+        "Name of the array of sample weights. By default all rows weigh the same.", None
     )
 
 
@@ -114,7 +146,6 @@ class TrainingSource(SupervisedSource):
         "Meaning of the sample weights. precision: how certain a row's target is. frequency: how many times "
         "the row counts.",
         "precision",
-        flag="--weight-kind",
     )
 
 
@@ -128,8 +159,6 @@ class TableEncoding:
         "Column names in the first line of a CSV file. Without them (`--no-header`) the columns are called "
         "0, 1, …. Detected by default.",
         None,
-        flags=("--header", "--no-header"),
-        given=(True, False),
     )
     delimiter: str | None = fields.option(
         "Separator of the cells of a CSV file. Detected by default.", None, unit="CHARACTER"
@@ -250,14 +279,10 @@ class Features(Drawing):
     """Features of one kernel."""
 
     kernel: str = fields.option(f"Name of the kernel: {_KERNELS}", "gaussian", unit="KERNEL")
-    nu: Positive | None = fields.option(
-        "Smoothness of the Matérn kernel, for `kernel` matern only. 1.5 by default.", None, unit="NU"
-    )
     features: Literal["fourier", "nystrom"] = fields.option(_NYSTROM, "fourier")
     n_components: Count = fields.option(
         "Number of features, D. The error falls as 1/√D; the cost grows with D.",
         1024,
-        flag="--components",
         unit="D",
     )
     length_scale: Literal["auto", "median"] | Positive | Positives = fields.option(
@@ -267,14 +292,6 @@ class Features(Drawing):
         unit="L|L1,L2,…",
     )
 
-    def __post_init__(self) -> None:
-        if self.nu is not None and self.kernel != "matern":
-            raise InvalidParameterError(
-                f"`nu` is {self.nu}, but it goes with the kernel 'matern' only, not {self.kernel!r}; "
-                "leave it out"
-            )
-        super().__post_init__()
-
     @property
     def scale(self) -> str | base.LengthScale:
         """The length scale, as the library takes it."""
@@ -282,16 +299,11 @@ class Features(Drawing):
 
     def make_kernel(self) -> base.Kernel:
         """Return the kernel, with its length scale where that is given in numbers."""
+        from rff_dist.kernels.names import find_kernel
         from rff_dist.kernels.stationary import with_length_scale
 
-        kernel = self._bare_kernel()
+        kernel = find_kernel(self.kernel)
         return kernel if isinstance(self.scale, str) else with_length_scale(kernel, self.scale)
-
-    def _bare_kernel(self) -> base.Kernel:
-        from rff_dist.kernels.names import find_kernel
-        from rff_dist.kernels.stationary import Matern
-
-        return find_kernel(self.kernel) if self.nu is None else Matern(nu=self.nu)
 
 
 type LengthScales = Annotated[list[Positive | Positives | str], Len(1)]
@@ -340,7 +352,6 @@ class TrainFeatures(Features):
         "are few or memory is short. Several numbers share one pass, and cross-validation takes the smallest "
         "within one standard error of the best.",
         "auto",
-        flag="--components",
         unit="auto|D|D1,D2,…",
     )
     length_scale: Literal["auto", "median", "evidence"] | Positive | Positives = fields.option(  # type: ignore[assignment]
@@ -351,7 +362,7 @@ class TrainFeatures(Features):
         unit="auto|median|evidence|L|L1,L2,…",
     )
     standardize: Standardize = fields.option(_STANDARDIZE, "auto", unit="HOW")
-    kernels: Names | None = _kernels_option(None, "Kernels to compare on all rows, instead of one")
+    kernels: Kernels | None = _kernels_option(None, "Kernels to compare on all rows, instead of one")
     length_scales: LengthScales | None = _length_scales_option()
 
     def __post_init__(self) -> None:
@@ -370,29 +381,21 @@ class TrainFeatures(Features):
             return None
         from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
 
-        one = DEFAULT_KERNELS if self.kernel == "auto" else [self.given_kernel]
+        one = DEFAULT_KERNELS if self.kernel == "auto" else [self.kernel]
         return make_candidates(self.kernels or one, self.length_scales)
-
-    @property
-    def given_kernel(self) -> str | base.Kernel:
-        """The kernel as `RidgeOptions` takes it: "auto" and other names stay text."""
-        from rff_dist.kernels.stationary import Matern
-
-        return self.kernel if self.nu is None else Matern(nu=self.nu)
 
 
 @fields.group
 class TuneFeatures(Drawing):
     """Features of several kernels and length scales to compare."""
 
-    kernels: Names = _kernels_option(["gaussian", "matern:nu=1.5"], "Kernels to compare")
+    kernels: Kernels = _kernels_option(["gaussian", "matern:nu=1.5"], "Kernels to compare")
     length_scales: LengthScales | None = _length_scales_option()
     features: Literal["fourier", "nystrom"] = fields.option(_NYSTROM, "fourier")
     n_components: Literal["auto"] | Count | Counts = fields.option(
         "Number of features, D. Of several numbers each candidate takes the smallest within one standard "
         "error of its best. auto: 2048, or fewer if rows are few or memory is short.",
         1024,
-        flag="--components",
         unit="D|D1,D2,…|auto",
     )
     standardize: Standardize = fields.option(_STANDARDIZE, "auto", unit="HOW")
@@ -414,7 +417,6 @@ class ClusterFeatures(Features):
         "Number of leading kernel principal components to cluster in. By default rows are clustered in the "
         "features themselves.",
         None,
-        flag="--principal",
         unit="M",
     )
     normalize: Literal["degree"] | None = fields.option(
@@ -445,10 +447,11 @@ class ClusterFeatures(Features):
         """Check that kernel and design suit each other and, if it is given, the number of columns."""
         from rff_dist.features.draw import find_features
         from rff_dist.kernels.base import check_design
+        from rff_dist.kernels.names import find_kernel
 
         kernel = self.make_kernel()
         if n_features is None:
-            kernel = self._bare_kernel()  # a kernel with length scales accepts only as many columns
+            kernel = find_kernel(self.kernel)  # one with length scales accepts only as many columns
         else:
             kernel.check_columns(n_features)
         if find_features(self.kind) is None:
@@ -472,7 +475,6 @@ class Lloyd:
     n_clusters: Count | Counts = fields.option(
         "Number of clusters. Several numbers share the passes, and that of the largest silhouette is taken.",
         8,
-        flag="--clusters",
         unit="K|K1,K2,…",
     )
     init: Literal["k-means||", "k-means++"] = fields.option(
@@ -481,9 +483,9 @@ class Lloyd:
         "k-means||",
     )
     n_init: Count = fields.option(
-        "Number of starts, which share each pass. The one of least inertia is kept.", 1, flag="--starts"
+        "Number of starts, which share each pass. The one of least inertia is kept.", 1
     )
-    max_iter: Count = fields.option("Largest number of Lloyd passes.", 300, flag="--max-passes")
+    max_iter: Count = fields.option("Largest number of Lloyd passes.", 300)
     tol: NonNegative = fields.option(
         "Threshold of the centres' squared shifts, as a share of the mean variance of the features: passes "
         "end below it. With 0 they end when no label changes.",
@@ -513,17 +515,17 @@ class Lloyd:
 # -- where results go, and where the job runs ------------------------------------------------------
 
 
-def model_option(flag: str | None = None) -> Any:
-    """Return the option that says where a model is published: an argument, unless it has a flag."""
+def model_option(*, argument: bool) -> Any:
+    """Return the option that says where a model is published."""
     text = "Path or URL where the model is published."
-    return fields.option(text, flag=flag, argument=flag is None, unit="MODEL", writes=True)
+    return fields.option(text, argument=argument, unit="MODEL", writes=True)
 
 
 @fields.group
 class Destination:
     """Where a model is published."""
 
-    model: str = model_option()
+    model: str = model_option(argument=True)
     overwrite: bool = fields.option("Replace what is there, at the end of the job.", False)
     register: bool = fields.option(
         "Publish the model as the next version of a registered model, whose folder is then given as the "
@@ -552,39 +554,28 @@ class Where:
         None,
         unit="ADDRESS|FILE.json",
     )
-    workers: Count | None = fields.option(
-        "Number of processes of a cluster on this machine. By default the number of CPUs decides.",
-        None,
-        alias="n_workers",
-    )
-    threads: Count | None = fields.option(
-        "Number of threads of each process. By default the number of CPUs decides.", None, alias="n_threads"
+    n_workers: Count | None = fields.option(
+        "Number of processes of a cluster on this machine. By default the number of CPUs decides.", None
     )
     min_workers: Count | None = fields.option(
         "Smallest number of processes of a cluster on this machine: it grows and shrinks between this and "
-        "`workers` with the blocks of rows to work on. By default it always has `workers`.",
+        "`n_workers` with the blocks of rows to work on. By default it always has `n_workers`.",
         None,
-        face="form",
     )
-    worker_memory: str | None = fields.option(
-        "Memory that each process may use, such as '4 GiB'. Equal shares by default.", None, face="form"
+    n_threads: Count | None = fields.option(
+        "Number of threads of each process. By default the number of CPUs decides.", None
     )
-    serial: bool = fields.option("Run in this process, without Dask.", False, face="command")
-    insecure_cluster: bool = fields.option(
+    memory: str | None = fields.option(
+        "Memory that each process may use, such as '4 GiB'. Equal shares by default.", None, unit="SIZE"
+    )
+    serial: bool = fields.option("Run in this process, without Dask.", False)
+    insecure: bool = fields.option(
         "Allow a scheduler on another machine without TLS. Anyone who reaches it can run code there and "
         "here.",
         False,
-        alias="insecure",
     )
 
     def __post_init__(self) -> None:
-        sizes = ("workers", "min_workers", "threads", "worker_memory")
-        given = [f"`{name}`" for name in sizes if getattr(self, name) is not None]
-        if self.scheduler is not None and given:
-            raise InvalidParameterError(
-                f"{', '.join(given)} size a cluster on this machine, but `scheduler` names an existing one, "
-                "with workers and threads of its own; leave one of them out"
-            )
         _ = self.cluster  # checks itself
 
     @property
@@ -592,10 +583,4 @@ class Where:
         """The options as the library takes them."""
         from rff_dist.engines.cluster import Cluster
 
-        return Cluster(
-            n_workers=self.workers,
-            n_threads=self.threads,
-            memory=self.worker_memory,
-            insecure=self.insecure_cluster,
-            **fields.values_of(self, "scheduler", "min_workers", "serial"),
-        )
+        return Cluster(**{one.name: getattr(self, one.name) for one in fields.options_of(Where)})

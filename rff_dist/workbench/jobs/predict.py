@@ -34,7 +34,7 @@ type Judged = (
 #: Options that only one kind of model has: that kind, the words for it, and the arrays that are written.
 _EXTRAS = {
     "std": ("regression", "standard deviations", ["standard_deviations"]),
-    "interval": ("regression", "intervals", ["lower", "upper"]),
+    "coverage": ("regression", "intervals", ["lower", "upper"]),
     "probabilities": ("classifier", "probabilities", ["probabilities"]),
     "distances": ("clusters", "distances", ["distances"]),
 }
@@ -122,10 +122,6 @@ def check_wanted(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> 
             raise InvalidParameterError(
                 f"`{name}` is wanted, but {has} no {words}; expected a {kind!r} model. Leave it out"
             )
-    if isinstance(job, specs.Predict) and job.interval is not None and not 0.0 < job.interval < 1.0:
-        raise InvalidParameterError(
-            f"`interval` is {job.interval!r}; expected a number in (0, 1), such as 0.9"
-        )
     model: Any = scoring.model
     if "probabilities" in wanted and model.card["classifier"]["calibration"] is None:
         raise class_prediction.no_probabilities(model)
@@ -185,7 +181,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             "data": redact(source.data),
             "fingerprint": dataset.fingerprint(),
             "data_version": dataset.version,
-            "interval": job.interval,
+            "interval": job.coverage,
             **written,
             "seconds": round(time.perf_counter() - start, 3),
         }
@@ -216,7 +212,7 @@ def _write_group(
     first, how = "labels", fields.values_of(job, "distances")
     if scoring.kind == "regression":
         first, write = "predictions", prediction.predict
-        how = {"std": job.std, "coverage": job.interval, "column_names": model.card.get("target_names")}
+        how = {"std": job.std, "coverage": job.coverage, "column_names": model.card.get("target_names")}
     elif scoring.kind == "classifier":
         write, how = class_prediction.predict, fields.values_of(job, "probabilities")
     n_samples = write(dataset, model, url, engine=engine, overwrite=job.overwrite, **how)

@@ -156,7 +156,7 @@ def update_from(
       memory does not suffice; DataError, with row and column, if a value cannot be used.
     """
     gates.check_tolerance(job.tolerance)
-    drifts.check_level(job.drift_level)
+    drifts.check_level(job.level)
     if job.backfill is not None and job.backfill < 0:
         raise InvalidParameterError(f"`backfill` is {job.backfill}; expected the number of a row, from 0")
     location = locations.parse_location(job.model)
@@ -188,7 +188,7 @@ def update_from(
             sums, gone = do("sum", _sum_rows, champion, dataset, rows, engine)
             record["statistics"] = _describe_sums(sums, time.perf_counter() - start)
             if batch is not None:  # an alarm is reported, but stops nothing
-                drift = do("drift", _test_drift, champion, batch, held_out, sums, job.drift_level)
+                drift = do("drift", _test_drift, champion, batch, held_out, sums, job.level)
                 record["drift"] = drift.to_dict()
             challenger = do(
                 "solve",

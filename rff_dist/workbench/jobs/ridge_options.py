@@ -35,54 +35,25 @@ class PenaltyOptions:
         "auto",
         unit="auto|A|A1,A2,…",
     )
-    select: str | None = fields.option(
-        "Criterion that chooses alpha: one of the names of `alpha`, other than auto.", None, face="command"
-    )
-    alphas: options.Positives | None = fields.option(
+    alphas: options.Grid | None = fields.option(
         "Values that a criterion chooses alpha from. LOW:HIGH:N: N values in equal ratios. By default the "
         "whole range.",
         None,
         unit="LOW:HIGH:N|A1,A2,…",
     )
-    fit_intercept: bool = fields.option(
-        "Fit an intercept, which is the default; it is not penalised. `--no-intercept` fits none.",
-        True,
-        flag="--no-intercept",
-        given=(False,),
-    )
+    fit_intercept: bool = fields.option("Fit an intercept, which is not penalised.", True)
     alpha_per_target: bool | Literal["auto"] = fields.option(
         "Alpha of several targets. auto, the default: one for all, except for targets whose error falls "
-        "with an alpha of their own. true: one for each target. false (`--one-alpha`): one for all.",
+        "with an alpha of their own. true: one for each target. false: one for all.",
         "auto",
-        flag="--one-alpha",
-        given=(False,),
     )
 
     def __post_init__(self) -> None:
-        if self.select is not None:
-            self._check_select(self.select)
         if self.alphas is not None and not isinstance(self.alpha, str):
             raise InvalidParameterError(
                 f"`alphas` are values to choose alpha from, but `alpha` is {self.alpha}; leave one of them "
                 "out"
             )
-
-    def _check_select(self, select: str) -> None:
-        from rff_dist.fitting.options import ALPHA_NAMES
-
-        names = [name for name in ALPHA_NAMES if name != "auto"]
-        if select not in names:
-            raise InvalidParameterError(f"`select` is {select!r}; expected one of {', '.join(names)}")
-        if self.alpha not in ("auto", "cv"):
-            raise InvalidParameterError(
-                f"`select` is {select!r}, which chooses alpha, but `alpha` gives it; leave one of them out "
-                "(`alphas` has values to choose from)"
-            )
-
-    @property
-    def chosen(self) -> Any:
-        """The penalty, or the criterion that chooses it."""
-        return self.alpha if self.select is None else self.select
 
 
 @fields.group
@@ -125,12 +96,9 @@ class TrainPenalty(PenaltyOptions):
     """The penalty of a regression, and its intervals."""
 
     conformal: bool | Literal["normalized"] = fields.option(
-        "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized "
-        "(`--normalized`): their width follows the residuals near each row. Uses the default folds unless "
-        "`folds` says otherwise.",
+        "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized: their "
+        "width follows the residuals near each row. Uses the default folds unless `n_folds` says otherwise.",
         False,
-        flags=("--conformal", "--normalized"),
-        given=(True, "normalized"),
     )
 
 
@@ -141,19 +109,7 @@ class TunePenalty(PenaltyOptions):
     alpha: Literal["cv", "cv-1se"] | options.Positive | options.Positives = fields.option(
         _ALPHA + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that.",
         "cv",
-        face="form",
     )
-    select: str | None = fields.option(
-        "Criterion that chooses alpha. cv (the default): the least k-fold error. cv-1se: the largest alpha "
-        "within one standard error of that.",
-        None,
-        unit="cv|cv-1se",
-        face="command",
-    )
-
-    def _check_select(self, select: str) -> None:
-        if select not in ("cv", "cv-1se"):
-            raise InvalidParameterError(f"`select` is {select!r}; expected cv or cv-1se")
 
 
 @fields.group
@@ -162,26 +118,24 @@ class FoldOptions:
 
     panel: ClassVar[str] = "Regression"
 
-    folds: options.FoldCount | None = fields.option(
+    n_folds: options.FoldCount | None = fields.option(
         "Number of folds of cross-validation, which share one pass. By default 5; 10 below 200 rows; 3 from "
         "5,000 rows on, or if memory does not hold their sums.",
         None,
-        alias="n_folds",
     )
-    group_by: str | None = fields.option(
+    groups: str | None = fields.option(
         "Name of an array of groups, such as patient, site or day. Rows of one group are in one fold. By "
         "default there are no groups.",
         None,
-        alias="groups",
     )
     time: bool = fields.option(
         "Take the rows as ordered by time: each fold is predicted from those before it.", False
     )
 
     def __post_init__(self) -> None:
-        if self.group_by is not None and self.time:
+        if self.groups is not None and self.time:
             raise InvalidParameterError(
-                "`group_by` and `time` were both given, but folds are either of groups or of time; leave one "
+                "`groups` and `time` were both given, but folds are either of groups or of time; leave one "
                 "out"
             )
 
@@ -190,10 +144,10 @@ class FoldOptions:
         """The folds, or their number; None lets memory decide it."""
         from rff_dist.data.folding import GroupFolds, TimeFolds
 
-        n_folds = self.folds or DEFAULT_FOLDS
-        if self.group_by is not None:
+        n_folds = self.n_folds or DEFAULT_FOLDS
+        if self.groups is not None:
             return GroupFolds(n_folds)
-        return TimeFolds(n_folds) if self.time else self.folds
+        return TimeFolds(n_folds) if self.time else self.n_folds
 
     def check(self, alpha: Any, n_components: Any) -> None:
         """Check that alpha is chosen by cross-validation where folds or several D ask for it."""
@@ -201,7 +155,7 @@ class FoldOptions:
 
         if not isinstance(alpha, str) or alpha in CV_NAMES:
             return
-        for name in ("folds", "group_by", "time"):
+        for name in ("n_folds", "groups", "time"):
             if getattr(self, name):
                 raise InvalidParameterError(
                     f"`{name}` needs k-fold cross-validation, `alpha` by cv or cv-1se, not {alpha}; leave "

@@ -27,7 +27,7 @@ class Supervised:
         """Open the data to train on and the test data; see `open_supervised`."""
         from rff_dist.workbench.jobs.fits import open_supervised
 
-        return open_supervised(self.source, self.test, self.folds.group_by, self.classify)
+        return open_supervised(self.source, self.test, self.folds.groups, self.classify)
 
 
 @fields.group
@@ -46,15 +46,12 @@ class Train(Supervised):
     classes: ridge.Classes
     test: str | None = fields.option(_TEST, None, unit="DATA")
     statistics: bool = fields.option(
-        "Keep the exact sums in the model, which is the default. `--no-statistics` leaves them out, and the "
-        "model cannot be updated.",
+        "Keep the exact sums in the model. Without them it is smaller, and cannot be updated or merged.",
         True,
-        flag="--no-statistics",
-        given=(False,),
     )
 
     def __post_init__(self) -> None:
-        self.folds.check(self.penalty.chosen, self.features.n_components)
+        self.folds.check(self.penalty.alpha, self.features.n_components)
         self.fit.check()
 
     @property
@@ -120,14 +117,14 @@ def ridge_options(
     values |= fields.values_of(penalty, "alphas", "fit_intercept", "alpha_per_target")
     values |= fields.values_of(source, "sample_weight_kind")
     if isinstance(features, options.TrainFeatures):
-        values |= {"kernel": features.given_kernel, "length_scale": features.scale}
+        values |= {"kernel": features.kernel, "length_scale": features.scale}
     if isinstance(penalty, ridge.TrainPenalty):
         values["conformal"] = penalty.conformal
     if solving is not None:
         values["solver"] = solving.solver
     if effort is not None:
         values |= fields.values_of(effort, "effort", "time_limit")
-    return RidgeOptions(features=features.kind, alpha=penalty.chosen, cv=folds.cv, **values)
+    return RidgeOptions(features=features.kind, alpha=penalty.alpha, cv=folds.cv, **values)
 
 
 @fields.group
@@ -187,13 +184,12 @@ class Predict:
         "For a regression.",
         False,
     )
-    interval: options.Probability | None = fields.option(
+    coverage: options.Share | None = fields.option(
         "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower' and 'upper': from "
         "cross-validated residuals if the model was fitted with `conformal`, else from the normal law. For a "
         "regression.",
         None,
         unit="C",
-        alias="coverage",
     )
     probabilities: bool = fields.option(
         "Write the probabilities of all classes too, as 'probabilities'. For a classifier.", False
@@ -238,8 +234,8 @@ class Update:
         0.05,
         unit="SHARE",
     )
-    drift_level: options.Probability = fields.option(
-        "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P", alias="level"
+    level: options.Probability = fields.option(
+        "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P"
     )
     backfill: options.RowNumber | None = fields.option(
         "Number of the first row from which refused rows are judged again. By default they are passed over.",
@@ -281,7 +277,6 @@ class Forget:
     models: list[str] = fields.option(
         "Path or URL of a regression, or a registered model, that was trained on the data. May be repeated.",
         [],
-        flag="--model",
     )
     days: options.NonNegative = fields.option(
         "Number of days for which earlier versions stay readable, and hold the rows.", 0.0, unit="DAYS"
@@ -312,7 +307,7 @@ class Refit:
 class MergeOutput(options.Destination):
     """Where a merged model is published."""
 
-    model: str = options.model_option("--output")
+    model: str = options.model_option(argument=False)
 
 
 @fields.group
@@ -346,8 +341,6 @@ class Ingest:
     targets: options.Names | None = fields.option(
         "Columns to predict. A dataset that rows are appended to knows its own columns by name.",
         None,
-        flag="--target",
-        alias="target",
     )
     weight: str | None = fields.option("Column of sample weights.", None)
     groups: str | None = fields.option("Column of groups. Rows of one group are held out together.", None)
@@ -359,16 +352,15 @@ class Ingest:
         "Column of ids of the rows, integers or text, which are written beside predictions.", None
     )
     encoding_of: options.TableEncoding
-    holdout: options.Probability | None = fields.option(
+    holdout: options.Share | None = fields.option(
         "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr beside "
         "data.zarr. Rows of one group stay together.",
         None,
         unit="10%",
-        face="command",
     )
-    holdout_by: str | None = options.holdout_by_option(face="command")
+    holdout_by: str | None = options.holdout_by_option()
     append: bool = fields.option(
-        "Append the rows of new files to the dataset if it is there, else create it.", False, face="command"
+        "Append the rows of new files to the dataset if it is there, else create it.", False
     )
     sql: str | None = fields.option(
         "Query whose rows are ingested instead of files: its text, or env:NAME or file:PATH where to read "
@@ -382,7 +374,6 @@ class Ingest:
         "RFF_DIST_SQL in the environment.",
         None,
         unit="URL",
-        face="command",
     )
     dtype: Literal["float32", "float64"] | None = fields.option(
         "Type of X's numbers. By default the smaller one that keeps all digits.", None, unit="float32|float64"
@@ -395,15 +386,14 @@ class Ingest:
     chunk_rows: options.Count | None = fields.option(
         "Number of rows of a chunk, in a new dataset. By default chosen by size.", None, unit="ROWS"
     )
-    overwrite: bool = fields.option("Replace a dataset that is there.", False, face="command")
+    overwrite: bool = fields.option("Replace a dataset that is there.", False)
     plain: bool = fields.option(
         "Create the dataset as plain Zarr, which every program for Zarr can read. It keeps no versions, and "
         "rows cannot be appended later.",
         False,
-        face="command",
     )
     message: str | None = fields.option(
-        "Reason, which is kept with the version of the dataset.", None, unit="TEXT", face="command"
+        "Reason, which is kept with the version of the dataset.", None, unit="TEXT"
     )
 
     def __post_init__(self) -> None:
@@ -439,9 +429,7 @@ class Split:
         unit="DATA",
     )
     version: str | None = options.version_option()
-    share: options.Probability = fields.option(
-        "Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout"
-    )
+    holdout: options.Share = fields.option("Share of the rows to test on.", 0.2, unit="20%")
     by: Literal["random", "group", "time"] = fields.option(
         "Choice of the rows to test on. random: by a hash of their ids or numbers. group: by a hash of their "
         "groups, which stay together. time: the last rows.",
@@ -486,7 +474,7 @@ class Auto:
         "regression.",
         "auto",
     )
-    holdout: options.Probability = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
+    holdout: options.Share = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
     holdout_by: str | None = options.holdout_by_option()
     groups: str | None = fields.option(
         "Column of groups. Rows of one group stay together in a fold and, without `holdout_by`, in a part.",
@@ -499,7 +487,6 @@ class Auto:
     n_components: Literal["auto"] | options.Count = fields.option(
         "Number of features, D. auto: by the number of rows and the memory.",
         "auto",
-        flag="--components",
         unit="auto|D",
     )
     effort_of: ridge.EffortOptions

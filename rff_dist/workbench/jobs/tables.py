@@ -94,9 +94,7 @@ def check_file(url: str, source: str, *, overwrite: bool) -> None:
     path = Path(location.path)
     there = path.exists() if location.is_local else documents.find_object(location) is not None
     if (location.is_local and path.is_dir()) or (there and not overwrite):
-        raise OutputExistsError(
-            f"{location} exists; give another path, or overwrite=True (--overwrite at the command line)"
-        )
+        raise OutputExistsError(f"{location} exists; give another path, or overwrite=True")
     if location.is_local and not path.parent.is_dir():
         raise StorageError(f"{path.parent} does not exist; make the folder first")
 

@@ -68,7 +68,7 @@ def clusters_facts(about: Mapping[str, Any]) -> Facts:
     if (n_starts := len(about["start_inertias"])) > 1:
         inertia += f", the least of {n_starts} starts (the largest: {number(max(about['start_inertias']))})"
     n_passes = words.plural(about["n_passes"], "pass", "passes")
-    still = Alert(f"centres still moved after {n_passes}; raise `max_iter` (--max-passes) or `tol`")
+    still = Alert(f"centres still moved after {n_passes}; raise `max_iter` or `tol`")
     lloyd = f"converged after {n_passes}" if about["converged"] else still
     return {"clusters": n_clusters, "inertia": inertia, "Lloyd": lloyd}
 

@@ -89,7 +89,7 @@ def test_data_of_others_are_not_replaced(table):
 
 def test_a_failed_fit_says_what_is_left_and_that_repeating_goes_on(table):
     given = ["auto", table, "--target", "y", "--into", table.with_name("made"), "--serial"]
-    failed = run(*given, "--components", 10**8)  # more than any memory holds
+    failed = run(*given, "--n-components", 10**8)  # more than any memory holds
     assert failed.exit_code == 1
     left = f"its rows are ingested in {table.with_name('made')}, and the same command goes on from there"
     assert left in failed.stderr

@@ -272,7 +272,7 @@ def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
     [
         ({"tolerance": float("nan")}, "tolerance"),
         ({"backfill": -1}, "backfill"),
-        ({"drift_level": 1.0}, "level"),
+        ({"level": 1.0}, "level"),
     ],
 )
 def test_parameters_out_of_range_are_refused(place, data, bad, words):

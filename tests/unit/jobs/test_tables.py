@@ -77,7 +77,7 @@ def test_a_table_is_predicted_by_the_recipe_of_its_model(folder, tmp_path):
     X = pd.DataFrame(X, columns=open_dataset(folder / "prices").feature_names)
     expected, std = model.predict(X, return_std=True)
     found = parquet.read_table(
-        score(folder, "model", "new.csv", tmp_path / "p.parquet", std=True, interval=0.9)
+        score(folder, "model", "new.csv", tmp_path / "p.parquet", std=True, coverage=0.9)
     )
     names = ["id", "prediction", "standard_deviation", "lower", "upper"]
     assert found.column_names == names

@@ -171,7 +171,7 @@ def test_as_many_clusters_as_rows_leave_nothing_over():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"n_clusters": []}, InvalidParameterError, "different whole numbers"),
+        ({"n_clusters": []}, InvalidParameterError, "expected a whole number"),
         ({"n_clusters": [2, 2]}, InvalidParameterError, "different whole numbers"),
         ({"n_clusters": [0, 2]}, InvalidParameterError, "at least 1"),
         ({"n_clusters": [2, 700]}, DataError, "n_clusters=700"),
