@@ -20,13 +20,13 @@ from rff_dist import RFFPCA
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.fields import build
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import predict
 from rff_dist.workbench.jobs.cluster import cluster
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.refresh import update
 from rff_dist.workbench.jobs.specs import Clustering, Predict, Train, Tune, Update
 from rff_dist.workbench.jobs.steps import Runner, in_this_process

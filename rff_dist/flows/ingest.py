@@ -16,10 +16,11 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.blocks.system import Secret
 
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.flows import common, running
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.ingest import append
 from rff_dist.workbench.results.rows import appended_facts
 from rff_dist.workbench.tables import queries

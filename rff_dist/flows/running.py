@@ -38,10 +38,9 @@ from rff_dist import errors
 from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
+from rff_dist.fields import Option, build, check_names, group, option, options_of
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
-from rff_dist.workbench.jobs.fields import Option, build, check_names, group, option, options_of
-from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.jobs.steps import Runner
 
 #: How often a step is retried, and seconds to wait before each retry.
@@ -351,7 +350,7 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
     Raises JobTimeoutError if the context takes longer than `timeout_minutes`; InvalidParameterError if an
       engine was lent and the parameters name another.
     """
-    cluster, limits = parameters.to(Where).cluster, parameters.to(Limits)
+    cluster, limits = parameters.to(Cluster), parameters.to(Limits)
     with ExitStack() as stack:
         stack.enter_context(_time_limit(limits.timeout_minutes))
         if logs.log_format() == "json":

@@ -5,9 +5,9 @@ from typing import Any
 
 from prefect import Flow
 
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.flows import running
-from rff_dist.workbench.jobs import fields
 
 
 def run_script(flow: Flow[..., Any], form: type[running.Form]) -> None:

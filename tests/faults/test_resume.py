@@ -22,10 +22,10 @@ from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event, PassResumed, PassStarted
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterLostError
+from rff_dist.fields import build
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import train as training
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.specs import Train
 from rff_dist.workbench.jobs.steps import Runner
 from tests.command_line import document, run

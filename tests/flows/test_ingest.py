@@ -179,7 +179,7 @@ def run_predict(folder, output, **given):
 
 
 def test_all_rows_are_scored_by_the_current_version(trained, tmp_path):
-    result = run_predict(trained, tmp_path / "p.zarr", std=True, interval=0.9)
+    result = run_predict(trained, tmp_path / "p.zarr", std=True, coverage=0.9)
     dataset = open_dataset(trained / "data.zarr")
     model = read_model(trained / "model-2")
     assert (result["version"], result["model_digest"], result["n_samples"]) == (2, model.digest(), 500)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rff_dist.errors import InvalidParameterError
+from rff_dist.fields import build, options_of
 from rff_dist.flows.cluster import ClusterParameters
 from rff_dist.flows.ingest import IngestParameters
 from rff_dist.flows.predict import PredictParameters
@@ -15,7 +16,6 @@ from rff_dist.flows.running import Form
 from rff_dist.flows.train import TrainParameters
 from rff_dist.flows.tune import TuneParameters
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.jobs.fields import build, options_of
 from tests.command_line import run
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import Ge
 from rich.text import Text
 
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.jobs.options import Features, WeightedSource
+from rff_dist.workbench.jobs.drawing import Features
+from rff_dist.workbench.jobs.places import WeightedSource
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.text import Text
 
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import display, ingest, shell
-from rff_dist.workbench.jobs import fields, specs
-from rff_dist.workbench.jobs.options import Where
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out", "
     "rff-dist auto prices.csv --target price",
     "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
-def auto(job: specs.Auto, where: Where, report: str | None = shell.REPORT) -> shell.Report:
+def auto(job: specs.Auto, where: Cluster, report: str | None = shell.REPORT) -> shell.Report:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.numerics.machine import available_memory
     from rff_dist.workbench.jobs import train, verdict

@@ -1,8 +1,9 @@
 """Find clusters of a dataset's rows, count them, compare them with known labels, and write them."""
 
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import fields, specs
-from rff_dist.workbench.jobs.options import Where
+from rff_dist.workbench.jobs import specs
 
 _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
 
@@ -14,7 +15,7 @@ _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
 )
 def cluster(
     job: specs.Clustering,
-    where: Where,
+    where: Cluster,
     plot: str | None = fields.option(
         "Draw a sample of rows and their clusters: in two kernel principal components.",
         None,

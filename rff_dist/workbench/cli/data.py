@@ -6,9 +6,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from rff_dist import fields
+from rff_dist.fields import NonNegative
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.jobs.options import NonNegative
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
+from rff_dist.fields import Count
 from rff_dist.workbench.cli import shell
-from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.jobs.options import Count, Features, Where
+from rff_dist.workbench.jobs.drawing import Features
 
 
 @shell.command("rff-dist demo", "rff-dist demo --n-components 1024 --output /tmp/demo", progress=False)
@@ -14,7 +16,7 @@ def demo(
     output: str = fields.option("Folder for data, model and picture.", "demo-output", unit="DIR"),
     n_components: Count = fields.option("D, the number of features.", 2048, unit="D"),
     features: Annotated[Features, "seed"],
-    where: Annotated[Where, "n_workers", "n_threads"],
+    where: Annotated[Cluster, "n_workers", "n_threads"],
 ) -> shell.Report:
     """Learn a photograph from half of its pixels, in about a minute."""
     from rff_dist.workbench.demo import run_demo

@@ -14,18 +14,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rff_dist import fields
 from rff_dist.text import some
 from rff_dist.workbench.cli import messages, settings
-from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
     from rff_dist.engines import protocol
+    from rff_dist.engines.cluster import Cluster
     from rff_dist.engines.progress import RichProgress
     from rff_dist.ridge import models
     from rff_dist.storage import datasets
     from rff_dist.typing import PathLike
-    from rff_dist.workbench.jobs import fits, options, steps, verdict
+    from rff_dist.workbench.jobs import fits, steps, verdict
 
 type Part = RenderableType | words.Table
 
@@ -57,7 +58,7 @@ def count_rows(label: str) -> Callable[[int, int | None], None]:
 class Passes:
     """What a command runs its job with: an engine, progress on standard error, and a clock."""
 
-    def __init__(self, where: options.Where) -> None:
+    def __init__(self, where: Cluster) -> None:
         from rff_dist.engines.clock import Clock, process_start
 
         self.where = where
@@ -69,7 +70,7 @@ class Passes:
         """The runner that calls the steps of a job."""
         from rff_dist.workbench.jobs.steps import Runner
 
-        elsewhere = self.where.cluster.in_environment().elsewhere
+        elsewhere = self.where.in_environment().elsewhere
         return Runner(self.open, self._call, "rff-dist", elsewhere, count_rows("read"))
 
     def write_page(
@@ -119,7 +120,7 @@ class Passes:
         from rff_dist.engines.connecting import open_engine
         from rff_dist.engines.progress import Remark
 
-        cluster = self.where.cluster.in_environment().for_rows(n_samples)
+        cluster = self.where.in_environment().for_rows(n_samples)
         self.clock.rest("start")
         shown = _shown.get()  # None also if messages are JSON lines, which report passes themselves
         if shown is not None and cluster.kind in ("embedded", "adaptive"):

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 from rich.table import Table
 from rich.text import Text
 
+from rff_dist import fields
 from rff_dist.engines import connecting
 from rff_dist.engines.cluster import Cluster, is_loopback
 from rff_dist.errors import RFFDistError
 from rff_dist.text import human_bytes, redact
 from rff_dist.workbench.cli import messages, shell
-from rff_dist.workbench.jobs import fields, options
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def doctor(
     data: str | None = fields.option(
         "A dataset whose chunks and codecs are checked.", None, argument=True, unit="DATA"
     ),
-    where: Annotated[options.Where, "scheduler", "insecure"],
+    where: Annotated[Cluster, "scheduler", "insecure"],
 ) -> shell.Report:
     """Check versions, BLAS, products, disk, ports, TLS, Prefect, and a dataset and a cluster if named.
 
     Each line is ok, a warning or a failure, and says what to do. The exit code is 1 if anything failed.
     """
-    cluster = where.cluster.in_environment()
+    cluster = where.in_environment()
     checks = [
         check_versions(),
         check_blas(),

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
 from rff_dist.text import number
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import fields, options, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @shell.command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
-def evaluate(job: specs.Evaluate, where: options.Where) -> shell.Report:
+def evaluate(job: specs.Evaluate, where: Cluster) -> shell.Report:
     """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (`y`)."""
     from rff_dist.workbench.jobs import predict
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 from rich.text import Text
 
+from rff_dist import fields
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import fields
 
 _HOW = {
     "numpy": 'in Python, in {place}: import reader; reader.Model(".").predict(rows)',

@@ -2,11 +2,11 @@
 
 from rich.text import Text
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import PathLike
 from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.results import words
 
 
@@ -17,7 +17,7 @@ from rff_dist.workbench.results import words
     "rff-dist fit data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot cv.png",
 )
 def fit(
-    job: specs.Train, where: Where, plot: str | None = shell.PLOT, report: str | None = shell.REPORT
+    job: specs.Train, where: Cluster, plot: str | None = shell.PLOT, report: str | None = shell.REPORT
 ) -> shell.Report:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
     from rff_dist.fitting.options import is_one_alpha
@@ -34,7 +34,7 @@ def fit(
 
 
 def report_training(
-    job: specs.Train | specs.Tune, where: Where, plot: PathLike | None, report: PathLike | None
+    job: specs.Train | specs.Tune, where: Cluster, plot: PathLike | None, report: PathLike | None
 ) -> shell.Report:
     """Train and publish a model, draw what is asked for, and return what a command shows of it."""
     from rff_dist.workbench.jobs.train import train

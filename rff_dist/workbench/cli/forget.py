@@ -1,7 +1,8 @@
 """Forget rows: in a dataset, in its models and in its old versions."""
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 
 
@@ -9,7 +10,7 @@ from rff_dist.workbench.results import words
     "rff-dist forget data.zarr --rows rows.csv --models model",
     "rff-dist forget data.zarr --rows customers.csv --id --models models/prices --days 30",
 )
-def forget(job: specs.Forget, where: options.Where) -> shell.Report:
+def forget(job: specs.Forget, where: Cluster) -> shell.Report:
     """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""
     from rff_dist.workbench.jobs.forget import forget
 

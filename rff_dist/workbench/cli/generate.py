@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
+from rff_dist import fields
+from rff_dist.fields import Count, NonNegative, Positive, Positives, RowNumber
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.jobs.options import Count, Features, NonNegative, Positive, Positives, RowNumber
+from rff_dist.workbench.jobs.drawing import Features
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:

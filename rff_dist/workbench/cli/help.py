@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rff_dist.workbench.jobs import fields
+    from rff_dist import fields
 
 MARGIN = 2
 OF_GROUP, OF_COMMAND = 12, 30  # widths of the column of names

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rff_dist import fields
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
 from rff_dist.workbench.cli import display, ingest, shell
-from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:

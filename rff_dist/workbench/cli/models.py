@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.table import Table
 
+from rff_dist import fields
+from rff_dist.fields import Count
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.jobs.options import Count
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.rows import version_cell
 

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import InvalidParameterError
 from rff_dist.numerics import machine
 from rff_dist.text import human_bytes
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.jobs.options import TrainFeatures, TrainingSource, Where
-from rff_dist.workbench.jobs.ridge_options import EffortOptions, FoldOptions, PenaltyOptions, SolverOptions
+from rff_dist.workbench.jobs.drawing import TrainFeatures
+from rff_dist.workbench.jobs.places import TrainingSource
+from rff_dist.workbench.jobs.regression import EffortOptions, FoldOptions, PenaltyOptions, SolverOptions
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def plan(
     folds: Annotated[FoldOptions, "n_folds"],
     solving: Annotated[SolverOptions, "solver"],
     effort: EffortOptions,
-    where: Annotated[Where, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"],
+    where: Annotated[Cluster, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"],
     measure: bool = fields.option(
         "Measure the workers here, or those of `scheduler`, for some seconds. This tells the time of the "
         "whole fit, and how many workers are worth having.",
@@ -59,12 +61,12 @@ def plan(
     if where.scheduler is not None and not measure:
         raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give `measure` too")
     folds.check(penalty.alpha, features.n_components)
-    options = specs.ridge_options(source, features, penalty, folds, solving, effort)
+    options = specs.ridge_options(features, folds, source, penalty, solving, effort)
     fit = fits.Fit(options=options, candidates=features.candidates)
     fit.check()
     dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)
     fit.check_data(dataset)
-    cluster = where.cluster.in_environment().for_rows(dataset.n_samples)
+    cluster = where.in_environment().for_rows(dataset.n_samples)
     machines = _machines(cluster)
     if where.scheduler is not None:
         with open_engine(cluster) as engine:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import specs
 
 
 @shell.command(
@@ -12,7 +13,7 @@ from rff_dist.workbench.jobs import options, specs
     "rff-dist predict classifier new.zarr labels.zarr --probabilities",
     "rff-dist predict clusters new.zarr labels.zarr --distances",
 )
-def predict(job: specs.Predict, where: options.Where) -> shell.Report:
+def predict(job: specs.Predict, where: Cluster) -> shell.Report:
     """Write a model's predictions for every row of a dataset or a table, to Zarr, Parquet or CSV."""
     from rff_dist.workbench.jobs.predict import predict
     from rff_dist.workbench.results.rows import predicted_facts

@@ -1,12 +1,13 @@
 """Train on other rows with a model's features, so that the two models can be merged."""
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 
 
 @shell.command("rff-dist refit model_a b.zarr model_b")
-def refit(job: specs.Refit, where: options.Where) -> shell.Report:
+def refit(job: specs.Refit, where: Cluster) -> shell.Report:
     """Train on other rows with a model's features, offsets and alpha, so that the two can be merged."""
     from rff_dist.workbench.jobs.merge import refit_model
 

@@ -20,10 +20,9 @@ from cyclopts import App, Group, Parameter
 from cyclopts.exceptions import CycloptsError
 from rich.console import Console
 
-from rff_dist import errors
+from rff_dist import errors, fields
 from rff_dist.engines import logs
 from rff_dist.workbench.cli import display, help, messages, settings, sources
-from rff_dist.workbench.jobs import fields
 
 AGAIN_AFTER = 1.0  # seconds; a signal sooner than this after the first is the same one
 

@@ -14,8 +14,8 @@ from typing import Any
 from cyclopts import Token
 from cyclopts.utils import UNSET
 
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.jobs import fields
 
 type Given = Mapping[str, Sequence[Token]]
 

@@ -1,8 +1,8 @@
 """Choose kernel, length scale, alpha and D: compare candidates by cross-validation, and store the best."""
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import fit, shell
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.jobs.options import Where
 
 
 @shell.command(
@@ -12,7 +12,7 @@ from rff_dist.workbench.jobs.options import Where
     "rff-dist tune data.zarr model --n-folds 10 --groups patient --alphas 1e-6:1e3:30",
 )
 def tune(
-    job: specs.Tune, where: Where, plot: str | None = shell.PLOT, report: str | None = shell.REPORT
+    job: specs.Tune, where: Cluster, plot: str | None = shell.PLOT, report: str | None = shell.REPORT
 ) -> shell.Report:
     """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
     return fit.report_training(job, where, plot, report)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import display, messages, shell
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.results import words
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ REFUSED = 3
     "rff-dist update model data.zarr --dry-run --json",
     "rff-dist update model data.zarr --backfill 0 --force",
 )
-def update(job: specs.Update, where: Where, report: str | None = shell.REPORT) -> shell.Report:
+def update(job: specs.Update, where: Cluster, report: str | None = shell.REPORT) -> shell.Report:
     """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
 
     If it is worse, the rows are refused, and the exit code is 3.

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rff_dist import fields
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data import labelled
 from rff_dist.engines.protocol import Engine
@@ -23,7 +24,7 @@ from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, options, specs, steps, tables
+from rff_dist.workbench.jobs import places, specs, steps, tables
 from rff_dist.workbench.tables.roles import Roles
 
 type Judged = (
@@ -271,7 +272,7 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
 
 def _make_judged_rows(
     stack: ExitStack,
-    source: options.SupervisedSource,
+    source: places.SupervisedSource,
     scoring: ScoringModel,
     observer: writing.Progress | None,
 ) -> str:

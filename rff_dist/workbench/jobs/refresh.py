@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from rff_dist import fields
 from rff_dist.data import blocks
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
@@ -36,7 +37,7 @@ from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import datasets, documents, loads, locations, output_places, records
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, specs, steps
+from rff_dist.workbench.jobs import specs, steps
 
 logger = logging.getLogger(__name__)
 

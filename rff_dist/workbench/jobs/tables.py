@@ -14,7 +14,7 @@ from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError,
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import datasets, documents, locations, output_places, writing
 from rff_dist.text import redact
-from rff_dist.workbench.jobs import options
+from rff_dist.workbench.jobs import places
 from rff_dist.workbench.tables import files, ingest
 from rff_dist.workbench.tables.roles import Roles
 
@@ -33,7 +33,7 @@ def is_table(url: str) -> bool:
 
 @contextmanager
 def table_rows(
-    source: options.Source,
+    source: places.Source,
     card: Mapping[str, Any],
     *,
     model: str,

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist import fields
 from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit, labels, starts
 from rff_dist.storage import records
 from rff_dist.text import number
-from rff_dist.workbench.jobs import cluster, fields
+from rff_dist.workbench.jobs import cluster
 from rff_dist.workbench.results import models, words
 from rff_dist.workbench.results.words import Alert, Facts, Table
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rff_dist import fields
 from rff_dist.data import folding
 from rff_dist.features import kinds, maps, nystrom
 from rff_dist.kernels.names import shortened_text
@@ -16,7 +17,6 @@ from rff_dist.ridge import describe, models, solve
 from rff_dist.selection import cross_validation, grids
 from rff_dist.storage import records
 from rff_dist.text import errors_words, number, plus_minus, some
-from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.words import Alert, Facts, Table
 

@@ -34,7 +34,7 @@ BAD_VALUES = [
     (["--alpha", "1,nan"], "alpha", "at least 0"),
     (["--alpha", "small"], "alpha", "auto"),
     (["--alpha", "best"], "alpha", "cv-1se, gcv, evidence, press"),
-    (["--alphas", "1,2", "--alpha", "1"], "alphas", "leave one of them out"),
+    (["--alphas", "1,2", "--alpha", "1"], "alphas", "give one of them"),
     (["--alphas", "1:2"], "alphas", "LOW:HIGH:N"),
     (["--alphas", "2:1:5"], "alphas", "LOW < HIGH"),
     (["--alphas", "1:2:1"], "alphas", "N from 2"),

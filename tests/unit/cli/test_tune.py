@@ -7,12 +7,12 @@ from matplotlib.image import imread
 from rff_dist import GroupFolds, Matern, RationalQuadratic, TimeFolds, open_dataset, write_dataset
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.fields import options_of
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import column_of
-from rff_dist.workbench.jobs.fields import options_of
-from rff_dist.workbench.jobs.options import TuneFeatures
+from rff_dist.workbench.jobs.drawing import TuneFeatures
 from tests.command_line import document, refusal, run
 from tests.plain import search_plain
 

@@ -6,6 +6,7 @@ import pytest
 from rff_dist import save_model
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StorageError
+from rff_dist.fields import build
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
@@ -14,7 +15,6 @@ from rff_dist.ridge.models import write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import predict as scoring
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.specs import Predict
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.plain import fit_ridge, plain_classifier

@@ -15,7 +15,7 @@ from rff_dist.ridge.fit import fit
 from rff_dist.ridge.models import write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.workbench.jobs.options import Source
+from rff_dist.workbench.jobs.places import Source
 from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.specs import Predict
 from rff_dist.workbench.jobs.steps import in_this_process

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from annotated_types import Ge, Le, Len
+
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.jobs import fields, options
+from rff_dist.fields import NonNegative, Positive, Positives
 
 if TYPE_CHECKING:
     from rff_dist.data import folding
 
 DEFAULT_FOLDS = 5
+MAX_ALPHAS = 10_000
+_GRID = f"LOW:HIGH:N with 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as 1e-6:1e3:30"
+
+
+def read_grid(text: str) -> list[float]:
+    """Read a range LOW:HIGH:N, of N values in equal ratios."""
+    low, high, count = map(float, text.split(":"))
+    if not (0 < low < high < math.inf and count.is_integer() and 2 <= count <= MAX_ALPHAS):
+        raise ValueError(text)
+    import numpy as np
+
+    return np.geomspace(low, high, int(count)).tolist()
+
+
+type Grid = Annotated[list[Positive], Len(1), fields.Reader(read_grid, _GRID)]
+type Effort = Annotated[int, Ge(1), Le(5)]
+type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folding.MAX_FOLDS`, without its import
 
 _ALPHA = (
     "Penalty alpha of ‖y − Zw‖² + alpha·‖w‖²: a number, several for cross-validation to choose from, or the "
@@ -24,18 +45,19 @@ class PenaltyOptions:
 
     panel: ClassVar[str] = "Regression"
 
-    alpha: (
-        Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | options.NonNegative | options.Positives
-    ) = fields.option(
-        _ALPHA + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that. "
-        "gcv: generalised cross-validation. evidence: the marginal likelihood. press: the least "
-        "leave-one-out error, by another pass. auto: cv, or press if memory does not hold the sums of the "
-        "folds; up to 500 rows, the largest alpha within one standard error of the least leave-one-out "
-        "error.",
-        "auto",
-        unit="auto|A|A1,A2,…",
+    alpha: Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | NonNegative | Positives = (
+        fields.option(
+            _ALPHA
+            + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that. "
+            "gcv: generalised cross-validation. evidence: the marginal likelihood. press: the least "
+            "leave-one-out error, by another pass. auto: cv, or press if memory does not hold the sums of "
+            "the folds; up to 500 rows, the largest alpha within one standard error of the least "
+            "leave-one-out error.",
+            "auto",
+            unit="auto|A|A1,A2,…",
+        )
     )
-    alphas: options.Grid | None = fields.option(
+    alphas: Grid | None = fields.option(
         "Values that a criterion chooses alpha from. LOW:HIGH:N: N values in equal ratios. By default the "
         "whole range.",
         None,
@@ -47,13 +69,6 @@ class PenaltyOptions:
         "with an alpha of their own. true: one for each target. false: one for all.",
         "auto",
     )
-
-    def __post_init__(self) -> None:
-        if self.alphas is not None and not isinstance(self.alpha, str):
-            raise InvalidParameterError(
-                f"`alphas` are values to choose alpha from, but `alpha` is {self.alpha}; leave one of them "
-                "out"
-            )
 
 
 @fields.group
@@ -77,13 +92,13 @@ class EffortOptions:
 
     panel: ClassVar[str] = "Regression"
 
-    effort: options.Effort = fields.option(
+    effort: Effort = fields.option(
         "How much is tried where options leave a choice. 1: one pass with the median length scale. 5: with "
         "up to 4,096 features and five folds.",
         3,
         unit="1-5",
     )
-    time_limit: options.Positive | None = fields.option(
+    time_limit: Positive | None = fields.option(
         "Seconds after which nothing further is tried; the number of features is then what the time that is "
         "left is enough for. By default there is no limit.",
         None,
@@ -106,7 +121,7 @@ class TrainPenalty(PenaltyOptions):
 class TunePenalty(PenaltyOptions):
     """The penalty of candidates that cross-validation compares."""
 
-    alpha: Literal["cv", "cv-1se"] | options.Positive | options.Positives = fields.option(
+    alpha: Literal["cv", "cv-1se"] | Positive | Positives = fields.option(
         _ALPHA + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that.",
         "cv",
     )
@@ -118,7 +133,7 @@ class FoldOptions:
 
     panel: ClassVar[str] = "Regression"
 
-    n_folds: options.FoldCount | None = fields.option(
+    n_folds: FoldCount | None = fields.option(
         "Number of folds of cross-validation, which share one pass. By default 5; 10 below 200 rows; 3 from "
         "5,000 rows on, or if memory does not hold their sums.",
         None,
@@ -191,14 +206,8 @@ class Classes:
     )
 
     def __post_init__(self) -> None:
-        from rff_dist.classify.fit import check_loss
-
         for name in ("loss", "class_weight"):
             if getattr(self, name) is not None and not self.classify:
                 raise InvalidParameterError(
                     f"`{name}` is for classifiers only; add classify=True, or leave it out"
                 )
-        if self.class_weight not in (None, "balanced"):
-            raise InvalidParameterError(f"`class_weight` is {self.class_weight!r}; expected balanced")
-        if self.loss is not None:
-            check_loss(self.loss)

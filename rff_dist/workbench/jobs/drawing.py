@@ -1,47 +1,25 @@
-"""The options of all jobs, in groups: the only place of each option's name, type, unit, default and help.
+"""Which features a job draws, and which clusters it finds in them: groups of options.
 
-The command line, Prefect's forms and the groups' docstrings are made from them. A group checks itself when it
-is made, and raises the library's errors. Slow imports wait until then, so that `--help` is fast.
+A group checks itself when it is made, and raises the library's errors. Slow imports wait until then, so that
+`--help` is fast.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le, Len, Lt
+from annotated_types import Len
 
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.jobs import fields
+from rff_dist.fields import Count, Counts, NonNegative, Positive, Positives, Seed
 
 if TYPE_CHECKING:
-    from rff_dist.engines.cluster import Cluster
     from rff_dist.features import nystrom
     from rff_dist.kernels import base
     from rff_dist.kmeans import starts
     from rff_dist.ridge.candidates import Candidate
-
-MAX_ALPHAS = 10_000
-_GRID = f"LOW:HIGH:N with 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as 1e-6:1e3:30"
-
-
-def read_share(text: str) -> float:
-    """Read a share of rows such as 10%."""
-    if not text.endswith("%"):
-        raise ValueError(text)
-    return float(text.removesuffix("%")) / 100
-
-
-def read_grid(text: str) -> list[float]:
-    """Read a range LOW:HIGH:N, of N values in equal ratios."""
-    low, high, count = map(float, text.split(":"))
-    if not (0 < low < high < math.inf and count.is_integer() and 2 <= count <= MAX_ALPHAS):
-        raise ValueError(text)
-    import numpy as np
-
-    return np.geomspace(low, high, int(count)).tolist()
-
 
 _COMMA = re.compile(r",(?!\s*\w+\s*=)")  # a comma between kernels, not between the parameters of one
 
@@ -51,158 +29,7 @@ def read_kernels(text: str) -> list[str]:
     return [part.strip() for part in _COMMA.split(text)]
 
 
-type Positive = Annotated[float, Gt(0)]
-type NonNegative = Annotated[float, Ge(0)]
-type Probability = Annotated[float, Gt(0), Lt(1)]
-type Count = Annotated[int, Ge(1)]
-type RowNumber = Annotated[int, Ge(0)]
-type Positives = Annotated[list[Positive], Len(1)]
-type Counts = Annotated[list[Count], Len(1)]
-type Names = Annotated[list[str], Len(1)]
-type Share = Annotated[float, Gt(0), Lt(1), fields.Reader(read_share, "a share such as 10%")]
-type Grid = Annotated[list[Positive], Len(1), fields.Reader(read_grid, _GRID)]
 type Kernels = Annotated[list[str], Len(1), fields.Reader(read_kernels)]
-type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]  # see `frequencies.uniforms`
-type Effort = Annotated[int, Ge(1), Le(5)]
-type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folding.MAX_FOLDS`, without its import
-type Impute = Literal["none", "median", "mean", "median-only", "most-frequent"]
-
-# -- rows ------------------------------------------------------------------------------------------
-
-
-def version_option() -> Any:
-    """Return the option that names a version of the rows."""
-    return fields.option(
-        "For versioned data: a tag, or a version from `rff-dist data log`. The current version by default.",
-        None,
-        unit="VERSION",
-    )
-
-
-def impute_option(default: Impute) -> Any:
-    """Return the option that says what replaces missing values."""
-    return fields.option(
-        "Value of the column that replaces missing ones; none replaces nothing. With median and mean, "
-        "another column marks them by 0 and 1 where more than 1 % (and at least 10) are missing; median-only "
-        "leaves it out. "
-        "Missing text becomes a level of its own, or with most-frequent the most frequent one.",
-        default,
-        unit="median|mean|median-only|most-frequent|none",
-    )
-
-
-def holdout_by_option() -> Any:
-    """Return the option that holds out the latest rows."""
-    return fields.option(
-        "Column of dates or numbers. The rows of its largest values are held out, so that no row to train on "
-        "is later than a row to test on. By default rows are held out at random, or by groups.",
-        None,
-        unit="COLUMN",
-    )
-
-
-@fields.group
-class Source:
-    """Where the rows are."""
-
-    panel: ClassVar[str] = "Names in the data"
-
-    data: str = fields.option("Path or URL of the rows: a Zarr group.", argument=True, unit="DATA")
-    version: str | None = version_option()
-    x: str = fields.option("Name of the array of inputs.", "X")
-    missing_chunks: Literal["error", "fill"] = fields.option(
-        "Meaning of a chunk that is missing from the store. error: its data are lost, and the job stops. "
-        "fill: it holds only the fill value.",
-        "error",
-    )
-
-    def names(self) -> dict[str, Any]:
-        """Return the arguments of `open_dataset` other than the URL."""
-        names = ("x", "y", "sample_weight", "missing_chunks", "version")
-        return {"y": None, **{name: getattr(self, name) for name in names if hasattr(self, name)}}
-
-
-@fields.group
-class WeightedSource(Source):
-    """Where the rows are, and their weights."""
-
-    sample_weight: str | None = fields.option(
-        "Name of the array of sample weights. By default all rows weigh the same.", None
-    )
-
-
-@fields.group
-class SupervisedSource(WeightedSource):
-    """Where rows with targets are."""
-
-    y: str = fields.option("Name of the array of targets, or of labels.", "y")
-
-
-@fields.group
-class TrainingSource(SupervisedSource):
-    """Where rows to train on are."""
-
-    sample_weight_kind: Literal["precision", "frequency"] = fields.option(
-        "Meaning of the sample weights. precision: how certain a row's target is. frequency: how many times "
-        "the row counts.",
-        "precision",
-    )
-
-
-@fields.group
-class TableEncoding:
-    """How tables are read, and how their columns become numbers."""
-
-    panel: ClassVar[str] = "Tables"
-
-    header: bool | None = fields.option(
-        "Column names in the first line of a CSV file. Without them (`--no-header`) the columns are called "
-        "0, 1, …. Detected by default.",
-        None,
-    )
-    delimiter: str | None = fields.option(
-        "Separator of the cells of a CSV file. Detected by default.", None, unit="CHARACTER"
-    )
-    encoding: str | None = fields.option(
-        "Text encoding of a CSV file, such as latin-1. By default utf-8, or cp1252 if the file is not valid "
-        "utf-8.",
-        None,
-    )
-    categories: Literal["auto", "one-hot", "target"] = fields.option(
-        "How text becomes numbers. one-hot: a column of 0 and 1 for each level. target: the mean target of "
-        "the level, from other rows than the row itself. auto: one-hot up to 20 levels, target above.",
-        "auto",
-        unit="auto|one-hot|target",
-    )
-    dates: Names | None = fields.option(
-        "Parts of a date that become columns: some of elapsed-days, year, month, day-of-year, weekday and "
-        "hour. By default all that vary, except year and month.",
-        None,
-        unit="PART,…",
-    )
-    impute: Impute = impute_option("none")
-    keep_index: bool = fields.option(
-        "Keep a first column that only numbers the rows, such as the index that pandas writes. By default it "
-        "is left out.",
-        False,
-    )
-    recipe: str | None = fields.option(
-        "Path or URL of a model or a dataset whose recipe makes the inputs, or of a .skops file with a "
-        "fitted scikit-learn transformer. Nothing is then learned from the table.",
-        None,
-        unit="PATH",
-    )
-
-    def __post_init__(self) -> None:
-        how = (self.categories, self.dates, self.impute, self.keep_index)
-        if self.recipe is not None and how != ("auto", None, "none", False):
-            raise InvalidParameterError(
-                f"`recipe` is {self.recipe!r}, which already says how columns become numbers; leave out "
-                "`categories`, `dates`, `impute` and `keep_index`"
-            )
-
-
-# -- features --------------------------------------------------------------------------------------
 
 _KERNELS = (
     "gaussian, laplacian (the L1 form), cauchy, sinc, matern, rational_quadratic, additive, linear, "
@@ -212,11 +39,6 @@ _KERNELS = (
 _NYSTROM = (
     "Kind of features. fourier: random Fourier features. nystrom: kernel values at some rows of the data, "
     "the centres."
-)
-_STANDARDIZE = (
-    "Scaling of the input columns. true (yes): subtract the mean, divide by the standard deviation. rank: "
-    "map the ranks of the values to a normal law. auto: rank for columns with heavy tails, true for the "
-    "others. false (no): no scaling."
 )
 type Standardize = bool | Literal["rank", "auto"]
 
@@ -271,6 +93,13 @@ class Drawing(Kind):
         "high: float32, for targets with almost no noise; a warning tells when it is needed.",
         "standard",
     )
+    standardize: Standardize = fields.option(
+        "Scaling of the input columns. true (yes): subtract the mean, divide by the standard deviation. "
+        "rank: map the ranks of the values to a normal law. auto: rank for columns with heavy tails, true "
+        "for the others. false (no): no scaling.",
+        "auto",
+        unit="HOW",
+    )
     seed: Seed = fields.option("Seed of all random numbers.", 0)
 
 
@@ -307,20 +136,6 @@ class Features(Drawing):
 
 
 type LengthScales = Annotated[list[Positive | Positives | str], Len(1)]
-
-
-def _kernels_option(default: Any, what: str) -> Any:
-    return fields.option(f"{what}, each one of {_KERNELS}", default, unit="K1,K2,…")
-
-
-def _length_scales_option() -> Any:
-    return fields.option(
-        "Length scales to try with each kernel that has one length scale: numbers, lists with one number for "
-        "each column, multiples of the median distance between rows such as 0.5x, or evidence. By default "
-        "0.25x, 0.5x, 1x, 2x and 4x.",
-        None,
-        unit="L1,L2,…",
-    )
 
 
 @fields.group
@@ -361,9 +176,16 @@ class TrainFeatures(Features):
         "auto",
         unit="auto|median|evidence|L|L1,L2,…",
     )
-    standardize: Standardize = fields.option(_STANDARDIZE, "auto", unit="HOW")
-    kernels: Kernels | None = _kernels_option(None, "Kernels to compare on all rows, instead of one")
-    length_scales: LengthScales | None = _length_scales_option()
+    kernels: Kernels | None = fields.option(
+        "Kernels to compare on all rows, instead of one, each one of those of `kernel`.", None, unit="K1,K2,…"
+    )
+    length_scales: LengthScales | None = fields.option(
+        "Length scales to try with each kernel that has one length scale: numbers, lists with one number for "
+        "each column, multiples of the median distance between rows such as 0.5x, or evidence. By default "
+        "0.25x, 0.5x, 1x, 2x and 4x.",
+        None,
+        unit="L1,L2,…",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -389,8 +211,10 @@ class TrainFeatures(Features):
 class TuneFeatures(Drawing):
     """Features of several kernels and length scales to compare."""
 
-    kernels: Kernels = _kernels_option(["gaussian", "matern:nu=1.5"], "Kernels to compare")
-    length_scales: LengthScales | None = _length_scales_option()
+    kernels: Kernels = fields.option(
+        f"Kernels to compare, each one of {_KERNELS}", ["gaussian", "matern:nu=1.5"], unit="K1,K2,…"
+    )
+    length_scales: LengthScales | None = fields.like(TrainFeatures, "length_scales")
     features: Literal["fourier", "nystrom"] = fields.option(_NYSTROM, "fourier")
     n_components: Literal["auto"] | Count | Counts = fields.option(
         "Number of features, D. Of several numbers each candidate takes the smallest within one standard "
@@ -398,7 +222,6 @@ class TuneFeatures(Drawing):
         1024,
         unit="D|D1,D2,…|auto",
     )
-    standardize: Standardize = fields.option(_STANDARDIZE, "auto", unit="HOW")
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -412,7 +235,7 @@ class TuneFeatures(Drawing):
 class ClusterFeatures(Features):
     """Features, or principal components of features, to cluster in."""
 
-    standardize: Standardize = fields.option(_STANDARDIZE, False, unit="HOW")
+    standardize: Standardize = fields.like(Drawing, "standardize", False)
     n_principal: Count | None = fields.option(
         "Number of leading kernel principal components to cluster in. By default rows are clustered in the "
         "features themselves.",
@@ -463,9 +286,6 @@ class ClusterFeatures(Features):
             )
 
 
-# -- clusters --------------------------------------------------------------------------------------
-
-
 @fields.group
 class Lloyd:
     """Clusters by k-means."""
@@ -510,77 +330,3 @@ class Lloyd:
     def numbers(self) -> list[int]:
         """Numbers of clusters to find, in ascending order."""
         return sorted(self.n_clusters) if isinstance(self.n_clusters, list) else [self.n_clusters]
-
-
-# -- where results go, and where the job runs ------------------------------------------------------
-
-
-def model_option(*, argument: bool) -> Any:
-    """Return the option that says where a model is published."""
-    text = "Path or URL where the model is published."
-    return fields.option(text, argument=argument, unit="MODEL", writes=True)
-
-
-@fields.group
-class Destination:
-    """Where a model is published."""
-
-    model: str = model_option(argument=True)
-    overwrite: bool = fields.option("Replace what is there, at the end of the job.", False)
-    register: bool = fields.option(
-        "Publish the model as the next version of a registered model, whose folder is then given as the "
-        "path, such as models/NAME. Versions are never replaced.",
-        False,
-    )
-
-    def __post_init__(self) -> None:
-        if self.register and self.overwrite:
-            raise InvalidParameterError(
-                "`overwrite` is given, but versions of a registered model are never replaced; leave it out"
-            )
-
-
-@fields.group
-class Where:
-    """Where a job runs: in this process, in processes of this machine, or on an existing cluster."""
-
-    panel: ClassVar[str] = "Where it runs"
-
-    scheduler: str | None = fields.option(
-        "Address of a Dask scheduler, tcp://127.0.0.1:8786 or tls://host:8786, or path of its scheduler file "
-        "(*.json). By default RFF_DIST_SCHEDULER in the environment; without it the job starts a cluster on "
-        "this machine, or works in its own process on up to 16,384 rows. For tls:// set RFF_DIST_TLS_CA, "
-        "_CERT and _KEY in the environment to PEM files.",
-        None,
-        unit="ADDRESS|FILE.json",
-    )
-    n_workers: Count | None = fields.option(
-        "Number of processes of a cluster on this machine. By default the number of CPUs decides.", None
-    )
-    min_workers: Count | None = fields.option(
-        "Smallest number of processes of a cluster on this machine: it grows and shrinks between this and "
-        "`n_workers` with the blocks of rows to work on. By default it always has `n_workers`.",
-        None,
-    )
-    n_threads: Count | None = fields.option(
-        "Number of threads of each process. By default the number of CPUs decides.", None
-    )
-    memory: str | None = fields.option(
-        "Memory that each process may use, such as '4 GiB'. Equal shares by default.", None, unit="SIZE"
-    )
-    serial: bool = fields.option("Run in this process, without Dask.", False)
-    insecure: bool = fields.option(
-        "Allow a scheduler on another machine without TLS. Anyone who reaches it can run code there and "
-        "here.",
-        False,
-    )
-
-    def __post_init__(self) -> None:
-        _ = self.cluster  # checks itself
-
-    @property
-    def cluster(self) -> Cluster:
-        """The options as the library takes them."""
-        from rff_dist.engines.cluster import Cluster
-
-        return Cluster(**{one.name: getattr(self, one.name) for one in fields.options_of(Where)})

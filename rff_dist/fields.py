@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAliasType, dataclass_transform, get_args, get_origin
 
+from annotated_types import Ge, Gt, Le, Len, Lt
+
 from rff_dist.errors import InvalidParameterError
 
 _KEY = "rff_dist option"
@@ -47,19 +49,21 @@ class Declared:
     `unit`: placeholder of a value in the command line's help; by default its type tells it.
     `argument`: whether the command line takes it without its flag too, by its position.
     `writes`: whether it names a place that the job writes to.
+    `takes`: its type, if the annotation has objects too, which only Python can give.
     """
 
     help: str
     unit: str | None = None
     argument: bool = False
     writes: bool = False
+    takes: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option of a job.
 
-    `type`: as annotated.
+    `type`: as annotated, or what the declaration says that it takes.
     `default`: `dataclasses.MISSING` if it must be given.
     `panel`: the title of its group.
     """
@@ -213,6 +217,28 @@ def check_names(names: Iterable[str], known: Iterable[str], *, what: str = "opti
             raise InvalidParameterError(f"there is no {what} `{name}`{near}")
 
 
+# -- types -----------------------------------------------------------------------------------------
+
+
+def read_share(text: str) -> float:
+    """Read a share of rows such as 10%."""
+    if not text.endswith("%"):
+        raise ValueError(text)
+    return float(text.removesuffix("%")) / 100
+
+
+type Positive = Annotated[float, Gt(0)]
+type NonNegative = Annotated[float, Ge(0)]
+type Probability = Annotated[float, Gt(0), Lt(1)]
+type Share = Annotated[float, Gt(0), Lt(1), Reader(read_share, "a share such as 10%")]
+type Count = Annotated[int, Ge(1)]
+type RowNumber = Annotated[int, Ge(0)]
+type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]  # see `frequencies.uniforms`
+type Positives = Annotated[list[Positive], Len(1)]
+type Counts = Annotated[list[Count], Len(1)]
+type Names = Annotated[list[str], Len(1)]
+
+
 # -- declarations ----------------------------------------------------------------------------------
 
 
@@ -224,15 +250,26 @@ def option(
     unit: str | None = None,
     argument: bool = False,
     writes: bool = False,
+    takes: Any = None,
 ) -> Any:
     """Return a dataclass field, with the members of `Declared`."""
-    metadata = {_KEY: Declared(help, unit, argument, writes)}
+    metadata = {_KEY: Declared(help, unit, argument, writes, takes)}
     if isinstance(default, list):  # which dataclasses refuse as a default
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))
+def like(group: type, name: str, default: Any = ..., *, argument: bool | None = None) -> Any:
+    """Return the field of an option that another group declares, with another default if it is given."""
+    [field] = [field for field in dataclasses.fields(group) if field.name == name]
+    told: Declared = field.metadata[_KEY]
+    if argument is not None:
+        told = dataclasses.replace(told, argument=argument)
+    default = _default_of(field) if default is ... else default
+    return dataclasses.field(default=default, metadata={_KEY: told})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, like))
 def group[T](cls: type[T]) -> type[T]:
     """Make a frozen dataclass whose docstring lists its options."""
     made = dataclass(frozen=True, kw_only=True)(cls)
@@ -249,7 +286,8 @@ def group[T](cls: type[T]) -> type[T]:
 
 def declared(name: str, annotation: Any, field: dataclasses.Field[Any], panel: str | None = None) -> Option:
     """Return the option that a field declares."""
-    return Option(name, annotation, _default_of(field), field.metadata[_KEY], panel)
+    told: Declared = field.metadata[_KEY]
+    return Option(name, told.takes or annotation, _default_of(field), told, panel)
 
 
 def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
@@ -262,7 +300,7 @@ def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     for field in fields:
         if _KEY in field.metadata:
             yield declared(field.name, hints[field.name], field, panel)
-        else:
+        elif dataclasses.is_dataclass(hints[field.name]):
             yield from options_of(hints[field.name], panel)
 
 
@@ -279,12 +317,13 @@ def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
 
 
 def _built[T](spec: type[T], values: Mapping[str, Any]) -> T:
-    hints = typing.get_type_hints(spec)
-    members = {
-        field.name: values[field.name] if _KEY in field.metadata else _built(hints[field.name], values)
-        for field in dataclasses.fields(spec)  # type: ignore[arg-type]  # specs are dataclasses
-        if _KEY not in field.metadata or field.name in values
-    }
+    hints, members = typing.get_type_hints(spec), {}
+    for field in dataclasses.fields(spec):  # type: ignore[arg-type]  # specs are dataclasses
+        if _KEY in field.metadata:
+            if field.name in values:
+                members[field.name] = values[field.name]
+        elif dataclasses.is_dataclass(hints[field.name]):
+            members[field.name] = _built(hints[field.name], values)
     return spec(**members)
 
 
