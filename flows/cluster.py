@@ -1,6 +1,6 @@
 """Cluster the rows of a dataset, as a Prefect flow.
 
-Give parameters as NAME=VALUE; a value is JSON or text::
+Give parameters as NAME=VALUE, with values as those of the command line's flags::
 
     python flows/cluster.py data=train.zarr output=labels.zarr n_clusters=5
 """

@@ -1,8 +1,8 @@
 """Append the rows of new files to a dataset, as a Prefect flow.
 
-Give parameters as NAME=VALUE; a value is JSON or text::
+Give parameters as NAME=VALUE, with values as those of the command line's flags::
 
-    python flows/ingest.py 'sources=["sales/*.csv"]' data=sales.zarr 'targets=["price"]'
+    python flows/ingest.py 'sources=sales/*.csv' data=sales.zarr targets=price
 """
 
 from rff_dist.flows import script

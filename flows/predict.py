@@ -1,6 +1,6 @@
 """Score a dataset with a model, as a Prefect flow.
 
-Give parameters as NAME=VALUE; a value is JSON or text::
+Give parameters as NAME=VALUE, with values as those of the command line's flags::
 
     python flows/predict.py model=nightly data=test.zarr output=predictions.zarr
 """

@@ -1,6 +1,6 @@
 """Add the new rows of a dataset to a model, as a Prefect flow.
 
-Give parameters as NAME=VALUE; a value is JSON or text::
+Give parameters as NAME=VALUE, with values as those of the command line's flags::
 
     python flows/refresh.py data=sales.zarr model=models/price
 """

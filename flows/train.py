@@ -1,6 +1,6 @@
 """Train a model, as a Prefect flow.
 
-Give parameters as NAME=VALUE; a value is JSON or text::
+Give parameters as NAME=VALUE, with values as those of the command line's flags::
 
     python flows/train.py data=train.zarr model=nightly n_components=512
 """

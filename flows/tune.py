@@ -1,8 +1,8 @@
 """Compare given kernels and length scales, and train the best, as a Prefect flow.
 
-Give parameters as NAME=VALUE; a value is JSON or text::
+Give parameters as NAME=VALUE, with values as those of the command line's flags::
 
-    python flows/tune.py data=train.zarr model=best 'kernels=["gaussian", "cauchy"]'
+    python flows/tune.py data=train.zarr model=best kernels=gaussian,cauchy
 """
 
 from rff_dist.flows import script

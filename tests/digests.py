@@ -20,13 +20,13 @@ from rff_dist import RFFPCA
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.fields import build
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import predict
 from rff_dist.workbench.jobs.cluster import cluster
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.refresh import update
 from rff_dist.workbench.jobs.specs import Clustering, Predict, Train, Tune, Update
 from rff_dist.workbench.jobs.steps import Runner, in_this_process
@@ -43,7 +43,7 @@ RIDGES: dict[str, dict[str, Any]] = {
         "kernel": "matern:nu=2.5",
         "design": "quasi-monte-carlo",
         "alpha": "cv",
-        "folds": 3,
+        "n_folds": 3,
     },
     "structured frequencies of many columns": {"data": "wide", "design": "structured"},
     "phases in high precision": {"map": "phases", "precision": "high", "alpha": "evidence"},
@@ -183,7 +183,7 @@ def jobs() -> Iterator[tuple[str, Callable[[Path, Engine], Digests]]]:
         "kernels": ["gaussian"],
         "length_scales": ["0.5x", 2.0],
         "n_components": [32, 64],
-        "folds": 3,
+        "n_folds": 3,
     }
     yield "candidates", by_runner(run_train, Tune, "numbers", candidates)
     for name, given in CLUSTERS.items():

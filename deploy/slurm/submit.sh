@@ -3,7 +3,7 @@
 #
 #   export RFF_DIST_RUN=$HOME/rff_dist-run       # a folder that all nodes share
 #   deploy/tls.sh "$RFF_DIST_RUN/tls"            # once
-#   deploy/slurm/submit.sh fit "$PWD/data.zarr" "$PWD/model" --components 4096
+#   deploy/slurm/submit.sh fit "$PWD/data.zarr" "$PWD/model" --n-components 4096
 #
 # RFF_DIST_VENV is the environment that rff_dist is installed in, on a shared disk too (default: .venv of this clone);
 # WORKERS how many worker jobs there are (default 4). Time limits, memory and CPUs are in the heads of the job files;

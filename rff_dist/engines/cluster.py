@@ -21,9 +21,10 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
+from rff_dist import fields
 from rff_dist.data import blocks
 from rff_dist.engines.serial import check_optional_count
 from rff_dist.errors import ClusterError, InvalidParameterError
@@ -67,13 +68,8 @@ class TLSFiles:
 class Cluster:
     """Where passes run; see the module for the kinds.
 
-    `scheduler`: address of a scheduler, or path of a scheduler file (*.json). None: an own cluster here.
-    `n_workers`: largest number of processes of the own cluster; by default the CPUs over `n_threads`.
-    `min_workers`: smallest number of its processes, which are then as many as there is work for.
-    `n_threads`: threads of each process; by default up to `THREADS_PER_WORKER`.
-    `memory`: bytes, or text such as "4 GiB", that each process may use; by default equal shares.
-    `serial`: whether to run in this process, without Dask.
-    `insecure`: whether to allow a scheduler elsewhere without TLS. Anyone who reaches it can run code there.
+    Without numbers, `n_threads` is up to `THREADS_PER_WORKER`, and `n_workers` the CPUs over `n_threads`.
+
     `tls`: for "tls://", and for the own cluster instead of temporary certificates.
     Raises InvalidParameterError if members exclude each other or are out of range.
 
@@ -81,13 +77,39 @@ class Cluster:
     ((2, 1), 'address')
     """
 
-    scheduler: str | None = None
-    n_workers: int | None = None
-    min_workers: int | None = None
-    n_threads: int | None = None
-    memory: int | str | None = None
-    serial: bool = False
-    insecure: bool = False
+    panel: ClassVar[str] = "Where it runs"
+
+    scheduler: str | None = fields.option(
+        "Address of a Dask scheduler, tcp://127.0.0.1:8786 or tls://host:8786, or path of its scheduler file "
+        "(*.json). By default RFF_DIST_SCHEDULER in the environment; without it the job starts a cluster on "
+        "this machine, or works in its own process on up to 16,384 rows. For tls:// set RFF_DIST_TLS_CA, "
+        "_CERT and _KEY in the environment to PEM files.",
+        None,
+        unit="ADDRESS|FILE.json",
+    )
+    n_workers: fields.Count | None = fields.option(
+        "Number of processes of a cluster on this machine. By default the number of CPUs decides.", None
+    )
+    min_workers: fields.Count | None = fields.option(
+        "Smallest number of processes of a cluster on this machine: it grows and shrinks between this and "
+        "`n_workers` with the blocks of rows to work on. By default it always has `n_workers`.",
+        None,
+    )
+    n_threads: fields.Count | None = fields.option(
+        "Number of threads of each process. By default the number of CPUs decides.", None
+    )
+    memory: int | str | None = fields.option(
+        "Memory that each process may use, such as '4 GiB'. Equal shares by default.",
+        None,
+        unit="SIZE",
+        takes=str | None,
+    )
+    serial: bool = fields.option("Run in this process, without Dask.", False)
+    insecure: bool = fields.option(
+        "Allow a scheduler on another machine without TLS. Anyone who reaches it can run code there and "
+        "here.",
+        False,
+    )
     tls: TLSFiles | None = None
 
     def __post_init__(self) -> None:
@@ -136,6 +158,21 @@ class Cluster:
             return 1, self.n_threads or n_cpus
         workers = self.n_workers or max(1, n_cpus // (self.n_threads or min(n_cpus, THREADS_PER_WORKER)))
         return workers, self.n_threads or max(1, n_cpus // workers)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes that each process may use, read as Dask does; None for equal shares."""
+        from dask.utils import parse_bytes
+
+        if self.memory is None:
+            return None
+        try:
+            size = int(parse_bytes(self.memory))
+        except ValueError:
+            size = 0
+        if size < 1:
+            raise InvalidParameterError(f"`memory` is {self.memory!r}; expected a size such as '2 GiB'")
+        return size
 
     def for_rows(self, n_samples: int) -> Self:
         """Return where to run passes over `n_samples` rows: in this process if others would be of no use.

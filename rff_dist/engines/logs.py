@@ -1,6 +1,6 @@
 """Logs for machines: one JSON object per line, with the run, the pass and the block that it is about.
 
-`RFF_DIST_LOG=json`, or `rff-dist --log-format json`, turns them on. Every line has `time` (UTC), `level`,
+`RFF_DIST_LOG=json`, or `rff-dist … --log-format json`, turns them on. Every line has `time` (UTC), `level`,
 `logger` and `message`, and `run` where there is one. Events of passes have more:
 
 =============  =====================================================================================

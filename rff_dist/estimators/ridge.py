@@ -323,7 +323,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         ----------
         X : array-like, frame, sparse matrix, Zarr array, dataset, path or URL
             Of shape (n_samples, n_features). To write the intervals of a large dataset to Zarr, use
-            `rff_dist.ridge.predict.predict` or `rff-dist predict --interval`.
+            `rff_dist.ridge.predict.predict` or `rff-dist predict --coverage`.
         coverage : float, default=0.95
             In (0, 1).
 

@@ -36,7 +36,7 @@ def export_onnx(model: models.RidgeModel, path: str | os.PathLike[str], *, overw
     place = Path(path)
     if place.is_dir() or (place.exists() and not overwrite):
         raise OutputExistsError(
-            f"{place} exists already; export to another file, or replace it with --overwrite"
+            f"{place} exists already; export to another file, or replace it with `overwrite`"
         )
     graph = _Graph(onnx)
     slim = write.describe(model)

@@ -34,7 +34,7 @@ def export(model: models.RidgeModel, folder: str | os.PathLike[str], *, overwrit
     # a folder with other things in it is never replaced
     if place.exists() and not (overwrite and (place / "reader.py").exists()):
         raise OutputExistsError(
-            f"{place} exists already; export to another folder, or replace an older export with --overwrite"
+            f"{place} exists already; export to another folder, or replace an older export with `overwrite`"
         )
     slim = describe(model)
     temporary = place.with_name(f".{place.name}.partial")

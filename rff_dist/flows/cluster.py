@@ -22,18 +22,19 @@ from typing import Any
 from prefect import get_run_logger
 
 from rff_dist.engines.clock import Clock
+from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import OutputExistsError
 from rff_dist.flows import common, running
 from rff_dist.kmeans import fit
 from rff_dist.storage import locations
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import cluster as clustering
-from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.page import pages, pictures
 from rff_dist.workbench.results import clusters
 
 
-class ClusterParameters(running.form(specs.Clustering, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
+class ClusterParameters(running.form(specs.Clustering, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
     """What to cluster, how, and where."""
 
 

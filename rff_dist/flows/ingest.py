@@ -16,10 +16,11 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.blocks.system import Secret
 
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.flows import common, running
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.jobs.ingest import append
 from rff_dist.workbench.results.rows import appended_document
 from rff_dist.workbench.tables import queries
@@ -67,7 +68,11 @@ class Connection:
         return os.environ[variable]
 
 
-class IngestParameters(running.form(Connection, specs.Ingest)):  # type: ignore[misc]  # made of the specs
+# It only appends, and takes the database's URL from a block or a variable.
+_DECIDED = ("append", "connection", "holdout", "holdout_by", "message", "overwrite")
+
+
+class IngestParameters(running.form(Connection, specs.Ingest, without=_DECIDED)):  # type: ignore[misc]  # made of the specs
     """Which rows to append to which dataset."""
 
 
@@ -96,7 +101,7 @@ def ingest(parameters: IngestParameters) -> Summary:
     Raises RFFDistError if a source cannot be read or does not fit the dataset, which is then unchanged.
     """
     log = get_run_logger()
-    more = {"append": True, "connection": parameters.to(Connection).read()}
-    result = append(parameters.to(specs.Ingest, more), running.runner_of(parameters, log))
+    job = parameters.to(specs.Ingest, append=True, connection=parameters.to(Connection).read())
+    result = append(job, running.runner_of(parameters, log))
     common.show("ingest-summary", appended_document(result), log)
     return result

@@ -12,14 +12,15 @@ own::
 from prefect import get_run_logger
 
 from rff_dist.engines.clock import Clock
+from rff_dist.engines.cluster import Cluster
 from rff_dist.flows import common, running
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import options, specs
 from rff_dist.workbench.jobs import predict as score
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results.rows import predicted_document
 
 
-class PredictParameters(running.form(specs.Predict, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
+class PredictParameters(running.form(specs.Predict, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
     """Which rows to score with which model."""
 
 

@@ -20,10 +20,11 @@ from typing import Any
 from prefect import get_run_logger
 
 from rff_dist.engines.clock import Clock
+from rff_dist.engines.cluster import Cluster
 from rff_dist.flows import common, running
 from rff_dist.living import new_rows
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fits, options, specs
+from rff_dist.workbench.jobs import fits, specs
 from rff_dist.workbench.jobs.refresh import update
 from rff_dist.workbench.page import pages
 from rff_dist.workbench.results import updates
@@ -34,7 +35,7 @@ _RESUME = (
 )
 
 
-class RefreshParameters(running.form(specs.Update, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
+class RefreshParameters(running.form(specs.Update, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
     """Which model to update with which rows, and how good it must stay."""
 
 

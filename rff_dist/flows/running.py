@@ -13,13 +13,12 @@ import logging
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, ClassVar, Self, TypeAliasType, Union, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, cast
 from uuid import UUID
 
 from annotated_types import Gt
@@ -39,10 +38,9 @@ from rff_dist import errors
 from rff_dist.engines import connecting, dask, logs, progress, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
+from rff_dist.fields import Option, build, check_names, group, option, options_of
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
-from rff_dist.workbench.jobs.fields import build, group, option, options_of
-from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.jobs.steps import Runner
 
 #: How often a step is retried, and seconds to wait before each retry.
@@ -71,30 +69,31 @@ class Form(BaseModel):
     """Prefect's form of a job: its options by name, checked before a run starts."""
 
     # Prefect keeps parameters as JSON and reads them again; aliases must survive that.
-    model_config = ConfigDict(
-        allow_inf_nan=False,
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        serialize_by_alias=True,
-        validate_by_name=True,
-    )
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True, validate_by_name=True)
     specs: ClassVar[tuple[type, ...]] = ()
+    options: ClassVar[dict[str, Option]] = {}
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for name in _PLACES & type(self).model_fields.keys():
-            urls = getattr(self, name)
-            for url in urls if isinstance(urls, list) else [urls]:
+    @model_validator(mode="before")
+    @classmethod
+    def _check_options(cls, values: dict[str, Any]) -> dict[str, Any]:
+        check_names(values, cls.options, what="parameter")
+        checked = {name: cls.options[name].check(value) for name, value in values.items()}
+        for name in _PLACES & checked.keys():
+            for url in checked[name] if isinstance(checked[name], list) else [checked[name]]:
                 if url is not None:
                     check_location(url)
+        return checked
+
+    @model_validator(mode="after")
+    def _check_specs(self) -> Self:
         for spec in self.specs:
             self.to(spec)
         return self
 
-    def to[T](self, spec: type[T], more: Mapping[str, Any] | None = None) -> T:
+    def to[T](self, spec: type[T], **more: Any) -> T:
         """Return one of the form's specs; `more` gives the options that the form does not ask for."""
-        return build(spec, {**self.model_dump(), **(more or {})})
+        names = {option.name for option in options_of(spec)}
+        return build(spec, {name: value for name, value in self.model_dump().items() if name in names} | more)
 
 
 #: Names of options that are paths or URLs.
@@ -103,31 +102,19 @@ _PLACES = {"data", "model", "output", "performance_report", "sources", "test"}
 _FIRST = ("data", "model", "output", "n_components", "n_clusters")
 
 
-def form(*specs: type) -> type[Form]:
-    """Return a form that asks for the options of specs."""
-    options = [option for spec in specs for option in options_of(spec) if option.shown.face != "command"]
-    options.sort(key=lambda option: _FIRST.index(option.name) if option.name in _FIRST else len(_FIRST))
+def form(*specs: type, without: Sequence[str] = ()) -> type[Form]:
+    """Return a form that asks for the options of specs, `without` some that the flow decides."""
+    options = [one for spec in specs for one in options_of(spec) if one.name not in without]
+    options.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
     fields: dict[str, Any] = {}
-    for asked in options:
+    for one in options:
         # Every pydantic class has a method `register`, which a field of that name would hide.
-        name, alias = ("registered", "register") if asked.name == "register" else (asked.name, None)
-        field = Field(... if asked.required else asked.default, alias=alias, description=asked.shown.help)
-        fields[name] = (_expanded(asked.type), field)
+        name, alias = ("registered", "register") if one.name == "register" else (one.name, None)
+        default = ... if one.required else one.default
+        fields[name] = (one.type, Field(default, alias=alias, description=one.declared.help))
     model = create_model("Form", __base__=Form, **fields)
-    model.specs = specs
+    model.specs, model.options = specs, {one.name: one for one in options}
     return model
-
-
-def _expanded(annotation: Any) -> Any:
-    """Return a type without type aliases, inside which pydantic forgets that a model is strict."""
-    if isinstance(annotation, TypeAliasType):
-        return _expanded(annotation.__value__)
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return Annotated[_expanded(arguments[0]), *arguments[1:]]
-    if origin is list:
-        return list[_expanded(arguments[0])]  # type: ignore[misc]  # a type at run time
-    return Union[*map(_expanded, arguments)] if origin in (UnionType, Union) else annotation
 
 
 def check_location(url: str) -> str:
@@ -236,9 +223,8 @@ def _checked[F: Form](asked: type[F], values: dict[str, Any]) -> F:
     try:
         return asked.model_validate(values)
     except ValidationError as error:
-        # Without the values, which may be secrets.
-        wrong = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise errors.InvalidParameterError(f"the flow's parameters do not fit: {'; '.join(wrong)}") from None
+        wrong = "; ".join(fault["msg"].removeprefix("Value error, ") for fault in error.errors())
+        raise errors.InvalidParameterError(f"the flow's parameters do not fit: {redact(wrong)}") from None
 
 
 def _keyword(name: str, option: FieldInfo) -> inspect.Parameter:
@@ -364,7 +350,7 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
     Raises JobTimeoutError if the context takes longer than `timeout_minutes`; InvalidParameterError if an
       engine was lent and the parameters name another.
     """
-    cluster, limits = parameters.to(Where).cluster, parameters.to(Limits)
+    cluster, limits = parameters.to(Cluster), parameters.to(Limits)
     with ExitStack() as stack:
         stack.enter_context(_time_limit(limits.timeout_minutes))
         if logs.log_format() == "json":
@@ -380,7 +366,7 @@ def open_engine(parameters: Form, log: Any, n_samples: int) -> Iterator[protocol
             engine = stack.enter_context(connecting.open_engine(used, observers=observers))
         elif cluster != Cluster():
             raise errors.InvalidParameterError(
-                "an engine was lent to the flow, so `scheduler`, `workers` and `threads` have no effect; "
+                "an engine was lent to the flow, so `scheduler`, `n_workers` and `n_threads` have no effect; "
                 "leave them out"
             )
         if limits.performance_report is not None:

@@ -14,12 +14,13 @@ Run it in a process of its own::
 or serve it as a deployment, whose parameters are validated before a run starts.
 """
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.flows import common, running
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import specs
 
 
-class TrainParameters(running.form(specs.Train, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
+class TrainParameters(running.form(specs.Train, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
     """What to train, on which rows, and where."""
 
 

@@ -13,12 +13,13 @@ Run it in a process of its own::
 or serve it as a deployment, whose parameters are validated before a run starts.
 """
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.flows import common, running
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import specs
 
 
-class TuneParameters(running.form(specs.Tune, options.Where, running.Limits)):  # type: ignore[misc]  # made of the specs
+class TuneParameters(running.form(specs.Tune, Cluster, running.Limits)):  # type: ignore[misc]  # made of the specs
     """What to compare, on which rows, and where."""
 
 

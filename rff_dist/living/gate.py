@@ -82,7 +82,7 @@ def hold_out(
     if not ranges:
         raise StatisticsError(
             "the champion and the challenger share no row, so that none can be held out to compare them; "
-            "give test data (`--test`), or fit again"
+            "give test data (`test`), or fit again"
         )
     at_once, whitener = update.rows_at_once(dataset, spec.limb_rows), champion.feature_map.whitener
     blocks = as_blocks(cut_ranges(ranges, at_once))

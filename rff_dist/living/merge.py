@@ -88,7 +88,7 @@ def _summed(model: RidgeModel) -> ridge_statistics.RidgeStatistics:
     if model.statistics is None or "classifier" in model.card:
         raise StatisticsError(
             "this model has no sums that others can be added to; expected a regression that was stored "
-            "with its statistics. Train it again without `--no-statistics`, and without conjugate gradients"
+            "with its statistics. Train it again with `statistics`, and without conjugate gradients"
         )
     return model.statistics
 

@@ -351,9 +351,9 @@ def check_updatable(model: RidgeModel) -> None:
         why = "it is a classifier, whose probabilities, class weights and losses depend on all rows"
     elif model.statistics is None:
         if model.card["solver"].get("method") == "pcg":
-            why = "conjugate gradients solved it, without statistics (`--solver pcg`)"
+            why = "conjugate gradients solved it, without statistics (`solver` 'pcg')"
         else:
-            why = "it was stored without its statistics (`--no-statistics`)"
+            why = "it was stored without its statistics (`statistics` was false)"
     elif "prefix_fingerprint" not in model.card:
         why = "its card does not say which rows it was trained on"
     else:

@@ -134,7 +134,7 @@ def _create_group(place: locations.Location, location: locations.Location, attri
     if not conditional.create_bytes(store, _FILE, claim, where=location):
         raise OutputExistsError(
             f"{location} is being written by another run, or was left unfinished by one; wait for it, or "
-            "give overwrite=True (--overwrite at the command line) to replace it"
+            "give overwrite=True to replace it"
         )
     return zarr.open_group(store, mode="r+")
 

@@ -87,8 +87,7 @@ def check_output(
     begun = is_unfinished(location) and (location.is_remote or locations.RECORD_FILE in marker)
     if not overwrite and not begun:
         raise OutputExistsError(
-            f"{location} exists already; choose another name, or give overwrite=True "
-            "(--overwrite at the command line) to replace it"
+            f"{location} exists already; choose another name, or give overwrite=True to replace it"
         )
     replaceable = location.scheme == "memory" or any(holds(location, name) for name in marker)
     if location.is_local and not replaceable:

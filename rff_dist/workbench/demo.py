@@ -38,8 +38,8 @@ def run_demo(
     *,
     n_components: int = 2048,
     seed: int = 0,
-    workers: int | None = None,
-    threads: int | None = None,
+    n_workers: int | None = None,
+    n_threads: int | None = None,
     stride: int = 1,
     console: Console,
 ) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def run_demo(
     `output`: folder for data, model and picture; those of an earlier demo are replaced.
     `n_components`: D.
     `seed`: of the split and the frequencies.
-    `workers`, `threads`: size of the local Dask cluster; all CPUs by default.
+    `n_workers`, `n_threads`: size of the local Dask cluster; all CPUs by default.
     `stride`: with n, only every n-th pixel of each row and column is used.
     `console`: rich.console.Console. It shows progress bars and the final table.
     Returns: the table's figures and the files' paths, JSON-able.
@@ -74,7 +74,7 @@ def run_demo(
     console.print("Starting Dask and Prefect's temporary server takes about 20 s …\n")
     with (
         RichProgress(console) as progress,
-        DaskEngine(n_workers=workers, threads_per_worker=threads, observers=(progress,)) as engine,
+        DaskEngine(n_workers=n_workers, threads_per_worker=n_threads, observers=(progress,)) as engine,
         running.lend_engine(engine),
     ):
         trained = tune.tune(
@@ -84,7 +84,7 @@ def run_demo(
             kernels=["gaussian"],
             length_scales=list(LENGTH_SCALES),
             n_components=n_components,
-            folds=2,  # enough for so many rows; each fold costs a decomposition for every candidate
+            n_folds=2,  # enough for so many rows; each fold costs a decomposition for every candidate
             standardize=False,
             seed=seed,
             overwrite=True,

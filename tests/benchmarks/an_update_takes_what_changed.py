@@ -17,13 +17,13 @@ from rich.table import Table
 
 from rff_dist.engines.progress import Event, PassFinished, PassStarted
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.fields import build
 from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import changed_rows, open_dataset
 from rff_dist.storage.writing import Writing
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.refresh import update_from
 from rff_dist.workbench.jobs.specs import Train, Update
 from rff_dist.workbench.jobs.steps import Runner, in_this_process

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from rff_dist.data import blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.fields import build
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.living import update
 from rff_dist.living.merge import merge, refit_on
@@ -24,7 +25,6 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import other_snapshots, roll_back
 from rff_dist.storage.writing import write_dataset
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.forget import forget
 from rff_dist.workbench.jobs.refresh import find_lacking, update_from
 from rff_dist.workbench.jobs.specs import Forget, Update

@@ -23,7 +23,8 @@ from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.records import peek_record, read_record
 from rff_dist.workbench.jobs.cluster import cluster
-from rff_dist.workbench.jobs.options import ClusterFeatures, Lloyd, Source, WeightedSource
+from rff_dist.workbench.jobs.drawing import ClusterFeatures, Lloyd
+from rff_dist.workbench.jobs.places import Source, WeightedSource
 from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.specs import Clustering, Predict
 from rff_dist.workbench.jobs.steps import in_this_process

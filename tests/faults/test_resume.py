@@ -22,10 +22,10 @@ from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event, PassResumed, PassStarted
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterLostError
+from rff_dist.fields import build
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import train as training
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.specs import Train
 from rff_dist.workbench.jobs.steps import Runner
 from tests.command_line import document, run
@@ -227,20 +227,20 @@ def test_what_a_dead_worker_had_kept_is_not_summed_up_again(folder: Path, cluste
 
 
 COMMON = ["--serial", "--kernel", "gaussian", "--length-scale", "1", "--features", "fourier"]
-CLUSTERS = ["--clusters", "3", "--max-passes", "5"]
+CLUSTERS = ["--n-clusters", "3", "--max-iter", "5"]
 JOBS = {
-    "fit": ("accumulate", ["fit", "DATA", "OUT", "--components", "64", "--alpha", "0.1", *COMMON]),
+    "fit": ("accumulate", ["fit", "DATA", "OUT", "--n-components", "64", "--alpha", "0.1", *COMMON]),
     "pcg": (
         "iterate",
-        ["fit", "DATA", "OUT", "--components", "64", "--alpha", "1", "--solver", "pcg", *COMMON],
+        ["fit", "DATA", "OUT", "--n-components", "64", "--alpha", "1", "--solver", "pcg", *COMMON],
     ),
     "tune": (
         "accumulate",
-        ["tune", "DATA", "OUT", "--components", "64", "--kernels", "gaussian", "--serial"],
+        ["tune", "DATA", "OUT", "--n-components", "64", "--kernels", "gaussian", "--serial"],
     ),
     "cluster": (
         "lloyd",
-        ["cluster", "DATA", "LABELS", "--model", "OUT", *CLUSTERS, "--components", "64", *COMMON],
+        ["cluster", "DATA", "LABELS", "--model", "OUT", *CLUSTERS, "--n-components", "64", *COMMON],
     ),
 }
 

@@ -35,7 +35,7 @@ def start_long_fit(folder, *, until):
         folder / "stopped",
         *PLAIN,
     ]
-    command += ["--components", "8192", "--alpha", "1", "--workers", "1", "--threads", "1"]
+    command += ["--n-components", "8192", "--alpha", "1", "--n-workers", "1", "--n-threads", "1"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.fields import build
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import RidgeModel, read_model, write_model
@@ -33,8 +34,7 @@ from rff_dist.storage.records import read_record, write_record
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import refresh
-from rff_dist.workbench.jobs.fields import build
-from rff_dist.workbench.jobs.options import Source
+from rff_dist.workbench.jobs.places import Source
 from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.specs import Predict, Update
 from rff_dist.workbench.jobs.steps import in_this_process

@@ -50,8 +50,8 @@ def write_table(path, n_rows, *, seed=0):
         ({"sources": ["a.csv"], "connection_block": "db"}, "without `sql`"),
         ({"sql": "SELECT 1", "connection_block": "db", "connection_variable": "DB"}, "give one of them"),
         ({"sources": ["ftp://host/a.csv"]}, "unknown scheme"),
-        ({"sources": ["a.csv"], "on_nan": "fill"}, "'error' or 'drop'"),
-        ({"sources": ["a.csv"], "append": True}, "Extra inputs"),
+        ({"sources": ["a.csv"], "on_nan": "fill"}, "error or drop"),
+        ({"sources": ["a.csv"], "append": True}, "no parameter"),
     ],
 )
 def test_parameters_of_ingest_that_do_not_go_together_are_refused(given, message):
@@ -62,9 +62,9 @@ def test_parameters_of_ingest_that_do_not_go_together_are_refused(given, message
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"interval": 1.0}, "less than 1"),
+        ({"coverage": 1.0}, "below 1"),
         ({"output": "ftp://host/a"}, "unknown scheme"),
-        ({"std": 1}, "bool"),
+        ({"std": 1}, "true or false"),
     ],
 )
 def test_parameters_of_predict_that_are_no_values_are_refused(given, message):
@@ -179,7 +179,7 @@ def run_predict(folder, output, **given):
 
 
 def test_all_rows_are_scored_by_the_current_version(trained, tmp_path):
-    result = run_predict(trained, tmp_path / "p.zarr", std=True, interval=0.9)
+    result = run_predict(trained, tmp_path / "p.zarr", std=True, coverage=0.9)
     dataset = open_dataset(trained / "data.zarr")
     model = read_model(trained / "model-2")
     assert (result["version"], result["model_digest"], result["n_samples"]) == (2, model.digest(), 500)

@@ -49,12 +49,11 @@ from rff_dist.flows.train import TrainParameters, train
 from rff_dist.flows.tune import tune
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.writing import write_dataset
-from rff_dist.workbench.jobs.options import Where
 from tests.flows.test_train import flow_run, task_runs
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.flows
-RunParameters = form(Where, Limits)
+RunParameters = form(Cluster, Limits)
 
 
 def write_problem(folder: Path) -> TrainParameters:
@@ -75,22 +74,22 @@ def write_problem(folder: Path) -> TrainParameters:
 
 
 def test_parameters_name_every_kind_of_cluster():
-    assert RunParameters().to(Where).cluster == Cluster()
-    sized = RunParameters(workers=4, min_workers=1, threads=2, worker_memory="2 GiB").to(Where).cluster
+    assert RunParameters().to(Cluster) == Cluster()
+    sized = RunParameters(n_workers=4, min_workers=1, n_threads=2, memory="2 GiB").to(Cluster)
     assert sized == Cluster(n_workers=4, min_workers=1, n_threads=2, memory="2 GiB")
     assert sized.kind == "adaptive"
-    found = RunParameters(scheduler="/shared/scheduler.json", insecure_cluster=True).to(Where).cluster
+    found = RunParameters(scheduler="/shared/scheduler.json", insecure=True).to(Cluster)
     assert (found.kind, found.insecure) == ("scheduler file", True)
 
 
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"scheduler": "127.0.0.1", "min_workers": 1}, "names an existing one"),
-        ({"scheduler": "127.0.0.1", "worker_memory": "1 GiB"}, "names an existing one"),
-        ({"workers": 1, "min_workers": 2}, "`min_workers` is 2, but there are at most 1"),
-        ({"timeout_minutes": 0.0}, "greater than 0"),
-        ({"timeout_minutes": float("inf")}, "finite"),
+        ({"scheduler": "127.0.0.1", "min_workers": 1}, "leave one of them out"),
+        ({"scheduler": "127.0.0.1", "memory": "1 GiB"}, "leave one of them out"),
+        ({"n_workers": 1, "min_workers": 2}, "`min_workers` is 2, but there are at most 1"),
+        ({"timeout_minutes": 0.0}, "above 0"),
+        ({"timeout_minutes": float("inf")}, "expected"),
         ({"performance_report": "ftp://host/folder"}, "ftp"),
     ],
 )

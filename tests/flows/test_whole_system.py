@@ -300,7 +300,7 @@ def predicted(system: System, rolled_back: str, place: Place) -> dict[str, Any]:
     """The nightly predictions, and the quarterly tuning beside them."""
     X, _ = draw_rows(500, UNSEEN)
     write_dataset(f"{place.root}/score.zarr", X, feature_names=COLUMNS)
-    few = {"kernels": ["gaussian"], "length_scales": ["1x", "2x"], "n_components": 64, "folds": 2}
+    few = {"kernels": ["gaussian"], "length_scales": ["1x", "2x"], "n_components": 64, "n_folds": 2}
     predict, tune = system.start("predict/nightly"), system.start("tune/quarterly", **few)
     return {"predict": system.finish(predict), "tune": system.finish(tune)}
 

@@ -38,9 +38,11 @@ def run(*arguments, code=0):
 
 
 def test_the_embedded_cluster_gives_the_same_model_as_this_process(folder):
-    arguments = [folder / "data.zarr", *PLAIN, "--components", "64"]
-    serial = document("fit", *arguments[:1], folder / "serial", *arguments[1:], "--serial", "--threads", "1")
-    dask = run("fit", *arguments[:1], folder / "dask", *arguments[1:], "--workers", "2", "--threads", "1")
+    arguments = [folder / "data.zarr", *PLAIN, "--n-components", "64"]
+    serial = document(
+        "fit", *arguments[:1], folder / "serial", *arguments[1:], "--serial", "--n-threads", "1"
+    )
+    dask = run("fit", *arguments[:1], folder / "dask", *arguments[1:], "--n-workers", "2", "--n-threads", "1")
     assert dask["engine"] == {"kind": "embedded dask", "n_workers": 2, "n_threads": 1}
     assert serial["engine"] == {"kind": "serial", "n_workers": 1, "n_threads": 1}
     assert dask["statistics_digest"] == serial["statistics_digest"]

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.s3
 
 X = np.arange(60.0).reshape(30, 2)
 
-SMALL = (*PLAIN, "--components", "64", "--alpha", "0.01")
+SMALL = (*PLAIN, "--n-components", "64", "--alpha", "0.01")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def fitted(server, table, tmp_path_factory):
     folder = tmp_path_factory.mktemp("local")
     found = []
     for place in (str(folder), server.url("cli")):
-        document("ingest", table, f"{place}/data.zarr", "--target", "price", "--chunk-rows", "64")
+        document("ingest", table, f"{place}/data.zarr", "--targets", "price", "--chunk-rows", "64")
         found.append(document("fit", f"{place}/data.zarr", f"{place}/model", *SMALL, "--serial"))
     return folder, *found
 
@@ -80,7 +80,7 @@ def test_fit_in_an_object_store_has_the_digest_of_one_on_disk(fitted):
 @pytest.mark.distributed
 def test_workers_of_a_cluster_read_and_write_the_object_store(fitted, server):
     _, here, _ = fitted
-    arguments = (*SMALL, "--workers", "1", "--threads", "1")
+    arguments = (*SMALL, "--n-workers", "1", "--n-threads", "1")
     there = document("fit", server.url("cli/data.zarr"), server.url("cli/dask"), *arguments)
     assert there["engine"]["kind"] == "embedded dask"
     assert there["digest"] == here["digest"]
@@ -99,7 +99,7 @@ def test_evaluate_predict_info_and_cluster_say_what_they_say_on_disk(fitted, ser
         document("predict", model, data, f"{place}/predictions", "--serial")
         predicted = predictions_at(f"{place}/predictions")
         clusters = document(
-            "cluster", data, f"{place}/clusters", "--clusters", "3", "--components", "32", "--serial"
+            "cluster", data, f"{place}/clusters", "--n-clusters", "3", "--n-components", "32", "--serial"
         )
         about = document("info", model)
         arrays = document("info", data)
@@ -115,7 +115,7 @@ def test_tune_and_update_give_what_they_give_on_disk(server, tmp_path):
     targets = inputs[:, 0] + 0.3 * rng.standard_normal(300)
     found = []
     for place in (str(tmp_path), server.url("updated")):
-        data, model, options = f"{place}/data", f"{place}/model", ("--components", "32", "--serial")
+        data, model, options = f"{place}/data", f"{place}/model", ("--n-components", "32", "--serial")
         write_dataset(data, inputs, targets, versioned=True)
         tuned = document("tune", data, f"{place}/tuned", "--kernels", "gaussian", *options)
         plain = ("--kernel", "gaussian", "--length-scale", "1", "--features", "fourier")
@@ -129,8 +129,8 @@ def test_tune_and_update_give_what_they_give_on_disk(server, tmp_path):
 
 def test_what_is_there_is_not_replaced_unless_asked(fitted, server):
     data, model = server.url("cli/data.zarr"), server.url("cli/model")
-    assert "exists already" in refusal(73, "fit", data, model, "--components", "8", "--serial")
-    assert "exists already" in refusal(73, "generate", data, "--rows", "10", "--features", "2")
+    assert "exists already" in refusal(73, "fit", data, model, "--n-components", "8", "--serial")
+    assert "exists already" in refusal(73, "generate", data, "--rows", "10", "--n-features", "2")
     assert "no dataset at s3://" in refusal(65, "fit", server.url("none.zarr"), server.url("m"), "--serial")
     assert "no model at s3://" in refusal(
         65, "predict", server.url("none"), data, server.url("p"), "--serial"
@@ -285,7 +285,7 @@ def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(server
     lines = table.read_bytes().splitlines(keepends=True)
     server.write("incoming/1.csv", lines[0] + b"".join(lines[1:101]))
     server.write("incoming/deeper/3.csv", lines[0] + lines[1])
-    first = document("ingest", pattern, url, "--append", "--target", "price")
+    first = document("ingest", pattern, url, "--append", "--targets", "price")
     server.write("incoming/2.csv", lines[0] + b"".join(lines[101:]))
     server.requests()
     second = document("ingest", pattern, url, "--append")
@@ -293,7 +293,7 @@ def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(server
     third = document("ingest", pattern, url, "--append")
     assert [one["n_after"] for one in (first, second, third)] == [100, 300, 300]
     assert third["skipped"] == [server.url("incoming/1.csv"), server.url("incoming/2.csv")]
-    whole = document("ingest", table, tmp_path / "here.zarr", "--target", "price")
+    whole = document("ingest", table, tmp_path / "here.zarr", "--targets", "price")
     np.testing.assert_array_equal(rows_of(url), rows_of(whole["path"]))
     assert "there is no file at" in refusal(65, "ingest", server.url("incoming/none.csv"), server.url("new"))
     folder = document("ingest", server.url("incoming/deeper/3.csv"), server.url("one.zarr"))
@@ -396,7 +396,7 @@ def test_store_that_is_away_is_named_with_exit_code_65_and_73(monkeypatch, fitte
     message = refusal(65, "info", server.url("cli/model"))
     assert "cannot be read" in message
     assert "Check the address, the network and the permissions" in message
-    message = refusal(73, "fit", folder / "data.zarr", server.url("m"), "--components", "8", "--serial")
+    message = refusal(73, "fit", folder / "data.zarr", server.url("m"), "--n-components", "8", "--serial")
     assert "s3://bucket/m" in message
 
 
@@ -424,8 +424,15 @@ def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(fitted, ser
         server.fail(10**6, status=status)
         for arguments in (
             ("info", server.url("cli/model")),
-            ("fit", server.url("cli/data.zarr"), server.url("secret-model"), "--components", "8", "--serial"),
-            ("generate", server.url("secret.zarr"), "--rows", "10", "--features", "2"),
+            (
+                "fit",
+                server.url("cli/data.zarr"),
+                server.url("secret-model"),
+                "--n-components",
+                "8",
+                "--serial",
+            ),
+            ("generate", server.url("secret.zarr"), "--rows", "10", "--n-features", "2"),
         ):
             result = run(*arguments, "--debug", "--json")
             assert result.exit_code in (65, 73), result.output

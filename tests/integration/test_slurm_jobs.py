@@ -58,8 +58,8 @@ def test_jobs_find_each_other_and_give_the_digest_of_one_process(job, tmp_path):
         return done.stdout
 
     rff_dist("generate", "data.zarr", "--rows", "20000")
-    alone = rff_dist("fit", "data.zarr", "alone", "--components", "64", "--serial")
-    fit = ["fit", "data.zarr", "together", "--components", "64", "--json"]
+    alone = rff_dist("fit", "data.zarr", "alone", "--n-components", "64", "--serial")
+    fit = ["fit", "data.zarr", "together", "--n-components", "64", "--json"]
     with contextlib.ExitStack() as stack:
         stack.enter_context(running("scheduler.sbatch", job, tmp_path / "scheduler.log"))
         for task in ("1", "2"):

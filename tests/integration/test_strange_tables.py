@@ -21,7 +21,7 @@ def make_frame(n=N, seed=0):
 
 
 def auto(tmp_path, source, *options, target="y"):
-    given = ["--target", target, "--into", tmp_path / "made", "--serial", "--components", 128]
+    given = ["--target", target, "--into", tmp_path / "made", "--serial", "--n-components", 128]
     return document("auto", source, *given, *options)
 
 
@@ -157,11 +157,11 @@ def test_noise_is_called_so_and_what_is_there_is_kept(tmp_path):
     rng = np.random.default_rng(0)
     make_frame().assign(y=rng.standard_normal(N)).to_csv(tmp_path / "t.csv", index=False)
     given = ["auto", tmp_path / "t.csv", "--target", "y", "--into", tmp_path / "made", "--serial"]
-    shown = run(*given, "--components", 64, "--report", tmp_path / "page.html").stdout
+    shown = run(*given, "--n-components", 64, "--report", tmp_path / "page.html").stdout
     assert "No signal was found" in shown
     assert "next: rff-dist predict" in shown
     assert "<html" in (tmp_path / "page.html").read_text()
-    again = document(*given, "--components", 64)
+    again = document(*given, "--n-components", 64)
     assert (again["ingested"], again["version"]) == ("by an earlier run", 2)
     assert "nearest: 'a'" in refusal(
         2, "auto", tmp_path / "t.csv", "--target", "aa", "--into", tmp_path / "b"

@@ -98,7 +98,7 @@ def trained(tmp_path_factory):
         target_names=["price & tax"],
         versioned=True,
     )
-    words = ["fit", path / "data", path / "model", "--serial", "--components", "128", "--folds", "3"]
+    words = ["fit", path / "data", path / "model", "--serial", "--n-components", "128", "--n-folds", "3"]
     found = document(*words, "--report", path / "new" / "page.html")
     (path / "seconds.json").write_text(json.dumps(found["seconds"]))
     return path
@@ -250,7 +250,7 @@ def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
     lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i},{i % 7 + i % 2}" for i in range(100)]
     (tmp_path / "t.csv").write_text("\n".join(["kind,size,code,y", *lines]))
     ingest(tmp_path / "t.csv", tmp_path / "data", target="y", drop=["code"], impute="median")
-    words = ["fit", tmp_path / "data", tmp_path / "m", "--serial", "--components", "16", "--alpha", "1"]
+    words = ["fit", tmp_path / "data", tmp_path / "m", "--serial", "--n-components", "16", "--alpha", "1"]
     assert run(*words, *PLAIN, "--report", tmp_path / "page.html").exit_code == 0
     _, words = check_readable(tmp_path / "page.html")
     assert "kind 0 and 1 for each of 2 levels" in words.replace("  ", " ")
@@ -273,7 +273,7 @@ def test_classes_are_judged_by_rows_that_the_model_did_not_see(tmp_path, test_ro
     write_dataset(tmp_path / "test", X[300:], names[y[300:]])
     words = ["fit", tmp_path / "data", tmp_path / "m", "--classify", "--serial", *PLAIN]
     # so short a length scale that training rows would all be right
-    words += ["--components", "512", "--length-scale", "0.5", "--alphas", "0.5,1"]
+    words += ["--n-components", "512", "--length-scale", "0.5", "--alphas", "0.5,1"]
     found = run(
         *words, "--report", tmp_path / "page.html", *(["--test", tmp_path / "test"] if test_rows else [])
     )
@@ -293,7 +293,7 @@ def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
     X = rng.standard_normal((300, 2))
     y = np.array(["a", "b", "c"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 1)]
     write_dataset(tmp_path / "data", X, y)
-    words = ["fit", tmp_path / "data", tmp_path / "m", "--classify", "--serial", "--components", "32"]
+    words = ["fit", tmp_path / "data", tmp_path / "m", "--classify", "--serial", "--n-components", "32"]
     assert run(*words, "--report", tmp_path / "page.html").exit_code == 0
     page, words = check_readable(tmp_path / "page.html")
     assert "predicted a" in words
@@ -314,10 +314,10 @@ def test_the_page_of_clusters_has_sizes_map_and_rows_that_stand_for_them(tmp_pat
         "cluster",
         tmp_path / "data",
         tmp_path / "labels",
-        "--clusters",
+        "--n-clusters",
         "2,3",
         "--serial",
-        "--components",
+        "--n-components",
         "64",
     ]
     result = run(*words, "--report", tmp_path / "page.html")
@@ -337,7 +337,7 @@ def test_the_page_says_how_near_to_the_limit_products_were(trained, tmp_path, mo
         tmp_path / "m",
         *PLAIN,
         "--serial",
-        "--components",
+        "--n-components",
         "16",
         "--alpha",
         "1",
@@ -352,11 +352,12 @@ def test_other_commands_that_train_write_the_page_too(trained, tmp_path, command
     shutil.copytree(trained / "data", tmp_path / "data")
     page = ["--serial", "--report", tmp_path / "page.html"]
     if command == "tune":
-        words = ["--kernels", "gaussian,linear", "--length-scales", "1,2", "--components", "32"]
+        words = ["--kernels", "gaussian,linear", "--length-scales", "1,2", "--n-components", "32"]
         result = run("tune", tmp_path / "data", tmp_path / "model", *words, *page)
     else:
         assert (
-            run("fit", tmp_path / "data", tmp_path / "model", "--serial", "--components", "32").exit_code == 0
+            run("fit", tmp_path / "data", tmp_path / "model", "--serial", "--n-components", "32").exit_code
+            == 0
         )
         X = np.random.default_rng(4).standard_normal((100, 3))
         append_dataset(tmp_path / "data", X, 3 * np.sin(1.5 * X[:, 0]) + 0.5 * X[:, 1])
@@ -370,7 +371,16 @@ def test_other_commands_that_train_write_the_page_too(trained, tmp_path, command
 
 def test_a_page_that_cannot_be_written_exits_73_and_the_model_is_there(trained, tmp_path):
     (tmp_path / "file").touch()
-    words = ["fit", trained / "data", tmp_path / "model", "--serial", "--components", "16", "--folds", "2"]
+    words = [
+        "fit",
+        trained / "data",
+        tmp_path / "model",
+        "--serial",
+        "--n-components",
+        "16",
+        "--n-folds",
+        "2",
+    ]
     result = run(*words, "--report", tmp_path / "file" / "page.html")
     assert result.exit_code == 73
     assert "the page" in result.stderr

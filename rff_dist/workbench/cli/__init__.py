@@ -16,12 +16,14 @@ error, and exits with a code that a script can act on:
 130   stopped by Ctrl-C; 143 by SIGTERM
 ====  ====================================================================================
 
-The module of a command, rff_dist/workbench/cli/NAME.py, is imported when the command is used, and then
-registers the command. `help.COMMANDS` lists them all. Commands import slow libraries inside their functions.
+Options are given by flags, by the environment, or by a TOML file as `--config`; flags count most, and the
+file least. The module of a command, rff_dist/workbench/cli/NAME.py, is imported when the command is used, and
+imports slow libraries inside its functions. `help.COMMANDS` lists them all.
 """
 
 import atexit
 import gc
+import sys
 
 from rff_dist.workbench.cli import program, settings
 
@@ -30,4 +32,4 @@ def main() -> None:
     """Run the command line and exit."""
     settings.is_program.set(True)
     atexit.register(gc.freeze)  # without it, Python's last garbage collection takes 0.1 s
-    program.app(prog_name="rff-dist")
+    sys.exit(program.run(sys.argv[1:]))

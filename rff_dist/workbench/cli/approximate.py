@@ -8,20 +8,20 @@ from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
 from annotated_types import Ge
 
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.cli import options, shell
-from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.jobs.options import Drawing, Features, WeightedSource
+from rff_dist.workbench.cli import shell
+from rff_dist.workbench.jobs.drawing import Features
+from rff_dist.workbench.jobs.places import WeightedSource
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
 
 if TYPE_CHECKING:
     from rff_dist.features import approximation, maps
 
-FEATURES, MEASURE = Drawing.panel, "What is measured"
+MEASURE = "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
 BOUNDED = {**MEASURES, "compact_set": "in the box"}
 POINTS, LEAST = 8, 16  # the curve has at most 8 numbers of components, none below 16
@@ -35,10 +35,8 @@ class Measured:
 
     error: float = fields.option("The error that you want to reach.", 0.05, unit="E")
     delta: float = fields.option("Probability with which theory's bounds may fail.", 0.05, unit="P")
-    n_samples: Annotated[int, Ge(2)] = fields.option("Rows of each sample.", 500, flag="--rows", unit="N")
-    n_repeats: Annotated[int, Ge(2)] = fields.option(
-        "Number of disjoint samples.", 8, flag="--samples", unit="N"
-    )
+    n_samples: Annotated[int, Ge(2)] = fields.option("Rows of each sample.", 500, unit="N")
+    n_repeats: Annotated[int, Ge(2)] = fields.option("Number of disjoint samples.", 8, unit="N")
     confidence: float = fields.option("Confidence of the intervals of mean errors.", 0.95, unit="P")
 
     def __post_init__(self) -> None:
@@ -52,30 +50,16 @@ class Measured:
 
 
 @shell.command(
-    "rff-dist approximate data.zarr --components 4096",
-    "rff-dist approximate data.zarr --kernel matern --nu 1.5 --error 0.02 --plot error.png",
+    "rff-dist approximate data.zarr --n-components 4096",
+    "rff-dist approximate data.zarr --kernel matern:nu=1.5 --error 0.02 --plot error.png",
 )
 def approximate(
     *,
     source: WeightedSource,
-    features: Annotated[Features, "kernel", "nu", "length_scale", "design", "map", "seed"],
-    n_components: Annotated[
-        str,
-        typer.Option(
-            "--components", metavar="D", help="D, the number of features.", rich_help_panel=FEATURES
-        ),
-    ] = "2048",
-    no_standardize: Annotated[
-        bool,
-        typer.Option(
-            "--no-standardize", help="Do not centre and scale the inputs first.", rich_help_panel=FEATURES
-        ),
-    ] = False,
+    features: Annotated[Features, "kernel", "length_scale", "n_components", "design", "map", "seed"],
+    standardize: bool = fields.option("Centre and scale the inputs first.", True),
     measured: Measured,
-    output: Annotated[
-        str | None,
-        typer.Option("--plot", metavar="PNG", help="Draw the error against D.", rich_help_panel=MEASURE),
-    ] = None,
+    plot: str | None = fields.option("Draw the error against D.", None, unit="PNG", writes=True),
 ) -> Document:
     """Measure whether D is large enough: the features' error on sampled rows, beside theory's bounds.
 
@@ -88,9 +72,7 @@ def approximate(
     from rff_dist.statistics import inspection
     from rff_dist.storage import datasets
 
-    if features.map not in ("auto", "pairs", "phases"):
-        raise typer.BadParameter(f"{features.map!r}; expected auto, pairs or phases", param_hint="--map")
-    dimension = draw.check_n_components(options.read_count(n_components, "--components"), features.map)
+    dimension = draw.check_n_components(features.n_components, features.map)
     chosen, seed = features.make_kernel(), features.seed
     data, dataset = source.data, datasets.open_dataset(source.data, **source.names())
     chosen.check_columns(dataset.n_features)
@@ -98,7 +80,7 @@ def approximate(
     rows = samples.sample_inputs(dataset, seed, n_rows=measured.n_samples * measured.n_repeats)
     sample = memory.ArrayDataset(rows)
     moments = inspection.inspect(sample, engine=SerialEngine(1))
-    standardizer = None if no_standardize else inspection.standardizer_from(moments)
+    standardizer = inspection.standardizer_from(moments) if standardize else None
     ranges = inspection.input_range(moments, standardizer)
     seen = draw.Inputs(sample, standardizer, seed, ranges)
     described = draw.KernelFeatures(
@@ -110,7 +92,7 @@ def approximate(
     sampling = approximation.Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)
     widths = _curve_components(spec, feature_map.n_components)
     curve = approximation.error_curve(spec.kernel, feature_map, rows, widths, sampling)
-    compared = samples.sample_inputs(sample, seed)  # the rows that --map auto looks at
+    compared = samples.sample_inputs(sample, seed)  # the rows that map='auto' looks at
     variances = bounds.better_map(spec.kernel, seen.prepare(compared))
     variance, diameter = getattr(variances, spec.map), float(math.dist(*ranges))
     theory = theory_of(spec, curve[-1], delta=measured.delta, variance=variance, diameter=diameter)
@@ -133,10 +115,10 @@ def approximate(
         "bounds": theory.bounds(feature_map.n_components),
         "no_bounds": theory.refusals,
         "curve": [{"n_components": point.n_components, **_errors(point)} for point in curve],
-        "plot": output,
+        "plot": plot,
     }
-    if output is not None:
-        _draw_curve(output, curve, theory, record)
+    if plot is not None:
+        _draw_curve(plot, curve, theory, record)
     return _document(record)
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rff_dist.workbench.cli import display, options, shell
-from rff_dist.workbench.jobs import fields, specs
-from rff_dist.workbench.jobs.options import Where
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
+from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import rows, words
 from rff_dist.workbench.results.document import Document, Paragraph
 
@@ -27,7 +28,7 @@ _PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out", "
     "rff-dist auto prices.csv --target price",
     "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
-def auto(job: specs.Auto, where: Where, report: options.ReportPath = None) -> Document:
+def auto(job: specs.Auto, where: Cluster, report: str | None = shell.REPORT) -> Document:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.numerics.machine import available_memory
     from rff_dist.workbench.jobs import train, verdict

@@ -1,33 +1,27 @@
 """Find clusters of a dataset's rows, count them, compare them with known labels, and write them."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from rff_dist.workbench.cli import display, options, shell
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
+from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.results.document import Document
 
 
 @shell.command(
-    "rff-dist cluster data.zarr labels.zarr --clusters 50",
-    "rff-dist cluster data.zarr labels.zarr --clusters 2,4,8,16 --starts 4 --model clusters",
-    "rff-dist cluster digits.zarr labels.zarr --clusters 10 --labels digit --length-scale 4",
+    "rff-dist cluster data.zarr labels.zarr --n-clusters 50",
+    "rff-dist cluster data.zarr labels.zarr --n-clusters 2,4,8,16 --n-init 4 --model clusters",
+    "rff-dist cluster digits.zarr labels.zarr --n-clusters 10 --labels digit --length-scale 4",
 )
 def cluster(
     job: specs.Clustering,
-    where: Where,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="PNG",
-            help="Draw a sample of rows and their clusters: in two kernel principal components.",
-        ),
-    ] = None,
-    report: options.ReportPath = None,
+    where: Cluster,
+    plot: str | None = fields.option(
+        "Draw a sample of rows and their clusters: in two kernel principal components.",
+        None,
+        unit="PNG",
+        writes=True,
+    ),
+    report: str | None = shell.REPORT,
 ) -> Document:
     """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
     from rff_dist.workbench.jobs.cluster import cluster

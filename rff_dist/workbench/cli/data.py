@@ -4,36 +4,33 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from rff_dist.workbench.cli import display, program, shell
+from rff_dist import fields
+from rff_dist.fields import NonNegative
+from rff_dist.workbench.cli import display, shell
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
     from rff_dist.storage import corrections, locations
 
-group = program.make_group("data", "List the versions of datasets; correct, delete, roll back and expire.")
-program.app.add_typer(group)
-
-Data = Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of a versioned dataset.")]
-Version = Annotated[
-    str, typer.Argument(metavar="VERSION", help="A tag, or a version from `rff-dist data log`.")
-]
-AnyVersion = Annotated[str | None, typer.Argument(metavar="[VERSION]", help="By default the current one.")]
-Message = Annotated[str | None, typer.Option("--message", metavar="TEXT", help="The reason, for `data log`.")]
+group = shell.make_group("data", "List the versions of datasets; correct, delete, roll back and expire.")
+_DATA = fields.option("Path or URL of a versioned dataset.", argument=True, unit="DATA")
+_A_VERSION = "A tag, or a version from `rff-dist data log`."
+_VERSION = fields.option(_A_VERSION, argument=True, unit="VERSION")
+_ANY_VERSION = fields.option(f"{_A_VERSION} By default the current one.", None, argument=True, unit="VERSION")
+_MESSAGE = fields.option("The reason, for `data log`.", None, unit="TEXT")
 
 _DIGITS = 8
 
 
 @shell.command("rff-dist data log data.zarr", "rff-dist data log data.zarr --json", group=group)
 def log(
-    data: Data,
-    version: Annotated[
-        str | None, typer.Option("--from", metavar="VERSION", help="Begin here, not at the current version.")
-    ] = None,
+    data: str = _DATA,
+    version: str | None = fields.option(
+        "Begin at this version, not at the current one.", None, unit="VERSION"
+    ),
 ) -> Document:
     """List the versions of a dataset, the newest first, with their times, reasons and numbers of rows."""
     from rff_dist.storage.repositories import read_history
@@ -57,7 +54,7 @@ def log(
 @shell.command(
     "rff-dist data diff data.zarr monday", "rff-dist data diff data.zarr monday tuesday", group=group
 )
-def diff(data: Data, before: Version, after: AnyVersion = None) -> Document:
+def diff(data: str = _DATA, before: str = _VERSION, after: str | None = _ANY_VERSION) -> Document:
     """Count the chunks that differ between two versions."""
     from rff_dist.storage import datasets, repositories
 
@@ -88,9 +85,9 @@ def diff(data: Data, before: Version, after: AnyVersion = None) -> Document:
 
 @shell.command("rff-dist data tag data.zarr audited-2026", group=group)
 def tag(
-    data: Data,
-    name: Annotated[str, typer.Argument(metavar="TAG", help="A name that the version keeps for good.")],
-    version: AnyVersion = None,
+    data: str = _DATA,
+    name: str = fields.option("A name that the version keeps for good.", argument=True, unit="TAG"),
+    version: str | None = _ANY_VERSION,
 ) -> Document:
     """Give a version a name. It can be read by that name, and does not expire unless tags do."""
     from rff_dist.storage.repositories import tag_snapshot
@@ -101,7 +98,7 @@ def tag(
 
 
 @shell.command("rff-dist data rollback data.zarr monday", group=group)
-def rollback(data: Data, version: Version) -> Document:
+def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
     """Make an earlier version the current one again; `update` then takes models back to it."""
     from rff_dist.storage.repositories import roll_back
 
@@ -113,11 +110,9 @@ def rollback(data: Data, version: Version) -> Document:
 
 @shell.command("rff-dist data expire data.zarr --days 30", group=group)
 def expire(
-    data: Data,
-    days: Annotated[
-        float, typer.Option("--days", metavar="DAYS", min=0, help="Remove versions older than this.")
-    ] = 30.0,
-    tags: Annotated[bool, typer.Option("--tags", help="Remove tagged versions too.")] = False,
+    data: str = _DATA,
+    days: NonNegative = fields.option("Remove versions older than this.", 30.0, unit="DAYS"),
+    tags: bool = fields.option("Remove tagged versions too.", False),
 ) -> Document:
     """Remove old versions, and the bytes that only they use; the current version always stays."""
     from rff_dist.storage.repositories import expire, read_history
@@ -135,10 +130,10 @@ def expire(
     "rff-dist data convert plain.zarr", "rff-dist data convert s3://b/plain s3://b/data", group=group
 )
 def convert(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of plain Zarr.")],
-    output: Annotated[
-        str | None, typer.Argument(metavar="[OUT]", help="Where to write. By default in place of DATA.")
-    ] = None,
+    data: str = fields.option("Path or URL of plain Zarr.", argument=True, unit="DATA"),
+    output: str | None = fields.option(
+        "Where to write. By default in place of `data`.", None, argument=True, unit="OUT", writes=True
+    ),
 ) -> Document:
     """Turn plain Zarr into a versioned dataset, so that rows can be added, corrected and deleted."""
     from rff_dist.storage.corrections import convert_dataset
@@ -154,18 +149,14 @@ def convert(
 
 @shell.command("rff-dist data correct data.zarr corrections.csv --by id", group=group)
 def correct(
-    data: Data,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file with the corrected rows.")],
-    by: Annotated[
-        str,
-        typer.Option(
-            "--by",
-            metavar="NAME",
-            help="Column that says which row each row of the file replaces: a column of the dataset in which "
-            "the value is unique, or else a column of row numbers from 0.",
-        ),
-    ] = "row",
-    message: Message = None,
+    data: str = _DATA,
+    source: str = fields.option("A file with the corrected rows.", argument=True, unit="SOURCE"),
+    by: str = fields.option(
+        "Column that says which row each row of the file replaces: a column of the dataset in which the "
+        "value is unique, or else a column of row numbers from 0.",
+        "row",
+    ),
+    message: str | None = _MESSAGE,
 ) -> Document:
     """Replace rows by those of a file, in one new version."""
     from rff_dist.workbench.tables.corrections import correct
@@ -179,21 +170,15 @@ def correct(
     group=group,
 )
 def delete(
-    data: Data,
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A file of row numbers from 0, or of values of --by.")
-    ],
-    by: Annotated[
-        str | None, typer.Option("--by", metavar="NAME", help="Column whose values say which rows go.")
-    ] = None,
-    keep_order: Annotated[
-        bool,
-        typer.Option(
-            "--keep-order",
-            help="Move later rows up. Without it the last rows fill the gaps, which changes fewer chunks.",
-        ),
-    ] = False,
-    message: Message = None,
+    data: str = _DATA,
+    source: str = fields.option(
+        "A file of row numbers from 0, or of values of `by`.", argument=True, unit="SOURCE"
+    ),
+    by: str | None = fields.option("Column whose values say which rows go.", None),
+    keep_order: bool = fields.option(
+        "Move later rows up. Without it the last rows fill the gaps, which changes fewer chunks.", False
+    ),
+    message: str | None = _MESSAGE,
 ) -> Document:
     """Delete rows in one new version; earlier versions hold them until they expire."""
     from rff_dist.storage import appending, corrections, locations

@@ -3,35 +3,31 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from rff_dist.workbench.cli import messages, options, shell
-from rff_dist.workbench.jobs.options import Features, Where
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
+from rff_dist.fields import Count
+from rff_dist.workbench.cli import shell
+from rff_dist.workbench.jobs.drawing import Features
 from rff_dist.workbench.results.document import Document
 
 
-@shell.command("rff-dist demo", "rff-dist demo --components 1024 --output /tmp/demo")
+@shell.command("rff-dist demo", "rff-dist demo --n-components 1024 --output /tmp/demo", progress=False)
 def demo(
     *,
-    output: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="Folder for data, model and picture.")
-    ] = Path("demo-output"),
-    n_components: Annotated[
-        str, typer.Option("--components", metavar="D", help="D, the number of features.")
-    ] = "2048",
+    output: str = fields.option("Folder for data, model and picture.", "demo-output", unit="DIR"),
+    n_components: Count = fields.option("D, the number of features.", 2048, unit="D"),
     features: Annotated[Features, "seed"],
-    where: Annotated[Where, "workers", "threads"],
-    as_json: shell.AsJson = False,
+    where: Annotated[Cluster, "n_workers", "n_threads"],
 ) -> Document:
     """Learn a photograph from half of its pixels, in about a minute."""
     from rff_dist.workbench.demo import run_demo
 
     record = run_demo(
-        output,
-        n_components=options.read_count(n_components, "--components"),
+        Path(output),
+        n_components=n_components,
         seed=features.seed,
-        workers=where.workers,
-        threads=where.threads,
-        console=messages.err if as_json else shell.out,
+        n_workers=where.n_workers,
+        n_threads=where.n_threads,
+        console=shell.out,
     )
     return Document("", record=record)  # it has shown everything

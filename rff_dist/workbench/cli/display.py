@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from rff_dist.workbench.cli import messages, settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rff_dist.engines import protocol
+    from rff_dist.engines.cluster import Cluster
     from rff_dist.engines.progress import RichProgress
     from rff_dist.ridge import models
-    from rff_dist.workbench.jobs import fits, options, steps, verdict
+    from rff_dist.typing import PathLike
+    from rff_dist.workbench.jobs import fits, steps, verdict
 
 _shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
 
@@ -46,7 +46,7 @@ def count_rows(label: str) -> Callable[[int, int | None], None]:
 class Passes:
     """What a command runs its job with: an engine, progress on standard error, and a clock."""
 
-    def __init__(self, where: options.Where) -> None:
+    def __init__(self, where: Cluster) -> None:
         from rff_dist.engines.clock import Clock, process_start
 
         self.where = where
@@ -58,12 +58,12 @@ class Passes:
         """The runner that calls the steps of a job."""
         from rff_dist.workbench.jobs.steps import Runner
 
-        elsewhere = self.where.cluster.in_environment().elsewhere
+        elsewhere = self.where.in_environment().elsewhere
         return Runner(self.open, self._call, "rff-dist", elsewhere, count_rows("read"))
 
     def write_page(
         self,
-        report: Path | None,
+        report: PathLike | None,
         data: fits.JobData,
         model: models.RidgeModel,
         place: str,
@@ -108,7 +108,7 @@ class Passes:
         from rff_dist.engines.connecting import open_engine
         from rff_dist.engines.progress import Remark
 
-        cluster = self.where.cluster.in_environment().for_rows(n_samples)
+        cluster = self.where.in_environment().for_rows(n_samples)
         self.clock.rest("start")
         shown = _shown.get()  # None also if messages are JSON lines, which report passes themselves
         if shown is not None and cluster.kind in ("embedded", "adaptive"):

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-import typer
-
+from rff_dist import fields
 from rff_dist.engines import connecting
 from rff_dist.engines.cluster import Cluster, is_loopback
 from rff_dist.errors import RFFDistError
 from rff_dist.text import human_bytes, redact
 from rff_dist.workbench.cli import messages, shell
-from rff_dist.workbench.jobs import options
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
@@ -62,16 +60,16 @@ class Finding:
 )
 def doctor(
     *,
-    data: Annotated[
-        str | None, typer.Argument(metavar="[DATA]", help="A dataset whose chunks and codecs are checked.")
-    ] = None,
-    where: Annotated[options.Where, "scheduler", "insecure_cluster"],
+    data: str | None = fields.option(
+        "A dataset whose chunks and codecs are checked.", None, argument=True, unit="DATA"
+    ),
+    where: Annotated[Cluster, "scheduler", "insecure"],
 ) -> Document:
     """Check versions, BLAS, products, disk, ports, TLS, Prefect, and a dataset and a cluster if named.
 
     Each line is ok, a warning or a failure, and says what to do. The exit code is 1 if anything failed.
     """
-    cluster = where.cluster.in_environment()
+    cluster = where.in_environment()
     checks = [
         check_versions(),
         check_blas(),
@@ -235,7 +233,7 @@ def check_cluster(cluster: Cluster) -> Iterator[Finding]:
             workers = ask(_versions)
             n_threads = engine.n_threads
     except RFFDistError as error:
-        yield Finding("cluster", "fail", str(error), "start it, or correct --scheduler")
+        yield Finding("cluster", "fail", str(error), "start it, or correct `scheduler`")
         return
     here = _versions()
     skew = {
@@ -273,7 +271,7 @@ def _check_chunks(header: Header) -> Finding:
     shape, chunks = header.shape, header.chunks
     row = header.dtype.itemsize * math.prod(shape[1:])
     size = row * min(chunks[0], shape[0])
-    write = f"write with --chunk-rows {max(1, round(8 * 2**20 / max(1, row)))}"
+    write = f"write with chunk_rows={max(1, round(8 * 2**20 / max(1, row)))}"
     harm, todo = "", ""
     if chunks[1:] != shape[1:]:
         harm, todo = "; rows are split over chunks", f"{write}, all columns in one"

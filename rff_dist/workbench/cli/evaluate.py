@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
 from rff_dist.text import number
 from rff_dist.typing import FloatArray
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import fields, options, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @shell.command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
-def evaluate(job: specs.Evaluate, where: options.Where) -> Document:
-    """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (--y)."""
+def evaluate(job: specs.Evaluate, where: Cluster) -> Document:
+    """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (`y`)."""
     from rff_dist.workbench.jobs import predict
 
     passes = display.Passes(where)

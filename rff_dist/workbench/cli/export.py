@@ -1,11 +1,10 @@
 """Write a model for programs without this package."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import typer
-
-from rff_dist.workbench.cli import options, shell
+from rff_dist import fields
+from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results.document import Document, Paragraph
 
 _HOW = {
@@ -22,24 +21,20 @@ _HOW = {
 )
 def export(
     *,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A regression or a classifier.")],
-    output: Annotated[str, typer.Argument(metavar="OUT", help="The folder or file to write.")],
-    form: Annotated[
-        Literal["numpy", "onnx", "mlflow"] | None,
-        typer.Option(
-            "--format",
-            metavar="numpy|onnx|mlflow",
-            help="numpy: two arrays, one JSON document and a reader that needs NumPy only. onnx: a graph; "
-            "the default for names that end in .onnx. mlflow: a folder that MLflow serves, for models of any "
-            "kind; the server needs this package.",
-        ),
-    ] = None,
-    overwrite: options.Overwrite = False,
+    model: str = fields.option("A regression or a classifier.", argument=True, unit="MODEL"),
+    output: str = fields.option("The folder or file to write.", argument=True, unit="OUT", writes=True),
+    format: Literal["numpy", "onnx", "mlflow"] | None = fields.option(
+        "numpy: two arrays, one JSON document and a reader that needs NumPy only. onnx: a graph; the default "
+        "for names that end in .onnx. mlflow: a folder that MLflow serves, for models of any kind; the "
+        "server needs this package.",
+        None,
+    ),
+    overwrite: bool = shell.OVERWRITE,
 ) -> Document:
     """Write a model as two arrays, one JSON document and a reader of 80 lines; as ONNX; or for MLflow."""
     from rff_dist.text import human_bytes
 
-    kind = form or ("onnx" if output.endswith(".onnx") else "numpy")
+    kind = format or ("onnx" if output.endswith(".onnx") else "numpy")
     place, digest = _write(kind, model, output, overwrite=overwrite)
     files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
     sizes = {

@@ -1,23 +1,22 @@
 """Train a model."""
 
-from pathlib import Path
-
-import typer
-
+from rff_dist.engines.cluster import Cluster
+from rff_dist.errors import InvalidParameterError
+from rff_dist.typing import PathLike
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.cli.options import PlotPath, ReportPath
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.results.document import Document
 
 
 @shell.command(
     "rff-dist fit data.zarr model",
-    "rff-dist fit data.zarr model --kernel matern --nu 1.5 --length-scale median --features fourier",
+    "rff-dist fit data.zarr model --kernel matern:nu=1.5 --length-scale median --features fourier",
     "rff-dist fit data.zarr model --classify --loss logistic",
-    "rff-dist fit data.zarr model --folds 10 --alphas 1e-6:1e3:30 --components 512,1024,2048 --plot cv.png",
+    "rff-dist fit data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot cv.png",
 )
-def fit(job: specs.Train, where: Where, plot: PlotPath = None, report: ReportPath = None) -> Document:
+def fit(
+    job: specs.Train, where: Cluster, plot: str | None = shell.PLOT, report: str | None = shell.REPORT
+) -> Document:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
     from rff_dist.fitting.options import is_one_alpha
 
@@ -25,16 +24,17 @@ def fit(job: specs.Train, where: Where, plot: PlotPath = None, report: ReportPat
     several = isinstance(options.n_components, list)
     fixed = is_one_alpha(options.alpha) and options.cv is None and not several and job.fit.candidates is None
     if plot is not None and fixed and not options.conformal:
-        raise typer.BadParameter(
-            "alpha and D are given, so there are no errors to draw; add --select cv", param_hint="--plot"
+        raise InvalidParameterError(
+            f"`plot` is {plot!r}, but `alpha` and `n_components` are given, so there are no errors to draw; "
+            "give alpha='cv', or leave it out"
         )
     return run_training(job, where, plot, report)
 
 
 def run_training(
-    job: specs.Train | specs.Tune, where: Where, plot: Path | None, report: Path | None
+    job: specs.Train | specs.Tune, where: Cluster, plot: PathLike | None, report: PathLike | None
 ) -> Document:
-    """Train and publish a model, draw what is asked for, and return what came out."""
+    """Train and publish a model, draw what is asked for, and return what a command shows of it."""
     from rff_dist.workbench.jobs.train import train
     from rff_dist.workbench.results import models
 

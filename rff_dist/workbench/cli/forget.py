@@ -1,16 +1,17 @@
 """Forget rows: in a dataset, in its models and in its old versions."""
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph
 
 
 @shell.command(
-    "rff-dist forget data.zarr --rows rows.csv --model model",
-    "rff-dist forget data.zarr --rows customers.csv --id --model models/prices --days 30",
+    "rff-dist forget data.zarr --rows rows.csv --models model",
+    "rff-dist forget data.zarr --rows customers.csv --id --models models/prices --days 30",
 )
-def forget(job: specs.Forget, where: options.Where) -> Document:
+def forget(job: specs.Forget, where: Cluster) -> Document:
     """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""
     from rff_dist.workbench.jobs.forget import forget
 

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from rff_dist.workbench.cli import display, options, shell
-from rff_dist.workbench.jobs import fields
-from rff_dist.workbench.jobs.options import Features
+from rff_dist import fields
+from rff_dist.fields import Count, NonNegative, Positive, Positives, RowNumber
+from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.jobs.drawing import Features
 from rff_dist.workbench.results import rows, words
 from rff_dist.workbench.results.document import Document
 
@@ -24,33 +23,25 @@ if TYPE_CHECKING:
 class Size:
     """How large the dataset is, and how smooth the function."""
 
-    rows: str = fields.option("Number of rows, such as 1e6.", unit="N")
-    n_features: str = fields.option("Number of columns of X.", "8", flag="--features", unit="N")
-    length_scale: str = fields.option("Length scale: the larger, the smoother.", "2", unit="L|L1,L2,…")
+    rows: Count = fields.option("Number of rows, such as 1e6.")
+    n_features: Count = fields.option("Number of columns of X.", 8)
+    length_scale: Positive | Positives = fields.option(
+        "Length scale: the larger, the smoother.", 2.0, unit="L|L1,L2,…"
+    )
 
 
-@shell.command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")
+@shell.command("rff-dist generate data.zarr --rows 1e6 --n-features 8 --length-scale 2 --noise 0.1")
 def generate(
     *,
-    output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the dataset.")],
+    output: str = fields.option("Where to write the dataset.", argument=True, unit="OUT", writes=True),
     size: Size,
-    features: Annotated[Features, "kernel", "nu", "n_components", "seed"],
-    noise: Annotated[
-        float, typer.Option("--noise", min=0, help="The noise's standard deviation; the function's is 1.")
-    ] = 0.1,
-    first_row: Annotated[
-        int,
-        typer.Option(
-            "--first-row", metavar="N", min=0, help="Number of the first row; test data continue the count."
-        ),
-    ] = 0,
-    chunk_rows: Annotated[
-        str | None,
-        typer.Option(
-            "--chunk-rows", metavar="ROWS", help="Rows of a chunk. By default chosen by the data's size."
-        ),
-    ] = None,
-    overwrite: options.Overwrite = False,
+    features: Annotated[Features, "kernel", "n_components", "seed"],
+    noise: NonNegative = fields.option("The noise's standard deviation; the function's is 1.", 0.1),
+    first_row: RowNumber = fields.option("Number of the first row; test data continue the count.", 0),
+    chunk_rows: Count | None = fields.option(
+        "Rows of a chunk. By default chosen by the data's size.", None, unit="ROWS"
+    ),
+    overwrite: bool = shell.OVERWRITE,
 ) -> Document:
     """Write a dataset of any size whose best possible error is known: a random function plus noise.
 
@@ -62,20 +53,17 @@ def generate(
     from rff_dist.storage.writing import Writing
     from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
-    n_samples = options.read_count(size.rows, "--rows")
-    n_columns = options.read_count(size.n_features, "--features")
-    chunk = None if chunk_rows is None else options.read_count(chunk_rows, "--chunk-rows")
-    widths = options.read_numbers(
-        size.length_scale.split(","), size.length_scale, "--length-scale", "a number"
-    )
     seed = features.seed
-    chosen = with_length_scale(features.make_kernel(), tuple(widths) if len(widths) > 1 else widths[0])
-    function = draw_function(chosen, n_features=n_columns, n_components=features.n_components, seed=seed)
+    scale = size.length_scale
+    chosen = with_length_scale(features.make_kernel(), tuple(scale) if isinstance(scale, list) else scale)
+    function = draw_function(
+        chosen, n_features=size.n_features, n_components=features.n_components, seed=seed
+    )
     start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
     with using_threads(available_cores()):
-        drawn = RandomRows(n_samples, n_columns, noise, seed, first_row)
-        writing = Writing(chunk, overwrite, display.count_rows("generate"))
+        drawn = RandomRows(size.rows, size.n_features, noise, seed, first_row)
+        writing = Writing(chunk_rows, overwrite, display.count_rows("generate"))
         dataset = generate_dataset(output, function, drawn, writing)
     seconds = time.perf_counter() - start
     about = {"kernel": chosen.to_dict(), "seed": seed, "best_rmse": noise, "seconds": seconds}

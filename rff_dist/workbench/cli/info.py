@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from rff_dist import fields
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
 from rff_dist.text import some
 from rff_dist.workbench.cli import shell
-from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import rows, words
 from rff_dist.workbench.results.document import Document, Part
 
@@ -24,7 +22,7 @@ _SHOWN_COLUMNS = _SHOWN_CANDIDATES = 6
 
 @shell.command("rff-dist info data.zarr", "rff-dist info model --json")
 def info(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A dataset, a model or predictions.")],
+    path: str = fields.option("A dataset, a model or predictions.", argument=True, unit="PATH"),
 ) -> Document:
     """Describe a dataset, predictions or a model. Every byte of a model is checked."""
     from rff_dist.recipes.recipes import recipe_of

@@ -13,11 +13,11 @@ logger = logging.getLogger(__name__)
 
 
 @shell.command(
-    "rff-dist ingest bikes.csv bikes.zarr --target rentals",
-    "rff-dist ingest sales.csv sales.zarr --target price --id order --impute median --holdout 10%",
-    "rff-dist ingest measurements/ data.zarr --target x --target y --columns a,b,c",
+    "rff-dist ingest bikes.csv bikes.zarr --targets rentals",
+    "rff-dist ingest sales.csv sales.zarr --targets price --id order --impute median --holdout 10%",
+    "rff-dist ingest measurements/ data.zarr --targets x,y --columns a,b,c",
     "rff-dist ingest 'new/*.parquet' data.zarr --append --message 'Monday'",
-    "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --target price --sql file:sales.sql",
+    "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --targets price --sql file:sales.sql",
 )
 def ingest(job: specs.Ingest) -> Document:
     """Turn files or a query into a dataset, or append them to one; memory does not grow with the rows."""
@@ -29,7 +29,7 @@ def ingest(job: specs.Ingest) -> Document:
 
     if job.connection is not None and holds_password(job.connection):
         logger.warning(
-            "--connection holds a password, which all users of this machine can see while the command runs; "
+            "`connection` holds a password, which all users of this machine can see while the command runs; "
             "give the connection as env:NAME or file:PATH, or by RFF_DIST_SQL in the environment"
         )
     start = time.perf_counter()
@@ -50,7 +50,7 @@ def ingest(job: specs.Ingest) -> Document:
         "seconds": words.seconds_words(seconds),
         "test": None if test is None else f"{test.n_samples:,} rows in {test.url}",
     }
-    weights = ["--weights", "sample_weight"] if job.weight else []
+    weights = ["--sample-weight", "sample_weight"] if job.weight else []
     classes = ["--classify"] if labelled else []
     following = [["fit", job.data, "MODEL", *weights, *classes]] if job.targets else []
     parts = [facts, *rows.recipe_parts(recipe, 20)]

@@ -7,8 +7,8 @@ from rff_dist.workbench.results.document import Document
 
 
 @shell.command(
-    "rff-dist merge model_a model_b --output both",
-    "rff-dist merge north south west --output models/all --register",
+    "rff-dist merge model_a model_b --model both",
+    "rff-dist merge north south west --model models/all --register",
 )
 def merge(job: specs.Merge) -> Document:
     """Merge models of one spec and different rows: add up their exact sums and solve; no data are read."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
 import json
 import logging
 import math
@@ -16,20 +15,17 @@ import traceback
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
-from typer.models import OptionInfo
 
 from rff_dist import errors
 from rff_dist.engines import logs
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
-from rff_dist.workbench.cli import options, settings
+from rff_dist.workbench.cli import settings
 
 FAILED, USAGE = 1, 2
 # The first that matches counts, so subclasses stand before their bases.
@@ -53,52 +49,6 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM arrived. It unwinds like Ctrl-C: clusters are closed and unfinished outputs removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Names of a command's options in the library's messages, and which options name an output.
-
-    `flags`: the flag for each parameter of the library.
-    `written`: names of parameters that say where something is written.
-    """
-
-    flags: dict[str, str]
-    written: list[str]
-
-    @classmethod
-    def of(cls, own: Mapping[str, inspect.Parameter], specs: Iterable[options.SpecOptions]) -> Names:
-        """Return the names for a command's own parameters and those of its specs."""
-        flags, written = {}, [name for name in ("output", "plot", "report") if name in own]
-        for name, parameter in own.items():
-            for info in getattr(parameter.annotation, "__metadata__", ()):
-                if isinstance(info, OptionInfo):
-                    # In an annotation, typer keeps the first flag as the option's default.
-                    candidates = [info.default, *(info.param_decls or ()), f"--{name.replace('_', '-')}"]
-                    flags[name] = next(flag for flag in map(str, candidates) if flag.startswith("--"))
-        for spec in specs:
-            flags |= spec.flags()
-            written += [option.name for option in spec.options if option.shown.writes]
-        return cls(flags, written)
-
-    def translated(self, message: str) -> str:
-        """Return a message of the library with its parameters replaced by the command's options."""
-        # Neither is of use at the command line.
-        message = message.replace(" (--overwrite at the command line)", "").replace(" or an object", "")
-        for name, flag in self.flags.items():
-            pattern = rf"(?<![-\w]){re.escape(name)}"
-            message = re.sub(rf"`{name}`", flag, message)
-            message = re.sub(rf"{pattern}=True\b", flag, message)
-            message = re.sub(rf"{pattern}=(['\"])(\w+)\1", rf"{flag} \2", message)
-            for values in re.findall(rf"{pattern}=(\['[^]]*'\])", message):
-                words = ",".join(re.findall(r"'([^']*)'", values))
-                message = message.replace(f"{name}={values}", f"{flag} {words}")
-        return message
-
-
-def command_words(context: typer.Context) -> str:
-    """Return a command's name, with that of its group: all words after the program's name."""
-    return context.command_path.removeprefix(context.find_root().command_path).strip()
-
-
 def say(kind: str, message: str, style: str) -> None:
     """Show one line on standard error."""
     _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
@@ -117,14 +67,14 @@ def run_in_log() -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def show_messages(names: Names, *, debug: bool) -> Iterator[None]:
+def show_messages(*, debug: bool) -> Iterator[None]:
     """Show warnings and the package's log on standard error, one line each."""
 
     def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-        say("warning", str(message) if settings.logs_json() else names.translated(str(message)), "yellow")
+        say("warning", str(message), "yellow")
 
     level = logging.DEBUG if debug else logging.WARNING
-    log = logs.json_lines(debug=debug) if settings.logs_json() else logs.log_to(_LineHandler(names), level)
+    log = logs.json_lines(debug=debug) if settings.logs_json() else logs.log_to(_LineHandler(), level)
     with warnings.catch_warnings(), log:
         warnings.showwarning = show_warning
         # Zarr leaves coroutines behind where a store fails, of which our error tells.
@@ -133,13 +83,9 @@ def show_messages(names: Names, *, debug: bool) -> Iterator[None]:
 
 
 class _LineHandler(logging.Handler):
-    def __init__(self, names: Names) -> None:
-        super().__init__()
-        self._names = names
-
     def emit(self, record: logging.LogRecord) -> None:
         style = "yellow" if record.levelno >= logging.WARNING else "dim"
-        say(record.levelname.lower(), self._names.translated(record.getMessage()), style)
+        say(record.levelname.lower(), record.getMessage(), style)
 
 
 def exit_code(error: BaseException, *, outputs: Sequence[PathLike] = ()) -> int:
@@ -166,28 +112,30 @@ def _is_about(error: errors.StorageError, place: PathLike) -> bool:
     return any(re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-]|\.\w)", str(error)) for name in names)
 
 
-def report_usage(error: Exception, *, as_json: bool) -> int:
-    """Report what is wrong with the arguments and where to look; return the exit code."""
-    context = getattr(error, "ctx", None)
-    message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-    # pydantic's errors leave the value out of their message.
-    faults: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
-    message = message.replace("Value error, ", "")
-    if faults and repr(faults[0]["input"]) not in message:
-        message += f", not {faults[0]['input']!r}"
-    # typer puts several near names into other words than a single one.
-    message = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", message)
-    hint = f"see: {'rff-dist' if context is None else context.command_path} --help"
-    _tell_error(context, "UsageError", USAGE, message, hint, as_json=as_json)
+def report_usage(message: str, title: str, *, as_json: bool) -> int:
+    """Report what is wrong with the arguments of a command and where to look; return the exit code."""
+    _tell_error(title, "UsageError", USAGE, message.rstrip("."), _see_help(title), as_json=as_json)
     return USAGE
 
 
 def report_error(
-    error: BaseException, context: typer.Context, code: int, names: Names, *, as_json: bool, debug: bool
-) -> None:
-    """Report what went wrong and what to do next."""
+    error: BaseException,
+    title: str,
+    *,
+    outputs: Sequence[PathLike] = (),
+    values: Iterable[Any] = (),
+    as_json: bool,
+    debug: bool = False,
+) -> int:
+    """Report what went wrong in a command and what to do next; return the exit code.
+
+    `title`: the command's name.
+    `outputs`: places that it writes to.
+    `values`: of its options, among which are paths.
+    """
     if debug:
         traceback.print_exception(error, file=sys.stderr)
+    code = exit_code(error, outputs=outputs)
     notes, hint = [note for note in getattr(error, "__notes__", []) if "\n" not in note], ""
     noted = f" ({'; '.join(notes)})" if notes else ""
     if isinstance(error, KeyboardInterrupt):
@@ -198,28 +146,31 @@ def report_error(
         message = f"this machine's memory is not enough{noted}"
         hint = "to see how much memory a fit needs: rff-dist plan --help"
     elif type(error).__module__ == "rff_dist.errors":
-        message = names.translated(f"{error}{noted}")
+        message = f"{error}{noted}"
         if code == USAGE:
-            hint = f"see: {context.command_path} --help"
+            hint = _see_help(title)
         elif isinstance(error, errors.ClusterError) and any("goes on from there" in note for note in notes):
             hint = _again()
-        elif near := _near_path(message, context.params.values()):
+        elif near := _near_path(message, values):
             hint = f"did you mean {near}?"
     else:
         message = f"{type(error).__name__}: {error}{noted}"
         hint = "" if debug else "this is unexpected; the same command with --debug shows where it came from"
-    _tell_error(context, type(error).__name__, code, message, hint, as_json=as_json)
+    _tell_error(title, type(error).__name__, code, message, hint, as_json=as_json)
+    return code
 
 
-def _tell_error(
-    context: typer.Context | None, kind: str, code: int, message: str, hint: str, *, as_json: bool
-) -> None:
+def _see_help(title: str) -> str:
+    return f"see: {' '.join(filter(None, ['rff-dist', title]))} --help"
+
+
+def _tell_error(title: str, kind: str, code: int, message: str, hint: str, *, as_json: bool) -> None:
     say("error", message, "red")
     if hint:
         _show_line("info", hint, Text(hint, "dim"))
     if as_json:
-        name = None if context is None else command_words(context) or None
-        write_json({"command": name, "error": {"type": kind, "message": message, "exit_code": code}})
+        error = {"type": kind, "message": message, "exit_code": code}
+        write_json({"command": title or None, "error": error})
 
 
 def _again() -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rff_dist.workbench.cli import program, shell
+from rff_dist import fields
+from rff_dist.fields import Count
+from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.rows import version_cell
@@ -19,14 +19,11 @@ if TYPE_CHECKING:
     from rff_dist.models import versions
     from rff_dist.storage import documents
 
-group = program.make_group("models", "List, promote and roll back the versions of registered models.")
-program.app.add_typer(group)
-
-
-RegisteredArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Folder or URL of a registered model, such as models/NAME.")
-]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, for `models show`.")]
+group = shell.make_group("models", "List, promote and roll back the versions of registered models.")
+_MODEL = fields.option(
+    "Folder or URL of a registered model, such as models/NAME.", argument=True, unit="MODEL"
+)
+_WHY = fields.option("The reason, for `models show`.", "", unit="TEXT")
 _REASON = 58  # characters; the current version's reason is shown in full below the table
 _COLUMNS = ("version", "created", "rows", "made of", "digest")
 
@@ -35,9 +32,9 @@ _COLUMNS = ("version", "created", "rows", "made of", "digest")
     "rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list"
 )
 def list_models(
-    registry: Annotated[
-        str, typer.Argument(metavar="[REGISTRY]", help="Folder or URL that holds registered models.")
-    ] = "models",
+    registry: str = fields.option(
+        "Folder or URL that holds registered models.", "models", argument=True, unit="REGISTRY"
+    ),
 ) -> Document:
     """List the registered models in a folder, with their current versions."""
     from rff_dist.models.versions import Registry
@@ -65,7 +62,7 @@ def list_models(
 
 
 @shell.command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
-def show(model: RegisteredArgument) -> Document:
+def show(model: str = _MODEL) -> Document:
     """Show the versions of a registered model: what each was made of, and why it was published."""
     from rff_dist.workbench.jobs import refresh, steps
 
@@ -103,9 +100,9 @@ def show(model: RegisteredArgument) -> Document:
 
 @shell.command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
 def promote(
-    model: RegisteredArgument,
-    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Which version.")],
-    reason: Reason = "",
+    model: str = _MODEL,
+    number: Count = fields.option("Which version.", argument=True, unit="N"),
+    reason: str = _WHY,
 ) -> Document:
     """Make a version the current one: everyone who reads the model from now on gets it."""
     registered = _open(model)
@@ -114,7 +111,7 @@ def promote(
 
 
 @shell.command("rff-dist models rollback models/NAME", group=group)
-def rollback(model: RegisteredArgument, reason: Reason = "") -> Document:
+def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     """Go back to the version that was current before; a second rollback goes one further back."""
     registered = _open(model)
     before = registered.pointer()
@@ -123,10 +120,8 @@ def rollback(model: RegisteredArgument, reason: Reason = "") -> Document:
 
 @shell.command("rff-dist models prune models/NAME --keep 10", group=group)
 def prune(
-    model: RegisteredArgument,
-    keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=1, help="How many of the newest versions to keep.")
-    ],
+    model: str = _MODEL,
+    keep: Count = fields.option("How many of the newest versions to keep."),
 ) -> Document:
     """Remove old versions; the current one and the one before it always stay."""
     registered = _open(model)

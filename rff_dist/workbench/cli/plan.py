@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from rff_dist import fields
+from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import InvalidParameterError
 from rff_dist.numerics import machine
 from rff_dist.text import human_bytes
 from rff_dist.workbench.cli import shell
-from rff_dist.workbench.cli.options import read_bytes
-from rff_dist.workbench.jobs.options import TrainFeatures, TrainingSource, Where
-from rff_dist.workbench.jobs.ridge_options import EffortOptions, FoldOptions, PenaltyOptions, SolverOptions
+from rff_dist.workbench.jobs.drawing import TrainFeatures
+from rff_dist.workbench.jobs.places import TrainingSource
+from rff_dist.workbench.jobs.regression import EffortOptions, FoldOptions, PenaltyOptions, SolverOptions
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
@@ -28,32 +28,25 @@ if TYPE_CHECKING:
 
 @shell.command(
     "rff-dist plan data.zarr",
-    "rff-dist plan data.zarr --components 16384 --workers 8 --threads 4 --memory 8GiB",
+    "rff-dist plan data.zarr --n-components 16384 --n-workers 8 --n-threads 4 --memory 8GiB",
     "rff-dist plan data.zarr --kernel gaussian --length-scale median --features fourier",
-    "rff-dist plan data.zarr --components 4096 --alpha 1 --measure",
+    "rff-dist plan data.zarr --n-components 4096 --alpha 1 --measure",
 )
 def plan(
     source: Annotated[TrainingSource, "data", "x", "y"],
     features: Annotated[
-        TrainFeatures, "kernel", "nu", "n_components", "length_scale", "features", "kernels", "length_scales"
+        TrainFeatures, "kernel", "n_components", "length_scale", "features", "kernels", "length_scales"
     ],
     penalty: Annotated[PenaltyOptions, "alpha"],
-    folds: Annotated[FoldOptions, "folds"],
+    folds: Annotated[FoldOptions, "n_folds"],
     solving: Annotated[SolverOptions, "solver"],
     effort: EffortOptions,
-    where: Annotated[Where, "scheduler", "workers", "threads", "serial", "insecure_cluster"],
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory of each process. By default its share of this machine's."),
-    ] = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Measure the workers here, or those of --scheduler, for some seconds. This tells the time "
-            "of the whole fit, and how many workers are worth having.",
-        ),
-    ] = False,
+    where: Annotated[Cluster, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"],
+    measure: bool = fields.option(
+        "Measure the workers here, or those of `scheduler`, for some seconds. This tells the time of the "
+        "whole fit, and how many workers are worth having.",
+        False,
+    ),
 ) -> Document:
     """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
     from rff_dist.engines.connecting import open_engine
@@ -67,17 +60,15 @@ def plan(
     from rff_dist.workbench.jobs import fits, specs
 
     if where.scheduler is not None and not measure:
-        raise InvalidParameterError("`scheduler` is given, but nothing is measured there; add --measure")
-    folds.check(penalty.chosen, features.n_components)
-    options = specs.ridge_options(source, features, penalty, folds, solving, effort)
+        raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give `measure` too")
+    folds.check(penalty.alpha, features.n_components)
+    options = specs.ridge_options(features, folds, source, penalty, solving, effort)
     fit = fits.Fit(options=options, candidates=features.candidates)
     fit.check()
     dataset = open_dataset(source.data, x=source.x, y=source.y, version=source.version)
     fit.check_data(dataset)
-    cluster = where.cluster.in_environment()
-    # --memory asks about the cluster itself, even if the rows are so few that a fit would not start it.
-    cluster = cluster if memory is not None else cluster.for_rows(dataset.n_samples)
-    machines = _machines(cluster, None if memory is None else read_bytes(memory, "--memory"))
+    cluster = where.in_environment().for_rows(dataset.n_samples)
+    machines = _machines(cluster)
     if where.scheduler is not None:
         with open_engine(cluster) as engine:
             machines = Machines.of(engine)
@@ -87,8 +78,8 @@ def plan(
     fixed_point = find_features(options.kinds[-1]) is None
     if measure and (chosen.solver == "pcg" or not fixed_point):
         raise InvalidParameterError(
-            "`measure` works for random features whose sums are solved directly only; expected --features "
-            "fourier and --solver direct. Add them, or leave out --measure"
+            "`measure` works for random features whose sums are solved directly only; expected "
+            "features='fourier' and solver='direct'. Give them, or leave it out"
         )
     products, gflops = "float64", measure_gflops()
     float64_rate = gflops * 1e9 * machine.available_cores()
@@ -118,11 +109,11 @@ def plan(
     return Document(f"a fit of {source.data}", [rows], record=record)
 
 
-def _machines(cluster: Cluster, memory: int | None) -> Machines:
-    """Return the processes of a cluster that would start here, each with `memory` bytes."""
+def _machines(cluster: Cluster) -> Machines:
+    """Return the processes of a cluster that would start here."""
     from rff_dist.fitting.plan import Machines
 
-    here = machine.available_memory()
+    here, memory = machine.available_memory(), cluster.memory_bytes
     n_workers, n_threads = cluster.size()
     return Machines(
         n_workers=n_workers,

@@ -1,20 +1,28 @@
 """What all commands share: options, output as a table or JSON, signals, and exit codes."""
 
+from __future__ import annotations
+
 import contextlib
+import dataclasses
+import functools
 import inspect
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
-import typer
+from cyclopts import App, Group, Parameter
+from cyclopts.exceptions import CycloptsError
 from rich.console import Console
 
-from rff_dist.workbench.cli import display, help, messages, options, program, settings
+from rff_dist import errors, fields
+from rff_dist.engines import logs
+from rff_dist.workbench.cli import display, help, messages, settings, sources
 from rff_dist.workbench.results import terminal
 from rff_dist.workbench.results.document import Document
 
@@ -23,79 +31,241 @@ AGAIN_AFTER = 1.0  # seconds; a signal sooner than this after the first is the s
 out = Console(highlight=False)
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Show one JSON document.", rich_help_panel=help.LAST)]
+#: Options of several commands.
+OVERWRITE = fields.option("Replace what is there, once the job is done.", False)
+PLOT = fields.option(
+    "Draw the errors that alpha and D are chosen by: against both.", None, unit="PNG", writes=True
+)
+REPORT = fields.option(
+    "Write one HTML page about the result, without other files: data, errors, columns, lineage.",
+    None,
+    unit="HTML",
+    writes=True,
+)
 
-_QUIET = typer.Option("--quiet", "-q", help="Show no progress and no next step.", rich_help_panel=help.LAST)
-_DEBUG = typer.Option("--debug", help="Show the log, and errors' tracebacks.", rich_help_panel=help.LAST)
-_EVERYTHING: dict[str, Any] = {"callback": program.show_everything, "is_eager": True}
-_HELP_ALL = typer.Option("--help-all", help="Show all options.", rich_help_panel=help.LAST, **_EVERYTHING)
-#: The options that every command has besides its own.
-_SHARED: dict[str, Any] = {
-    "as_json": AsJson,
-    "quiet": Annotated[bool, _QUIET],
-    "debug": Annotated[bool, _DEBUG],
-    "help_all": Annotated[bool, _HELP_ALL],
-}
+
+@fields.group
+class Shown:
+    """What every command takes beside its own options."""
+
+    panel: ClassVar[str] = "What is shown, and where options come from"
+
+    json: bool = fields.option("Show one JSON document.", False)
+    quiet: bool = fields.option("Show no progress and no next step.", False)
+    debug: bool = fields.option("Show the log, and errors' tracebacks.", False)
+    log_format: Literal["text", "json"] | None = fields.option(
+        "Format of messages on standard error: text for people, or one JSON object a line. By default "
+        "RFF_DIST_LOG in the environment, or text.",
+        None,
+    )
+    config: str | None = fields.option(
+        "TOML file with options by name, such as n_components = 512. Flags count more, and so does the "
+        "environment: RFF_DIST_FIT_N_COMPONENTS is the variable of `n_components` of fit.",
+        None,
+        unit="FILE",
+    )
+    print_config: bool = fields.option(
+        "Only show what each option is and where it comes from, as a TOML file for `config`.", False
+    )
+    help_all: bool = fields.option("Show all options.", False)
+
+
+_SHARED = tuple(fields.options_of(Shown))
+_ABOUT_SOURCES = ("config", "print_config", "help_all")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: a function of specs and of options of its own.
+
+    `title`: its name, with that of its group.
+    `parts`: for each parameter of the function, a spec and those of its options that the command takes; or no
+      spec and one option.
+    `progress`: whether its progress is shown for it.
+    """
+
+    function: Callable[..., Document]
+    title: str
+    parts: Mapping[str, tuple[type | None, Sequence[fields.Option]]]
+    progress: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Document], title: str, *, progress: bool) -> Command:
+        """Return the command that a function's signature declares."""
+        parts: dict[str, tuple[type | None, Sequence[fields.Option]]] = {}
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+            if isinstance(parameter.default, dataclasses.Field):
+                parts[name] = None, [fields.declared(name, parameter.annotation, parameter.default)]
+                continue
+            is_annotated = get_origin(parameter.annotation) is Annotated
+            spec, *only = get_args(parameter.annotation) if is_annotated else (parameter.annotation,)
+            options = [one for one in fields.options_of(spec) if not only or one.name in only]
+            parts[name] = spec, options
+        return cls(function, title, parts, progress)
+
+    @property
+    def options(self) -> list[fields.Option]:
+        """All its options, those that all commands have at the end."""
+        return [*(one for _, options in self.parts.values() for one in options), *_SHARED]
+
+    def read(self, given: sources.Given) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the function's arguments, and the values of options that were given, by name."""
+        values = sources.read(self.options, given)
+        arguments = {}
+        for name, (spec, options) in self.parts.items():
+            mine = {one.name: values[one.name] for one in options if one.name in values}
+            arguments[name] = mine.get(name, options[0].default) if spec is None else fields.build(spec, mine)
+        return arguments, values
+
+    def run(self, given: sources.Given) -> int:
+        """Run it with what was given, write what it found, and return its exit code."""
+        try:
+            shown = fields.build(Shown, sources.read(_SHARED, given))
+            settings.quiet.set(shown.quiet)
+            if shown.log_format is not None:
+                settings.log_format.set(shown.log_format)
+        except errors.InvalidParameterError as error:
+            return messages.report_error(error, self.title, as_json="json" in given)
+        places = [one.name for one in self.options if one.declared.writes]
+        values: dict[str, Any] = {}
+        with messages.run_in_log():
+            try:
+                with (
+                    _signals(),
+                    messages.show_messages(debug=shown.debug),
+                    _stdout_free(shown.json),
+                    display.progress(self.title) if self.progress else contextlib.nullcontext(),
+                ):
+                    arguments, values = self.read(given)
+                    if shown.print_config:
+                        own = [one for one in self.options if one.name not in _ABOUT_SOURCES]
+                        out.print(sources.describe(own, given, values), markup=False, soft_wrap=True)
+                        return 0
+                    found = self.function(**arguments)
+            except BaseException as error:
+                outputs = [values[name] for name in places if values.get(name) is not None]
+                return messages.report_error(
+                    error,
+                    self.title,
+                    outputs=outputs,
+                    values=values.values(),
+                    as_json=shown.json,
+                    debug=shown.debug,
+                )
+        show(found, self.title, as_json=shown.json)
+        return found.code
 
 
 def command(
-    *examples: str, group: typer.Typer = program.app, name: str | None = None
-) -> Callable[[Callable[..., Document]], Callable[..., Document]]:
-    """Make a function a command, with options from its signature, and `--json` and the like.
+    *examples: str, group: App | None = None, name: str | None = None, progress: bool = True
+) -> Callable[[Callable[..., Document]], App]:
+    """Make a function a command, with the options that its signature declares.
+
+    A parameter is a spec, which brings its options; a spec and names of those that the command takes; or an
+    option of the command's own, which its default declares.
 
     `examples`: lines for the help.
-    `group`: the program or group of commands that it belongs to.
+    `group`: the group of commands that it belongs to.
     `name`: of the command; by default the function's.
+    `progress`: whether its progress is shown for it.
     """
 
-    def register(function: Callable[..., Document]) -> Callable[..., Document]:
-        def run(
-            context: typer.Context, as_json: bool, quiet: bool, debug: bool, help_all: bool, **asked: Any
-        ) -> None:
-            settings.quiet.set(quiet)
-            if "as_json" in declared:
-                asked["as_json"] = as_json
-            words = messages.command_words(context)
-            # A command that takes `--json` itself shows its own progress.
-            shown = contextlib.nullcontext() if "as_json" in declared else display.progress(words)
-            with messages.run_in_log():
-                try:
-                    with _signals(), messages.show_messages(names, debug=debug), _stdout_free(as_json), shown:
-                        values = {name: spec.read(asked) for name, spec in specs.items()}
-                        found = function(**values, **asked)
-                except (program.UsageError, typer.Exit):
-                    raise  # to `Program.main`, which reports mistakes in the arguments
-                except BaseException as error:
-                    places = [context.params.get(name) for name in names.written]
-                    code = messages.exit_code(error, outputs=[place for place in places if place is not None])
-                    messages.report_error(error, context, code, names, as_json=as_json, debug=debug)
-                    raise typer.Exit(code) from None
-            show(found, words, as_json=as_json)
-            if found.code:
-                raise typer.Exit(found.code)
+    def register(function: Callable[..., Document]) -> App:
+        called = name or function.__name__
+        title = called if group is None else f"{group.name[0]} {called}"
+        made = Command.of(function, title, progress=progress)
+        panels = dict.fromkeys(one.panel or help.OPTIONS for one in made.options)
+        groups = {panel: Group(panel, sort_key=i) for i, panel in enumerate(panels)}
+        keywords = [_parameter(one, groups[one.panel or help.OPTIONS]) for one in made.options]
+        keywords.sort(key=lambda parameter: parameter.kind)
 
-        # typer reads options from the signature, so those of specs and the shared ones are added to it.
-        declared = dict(inspect.signature(function, eval_str=True).parameters)
-        read = {name: options.SpecOptions.of(parameter.annotation) for name, parameter in declared.items()}
-        specs = {name: spec for name, spec in read.items() if spec is not None}
-        names = messages.Names.of(declared, specs.values())
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters: list[inspect.Parameter] = []
-        for key, parameter in declared.items():
-            if key in specs:
-                parameters += specs[key].parameters(names.flags)
-            elif key not in _SHARED:
-                parameters.append(parameter.replace(kind=keyword))
-        parameters.append(inspect.Parameter("context", keyword, annotation=typer.Context))
-        for key, annotation in _SHARED.items():
-            parameters.append(inspect.Parameter(key, keyword, default=False, annotation=annotation))
-        run.__name__, run.__doc__ = function.__name__, function.__doc__
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        group.command(name, cls=program.Command, epilog="\n\n".join(examples))(run)
-        return function
+        def parsed(*_: Any, **__: Any) -> int:
+            return made.run(sources.given.get())
+
+        parsed.__doc__, parsed.command = function.__doc__, made  # type: ignore[attr-defined]
+        parsed.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        parsed.__annotations__ = {one.name: one.annotation for one in keywords}
+        lines = "\n\n".join(f"$ {example}" for example in examples)
+        app = App(name=called, version_flags=(), usage=help.usage(title, made.options), help_epilogue=lines)
+        app.default(parsed)
+        if group is not None:
+            group.command(app)
+        return app
 
     return register
+
+
+def make_group(name: str, help: str) -> App:
+    """Return a group of commands, `rff-dist NAME …`."""
+    return App(name=name, help=help, usage=f"Usage: rff-dist {name} COMMAND …", version_flags=())
+
+
+def _parameter(one: fields.Option, group: Group) -> inspect.Parameter:
+    """Return the parameter that cyclopts reads; its value is what was given, which `Command.run` reads."""
+    words, unit = one.names, one.declared.unit
+    if unit is None:
+        unit = "|".join(words) or ("NAME" if str in one.kinds else "N")
+    hint: Any = str | Literal[*words] if words else str  # completion offers the words
+    hint = list[hint] if one.kinds == {list, str} else bool if one.kinds == {bool} and not words else hint
+    shown = None if one.required or not one.default else sources.toml(one.default).strip('"')
+    told = Parameter(
+        help=one.declared.help,
+        group=group,
+        required=one.required,
+        metavar=unit,
+        show_choices=False,
+        show_default=shown or False,
+    )
+    if one.required or one.name in help.FIRST:
+        told = Parameter.combine(told, Parameter(show=True))
+    kind = (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD if one.declared.argument else inspect.Parameter.KEYWORD_ONLY
+    )
+    return inspect.Parameter(one.name, kind, default=None, annotation=Annotated[hint | None, told])
+
+
+@functools.cache
+def make_app() -> App:
+    """Return the whole program, whose commands are imported when they are used."""
+    app = App(
+        name="rff-dist",
+        help=help.ABOUT,
+        version_flags=(),
+        config=[sources.fill],
+        help_format="plaintext",
+    )
+    for name in COMMANDS:
+        attribute = "group" if name in GROUPS else name
+        app.command(f"rff_dist.workbench.cli.{name}:{attribute}", name=name)
+    return app
+
+
+COMMANDS = {name: about for panel in help.COMMANDS.values() for name, about in panel.items()}
+GROUPS = ("data", "models")
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a command with the words after the program's name, and return its exit code."""
+    as_json = "--json" in words
+    try:
+        settings.log_format.set(logs.log_format())
+        fields.check_names([words[0]] if not words[0].startswith("-") else [], COMMANDS, what="command")
+        app = make_app()
+        if words[0] == "--install-completion":
+            sys.stdout.write(f"{app.install_completion(add_to_startup=True)}\n")
+            return 0
+        everything = "--help-all" in words
+        app.default_parameter = Parameter(negative_iterable=(), allow_repeating=True, show=everything)
+        app.help_formatter = functools.partial(help.write_panel, everything=everything)
+        words = ["--help" if word == "--help-all" else word for word in words]
+        function, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+        code = function(*bound.args, **bound.kwargs)  # of a command, or the help
+        return code if isinstance(code, int) else 0
+    except CycloptsError as error:
+        title = " ".join(error.command_chain or ())
+        return messages.report_usage(str(error), title, as_json=as_json)
+    except errors.InvalidParameterError as error:
+        return messages.report_error(error, words[0] if words[0] in COMMANDS else "", as_json=as_json)
 
 
 def show(found: Document, command: str, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from rff_dist.workbench.results.document import Document
 
 
 @shell.command(
-    "rff-dist split data.zarr --test 20%",
+    "rff-dist split data.zarr --holdout 20%",
     "rff-dist split data.zarr --by group --groups patient",
     "rff-dist split data.zarr --by time --time 'day: elapsed-days'",
 )

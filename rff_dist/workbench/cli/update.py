@@ -1,8 +1,8 @@
 """Update a model with new rows: the job of the flow `refresh`, from a shell."""
 
-from rff_dist.workbench.cli import display, messages, options, shell
+from rff_dist.engines.cluster import Cluster
+from rff_dist.workbench.cli import display, messages, shell
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.jobs.options import Where
 from rff_dist.workbench.results.document import Document
 
 
@@ -14,7 +14,7 @@ from rff_dist.workbench.results.document import Document
     "rff-dist update model data.zarr --dry-run --json",
     "rff-dist update model data.zarr --backfill 0 --force",
 )
-def update(job: specs.Update, where: Where, report: options.ReportPath = None) -> Document:
+def update(job: specs.Update, where: Cluster, report: str | None = shell.REPORT) -> Document:
     """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
 
     If it is worse, the rows are refused, and the exit code is 3.

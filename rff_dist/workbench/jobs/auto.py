@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist import fields
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, RFFDistError
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.text import redact
-from rff_dist.workbench.jobs import fields, ingest, specs
+from rff_dist.workbench.jobs import ingest, specs
 from rff_dist.workbench.tables import ingest as ingest_module
 from rff_dist.workbench.tables import rows
 from rff_dist.workbench.tables.roles import Roles
@@ -157,7 +158,7 @@ def training_of(job: specs.Auto, prepared: AutoData) -> specs.Train:
         **fields.values_of(prepared, "model", "test", "classify"),
         **fields.values_of(job, "n_components", "seed"),
         **fields.values_of(job.effort_of, "effort", "time_limit"),
-        "group_by": None if job.groups is None else "groups",
+        "groups": None if job.groups is None else "groups",
         "sample_weight": None if job.weight is None else "sample_weight",
     }
     return fields.build(specs.Train, given)

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rff_dist import fields
 from rff_dist.data import blocks, columns
 from rff_dist.engines import progress, protocol
 from rff_dist.features import kinds, maps
@@ -23,7 +24,7 @@ from rff_dist.storage import datasets, locations, output_places
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, specs, steps
+from rff_dist.workbench.jobs import specs, steps
 
 
 @dataclass(frozen=True, slots=True)

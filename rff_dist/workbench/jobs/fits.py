@@ -25,7 +25,7 @@ from rff_dist.storage import datasets
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
 from rff_dist.typing import Do, Summary, plainly
-from rff_dist.workbench.jobs.options import SupervisedSource
+from rff_dist.workbench.jobs.places import SupervisedSource
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError, NoSuchVersionError, StatisticsError
 from rff_dist.living import new_rows
 from rff_dist.models import versions
@@ -23,7 +24,7 @@ from rff_dist.storage.generations import name_of
 from rff_dist.storage.groups import require_versions
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, refresh, specs, steps, train
+from rff_dist.workbench.jobs import refresh, specs, steps, train
 from rff_dist.workbench.tables.corrections import read_rows_to_change
 
 _LOOKED_AT = 1000  # names in a folder
@@ -120,7 +121,7 @@ def delete(job: specs.Forget, location: locations.Location) -> Forgotten:
         if job.id and ID not in dataset.headers:
             raise InvalidParameterError(
                 f"`id` is given, but the rows of {location} have no ids; give numbers of rows, or ingest "
-                "the table again with `--id`"
+                "the table again with `id`"
             )
         rows = read_rows_to_change(job.rows, dataset, ID if job.id else None)
         X = datasets.open_dataset(location.url, y=None, version=before).take(rows).X

@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rff_dist import fields
 from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes import recipes, tables, transformer
 from rff_dist.storage import datasets, locations, records, writing
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, options, specs, steps
+from rff_dist.workbench.jobs import places, specs, steps
 from rff_dist.workbench.tables import files, learn, queries, rows
 from rff_dist.workbench.tables import ingest as ingest_module
 from rff_dist.workbench.tables.roles import Roles
@@ -89,7 +90,7 @@ def roles_of(job: specs.Ingest) -> Roles:
     )
 
 
-def preparing_of(how: options.TableEncoding) -> ingest_module.Preparing:
+def preparing_of(how: places.TableEncoding) -> ingest_module.Preparing:
     """Return how tables are read and become numbers, as the library takes it.
 
     A recipe reads tables as the one that it was learned from, unless the options say how.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist import fields
 from rff_dist.classify import platt_scaling, predict
 from rff_dist.classify.fit import FittedModel
 from rff_dist.data import blocks, columns, folding, labelled, memory, samples
@@ -28,7 +29,7 @@ from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge import predict as ridge_prediction
 from rff_dist.text import redact
 from rff_dist.typing import FloatArray, IntArray, Summary
-from rff_dist.workbench.jobs import fields, fits, verdict
+from rff_dist.workbench.jobs import fits, verdict
 
 logger = logging.getLogger(__name__)
 

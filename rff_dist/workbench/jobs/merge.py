@@ -5,7 +5,7 @@ from rff_dist.ridge import models
 from rff_dist.storage import datasets, output_places
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import options, specs, steps
+from rff_dist.workbench.jobs import places, specs, steps
 
 
 def refit_model(job: specs.Refit, do: steps.Runner) -> Summary:
@@ -33,6 +33,6 @@ def merge_models(job: specs.Merge) -> Summary:
         return _publish(merged, job.destination, None, f"merged of {len(job.models)} models")
 
 
-def _publish(model: models.RidgeModel, place: options.Destination, data: str | None, reason: str) -> Summary:
+def _publish(model: models.RidgeModel, place: places.Destination, data: str | None, reason: str) -> Summary:
     record = steps.describe_model(place.model, model, steps.store(model, place, data, reason))
     return {**record, "alpha": model.plain_alpha, "rows": [dict(rows) for rows in rows_of(model)]}

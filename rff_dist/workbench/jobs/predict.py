@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rff_dist import fields
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data import labelled
 from rff_dist.engines.protocol import Engine
@@ -23,7 +24,7 @@ from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, options, specs, steps, tables
+from rff_dist.workbench.jobs import places, specs, steps, tables
 from rff_dist.workbench.tables.roles import Roles
 
 type Judged = (
@@ -34,7 +35,7 @@ type Judged = (
 #: Options that only one kind of model has: that kind, the words for it, and the arrays that are written.
 _EXTRAS = {
     "std": ("regression", "standard deviations", ["standard_deviations"]),
-    "interval": ("regression", "intervals", ["lower", "upper"]),
+    "coverage": ("regression", "intervals", ["lower", "upper"]),
     "probabilities": ("classifier", "probabilities", ["probabilities"]),
     "distances": ("clusters", "distances", ["distances"]),
 }
@@ -122,10 +123,6 @@ def check_wanted(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> 
             raise InvalidParameterError(
                 f"`{name}` is wanted, but {has} no {words}; expected a {kind!r} model. Leave it out"
             )
-    if isinstance(job, specs.Predict) and job.interval is not None and not 0.0 < job.interval < 1.0:
-        raise InvalidParameterError(
-            f"`interval` is {job.interval!r}; expected a number in (0, 1), such as 0.9"
-        )
     model: Any = scoring.model
     if "probabilities" in wanted and model.card["classifier"]["calibration"] is None:
         raise class_prediction.no_probabilities(model)
@@ -185,7 +182,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
             "data": redact(source.data),
             "fingerprint": dataset.fingerprint(),
             "data_version": dataset.version,
-            "interval": None if job.interval is None else _describe_interval(job.interval, model.model),
+            "interval": None if job.coverage is None else _describe_interval(job.coverage, model.model),
             **written,
             "seconds": round(time.perf_counter() - start, 3),
         }
@@ -221,7 +218,7 @@ def _write_group(
     first, how = "labels", fields.values_of(job, "distances")
     if scoring.kind == "regression":
         first, write = "predictions", prediction.predict
-        how = {"std": job.std, "coverage": job.interval, "column_names": model.card.get("target_names")}
+        how = {"std": job.std, "coverage": job.coverage, "column_names": model.card.get("target_names")}
     elif scoring.kind == "classifier":
         write, how = class_prediction.predict, fields.values_of(job, "probabilities")
     n_samples = write(dataset, model, url, engine=engine, overwrite=job.overwrite, **how)
@@ -280,7 +277,7 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judge
 
 def _make_judged_rows(
     stack: ExitStack,
-    source: options.SupervisedSource,
+    source: places.SupervisedSource,
     scoring: ScoringModel,
     observer: writing.Progress | None,
 ) -> str:

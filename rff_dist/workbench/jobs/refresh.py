@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from rff_dist import fields
 from rff_dist.data import blocks
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
@@ -36,7 +37,7 @@ from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import datasets, documents, loads, locations, output_places, records
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, specs, steps
+from rff_dist.workbench.jobs import specs, steps
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ def update_from(
       memory does not suffice; DataError, with row and column, if a value cannot be used.
     """
     gates.check_tolerance(job.tolerance)
-    drifts.check_level(job.drift_level)
+    drifts.check_level(job.level)
     if job.backfill is not None and job.backfill < 0:
         raise InvalidParameterError(f"`backfill` is {job.backfill}; expected the number of a row, from 0")
     location = locations.parse_location(job.model)
@@ -188,7 +189,7 @@ def update_from(
             sums, gone = do("sum", _sum_rows, champion, dataset, rows, engine)
             record["statistics"] = _describe_sums(sums, time.perf_counter() - start)
             if batch is not None:  # an alarm is reported, but stops nothing
-                drift = do("drift", _test_drift, champion, batch, held_out, sums, job.drift_level)
+                drift = do("drift", _test_drift, champion, batch, held_out, sums, job.level)
                 record["drift"] = drift.to_dict()
             challenger = do(
                 "solve",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.jobs import fields, options
-from rff_dist.workbench.jobs import ridge_options as ridge
+from rff_dist.workbench.jobs import drawing, places, regression
 
 if TYPE_CHECKING:
     from rff_dist.fitting.options import RidgeOptions
@@ -27,7 +28,7 @@ class Supervised:
         """Open the data to train on and the test data; see `open_supervised`."""
         from rff_dist.workbench.jobs.fits import open_supervised
 
-        return open_supervised(self.source, self.test, self.folds.group_by, self.classify)
+        return open_supervised(self.source, self.test, self.folds.groups, self.classify)
 
 
 @fields.group
@@ -36,25 +37,22 @@ class Train(Supervised):
 
     reason: ClassVar[str] = "fitted"
 
-    source: options.TrainingSource
-    destination: options.Destination
-    features: options.TrainFeatures
-    penalty: ridge.TrainPenalty
-    folds: ridge.FoldOptions
-    solving: ridge.SolverOptions
-    effort_of: ridge.EffortOptions
-    classes: ridge.Classes
+    source: places.TrainingSource
+    destination: places.Destination
+    features: drawing.TrainFeatures
+    penalty: regression.TrainPenalty
+    folds: regression.FoldOptions
+    solving: regression.SolverOptions
+    effort_of: regression.EffortOptions
+    classes: regression.Classes
     test: str | None = fields.option(_TEST, None, unit="DATA")
     statistics: bool = fields.option(
-        "Keep the exact sums in the model, which is the default. `--no-statistics` leaves them out, and the "
-        "model cannot be updated.",
+        "Keep the exact sums in the model. Without them it is smaller, and cannot be updated or merged.",
         True,
-        flag="--no-statistics",
-        given=(False,),
     )
 
     def __post_init__(self) -> None:
-        self.folds.check(self.penalty.chosen, self.features.n_components)
+        self.folds.check(self.penalty.alpha, self.features.n_components)
         self.fit.check()
 
     @property
@@ -70,7 +68,7 @@ class Train(Supervised):
 
         loss = (self.classes.loss or SQUARED) if self.classify else None
         options = ridge_options(
-            self.source, self.features, self.penalty, self.folds, self.solving, self.effort_of
+            self.features, self.folds, self.source, self.penalty, self.solving, self.effort_of
         )
         return Fit(options, loss, self.classes.class_weight, self.features.candidates)
 
@@ -86,11 +84,11 @@ class Tune(Supervised):
     statistics: ClassVar[bool] = True
     classify: ClassVar[bool] = False
 
-    source: options.TrainingSource
-    destination: options.Destination
-    features: options.TuneFeatures
-    penalty: ridge.TunePenalty
-    folds: ridge.FoldOptions
+    source: places.TrainingSource
+    destination: places.Destination
+    features: drawing.TuneFeatures
+    penalty: regression.TunePenalty
+    folds: regression.FoldOptions
     test: str | None = fields.option(_TEST, None, unit="DATA")
 
     def __post_init__(self) -> None:
@@ -101,40 +99,30 @@ class Tune(Supervised):
         """What to compare, as the library takes it."""
         from rff_dist.workbench.jobs.fits import Fit
 
-        options = ridge_options(self.source, self.features, self.penalty, self.folds)
+        options = ridge_options(self.features, self.folds, self.source, self.penalty)
         return Fit(options, candidates=self.features.candidates)
 
 
 def ridge_options(
-    source: options.TrainingSource,
-    features: options.TrainFeatures | options.TuneFeatures,
-    penalty: ridge.PenaltyOptions,
-    folds: ridge.FoldOptions,
-    solving: ridge.SolverOptions | None = None,
-    effort: ridge.EffortOptions | None = None,
+    features: drawing.TrainFeatures | drawing.TuneFeatures, folds: regression.FoldOptions, *groups: Any
 ) -> RidgeOptions:
-    """Return the options of a regression as the library takes them."""
+    """Return the options of a regression as the library takes them; most are called the same there."""
     from rff_dist.fitting.options import RidgeOptions
 
-    values = fields.values_of(features, "n_components", "design", "map", "precision", "standardize", "seed")
-    values |= fields.values_of(penalty, "alphas", "fit_intercept", "alpha_per_target")
-    values |= fields.values_of(source, "sample_weight_kind")
-    if isinstance(features, options.TrainFeatures):
-        values |= {"kernel": features.given_kernel, "length_scale": features.scale}
-    if isinstance(penalty, ridge.TrainPenalty):
-        values["conformal"] = penalty.conformal
-    if solving is not None:
-        values["solver"] = solving.solver
-    if effort is not None:
-        values |= fields.values_of(effort, "effort", "time_limit")
-    return RidgeOptions(features=features.kind, alpha=penalty.chosen, cv=folds.cv, **values)
+    given = {name: value for group in (features, *groups) for name, value in vars(group).items()}
+    same = {
+        name: given[name] for name in given.keys() & {one.name for one in dataclasses.fields(RidgeOptions)}
+    }
+    if isinstance(features, drawing.TrainFeatures):
+        same["length_scale"] = features.scale
+    return RidgeOptions(**(same | {"features": features.kind, "cv": folds.cv}))
 
 
 @fields.group
 class Clustering:
     """Cluster rows by k-means in features, write their labels, and publish the centres."""
 
-    source: options.WeightedSource
+    source: places.WeightedSource
     output: str = fields.option(
         "Path or URL where the labels are written: a Zarr group, with the array 'labels'.",
         argument=True,
@@ -154,14 +142,14 @@ class Clustering:
         "as models/NAME. Versions are never replaced.",
         False,
     )
-    lloyd: options.Lloyd
+    lloyd: drawing.Lloyd
     labels: str | None = fields.option(
         "Name of an array of known labels to compare the clusters with, by the adjusted Rand index and "
         "mutual information.",
         None,
     )
     distances: bool = fields.option("Write each row's distances to all centres too, as 'distances'.", False)
-    features: options.ClusterFeatures
+    features: drawing.ClusterFeatures
 
     def __post_init__(self) -> None:
         if self.register and self.model is None:
@@ -173,7 +161,7 @@ class Predict:
     """Write a model's predictions or labels of every row of a dataset or a table, to Zarr, Parquet or CSV."""
 
     model: str = fields.option(_MODEL, argument=True, unit="MODEL")
-    source: options.Source
+    source: places.Source
     output: str = fields.option(
         "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'. A name that ends "
         "in .parquet, .csv or .csv.gz writes a table. A stopped job goes on when it is repeated; from tables "
@@ -187,13 +175,12 @@ class Predict:
         "For a regression.",
         False,
     )
-    interval: options.Probability | None = fields.option(
+    coverage: fields.Share | None = fields.option(
         "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower' and 'upper': from "
         "cross-validated residuals if the model was fitted with `conformal`, else from the normal law. For a "
         "regression.",
         None,
         unit="C",
-        alias="coverage",
     )
     probabilities: bool = fields.option(
         "Write the probabilities of all classes too, as 'probabilities'. For a classifier.", False
@@ -209,7 +196,7 @@ class Evaluate:
     """Measure a model's errors on a dataset: per target, per class, or clusters against labels."""
 
     model: str = fields.option(_MODEL, argument=True, unit="MODEL")
-    source: options.SupervisedSource
+    source: places.SupervisedSource
     std: bool = fields.option(
         "Judge the standard deviations too, by NLPD and how often intervals cover. For a regression.", False
     )
@@ -225,23 +212,23 @@ class Update:
         argument=True,
         unit="MODEL",
     )
-    source: options.SupervisedSource
+    source: places.SupervisedSource
     test: str | None = fields.option(
         "Path or URL of test data for the comparison of the champion, the current model, with the "
         "challenger, the updated one. By default the newest rows of the champion are held out of both.",
         None,
         unit="DATA",
     )
-    tolerance: options.NonNegative = fields.option(
+    tolerance: fields.NonNegative = fields.option(
         "Largest rise of a target's mean squared error on those rows, as a share of that error; "
         "chance is allowed for. Beyond it the champion is kept and the new rows are refused.",
         0.05,
         unit="SHARE",
     )
-    drift_level: options.Probability = fields.option(
-        "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P", alias="level"
+    level: fields.Probability = fields.option(
+        "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P"
     )
-    backfill: options.RowNumber | None = fields.option(
+    backfill: fields.RowNumber | None = fields.option(
         "Number of the first row from which refused rows are judged again. By default they are passed over.",
         None,
         unit="ROW",
@@ -281,9 +268,8 @@ class Forget:
     models: list[str] = fields.option(
         "Path or URL of a regression, or a registered model, that was trained on the data. May be repeated.",
         [],
-        flag="--model",
     )
-    days: options.NonNegative = fields.option(
+    days: fields.NonNegative = fields.option(
         "Number of days for which earlier versions stay readable, and hold the rows.", 0.0, unit="DAYS"
     )
     tags: bool = fields.option("Remove tagged versions too.", False)
@@ -304,15 +290,15 @@ class Refit:
         argument=True,
         unit="MODEL",
     )
-    source: options.SupervisedSource
-    destination: options.Destination
+    source: places.SupervisedSource
+    destination: places.Destination
 
 
 @fields.group
-class MergeOutput(options.Destination):
+class MergeOutput(places.Destination):
     """Where a merged model is published."""
 
-    model: str = options.model_option("--output")
+    model: str = fields.like(places.Destination, "model", argument=False)
 
 
 @fields.group
@@ -343,32 +329,34 @@ class Ingest:
     data: str = fields.option(
         "Path or URL of the dataset to write, or to append rows to.", argument=True, unit="OUT", writes=True
     )
-    targets: options.Names | None = fields.option(
+    targets: fields.Names | None = fields.option(
         "Columns to predict. A dataset that rows are appended to knows its own columns by name.",
         None,
-        flag="--target",
-        alias="target",
     )
     weight: str | None = fields.option("Column of sample weights.", None)
     groups: str | None = fields.option("Column of groups. Rows of one group are held out together.", None)
-    columns: options.Names | None = fields.option(
+    columns: fields.Names | None = fields.option(
         "Columns of X, in this order. By default all columns without another role.", None, unit="A,B,…"
     )
-    drop: options.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
+    drop: fields.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
     id: str | None = fields.option(
         "Column of ids of the rows, integers or text, which are written beside predictions.", None
     )
-    encoding_of: options.TableEncoding
-    holdout: options.Probability | None = fields.option(
+    encoding_of: places.TableEncoding
+    holdout: fields.Share | None = fields.option(
         "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr beside "
         "data.zarr. Rows of one group stay together.",
         None,
         unit="10%",
-        face="command",
     )
-    holdout_by: str | None = options.holdout_by_option(face="command")
+    holdout_by: str | None = fields.option(
+        "Column of dates or numbers. The rows of its largest values are held out, so that no row to train on "
+        "is later than a row to test on. By default rows are held out at random, or by groups.",
+        None,
+        unit="COLUMN",
+    )
     append: bool = fields.option(
-        "Append the rows of new files to the dataset if it is there, else create it.", False, face="command"
+        "Append the rows of new files to the dataset if it is there, else create it.", False
     )
     sql: str | None = fields.option(
         "Query whose rows are ingested instead of files: its text, or env:NAME or file:PATH where to read "
@@ -382,7 +370,6 @@ class Ingest:
         "RFF_DIST_SQL in the environment.",
         None,
         unit="URL",
-        face="command",
     )
     dtype: Literal["float32", "float64"] | None = fields.option(
         "Type of X's numbers. By default the smaller one that keeps all digits.", None, unit="float32|float64"
@@ -392,18 +379,17 @@ class Ingest:
         "error",
         unit="error|drop",
     )
-    chunk_rows: options.Count | None = fields.option(
+    chunk_rows: fields.Count | None = fields.option(
         "Number of rows of a chunk, in a new dataset. By default chosen by size.", None, unit="ROWS"
     )
-    overwrite: bool = fields.option("Replace a dataset that is there.", False, face="command")
+    overwrite: bool = fields.option("Replace a dataset that is there.", False)
     plain: bool = fields.option(
         "Create the dataset as plain Zarr, which every program for Zarr can read. It keeps no versions, and "
         "rows cannot be appended later.",
         False,
-        face="command",
     )
     message: str | None = fields.option(
-        "Reason, which is kept with the version of the dataset.", None, unit="TEXT", face="command"
+        "Reason, which is kept with the version of the dataset.", None, unit="TEXT"
     )
 
     def __post_init__(self) -> None:
@@ -438,10 +424,8 @@ class Split:
         argument=True,
         unit="DATA",
     )
-    version: str | None = options.version_option()
-    share: options.Probability = fields.option(
-        "Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout"
-    )
+    version: str | None = fields.like(places.Source, "version")
+    holdout: fields.Share = fields.option("Share of the rows to test on.", 0.2, unit="20%")
     by: Literal["random", "group", "time"] = fields.option(
         "Choice of the rows to test on. random: by a hash of their ids or numbers. group: by a hash of their "
         "groups, which stay together. time: the last rows.",
@@ -452,7 +436,7 @@ class Split:
     time: str | None = fields.option(
         "Name of the column of X that holds the time. By default the rows are in the order of time.", None
     )
-    seed: options.Seed = fields.option("Seed of the choice of rows.", 0)
+    seed: fields.Seed = fields.option("Seed of the choice of rows.", 0)
     overwrite: bool = fields.option("Replace datasets that are there.", False)
 
     def __post_init__(self) -> None:
@@ -464,10 +448,10 @@ class Split:
 
 
 @fields.group
-class AutoEncoding(options.TableEncoding):
+class AutoEncoding(places.TableEncoding):
     """How tables are read and become numbers; by default medians replace missing values."""
 
-    impute: options.Impute = options.impute_option("median")
+    impute: places.Impute = fields.like(places.TableEncoding, "impute", "median")
 
 
 @fields.group
@@ -486,24 +470,23 @@ class Auto:
         "regression.",
         "auto",
     )
-    holdout: options.Probability = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
-    holdout_by: str | None = options.holdout_by_option()
+    holdout: fields.Share = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
+    holdout_by: str | None = fields.like(Ingest, "holdout_by")
     groups: str | None = fields.option(
         "Column of groups. Rows of one group stay together in a fold and, without `holdout_by`, in a part.",
         None,
     )
     weight: str | None = fields.option("Column of sample weights.", None)
     id: str | None = fields.option("Column of ids of the rows.", None)
-    drop: options.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
+    drop: fields.Names | None = fields.option("Columns to leave out.", None, unit="A,B,…")
     encoding_of: AutoEncoding
-    n_components: Literal["auto"] | options.Count = fields.option(
+    n_components: Literal["auto"] | fields.Count = fields.option(
         "Number of features, D. auto: by the number of rows and the memory.",
         "auto",
-        flag="--components",
         unit="auto|D",
     )
-    effort_of: ridge.EffortOptions
-    seed: options.Seed = fields.option("Seed of all random numbers.", 0)
+    effort_of: regression.EffortOptions
+    seed: fields.Seed = fields.option("Seed of all random numbers.", 0)
     overwrite: bool = fields.option(
         "Replace data of other files. What an earlier run ingested from the same files is used again, or "
         "ingested again if options differ. The model becomes the next version in any case.",

@@ -119,7 +119,7 @@ def _rule(
     job: specs.Split, attributes: Mapping[str, Any], arrays: Mapping[str, datasets.StoredArray], read: _Read
 ) -> _IsTest:
     """Return the function that says which rows are to test on."""
-    holdout = Holdout(job.share, job.seed)
+    holdout = Holdout(job.holdout, job.seed)
     if job.by == "group":
         if job.groups not in arrays:
             raise InvalidParameterError(
@@ -136,7 +136,7 @@ def _rule(
 
 def _by_time(job: specs.Split, attributes: Mapping[str, Any], n_samples: int, read: _Read) -> _IsTest:
     if job.time is None:
-        n_train = n_samples - round(n_samples * job.share)
+        n_train = n_samples - round(n_samples * job.holdout)
         return lambda part, start: np.arange(start, start + len(part["X"])) >= n_train
     names = list(attributes.get("feature_names") or [])
     if job.time not in names:
@@ -145,5 +145,5 @@ def _by_time(job: specs.Split, attributes: Mapping[str, Any], n_samples: int, re
         )
     at = names.index(job.time)
     values = [part["X"][:, at] for part in read(["X"])]
-    first = Holdout(job.share, by=job.time).start(np.concatenate(values))
+    first = Holdout(job.holdout, by=job.time).start(np.concatenate(values))
     return lambda part, _: np.asarray(part["X"][:, at] >= first)

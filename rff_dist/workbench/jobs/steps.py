@@ -20,7 +20,7 @@ from rff_dist.storage import locations, output_places, writing
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import options, specs
+from rff_dist.workbench.jobs import places, specs
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
 
 
 #: Where a model is published: options of a job.
-type Place = options.Destination | specs.Clustering
+type Place = places.Destination | specs.Clustering
 
 # Members of a lineage's spec that are columns of the table of versions.
 _OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")

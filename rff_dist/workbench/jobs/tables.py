@@ -14,7 +14,7 @@ from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError,
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import datasets, documents, locations, output_places, writing
 from rff_dist.text import redact
-from rff_dist.workbench.jobs import options
+from rff_dist.workbench.jobs import places
 from rff_dist.workbench.tables import files, ingest
 from rff_dist.workbench.tables.roles import Roles
 
@@ -33,7 +33,7 @@ def is_table(url: str) -> bool:
 
 @contextmanager
 def table_rows(
-    source: options.Source,
+    source: places.Source,
     card: Mapping[str, Any],
     *,
     model: str,
@@ -94,9 +94,7 @@ def check_file(url: str, source: str, *, overwrite: bool) -> None:
     path = Path(location.path)
     there = path.exists() if location.is_local else documents.find_object(location) is not None
     if (location.is_local and path.is_dir()) or (there and not overwrite):
-        raise OutputExistsError(
-            f"{location} exists; give another path, or overwrite=True (--overwrite at the command line)"
-        )
+        raise OutputExistsError(f"{location} exists; give another path, or overwrite=True")
     if location.is_local and not path.parent.is_dir():
         raise StorageError(f"{path.parent} does not exist; make the folder first")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rff_dist import fields
 from rff_dist.classify.fit import FittedModel
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, RFFDistError
@@ -19,7 +20,7 @@ from rff_dist.ridge.choices import Choices
 from rff_dist.storage import locations, output_places, records
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, fits, judging, specs, steps, verdict
+from rff_dist.workbench.jobs import fits, judging, specs, steps, verdict
 
 logger = logging.getLogger(__name__)
 

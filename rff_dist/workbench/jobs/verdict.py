@@ -24,10 +24,10 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from rff_dist.fields import values_of
 from rff_dist.ridge.describe import TITLES
 from rff_dist.text import number
 from rff_dist.typing import FloatArray, Summary
-from rff_dist.workbench.jobs.fields import values_of
 
 NOTHING_COMPARED = (
     "How well it predicts new rows was not measured: there are no test rows, and none could be left out."

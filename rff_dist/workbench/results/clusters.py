@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist import fields
 from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit, labels, starts
 from rff_dist.storage import records
 from rff_dist.text import number, some
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import cluster, fields, specs
+from rff_dist.workbench.jobs import cluster, specs
 from rff_dist.workbench.results import models, words
 from rff_dist.workbench.results.document import Document, Part
 from rff_dist.workbench.results.words import Alert, Facts, Table

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rff_dist import fields
 from rff_dist.data import folding
 from rff_dist.features import kinds, maps, nystrom
 from rff_dist.products import choice
@@ -16,7 +17,7 @@ from rff_dist.selection import cross_validation, grids
 from rff_dist.storage import records
 from rff_dist.text import number, plus_minus, some
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields, verdict
+from rff_dist.workbench.jobs import verdict
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
 from rff_dist.workbench.results.words import Alert, Facts, Table

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from rff_dist import fields
 from rff_dist.text import some
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import fields
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Heading, Part
 

@@ -40,7 +40,7 @@ def array_table(paths: Sequence[Path]) -> tables.Table:
         shapes = ", ".join(f"{path.name} {array.shape}" for path, array in arrays.items())
         raise DataError(
             f"{shapes}; expected one array of two axes, and columns of one axis with as many rows. To put "
-            "arrays below each other, ingest one after the other with append (--append)"
+            "arrays below each other, ingest one after the other with `append`"
         )
     kinds = {name: _type(array.dtype) for path, array in arrays.items() for name in names[path]}
     row_bytes = sum(array.itemsize * max(1, array[:1].size) for array in arrays.values())

@@ -385,7 +385,7 @@ def _open_inputs(
     if len(opened) > 1 and any(file.table is None for file in opened):
         raise InvalidParameterError(
             f"{listed([file.name for file in opened])}: an .npz file holds X as one array, without names of "
-            "columns; expected it alone. Ingest one after the other with append (--append)"
+            "columns; expected it alone. Ingest one after the other with `append`"
         )
     return opened, skipped
 
@@ -447,7 +447,7 @@ def _read(
     notes = {table.name: table.notes for table in tables}
     notes[tables[0].name] = [*tables[0].notes, *notation_notes(notations)]
     notes = {name: lines for name, lines in notes.items() if lines}
-    left_out = {} if index is None else {index: "it numbers the rows; --keep-index keeps it"}
+    left_out = {} if index is None else {index: "it numbers the rows; `keep_index` keeps it"}
     named = replace(
         learned.recipe,
         left_out={**left_out, **learned.recipe.left_out},
@@ -515,7 +515,7 @@ def read_onto(dataset: appending.Editing, opened: list[Input], roles: Roles, jou
         if roles.dtype is None and not np.can_cast(plan.dtype, X.dtype, "safe"):
             raise DataError(
                 f"{table.name} has columns of {plan.dtype}, which X of {dataset.location} ({X.dtype}) cannot "
-                f'hold without rounding; give dtype="{X.dtype.name}" (--dtype) to round them'
+                f'hold without rounding; give dtype="{X.dtype.name}" to round them'
             )
         if more := sorted(set(table.schema.names) - set(plan.types)):
             _log.info("%s: columns that the dataset does not have are left out: %s", table.name, listed(more))

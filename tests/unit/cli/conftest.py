@@ -17,8 +17,8 @@ def folder(tmp_path_factory):
     lines = ["a,b,c,price", *(",".join(map(str, row)) for row in np.column_stack([X, y]))]
     (path / "table.csv").write_text("\n".join(lines))
     ingest(path / "table.csv", path / "data.zarr", target="price", chunk_rows=64)
-    fit = ("fit", path / "data.zarr", path / "model", *PLAIN, "--components", "64", "--serial")
-    found = run(*fit, "--select", "gcv")
+    fit = ("fit", path / "data.zarr", path / "model", *PLAIN, "--n-components", "64", "--serial")
+    found = run(*fit, "--alpha", "gcv")
     assert found.exit_code == 0, found.stderr
     return path
 

@@ -14,11 +14,11 @@ from tests.command_line import document, refusal, run
 
 def test_approximate_measures_the_errors_beside_theory_and_draws_them(folder, tmp_path):
     options = [
-        "--components",
+        "--n-components",
         "256",
-        "--rows",
+        "--n-samples",
         "30",
-        "--samples",
+        "--n-repeats",
         "5",
         "--error",
         "0.1",
@@ -46,7 +46,7 @@ def test_approximate_measures_the_errors_beside_theory_and_draws_them(folder, tm
 
 
 def test_approximate_shows_a_table_for_people(folder):
-    shown = run("approximate", folder / "data.zarr", "--components", "64", "--rows", "30").stdout
+    shown = run("approximate", folder / "data.zarr", "--n-components", "64", "--n-samples", "30").stdout
     for words in ("by theory", "D for 0.05", "take pairs", "± 95%", "in the box", "Claim 1"):
         assert words in " ".join(shown.split())
 
@@ -59,7 +59,9 @@ def test_approximate_shows_a_table_for_people(folder):
     ],
 )
 def test_approximate_says_why_there_is_no_bound(folder, options, missing, reason):
-    found = document("approximate", folder / "data.zarr", "--components", "64", "--rows", "30", *options)
+    found = document(
+        "approximate", folder / "data.zarr", "--n-components", "64", "--n-samples", "30", *options
+    )
     assert sorted(name for name, bound in found["bounds"].items() if bound is None) == missing
     assert sorted(found["no_bounds"]) == missing
     assert all(reason in text for text in found["no_bounds"].values())
@@ -67,21 +69,21 @@ def test_approximate_says_why_there_is_no_bound(folder, options, missing, reason
 
 def test_approximate_takes_the_better_map_where_it_is_to_choose(tmp_path):
     write_dataset(tmp_path / "far.zarr", np.arange(200.0)[:, np.newaxis])
-    options = ["--kernel", "cauchy", "--length-scale", "0.01", "--components", "64", "--map", "auto"]
-    found = document("approximate", tmp_path / "far.zarr", *options, "--rows", "20", "--no-standardize")
+    options = ["--kernel", "cauchy", "--length-scale", "0.01", "--n-components", "64", "--map", "auto"]
+    found = document("approximate", tmp_path / "far.zarr", *options, "--n-samples", "20", "--no-standardize")
     assert found["map"] == found["map_variances"]["better"] == "phases"
 
 
 @pytest.mark.parametrize(
     ("options", "option", "expected"),
     [
-        (["--error", "0"], "--error", "above 0"),
-        (["--delta", "1"], "--delta", "between 0 and 1"),
-        (["--confidence", "0"], "--confidence", "between 0 and 1"),
-        (["--map", "complex"], "--map", "auto, pairs or phases"),
-        (["--components", "7"], "--components", "take 8"),
-        (["--rows", "1"], "--rows", "2"),
-        (["--kernel", "laplacian", "--design", "orthogonal"], "--design iid", "isotropic"),
+        (["--error", "0"], "error", "above 0"),
+        (["--delta", "1"], "delta", "between 0 and 1"),
+        (["--confidence", "0"], "confidence", "between 0 and 1"),
+        (["--map", "complex"], "map", "auto, pairs or phases"),
+        (["--n-components", "7"], "n_components", "take 8"),
+        (["--n-samples", "1"], "n_samples", "2"),
+        (["--kernel", "laplacian", "--design", "orthogonal"], "design='iid'", "isotropic"),
     ],
 )
 def test_approximate_refuses_a_bad_value_with_2(folder, options, option, expected):
@@ -92,7 +94,7 @@ def test_approximate_refuses_a_bad_value_with_2(folder, options, option, expecte
 
 def test_approximate_refuses_bad_data_with_65_and_a_bad_place_with_73(folder, tmp_path):
     refusal(65, "approximate", tmp_path / "nowhere.zarr")
-    message = refusal(65, "approximate", folder / "data.zarr", "--samples", "200", "--rows", "2")
-    assert "--samples" in message
+    message = refusal(65, "approximate", folder / "data.zarr", "--n-repeats", "200", "--n-samples", "2")
+    assert "`n_repeats`" in message
     (tmp_path / "file").write_text("")
     refusal(73, "approximate", folder / "data.zarr", "--plot", tmp_path / "file" / "error.png")

@@ -33,7 +33,7 @@ def labelled(tmp_path_factory):
 
 
 def fit_labels(path, name, data="data"):
-    small = (*PLAIN, "--serial", "--components", "32", "--alpha", "0.1")
+    small = (*PLAIN, "--serial", "--n-components", "32", "--alpha", "0.1")
     return ("fit", path / data, path / name, *small, "--classify")
 
 
@@ -90,7 +90,7 @@ def test_predict_writes_labels_and_probabilities(labelled, tmp_path):
 
 
 def test_labels_of_two_whole_numbers_stay_whole_numbers(labelled, tmp_path):
-    found = document(*fit_labels(labelled, "two", "numbers"), "--class-weight", "balanced", "--folds", "3")
+    found = document(*fit_labels(labelled, "two", "numbers"), "--class-weight", "balanced", "--n-folds", "3")
     assert found["classifier"]["classes"] == [2, 7]
     assert found["cross_validation"]["folds"]["n_folds"] == 3
     run("predict", labelled / "two", labelled / "numbers", tmp_path / "p", "--serial", "--probabilities")
@@ -122,16 +122,16 @@ def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled, tmp_
 
 
 def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled, tmp_path):
-    fit = ("fit", labelled / "data", tmp_path / "m", *PLAIN, "--serial", "--components", "32", "--classify")
+    fit = ("fit", labelled / "data", tmp_path / "m", *PLAIN, "--serial", "--n-components", "32", "--classify")
     found = document(
         *fit,
         "--precision",
         "high",
         "--loss",
         "logistic",
-        "--select",
+        "--alpha",
         "cv",
-        "--group-by",
+        "--groups",
         "groups",
         "--plot",
         tmp_path / "p",

@@ -18,7 +18,7 @@ from rff_dist.storage.records import read_record, write_record
 from tests.command_line import document, run
 
 ENGINE = SerialEngine(1)
-SMALL = ["--clusters", "4", "--components", "64", "--starts", "3", "--seed", "2", "--serial"]
+SMALL = ["--n-clusters", "4", "--n-components", "64", "--n-init", "3", "--seed", "2", "--serial"]
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_damaged_or_other_model_is_refused(written, tmp_path):
 
 
 def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
-    several = ["--clusters", "4,2", *SMALL[2:], "--model", tmp_path / "model"]
+    several = ["--n-clusters", "4,2", *SMALL[2:], "--model", tmp_path / "model"]
     found = document("cluster", data, tmp_path / "labels.zarr", *several)
     assert (found["n_clusters"], found["n_sampled"]) == (4, 500)
     assert found["digest"] == fit_here(data).digest()
@@ -159,7 +159,7 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
 
 
 def test_the_tables_show_sizes_and_the_inertia_of_each_pass(data, tmp_path):
-    result = run("cluster", data, tmp_path / "labels.zarr", *SMALL, "--clusters", "30", "--max-passes", "40")
+    result = run("cluster", data, tmp_path / "labels.zarr", *SMALL, "--n-clusters", "30", "--max-iter", "40")
     assert result.exit_code == 0, result.stderr
     for words in ("20 largest of 30", "pass  ", "converged after"):
         assert words in result.stdout
@@ -174,7 +174,7 @@ def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_pat
     assert "4, 3 with rows" in result.stdout
     X = np.random.default_rng(0).standard_normal((2000, 3))
     write_dataset(tmp_path / "more.zarr", X)
-    few = ["--max-passes", "1", "--init", "k-means++", "--serial", "--components", "32"]
+    few = ["--max-iter", "1", "--init", "k-means++", "--serial", "--n-components", "32"]
     shown = run("cluster", tmp_path / "more.zarr", tmp_path / "more-labels.zarr", *few).stdout
     assert "centres still moved" in shown
 
@@ -182,22 +182,22 @@ def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_pat
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--clusters", "0"], 2, "--clusters"),
-        (["--clusters", "two"], 2, "expected a whole number"),
-        (["--clusters", "2,2"], 2, "--clusters is [2, 2]"),
-        (["--clusters", "600"], 65, "n_samples=500"),
-        (["--init", "random"], 2, "--init 'random'"),
-        (["--tol", "-1"], 2, "--tol is -1.0"),
-        (["--length-scale", "evidence"], 2, "evidence needs targets"),
+        (["--n-clusters", "0"], 2, "`n_clusters`"),
+        (["--n-clusters", "two"], 2, "expected a whole number"),
+        (["--n-clusters", "2,2"], 2, "`n_clusters` is [2, 2]"),
+        (["--n-clusters", "600"], 65, "n_samples=500"),
+        (["--init", "random"], 2, "`init` is 'random'"),
+        (["--tol", "-1"], 2, "`tol` is '-1'"),
+        (["--length-scale", "evidence"], 2, "expected auto, median or a number"),
         (["--labels", "kind"], 65, "kind"),
-        (["--components", "7"], 2, "take 8, or --map phases"),
-        (["--features", "nystrom", "--design", "iid"], 2, "only --features fourier"),
+        (["--n-components", "7"], 2, "take 8, or map='phases'"),
+        (["--features", "nystrom", "--design", "iid"], 2, "only features='fourier'"),
         (["--model", "labels.zarr"], 73, "labels.zarr"),
     ],
 )
 def test_what_is_wrong_is_told_before_work_starts(data, tmp_path, monkeypatch, options, code, words):
     monkeypatch.chdir(tmp_path)
-    result = run("cluster", data, "labels.zarr", "--components", "16", *options, "--serial")
+    result = run("cluster", data, "labels.zarr", "--n-components", "16", *options, "--serial")
     assert result.exit_code == code, result.stderr
     assert words in result.stderr
     assert not (tmp_path / "labels.zarr").exists()
@@ -212,7 +212,7 @@ def test_what_is_wrong_is_told_before_work_starts(data, tmp_path, monkeypatch, o
             2,
             "have no probabilities",
         ),
-        (["predict", "{model}", "{data}", "new.zarr", "--interval", "0.9"], 2, "--interval"),
+        (["predict", "{model}", "{data}", "new.zarr", "--coverage", "0.9"], 2, "`coverage`"),
         (["evaluate", "{model}", "{data}", "--std"], 2, "clusters have no standard deviations"),
         (["evaluate", "{model}", "{data}", "--y", "kind"], 65, "kind"),
         (["cluster", "{data}", "{output}"], 73, "exists already"),

@@ -15,7 +15,9 @@ def test_demo_hands_its_options_on_and_shows_its_result(tmp_path, monkeypatch):
         return {"psnr": 25.0}
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
-    found = document("demo", "--output", tmp_path, "--components", "64", "--workers", "1", "--threads", "2")
+    found = document(
+        "demo", "--output", tmp_path, "--n-components", "64", "--n-workers", "1", "--n-threads", "2"
+    )
     assert found == {"command": "demo", "psnr": 25.0}
-    assert calls == [(tmp_path, {"n_components": 64, "seed": 0, "workers": 1, "threads": 2})]
+    assert calls == [(tmp_path, {"n_components": 64, "seed": 0, "n_workers": 1, "n_threads": 2})]
     assert run("demo", "--output", tmp_path).stdout == "a table\n"

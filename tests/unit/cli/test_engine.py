@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.dask_cluster import spare_children_ctrl_c
-from rff_dist.workbench.jobs.options import Where
 from tests.command_line import refusal
 
 
@@ -21,14 +21,14 @@ def test_a_scheduler_that_does_not_answer_exits_69(folder, tmp_path, monkeypatch
 
 def test_a_scheduler_on_the_network_without_tls_exits_69_and_names_the_option(folder, tmp_path):
     message = refusal(69, "evaluate", folder / "model", folder / "data.zarr", "--scheduler", "192.0.2.1:8786")
-    assert "--insecure-cluster" in message
+    assert "insecure=True" in message
 
 
 @pytest.mark.parametrize(("n_workers", "serial"), [(None, True), (1, False)])
 def test_options_win_over_the_scheduler_of_the_environment(monkeypatch, n_workers, serial):
     monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
-    assert Where(workers=n_workers, serial=serial).cluster.in_environment().scheduler is None
-    assert Where().cluster.in_environment().scheduler == "tcp://127.0.0.1:1"
+    assert Cluster(n_workers=n_workers, serial=serial).in_environment().scheduler is None
+    assert Cluster().in_environment().scheduler == "tcp://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_options_win_over_the_scheduler_of_the_environment(monkeypatch, n_worker
 )
 def test_the_embedded_cluster_uses_the_cpus_there_are(monkeypatch, n_workers, n_threads, n_cpus, size):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(n_cpus)))
-    assert Where(workers=n_workers, threads=n_threads).cluster.size() == size
+    assert Cluster(n_workers=n_workers, n_threads=n_threads).size() == size
 
 
 def test_children_ignore_a_ctrl_c_that_is_not_lost_for_this_process():

@@ -43,8 +43,8 @@ def test_a_table_is_evaluated_by_the_models_recipe(tmp_path):
     (tmp_path / "gaps.csv").write_text("\n".join(["kind,size,price,dear", *lines[300:], "a,1.0,,"]))
     for target, drop, words in (("price", "dear", []), ("dear", "price", ["--classify"])):
         data = tmp_path / f"{target}.zarr"
-        document("ingest", tmp_path / "old.csv", data, "--target", target, "--drop", drop)
-        fit = ["fit", data, tmp_path / target, *PLAIN, "--components", 32, "--alpha", 1, "--serial", *words]
+        document("ingest", tmp_path / "old.csv", data, "--targets", target, "--drop", drop)
+        fit = ["fit", data, tmp_path / target, *PLAIN, "--n-components", 32, "--alpha", 1, "--serial", *words]
         assert run(*fit).exit_code == 0
     found = document("evaluate", tmp_path / "price", tmp_path / "new.csv", "--serial")
     predicted = load_model(tmp_path / "price").predict(pd.read_csv(tmp_path / "new.csv"))

@@ -33,8 +33,8 @@ def refitted(model, dataset, folds, alpha, groups=None):
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # these rows have hardly any noise
 def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
     found = document(
-        *("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--folds", "3"),
-        *("--alphas", "1e-6:1e3:10", "--components", "16,32,64", "--plot", tmp_path / "new" / "cv.png"),
+        *("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-folds", "3"),
+        *("--alphas", "1e-6:1e3:10", "--n-components", "16,32,64", "--plot", tmp_path / "new" / "cv.png"),
     )
     table, model = found["cross_validation"], read_model(tmp_path / "model")
     assert found["alpha_chosen_by"] == "cv"
@@ -59,7 +59,7 @@ def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
 
 
 def run_again(folder, tmp_path):
-    options = ["--folds", "3", "--alphas", "1e-6:1e3:10", "--components", "16,32,64", "--overwrite"]
+    options = ["--n-folds", "3", "--alphas", "1e-6:1e3:10", "--n-components", "16,32,64", "--overwrite"]
     return run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", *options).stdout
 
 
@@ -67,14 +67,14 @@ def test_rows_of_one_group_are_held_out_together(folder, tmp_path):
     dataset = open_dataset(folder / "data.zarr")
     rows, sites = dataset.read(Block(0, 0, 300)), np.repeat(np.arange(30), 10)
     write_dataset(tmp_path / "data", rows.X, rows.y[:, 0], groups=sites)
-    fit = ("fit", tmp_path / "data", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
-    found = document(*fit, "--group-by", "groups", "--folds", "4")
+    fit = ("fit", tmp_path / "data", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
+    found = document(*fit, "--groups", "groups", "--n-folds", "4")
     table, model = found["cross_validation"], read_model(tmp_path / "model")
     assert table["folds"]["kind"] == "GroupFolds"
     folds = GroupFolds(4).balanced(*np.unique(sites, return_counts=True))
     expected = refitted(model, open_dataset(tmp_path / "data"), folds, found["alpha"], sites)
     assert_allclose(np.square(found["estimate"]["rmse"]), expected, rtol=1e-8)
-    assert "'site'" in refusal(65, *fit, "--overwrite", "--group-by", "site")
+    assert "'site'" in refusal(65, *fit, "--overwrite", "--groups", "site")
 
 
 def test_rows_in_the_order_of_time_are_predicted_from_the_past(folder, tmp_path):
@@ -84,7 +84,7 @@ def test_rows_in_the_order_of_time_are_predicted_from_the_past(folder, tmp_path)
         tmp_path / "model",
         *PLAIN,
         "--serial",
-        "--components",
+        "--n-components",
         "32",
         "--time",
     )
@@ -93,23 +93,23 @@ def test_rows_in_the_order_of_time_are_predicted_from_the_past(folder, tmp_path)
     assert (table["folds"]["kind"], table["n_splits"]) == ("TimeFolds", 4)
     expected = refitted(model, open_dataset(folder / "data.zarr"), TimeFolds(5), found["alpha"])
     assert_allclose(np.square(found["estimate"]["rmse"]), expected, rtol=1e-8)
-    two = document(*fit, "--folds", "2", "--overwrite")
+    two = document(*fit, "--n-folds", "2", "--overwrite")
     assert two["cross_validation"]["n_splits"] == 1
     assert two["estimate"]["rmse_standard_error"] == [None]
 
 
 def test_one_standard_error_takes_a_larger_alpha_and_is_told_apart(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
     fit = (*fit, "--overwrite")
-    best, safer = (document(*fit, "--select", name) for name in ("cv", "cv-1se"))
+    best, safer = (document(*fit, "--alpha", name) for name in ("cv", "cv-1se"))
     assert safer["alpha"] > best["alpha"]
     assert safer["alpha_chosen_by"] == "cv-1se"
     assert "within one standard error" in " ".join(run("info", tmp_path / "model").stdout.split())
 
 
 def test_a_given_alpha_with_folds_gets_its_error_alone(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
-    found = document(*fit, "--alpha", "0.1", "--folds", "3")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
+    found = document(*fit, "--alpha", "0.1", "--n-folds", "3")
     assert (found["alpha"], found["alpha_chosen_by"], found["alpha_at_end_of_path"]) == (0.1, "given", None)
     expected = refitted(read_model(tmp_path / "model"), open_dataset(folder / "data.zarr"), HashFolds(3), 0.1)
     assert_allclose(np.square(found["estimate"]["rmse"]), expected, rtol=1e-8)
@@ -119,12 +119,12 @@ def test_a_given_alpha_with_folds_gets_its_error_alone(folder, tmp_path):
 @pytest.mark.filterwarnings("default:alpha=10 was chosen")  # the least of those to choose from
 @pytest.mark.parametrize("name", ["gcv", "evidence", "press"])
 def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path, name):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
-    found = document(*fit, "--select", name, "--alphas", "10:1e3:4", "--plot", tmp_path / "path.png")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
+    found = document(*fit, "--alpha", name, "--alphas", "10:1e3:4", "--plot", tmp_path / "path.png")
     assert found["alpha_chosen_by"] == document("info", tmp_path / "model")["card"]["chosen_by"] == name
     assert (found["alpha"], found["alpha_at_end_of_path"]) == (10.0, "lower")
     assert imread(tmp_path / "path.png").shape[2] == 4
-    shown = run(*fit, "--select", name, "--alphas", "10:1e3:4", "--overwrite").stdout
+    shown = run(*fit, "--alpha", name, "--alphas", "10:1e3:4", "--overwrite").stdout
     words = {"gcv": "chosen by GCV", "evidence": "chosen by the evidence", "press": "by leave-one-out errors"}
     assert words[name] in " ".join(shown.split())
     assert "at the lower end of 10 to 1000" in " ".join(shown.split())
@@ -145,7 +145,7 @@ def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path,
 
 
 def test_alphas_alone_are_chosen_from_by_cross_validation(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "32")
     fit = (*fit, "--overwrite")
     listed, ranged, given = (
         document(*fit, *options)
@@ -166,6 +166,6 @@ def test_the_help_names_all_that_can_choose_alpha():
 
 def test_a_plot_that_cannot_be_written_exits_73_and_the_model_is_there(folder, tmp_path):
     (tmp_path / "file").touch()
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "8")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--n-components", "8")
     assert run(*fit, "--plot", tmp_path / "file" / "p.png").exit_code == 73
     assert read_model(tmp_path / "model").alpha > 0

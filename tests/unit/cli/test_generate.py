@@ -12,13 +12,24 @@ from tests.command_line import document, refusal
 
 
 def test_negative_noise_is_refused_with_the_value(tmp_path):
-    assert "'--noise': Input should be greater than or equal to 0, not '-1'" in refusal(
+    assert "`noise` is '-1'; expected a number of at least 0" in refusal(
         2, "generate", tmp_path / "a", "--rows", "4", "--noise", "-1"
     )
 
 
 def test_generated_data_say_their_best_error_and_can_be_made_again(tmp_path):
-    arguments = ["--rows", "1e3", "--features", "2", "--noise", "0.25", "--components", "64", "--seed", "3"]
+    arguments = [
+        "--rows",
+        "1e3",
+        "--n-features",
+        "2",
+        "--noise",
+        "0.25",
+        "--n-components",
+        "64",
+        "--seed",
+        "3",
+    ]
     first = document("generate", tmp_path / "one", *arguments)
     second = document("generate", tmp_path / "two", *arguments)
     assert first["best_rmse"] == 0.25

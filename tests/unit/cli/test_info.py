@@ -8,7 +8,7 @@ from tests.command_line import PLAIN, document, refusal, run
 
 
 def test_a_damaged_model_exits_65(folder, tmp_path):
-    run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--components", "8", "--serial")
+    run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--n-components", "8", "--serial")
     [chunk] = (tmp_path / "model").glob("arrays-*.zarr/coefficients/c/0/0")
     content = bytearray(chunk.read_bytes())
     content[3] ^= 1
@@ -28,7 +28,7 @@ def test_info_tells_a_dataset_predictions_and_a_model_apart(folder, tmp_path):
 
 @pytest.mark.usefixtures("exact_bytes")
 def test_info_says_how_features_of_a_fixed_point_are_multiplied_here(folder, tmp_path, monkeypatch):
-    fit = ["fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--components", "8", "--alpha", "1"]
+    fit = ["fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--n-components", "8", "--alpha", "1"]
     assert run(*fit, "--serial", "--precision", "standard").exit_code == 0
     assert document("info", tmp_path / "model")["products"]["by"] == "float64"  # it is small
     monkeypatch.setenv("RFF_DIST_PRODUCTS", "bytes")
@@ -41,7 +41,7 @@ def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(tmp_path,
     monkeypatch.setenv("COLUMNS", "80")
     lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i % 7 + i % 2}" for i in range(200)]
     (tmp_path / "t.csv").write_text("\n".join(["kind,size,price", *lines]))
-    words = ["--target", "price", "--impute", "median"]
+    words = ["--targets", "price", "--impute", "median"]
     assert run("ingest", tmp_path / "t.csv", tmp_path / "d.zarr", *words).exit_code == 0
     found = document("info", tmp_path / "d.zarr")
     assert found["feature_names"] == ["kind=b", "size", "size: missing"]
@@ -50,7 +50,7 @@ def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(tmp_path,
     for word in ("kind=b, size", "price", "t.csv, 200 rows", "29 missing values become 3"):
         assert word.replace(" ", "") in "".join(shown.split()), word
     assert "{" not in shown
-    fit = ["fit", tmp_path / "d.zarr", tmp_path / "m", *PLAIN, "--components", "16", "--folds", "3"]
+    fit = ["fit", tmp_path / "d.zarr", tmp_path / "m", *PLAIN, "--n-components", "16", "--n-folds", "3"]
     assert run(*fit, "--serial", "--register").exit_code == 0
     found = document("info", tmp_path / "m")
     assert found["version"] == 1

@@ -88,10 +88,10 @@ def test_predict_std_writes_standard_deviations_beside_the_predictions(folder, t
 
 def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(folder, tmp_path):
     data = folder / "data.zarr"
-    small = ("--serial", "--components", "16", "--folds", "3")
-    document("fit", data, tmp_path / "model", *PLAIN, *small, "--conformal")
-    held_out = document("predict", tmp_path / "model", data, tmp_path / "a", "--serial", "--interval", "0.8")
-    normal = document("predict", folder / "model", data, tmp_path / "b", "--serial", "--interval", "0.8")
+    small = ("--serial", "--n-components", "16", "--n-folds", "3")
+    document("fit", data, tmp_path / "model", *PLAIN, *small, "--conformal", "yes")
+    held_out = document("predict", tmp_path / "model", data, tmp_path / "a", "--serial", "--coverage", "0.8")
+    normal = document("predict", folder / "model", data, tmp_path / "b", "--serial", "--coverage", "0.8")
     assert held_out["interval"] == {"coverage": 0.8, "by": "cross-validated residuals"}
     assert held_out["arrays"] == ["predictions", "lower", "upper"]
     assert normal["interval"]["by"] == "the normal law"
@@ -101,13 +101,21 @@ def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(fold
         assert_allclose(group["lower"][:], lower, rtol=1e-12)
         assert_allclose(group["upper"][:], upper, rtol=1e-12)
     for wrong in ("0", "1", "95"):
-        message = refusal(2, "predict", folder / "model", data, tmp_path / "c", "--interval", wrong)
-        assert "expected a number in (0, 1)" in message
+        message = refusal(2, "predict", folder / "model", data, tmp_path / "c", "--coverage", wrong)
+        assert "expected a share such as 10% or a number above 0" in message
 
 
 def test_text_to_predict_is_ingested_as_labels_and_shown_by_info(tmp_path):
     (tmp_path / "t.csv").write_text("a,species,site\n1,setosa,4\n2.5,été,5\n")
-    arguments = ("ingest", tmp_path / "t.csv", tmp_path / "d.zarr", "--target", "species", "--groups", "site")
+    arguments = (
+        "ingest",
+        tmp_path / "t.csv",
+        tmp_path / "d.zarr",
+        "--targets",
+        "species",
+        "--groups",
+        "site",
+    )
     done = run(*arguments)
     assert done.exit_code == 0, done.output
     assert "text, for a classifier" in done.output

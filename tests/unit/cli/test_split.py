@@ -41,7 +41,7 @@ def rows_of(folder, part):
 def test_each_row_is_in_one_part_and_another_seed_takes_others(data, tmp_path):
     tests = []
     for seed in (0, 0, 1):
-        found = document("split", data, "--test", "25%", "--seed", seed, "--overwrite")
+        found = document("split", data, "--holdout", "25%", "--seed", seed, "--overwrite")
         train, test = (rows_of(tmp_path, part)[:, 0] for part in ("train", "test"))
         assert sorted([*train, *test]) == list(range(N))
         assert (found["n_train"], found["n_test"]) == (len(train), len(test))
@@ -63,7 +63,7 @@ def test_groups_stay_together(data, tmp_path):
 
 @pytest.mark.parametrize(("time", "column"), [((), 0), (("--time", "when"), 1)])
 def test_the_last_rows_are_tested_on(data, tmp_path, time, column):
-    document("split", data, "--by", "time", *time, "--test", "0.1")
+    document("split", data, "--by", "time", *time, "--holdout", "0.1")
     train, test = rows_of(tmp_path, "train"), rows_of(tmp_path, "test")
     assert (len(train), len(test)) == (1800, 200)
     assert train[:, column].max() < test[:, column].min()
@@ -101,7 +101,7 @@ def test_both_parts_are_of_one_version(tmp_path, monkeypatch):
         return write(*given, **named)
 
     monkeypatch.setattr(module, "writing", seen(writing, write_batches=write_late))
-    found = module.split(Split(data=str(url), share=0.3))
+    found = module.split(Split(data=str(url), holdout=0.3))
     assert found.n_train + found.n_test == 100
     assert open_dataset(url).n_samples == 300
 
@@ -111,16 +111,16 @@ def test_a_version_of_before_is_split(tmp_path):
     url = tmp_path / "d.zarr"
     version = write_dataset(url, X, X[:, 0], versioned=True).version
     append_dataset(url, X, X[:, 0])
-    found = document("split", url, "--data-version", version, "--test", "0.3")
+    found = document("split", url, "--version", version, "--holdout", "0.3")
     assert found["n_train"] + found["n_test"] == 100
-    assert "no version" in refusal(65, "split", url, "--data-version", "nothing", "--overwrite")
+    assert "no version" in refusal(65, "split", url, "--version", "nothing", "--overwrite")
 
 
 def test_what_cannot_be_is_refused(data, tmp_path):
-    assert "10% or 0.1" in refusal(2, "split", data, "--test", "120%")
+    assert "a share such as 10%" in refusal(2, "split", data, "--holdout", "120%")
     assert "no array 'ward'" in refusal(2, "split", data, "--by", "group", "--groups", "ward")
     assert "it has 'row', 'when'" in refusal(2, "split", data, "--by", "time", "--time", "day")
     assert "split by random" in refusal(2, "split", data, "--time", "when")
-    assert "has no row" in refusal(65, "split", data, "--by", "group", "--test", "0.001")
+    assert "has no row" in refusal(65, "split", data, "--by", "group", "--holdout", "0.001")
     document("split", data)
-    assert "--overwrite" in refusal(73, "split", data)
+    assert "overwrite=True" in refusal(73, "split", data)

@@ -1,7 +1,5 @@
 """`rff-dist tune`: what it asks of the search, stores, shows and refuses."""
 
-from typing import Annotated
-
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -9,12 +7,12 @@ from matplotlib.image import imread
 from rff_dist import GroupFolds, Matern, RationalQuadratic, TimeFolds, open_dataset, write_dataset
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.fields import options_of
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.columns import column_of
-from rff_dist.workbench.cli.options import SpecOptions
-from rff_dist.workbench.jobs.options import TuneFeatures
+from rff_dist.workbench.jobs.drawing import TuneFeatures
 from tests.command_line import document, refusal, run
 from tests.plain import search_plain
 
@@ -33,7 +31,7 @@ def data(tmp_path_factory):
 
 
 def test_tune_stores_the_best_of_the_search_and_tells_all_candidates(data, tmp_path):
-    options = ["--components", "16,32", "--alphas", "1e-4:10:6", "--folds", "3", "--seed", "2"]
+    options = ["--n-components", "16,32", "--alphas", "1e-4:10:6", "--n-folds", "3", "--seed", "2"]
     found = document("tune", data, tmp_path / "model", *SMALL, *options, "--plot", tmp_path / "cv.png")
     expected = search_plain(
         open_dataset(data),
@@ -53,12 +51,12 @@ def test_tune_stores_the_best_of_the_search_and_tells_all_candidates(data, tmp_p
 
 
 def test_a_fit_with_lists_is_what_tune_finds(data, tmp_path):
-    lists = [*SMALL, "--components", "16,32", "--folds", "3"]
+    lists = [*SMALL, "--n-components", "16,32", "--n-folds", "3"]
     tuned = document("tune", data, tmp_path / "tuned", *lists)
     fitted = document("fit", data, tmp_path / "fitted", *lists, "--features", "fourier")
     for name in ("digest", "candidates", "best", "n_readings"):
         assert fitted[name] == tuned[name]
-    planned = document("plan", data, *SMALL, "--components", "16", "--features", "fourier")["choosing"]
+    planned = document("plan", data, *SMALL, "--n-components", "16", "--features", "fourier")["choosing"]
     assert (planned["n_candidates"], planned["n_finalists"]) == (4, 4)
 
 
@@ -66,7 +64,7 @@ def test_candidates_of_classes_are_compared_too(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (400, 2))
     write_dataset(tmp_path / "data", X, np.where(X[:, 0] * X[:, 1] > 0, "same", "other"))
-    lists = ["--kernels", "linear,gaussian", "--length-scales", "1", "--components", "64", "--serial"]
+    lists = ["--kernels", "linear,gaussian", "--length-scales", "1", "--n-components", "64", "--serial"]
     found = document("fit", tmp_path / "data", tmp_path / "model", "--classify", *lists)
     tried = [(row["kernel"], row["features"]) for row in found["candidates"]]
     assert tried == [("linear", "fourier"), ("gaussian", "fourier"), ("gaussian", "nystrom")]
@@ -78,7 +76,7 @@ def test_candidates_of_classes_are_compared_too(tmp_path):
     ("options", "words"),
     [
         (["--kernel", "matern"], "give several to compare"),
-        (["--select", "gcv"], "k-fold cross-validation"),
+        (["--alpha", "gcv"], "k-fold cross-validation"),
         (["--solver", "pcg"], "by the sums of each fold"),
     ],
 )
@@ -87,11 +85,11 @@ def test_what_excludes_a_comparison_is_refused(data, tmp_path, options, words):
 
 
 @pytest.mark.parametrize(
-    ("options", "folds"), [(["--group-by", "groups"], GroupFolds(5)), (["--time"], TimeFolds(5))]
+    ("options", "folds"), [(["--groups", "groups"], GroupFolds(5)), (["--time"], TimeFolds(5))]
 )
 def test_folds_are_of_groups_or_of_time_where_asked(data, tmp_path, options, folds):
-    one = ["--kernels", "gaussian", "--length-scales", "1x", "--components", "16", "--serial"]
-    found = document("tune", data, tmp_path / "model", *one, *options, "--select", "cv-1se")
+    one = ["--kernels", "gaussian", "--length-scales", "1x", "--n-components", "16", "--serial"]
+    found = document("tune", data, tmp_path / "model", *one, *options, "--alpha", "cv-1se")
     dataset = open_dataset(data)
     if isinstance(folds, GroupFolds):
         dataset = GroupedDataset(dataset, column_of(dataset, "groups"))
@@ -108,7 +106,7 @@ def test_folds_are_of_groups_or_of_time_where_asked(data, tmp_path, options, fol
 
 
 def test_tune_shows_a_table_with_the_best_and_what_may_lie_beyond(data, tmp_path):
-    result = run("tune", data, tmp_path / "model", *SMALL, "--components", "16")
+    result = run("tune", data, tmp_path / "model", *SMALL, "--n-components", "16")
     assert result.exit_code == 0, result.stderr
     shown = " ".join(result.stdout.split())
     for words in ("4 candidates", "matern:nu=1.5", "←", "from 1 reading", "a better one may lie"):
@@ -125,8 +123,8 @@ def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
         "kernels": f"gaussian, matern:nu=2.5,rational_quadratic:shape=2,{total}",
         "length_scales": "0.5x, 3",
     }
-    read = SpecOptions.of(Annotated[TuneFeatures, "kernels", "length_scales"]).read(texts)
-    found = make_candidates(read.kernels, read.length_scales)
+    options = {one.name: one for one in options_of(TuneFeatures)}
+    found = make_candidates(*(options[name].read(text) for name, text in texts.items()))
     assert [one.kernel for one in found[:6:2]] == [Gaussian(), Matern(nu=2.5), RationalQuadratic(shape=2)]
     assert [one.length_scale for one in found[:2]] == [TimesMedian(0.5), 3.0]
     assert (found[6].kernel, found[6].length_scale) == (Gaussian(2.0) + Matern(3.0, nu=0.5), None)
@@ -135,15 +133,15 @@ def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--length-scales", "wide"], 2, "--length-scales has 'wide'"),
-        (["--length-scales", "-1x"], 2, "above 0"),
+        (["--length-scales", "wide"], 2, "`length_scales` has 'wide'"),
+        (["--length-scales=-1x"], 2, "above 0"),
         (["--kernels", "gausian"], 2, "did you mean 'gaussian'?"),
         (["--kernels", "laplacian", "--design", "orthogonal"], 2, "isotropic"),
-        (["--components", "7"], 2, "take 8, or --map phases"),
-        (["--select", "gcv"], 2, "expected cv or cv-1se"),
-        (["--folds", "2", "--time", "--select", "cv-1se"], 2, "no standard error"),
-        (["--group-by", "groups", "--time"], 2, "groups or of time"),
-        (["--group-by", "nothing"], 65, "nothing"),
+        (["--n-components", "7"], 2, "take 8, or map='phases'"),
+        (["--alpha", "gcv"], 2, "expected cv, cv-1se or a number"),
+        (["--n-folds", "2", "--time", "--alpha", "cv-1se"], 2, "no standard error"),
+        (["--groups", "groups", "--time"], 2, "groups or of time"),
+        (["--groups", "nothing"], 65, "nothing"),
         (["--alphas", "0:1:3"], 2, "LOW:HIGH:N"),
     ],
 )

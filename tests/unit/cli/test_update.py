@@ -4,13 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from rff_dist import Gaussian, SerialEngine, delete_rows, open_dataset, write_dataset
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.appending import append_dataset
-from rff_dist.workbench.cli.program import app
 from rff_dist.workbench.jobs.steps import publish
+from tests import command_line
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)
@@ -37,7 +36,7 @@ def job(tmp_path):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["update", *map(str, arguments), "--serial"], prog_name="rff-dist")
+    return command_line.run("update", *arguments, "--serial")
 
 
 def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job):
@@ -74,24 +73,12 @@ def test_a_model_of_the_last_loads_keeps_its_window(job, tmp_path):
     shown = run(model, data, "--window", "2")
     assert shown.exit_code == 0, shown.output
     assert "1,100 rows, of the window 2: from row 0 on" in " ".join(shown.stdout.split())
-    described = CliRunner().invoke(app, ["info", model]).stdout
+    described = command_line.run("info", model).stdout
     assert "2: from row 0 of the data on" in " ".join(described.split())
     append_dataset(data, *batch(2, 400))
     (tmp_path / "rows.csv").write_text("row\n3\n1200\n")
-    forgot = CliRunner().invoke(
-        app,
-        [
-            "forget",
-            data,
-            "--rows",
-            str(tmp_path / "rows.csv"),
-            "--keep-order",
-            "--model",
-            model,
-            "--json",
-            "--serial",
-        ],
-    )
+    words = ("--rows", tmp_path / "rows.csv", "--keep-order", "--models", model, "--json", "--serial")
+    forgot = command_line.run("forget", data, *words)
     assert json.loads(forgot.stdout)["updates"][0]["n_samples"] == 300 + 399
     assert read_model(model).card["window"] == {"of": "2", "start": 799}
 
@@ -107,18 +94,18 @@ def test_a_half_life_is_kept_told_and_followed(job):
     append_dataset(data, *batch(2, 300))
     assert run(model, data).exit_code == 0
     assert read_model(model).statistics.sum_of_weights == 300 + 300 / 2 + 800 / 4
-    described = CliRunner().invoke(app, ["info", model]).stdout
+    described = command_line.run("info", model).stdout
     assert "half-life" in described
     wrong = run(model, data, "--half-life", "a year")
     assert wrong.exit_code == 2
-    assert "--half-life is 'a year'; expected a number of loads, such as 12, of days" in wrong.stderr
+    assert "`half_life` is 'a year'; expected a number of loads, such as 12, of days" in wrong.stderr
 
 
 def test_what_is_no_window_is_refused(job, tmp_path):
     data, model, _ = job
     wrong = run(model, data, "--window", "2 weeks")
     assert wrong.exit_code == 2
-    assert "--window is '2 weeks'; expected a number of loads" in wrong.stderr
+    assert "`window` is '2 weeks'; expected a number of loads" in wrong.stderr
     plain = tmp_path / "plain.zarr"
     write_dataset(plain, *batch(0, 800), chunk_rows=200, feature_names=["depth", "heat"])
     unknown = run(model, plain, "--window", "30d")
@@ -139,7 +126,7 @@ def test_a_bad_batch_is_kept_out_and_listed(job):
     assert f"rff-dist update {model} {data} --backfill 800".replace(" ", "") in words.replace(" ", "")
     append_dataset(data, *batch(2, 300))
     assert run(model, data).exit_code == 0
-    described = CliRunner().invoke(app, ["info", model]).stdout
+    described = command_line.run("info", model).stdout
     assert "rows 800 to 1,099, which updates refused" in " ".join(described.split())
     forced = json.loads(run(model, data, "--backfill", "0", "--force", "--json").stdout)
     assert (forced["decision"], forced["n_new"]) == ("published", 300)
@@ -154,24 +141,24 @@ def test_other_data_and_values_out_of_range_have_their_exit_codes(job, tmp_path)
     assert "begins with others" in refused.stderr
     wrong = run(model, other, "--tolerance", "-1")
     assert wrong.exit_code == 2
-    assert "--tolerance" in wrong.stderr
+    assert "`tolerance`" in wrong.stderr
 
 
 def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_way_back(job):
     data, _, registered = job
-    shown = CliRunner().invoke(app, ["models", "show", registered]).stdout
+    shown = command_line.run("models", "show", registered).stdout
     assert "lacks" not in shown
     append_dataset(data, *batch(1, 300))
     assert run(registered, data).exit_code == 0
-    CliRunner().invoke(app, ["models", "rollback", registered])
+    command_line.run("models", "rollback", registered)
     words = " ".join(run(registered, data).stdout.split())
     assert "rows 800 to 1,099: version 2 was rolled back" in words
     assert f"rff-dist update {registered} {data} --backfill 800".replace(" ", "") in words.replace(" ", "")
     append_dataset(data, *batch(2, 300, bad=True))
     assert json.loads(run(registered, data, "--json").stdout)["decision"] == "kept"
-    shown = " ".join(CliRunner().invoke(app, ["models", "show", registered]).stdout.split())
+    shown = " ".join(command_line.run("models", "show", registered).stdout.split())
     assert "rows 800 to 1,099" in shown
     assert "version 2 was rolled back" in shown
     assert "rows 1,100 to 1,399" in shown
-    listed = json.loads(CliRunner().invoke(app, ["models", "show", registered, "--json"]).stdout)["refused"]
+    listed = json.loads(command_line.run("models", "show", registered, "--json").stdout)["refused"]
     assert {(one["start"], one["stop"]) for one in listed} == {(800, 1100), (1100, 1400)}

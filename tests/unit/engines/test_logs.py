@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines import logs
@@ -18,8 +17,7 @@ from rff_dist.engines.connecting import open_engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.storage.writing import write_dataset
-from rff_dist.workbench.cli.program import app
-from tests.command_line import PLAIN
+from tests.command_line import PLAIN, run
 
 BLOCKS = cut_blocks(100, 10, rows_per_block=30)
 
@@ -100,13 +98,23 @@ def test_the_environment_names_the_format():
 
 
 @pytest.mark.parametrize("by_environment", [False, True])
-def test_a_command_logs_lines_only_of_one_run(tmp_path, by_environment):
+def test_a_command_logs_lines_only_of_one_run(tmp_path, by_environment, monkeypatch):
     X = np.random.default_rng(0).normal(size=(3000, 2))
     write_dataset(tmp_path / "data", X, X[:, 0], chunk_rows=1000)
     options = [] if by_environment else ["--log-format", "json"]
     environment = {"RFF_DIST_LOG": "json"} if by_environment else {}
-    fit = ["fit", str(tmp_path / "data"), str(tmp_path / "model"), "--serial", "--components", "8", "--json"]
-    result = CliRunner().invoke(app, [*options, *fit, *PLAIN], env=environment)
+    fit = [
+        "fit",
+        str(tmp_path / "data"),
+        str(tmp_path / "model"),
+        "--serial",
+        "--n-components",
+        "8",
+        "--json",
+    ]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    result = run(*fit, *PLAIN, *options)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["command"] == "fit"
     lines = lines_of(result.stderr)
@@ -118,7 +126,7 @@ def test_a_command_logs_lines_only_of_one_run(tmp_path, by_environment):
     # of the model and of the linear one that it is compared with, whose features have no fixed point
     assert rows == {"inspect": 6000, "accumulate": 6000, "measure": 3000}
 
-    again = CliRunner().invoke(app, [*options, *fit], env=environment)
+    again = run(*fit, *options)
     assert again.exit_code == 73
     refused, *_ = lines_of(again.stderr)
     assert (refused["level"], "exists already" in refused["message"]) == ("error", True)
@@ -126,6 +134,6 @@ def test_a_command_logs_lines_only_of_one_run(tmp_path, by_environment):
 
 
 def test_an_unknown_format_is_a_mistake_in_the_arguments():
-    result = CliRunner().invoke(app, ["--log-format", "xml", "info", "x"])
+    result = run("info", "x", "--log-format", "xml")
     assert result.exit_code == 2
-    assert "'xml'; expected one of text, json" in result.stderr
+    assert "`log_format` is 'xml'; expected text or json" in result.stderr

@@ -10,7 +10,7 @@ from tests.command_line import fit_small_table
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory):
     """A model with folds, of a table with text, ids and a date."""
-    return fit_small_table(tmp_path_factory.mktemp("small"), "--folds", "3")
+    return fit_small_table(tmp_path_factory.mktemp("small"), "--n-folds", "3")
 
 
 @pytest.fixture(scope="session")

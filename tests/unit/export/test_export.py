@@ -42,7 +42,7 @@ def read_in_another_process(folder, X, path):
 
 @pytest.mark.parametrize("kind", FEATURES)
 def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, tmp_path, kind):
-    fit = ["fit", data, tmp_path / "model", "--components", "32", "--alpha", "0.1", "--serial"]
+    fit = ["fit", data, tmp_path / "model", "--n-components", "32", "--alpha", "0.1", "--serial"]
     assert run(*fit, "--length-scale", "median", *FEATURES[kind]).exit_code == 0
     result = run("export", tmp_path / "model", tmp_path / "slim")
     assert result.exit_code == 0, result.stderr
@@ -66,7 +66,7 @@ def test_the_reader_names_classes(tmp_path, labels):
     X = np.random.default_rng(1).standard_normal((300, 2))
     y = np.array(labels)[np.digitize(X[:, 0], [0.0, 1.0][: len(labels) - 1])]
     write_dataset(tmp_path / "data", X, y)
-    fit = ["fit", tmp_path / "data", tmp_path / "model", "--classify", "--components", "32", "--serial"]
+    fit = ["fit", tmp_path / "data", tmp_path / "model", "--classify", "--n-components", "32", "--serial"]
     fit += ["--alpha", "0.01"]
     assert run(*fit).exit_code == 0  # with the features that are chosen by themselves
     assert run("export", tmp_path / "model", tmp_path / "slim").exit_code == 0
@@ -77,7 +77,7 @@ def test_the_reader_names_classes(tmp_path, labels):
 
 
 def test_a_folder_with_other_things_is_never_replaced(data, tmp_path):
-    fit = ["fit", data, tmp_path / "model", "--components", "8", "--alpha", "0.1", "--serial"]
+    fit = ["fit", data, tmp_path / "model", "--n-components", "8", "--alpha", "0.1", "--serial"]
     assert run(*fit, *FEATURES["pairs"], "--length-scale", "2").exit_code == 0
     (tmp_path / "slim").mkdir()
     (tmp_path / "slim" / "precious").touch()
@@ -89,7 +89,7 @@ def test_a_folder_with_other_things_is_never_replaced(data, tmp_path):
 
 
 def test_a_kernel_that_the_reader_does_not_know_is_refused(data, tmp_path):
-    fit = ["fit", data, tmp_path / "model", "--components", "8", "--alpha", "0.1", "--serial"]
+    fit = ["fit", data, tmp_path / "model", "--n-components", "8", "--alpha", "0.1", "--serial"]
     assert run(*fit, "--kernel", "polynomial:degree=2", "--features", "nystrom").exit_code == 0
     assert "polynomial" in refusal(2, "export", tmp_path / "model", tmp_path / "slim")
     assert not (tmp_path / "slim").exists()

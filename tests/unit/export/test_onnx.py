@@ -27,7 +27,7 @@ def compute(path, X):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_graph_predicts_what_the_model_does(data, tmp_path, kind):
-    fit = ["fit", data, tmp_path / "model", "--components", "32", "--alpha", "0.1", "--serial"]
+    fit = ["fit", data, tmp_path / "model", "--n-components", "32", "--alpha", "0.1", "--serial"]
     assert run(*fit, "--length-scale", "median", *KINDS[kind]).exit_code == 0
     document("export", tmp_path / "model", tmp_path / "m.onnx")
     X = np.random.default_rng(1).standard_normal((70, 3)) * [1, 10, 100]
@@ -45,7 +45,7 @@ def test_the_graph_names_classes_with_their_probabilities(tmp_path, labels):
     X = np.random.default_rng(1).standard_normal((300, 2))
     y = np.array(labels)[np.digitize(X[:, 0], [0.0, 1.0][: len(labels) - 1])]
     write_dataset(tmp_path / "data", X, y)
-    fit = ["fit", tmp_path / "data", tmp_path / "model", "--classify", "--components", "32", "--serial"]
+    fit = ["fit", tmp_path / "data", tmp_path / "model", "--classify", "--n-components", "32", "--serial"]
     assert run(*fit).exit_code == 0
     document("export", tmp_path / "model", tmp_path / "m.onnx")
     model, found = load_model(tmp_path / "model"), compute(tmp_path / "m.onnx", X)
@@ -54,7 +54,7 @@ def test_the_graph_names_classes_with_their_probabilities(tmp_path, labels):
 
 
 def test_a_graph_is_replaced_on_demand_only(data, tmp_path):
-    fit = ["fit", data, tmp_path / "model", "--components", "8", "--alpha", "0.1", "--serial"]
+    fit = ["fit", data, tmp_path / "model", "--n-components", "8", "--alpha", "0.1", "--serial"]
     assert run(*fit, *FEATURES["pairs"], "--length-scale", "2").exit_code == 0
     document("export", tmp_path / "model", tmp_path / "m.onnx")
     assert "--overwrite" in refusal(73, "export", tmp_path / "model", tmp_path / "m.onnx")

@@ -3,12 +3,12 @@
 import pytest
 
 from rff_dist.errors import DataError, OutputExistsError
+from rff_dist.fields import build
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import discard
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.auto import prepare_table
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.specs import Auto
 from tests.command_line import run
 
@@ -89,7 +89,7 @@ def test_data_of_others_are_not_replaced(table):
 
 def test_a_failed_fit_says_what_is_left_and_that_repeating_goes_on(table):
     given = ["auto", table, "--target", "y", "--into", table.with_name("made"), "--serial"]
-    failed = run(*given, "--components", 10**8)  # more than any memory holds
+    failed = run(*given, "--n-components", 10**8)  # more than any memory holds
     assert failed.exit_code == 1
     left = f"its rows are ingested in {table.with_name('made')}, and the same command goes on from there"
     assert left in failed.stderr

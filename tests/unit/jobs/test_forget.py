@@ -65,7 +65,7 @@ def test_no_byte_of_the_rows_is_left_and_the_model_is_as_if_they_had_never_been_
     values = values_of(data, ROWS)
     assert files_with("d", values)
     before = {path.name for path in Path("model").iterdir()}
-    found = document("forget", "d", "--rows", "rows.csv", "--model", "model", "--serial")
+    found = document("forget", "d", "--rows", "rows.csv", "--models", "model", "--serial")
     assert (found["n_rows"], found["n_after"], len(found["expired"])) == (3, N - 3, 2)
     assert files_with(".", values) == []
     assert before & {path.name for path in Path("model").iterdir()} == {"model.json"}
@@ -77,7 +77,7 @@ def test_no_byte_of_the_rows_is_left_and_the_model_is_as_if_they_had_never_been_
     assert "standardisation" in found["holders"][0]["why"]
 
 
-SMALL = ("--components", "16", "--alpha", "0.1")
+SMALL = ("--n-components", "16", "--alpha", "0.1")
 SECRETS = ["c0417", "anna_smith", "Anna complained", "13.5792468", "86.4213579"]
 
 
@@ -116,7 +116,7 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten(tmp
     Path("files/anna_smith.csv").write_text("customer;x;prix en €\n" + "\n".join(lines), "cp1252")
     Path("files/more.csv").write_text("customer;x;prix en €\nc0600;1;2\nc0601;2;1\n", "cp1252")
     Path("who.csv").write_text("customer\nc0417\n")
-    words = ("--target", "prix en €", "--id", "customer", "--message", "Anna complained")
+    words = ("--targets", "prix en €", "--id", "customer", "--message", "Anna complained")
     Path("out").mkdir()
     document("ingest", "files/anna_smith.csv", "out/data.zarr", *words)
     for place in (("out/models/price", "--register"), ("out/model",), ("out/unnamed",)):
@@ -125,7 +125,7 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten(tmp
     sum_up(Path("out"), SerialEngine(1), n_components=16)
     assert {secret for secret, _ in found_in("out")} == set(SECRETS)
     assert {secret for secret, _ in found_in("unnamed")}.isdisjoint(SECRETS[:3])
-    models = ("--model", "out/models/price", "--model", "out/model")
+    models = ("--models", "out/models/price", "--models", "out/model")
     told = document("forget", "out/data.zarr", "--rows", "who.csv", "--id", *models, "--serial")
     assert any(one["what"].endswith("files/anna_smith.csv") for one in told["holders"])
     document("models", "prune", "out/models/price", "--keep", "1")
@@ -147,7 +147,7 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten(tmp
 
 
 def test_models_that_nobody_named_are_found_by_the_versions_that_they_are_of(data):
-    document("fit", "d", "models/m", "--register", "--components", "16", "--serial")
+    document("fit", "d", "models/m", "--register", "--n-components", "16", "--serial")
     write_model(fit(data), "elsewhere")
     write_dataset("other", np.ones((9, 2)), np.ones(9), versioned=True)
     write_model(fit(open_dataset("other"), length_scale=2.0), "of-others")
@@ -207,16 +207,16 @@ def test_rows_are_named_by_their_ids(tmp_path, monkeypatch):
 
 
 def test_a_registered_model_names_the_versions_that_hold_sums(data):
-    document("fit", "d", "models/m", "--register", "--components", "16", "--serial")
-    found = document("forget", "d", "--rows", "rows.csv", "--model", "models/m", "--serial")
+    document("fit", "d", "models/m", "--register", "--n-components", "16", "--serial")
+    found = document("forget", "d", "--rows", "rows.csv", "--models", "models/m", "--serial")
     assert RegisteredModel("models/m").current().number == 2
     assert any(one["what"].startswith("version 1 of models/m") for one in found["holders"])
 
 
 def test_centres_of_nystrom_features_are_rows_and_are_found(data):
-    words = ["--kernel", "gaussian", "--features", "nystrom", "--components", "900", "--alpha", "0.1"]
+    words = ["--kernel", "gaussian", "--features", "nystrom", "--n-components", "900", "--alpha", "0.1"]
     document("fit", "d", "model", *words, "--length-scale", "median", "--serial")
-    found = document("forget", "d", "--rows", "rows.csv", "--model", "model", "--serial")
+    found = document("forget", "d", "--rows", "rows.csv", "--models", "model", "--serial")
     assert any("centres" in one["why"] for one in found["holders"])
 
 
@@ -225,17 +225,17 @@ def test_rows_that_the_model_has_not_seen_are_judged_and_forgotten_ones_are_not(
     rng = np.random.default_rng(1)
     X = rng.standard_normal((300, 3))
     append_dataset("d", X, 100 * rng.standard_normal(300))
-    found = document("forget", "d", "--rows", "rows.csv", "--model", "model", "--serial")
+    found = document("forget", "d", "--rows", "rows.csv", "--models", "model", "--serial")
     assert found["updates"][0]["decision"] == "kept"
     assert any("was refused" in one["until"] for one in found["holders"])
 
 
 def test_nothing_is_deleted_where_something_is_wrong(data):
     before = data.version
-    document("fit", "d", "plain", "--no-statistics", "--components", "16", "--serial")
+    document("fit", "d", "plain", "--no-statistics", "--n-components", "16", "--serial")
     refused = [
-        (1, ("--model", "plain"), "cannot be updated"),
-        (65, ("--model", "nowhere"), "nothing is there"),
+        (1, ("--models", "plain"), "cannot be updated"),
+        (65, ("--models", "nowhere"), "nothing is there"),
         (2, ("--id",), "have no ids"),
     ]
     for code, words, text in refused:

@@ -11,6 +11,7 @@ import pytest
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError, OutputBusyError, PlanError, StatisticsError, StorageError
+from rff_dist.fields import build
 from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.models.versions import RegisteredModel
@@ -20,7 +21,6 @@ from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.records import write_record
 from rff_dist.workbench.jobs import refresh
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.specs import Update
 from rff_dist.workbench.jobs.steps import in_this_process, publish
 from tests.plain import fit_ridge
@@ -272,7 +272,7 @@ def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
     [
         ({"tolerance": float("nan")}, "tolerance"),
         ({"backfill": -1}, "backfill"),
-        ({"drift_level": 1.0}, "level"),
+        ({"level": 1.0}, "level"),
     ],
 )
 def test_parameters_out_of_range_are_refused(place, data, bad, words):

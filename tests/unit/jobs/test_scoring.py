@@ -6,6 +6,7 @@ import pytest
 from rff_dist import save_model
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StorageError
+from rff_dist.fields import build
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans.starts import ClusterSpace, LloydOptions
@@ -14,7 +15,6 @@ from rff_dist.ridge.models import write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import predict as scoring
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.specs import Predict
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.plain import fit_ridge, plain_classifier
@@ -53,7 +53,7 @@ def write(folder, name, output, **wanted):
         ("regression", {}, ["predictions"]),
         (
             "regression",
-            {"std": True, "interval": 0.5},
+            {"std": True, "coverage": 0.5},
             ["predictions", "standard_deviations", "lower", "upper"],
         ),
         ("classifier", {}, ["labels"]),
@@ -77,10 +77,10 @@ def test_what_is_wanted_of_each_kind_is_written(folder, tmp_path, name, wanted, 
     ("name", "wanted", "error", "message"),
     [
         ("regression", {"probabilities": True}, InvalidParameterError, "a regression has no probabilities"),
-        ("regression", {"interval": 1.5}, InvalidParameterError, r"`interval` is 1\.5"),
+        ("regression", {"coverage": 1.5}, InvalidParameterError, r"`coverage` is 1\.5"),
         ("classifier", {"std": True}, InvalidParameterError, "a classifier has no standard dev"),
         ("hinge", {"probabilities": True}, SolveError, "no probabilities: the squared hinge has none"),
-        ("clusters", {"interval": 0.9}, InvalidParameterError, "clusters have no intervals"),
+        ("clusters", {"coverage": 0.9}, InvalidParameterError, "clusters have no intervals"),
     ],
 )
 def test_what_a_kind_does_not_have_is_refused_before_a_pass(folder, tmp_path, name, wanted, error, message):

@@ -15,7 +15,7 @@ from rff_dist.ridge.fit import fit
 from rff_dist.ridge.models import write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.workbench.jobs.options import Source
+from rff_dist.workbench.jobs.places import Source
 from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.specs import Predict
 from rff_dist.workbench.jobs.steps import in_this_process
@@ -77,7 +77,7 @@ def test_a_table_is_predicted_by_the_recipe_of_its_model(folder, tmp_path):
     X = pd.DataFrame(X, columns=open_dataset(folder / "prices").feature_names)
     expected, std = model.predict(X, return_std=True)
     found = parquet.read_table(
-        score(folder, "model", "new.csv", tmp_path / "p.parquet", std=True, interval=0.9)
+        score(folder, "model", "new.csv", tmp_path / "p.parquet", std=True, coverage=0.9)
     )
     names = ["id", "prediction", "standard_deviation", "lower", "upper"]
     assert found.column_names == names

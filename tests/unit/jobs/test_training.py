@@ -37,7 +37,7 @@ from rff_dist.storage.output_places import hidden_beside
 from rff_dist.storage.records import write_record
 from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.jobs.fits import Fit, JobData
-from rff_dist.workbench.jobs.options import Destination
+from rff_dist.workbench.jobs.places import Destination
 from rff_dist.workbench.jobs.steps import Runner, in_this_process
 from tests.plain import fit_labels, search_plain
 from tests.seen import seen

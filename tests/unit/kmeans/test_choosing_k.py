@@ -14,6 +14,7 @@ from sklearn.metrics import silhouette_score
 from rff_dist import Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.fields import build
 from rff_dist.kmeans import fit
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
@@ -24,7 +25,6 @@ from rff_dist.numerics import machine
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.cluster import cluster
-from rff_dist.workbench.jobs.fields import build
 from rff_dist.workbench.jobs.specs import Clustering
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.seen import seen
@@ -171,7 +171,7 @@ def test_as_many_clusters_as_rows_leave_nothing_over():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"n_clusters": []}, InvalidParameterError, "different whole numbers"),
+        ({"n_clusters": []}, InvalidParameterError, "expected a whole number"),
         ({"n_clusters": [2, 2]}, InvalidParameterError, "different whole numbers"),
         ({"n_clusters": [0, 2]}, InvalidParameterError, "at least 1"),
         ({"n_clusters": [2, 700]}, DataError, "n_clusters=700"),

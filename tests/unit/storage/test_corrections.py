@@ -266,7 +266,7 @@ def test_the_commands_on_a_dataset_of_a_table(tmp_path):
         (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "fix.csv").write_text("id,x,y\n7,70,71\n39,80,81\n")
     (tmp_path / "gone.csv").write_text("id\n3\n4\n")
-    first = document("ingest", tmp_path / "a.csv", data, "--target", "y")["version"]
+    first = document("ingest", tmp_path / "a.csv", data, "--targets", "y")["version"]
     document("ingest", tmp_path / "b.csv", data, "--append", "--message", "Monday")
     assert document("data", "correct", data, tmp_path / "fix.csv", "--by", "id")["n_rows"] == 2
     assert document("data", "delete", data, tmp_path / "gone.csv", "--by", "id")["n_after"] == 38

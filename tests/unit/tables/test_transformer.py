@@ -26,7 +26,7 @@ from rff_dist.models.versions import RegisteredModel
 from rff_dist.recipes import transformer as module
 from rff_dist.recipes.recipes import Recipe, recipe_of
 from rff_dist.recipes.transformer import read_transformer, transformer_of
-from rff_dist.workbench.jobs.options import Source, SupervisedSource
+from rff_dist.workbench.jobs.places import Source, SupervisedSource
 from rff_dist.workbench.jobs.predict import evaluate, predict
 from rff_dist.workbench.jobs.specs import Evaluate, Predict
 from rff_dist.workbench.jobs.steps import in_this_process

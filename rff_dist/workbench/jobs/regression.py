@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from annotated_types import Ge, Le, Len
+
+from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.jobs import fields, options
+from rff_dist.fields import NonNegative, Positive, Positives
 
 if TYPE_CHECKING:
     from rff_dist.data import folding
 
 DEFAULT_FOLDS = 5
+MAX_ALPHAS = 10_000
+_GRID = f"LOW:HIGH:N with 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as 1e-6:1e3:30"
+
+
+def read_grid(text: str) -> list[float]:
+    """Read a range LOW:HIGH:N, of N values in equal ratios."""
+    low, high, count = map(float, text.split(":"))
+    if not (0 < low < high < math.inf and count.is_integer() and 2 <= count <= MAX_ALPHAS):
+        raise ValueError(text)
+    import numpy as np
+
+    return np.geomspace(low, high, int(count)).tolist()
+
+
+type Grid = Annotated[list[Positive], Len(1), fields.Reader(read_grid, _GRID)]
+type Effort = Annotated[int, Ge(1), Le(5)]
+type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folding.MAX_FOLDS`, without its import
 
 _ALPHA = (
     "Penalty alpha of ‖y − Zw‖² + alpha·‖w‖²: a number, several for cross-validation to choose from, or the "
@@ -24,65 +45,30 @@ class PenaltyOptions:
 
     panel: ClassVar[str] = "Regression"
 
-    alpha: (
-        Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | options.NonNegative | options.Positives
-    ) = fields.option(
-        _ALPHA + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that. "
-        "gcv: generalised cross-validation. evidence: the marginal likelihood. press: the least "
-        "leave-one-out error, by another pass. auto: cv, or press if memory does not hold the sums of the "
-        "folds; up to 500 rows, the largest alpha within one standard error of the least leave-one-out "
-        "error.",
-        "auto",
-        unit="auto|A|A1,A2,…",
+    alpha: Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | NonNegative | Positives = (
+        fields.option(
+            _ALPHA
+            + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that. "
+            "gcv: generalised cross-validation. evidence: the marginal likelihood. press: the least "
+            "leave-one-out error, by another pass. auto: cv, or press if memory does not hold the sums of "
+            "the folds; up to 500 rows, the largest alpha within one standard error of the least "
+            "leave-one-out error.",
+            "auto",
+            unit="auto|A|A1,A2,…",
+        )
     )
-    select: str | None = fields.option(
-        "Criterion that chooses alpha: one of the names of `alpha`, other than auto.", None, face="command"
-    )
-    alphas: options.Positives | None = fields.option(
+    alphas: Grid | None = fields.option(
         "Values that a criterion chooses alpha from. LOW:HIGH:N: N values in equal ratios. By default the "
         "whole range.",
         None,
         unit="LOW:HIGH:N|A1,A2,…",
     )
-    fit_intercept: bool = fields.option(
-        "Fit an intercept, which is the default; it is not penalised. `--no-intercept` fits none.",
-        True,
-        flag="--no-intercept",
-        given=(False,),
-    )
+    fit_intercept: bool = fields.option("Fit an intercept, which is not penalised.", True)
     alpha_per_target: bool | Literal["auto"] = fields.option(
         "Alpha of several targets. auto, the default: one for all, except for targets whose error falls "
-        "with an alpha of their own. true: one for each target. false (`--one-alpha`): one for all.",
+        "with an alpha of their own. true: one for each target. false: one for all.",
         "auto",
-        flag="--one-alpha",
-        given=(False,),
     )
-
-    def __post_init__(self) -> None:
-        if self.select is not None:
-            self._check_select(self.select)
-        if self.alphas is not None and not isinstance(self.alpha, str):
-            raise InvalidParameterError(
-                f"`alphas` are values to choose alpha from, but `alpha` is {self.alpha}; leave one of them "
-                "out"
-            )
-
-    def _check_select(self, select: str) -> None:
-        from rff_dist.fitting.options import ALPHA_NAMES
-
-        names = [name for name in ALPHA_NAMES if name != "auto"]
-        if select not in names:
-            raise InvalidParameterError(f"`select` is {select!r}; expected one of {', '.join(names)}")
-        if self.alpha not in ("auto", "cv"):
-            raise InvalidParameterError(
-                f"`select` is {select!r}, which chooses alpha, but `alpha` gives it; leave one of them out "
-                "(`alphas` has values to choose from)"
-            )
-
-    @property
-    def chosen(self) -> Any:
-        """The penalty, or the criterion that chooses it."""
-        return self.alpha if self.select is None else self.select
 
 
 @fields.group
@@ -106,13 +92,13 @@ class EffortOptions:
 
     panel: ClassVar[str] = "Regression"
 
-    effort: options.Effort = fields.option(
+    effort: Effort = fields.option(
         "How much is tried where options leave a choice. 1: one pass with the median length scale. 5: with "
         "up to 4,096 features and five folds.",
         3,
         unit="1-5",
     )
-    time_limit: options.Positive | None = fields.option(
+    time_limit: Positive | None = fields.option(
         "Seconds after which nothing further is tried; the number of features is then what the time that is "
         "left is enough for. By default there is no limit.",
         None,
@@ -125,12 +111,9 @@ class TrainPenalty(PenaltyOptions):
     """The penalty of a regression, and its intervals."""
 
     conformal: bool | Literal["normalized"] = fields.option(
-        "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized "
-        "(`--normalized`): their width follows the residuals near each row. Uses the default folds unless "
-        "`folds` says otherwise.",
+        "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized: their "
+        "width follows the residuals near each row. Uses the default folds unless `n_folds` says otherwise.",
         False,
-        flags=("--conformal", "--normalized"),
-        given=(True, "normalized"),
     )
 
 
@@ -138,22 +121,10 @@ class TrainPenalty(PenaltyOptions):
 class TunePenalty(PenaltyOptions):
     """The penalty of candidates that cross-validation compares."""
 
-    alpha: Literal["cv", "cv-1se"] | options.Positive | options.Positives = fields.option(
+    alpha: Literal["cv", "cv-1se"] | Positive | Positives = fields.option(
         _ALPHA + "cv: the least k-fold error. cv-1se: the largest alpha within one standard error of that.",
         "cv",
-        face="form",
     )
-    select: str | None = fields.option(
-        "Criterion that chooses alpha. cv (the default): the least k-fold error. cv-1se: the largest alpha "
-        "within one standard error of that.",
-        None,
-        unit="cv|cv-1se",
-        face="command",
-    )
-
-    def _check_select(self, select: str) -> None:
-        if select not in ("cv", "cv-1se"):
-            raise InvalidParameterError(f"`select` is {select!r}; expected cv or cv-1se")
 
 
 @fields.group
@@ -162,26 +133,24 @@ class FoldOptions:
 
     panel: ClassVar[str] = "Regression"
 
-    folds: options.FoldCount | None = fields.option(
+    n_folds: FoldCount | None = fields.option(
         "Number of folds of cross-validation, which share one pass. By default 5; 10 below 200 rows; 3 from "
         "5,000 rows on, or if memory does not hold their sums.",
         None,
-        alias="n_folds",
     )
-    group_by: str | None = fields.option(
+    groups: str | None = fields.option(
         "Name of an array of groups, such as patient, site or day. Rows of one group are in one fold. By "
         "default there are no groups.",
         None,
-        alias="groups",
     )
     time: bool = fields.option(
         "Take the rows as ordered by time: each fold is predicted from those before it.", False
     )
 
     def __post_init__(self) -> None:
-        if self.group_by is not None and self.time:
+        if self.groups is not None and self.time:
             raise InvalidParameterError(
-                "`group_by` and `time` were both given, but folds are either of groups or of time; leave one "
+                "`groups` and `time` were both given, but folds are either of groups or of time; leave one "
                 "out"
             )
 
@@ -190,10 +159,10 @@ class FoldOptions:
         """The folds, or their number; None lets memory decide it."""
         from rff_dist.data.folding import GroupFolds, TimeFolds
 
-        n_folds = self.folds or DEFAULT_FOLDS
-        if self.group_by is not None:
+        n_folds = self.n_folds or DEFAULT_FOLDS
+        if self.groups is not None:
             return GroupFolds(n_folds)
-        return TimeFolds(n_folds) if self.time else self.folds
+        return TimeFolds(n_folds) if self.time else self.n_folds
 
     def check(self, alpha: Any, n_components: Any) -> None:
         """Check that alpha is chosen by cross-validation where folds or several D ask for it."""
@@ -201,7 +170,7 @@ class FoldOptions:
 
         if not isinstance(alpha, str) or alpha in CV_NAMES:
             return
-        for name in ("folds", "group_by", "time"):
+        for name in ("n_folds", "groups", "time"):
             if getattr(self, name):
                 raise InvalidParameterError(
                     f"`{name}` needs k-fold cross-validation, `alpha` by cv or cv-1se, not {alpha}; leave "
@@ -237,14 +206,8 @@ class Classes:
     )
 
     def __post_init__(self) -> None:
-        from rff_dist.classify.fit import check_loss
-
         for name in ("loss", "class_weight"):
             if getattr(self, name) is not None and not self.classify:
                 raise InvalidParameterError(
                     f"`{name}` is for classifiers only; add classify=True, or leave it out"
                 )
-        if self.class_weight not in (None, "balanced"):
-            raise InvalidParameterError(f"`class_weight` is {self.class_weight!r}; expected balanced")
-        if self.loss is not None:
-            check_loss(self.loss)

@@ -1,0 +1,337 @@
+"""How options are declared, checked and read from text, and how groups of them become flat names and back.
+
+`option` returns a dataclass field that also holds an option's help and unit. `group` makes a frozen dataclass
+of such fields, and lists them in its docstring. A group's `panel` is the title above its options in help.
+With `last` the options of a base class come after those of derived classes. A job's spec is a group of
+groups: `options_of` lists all its options, and `build` makes the spec from values by name.
+
+Every way to give options ends here: `Option.check` for values of Python, TOML and Prefect, `Option.read` for
+text of flags and of the environment.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import os
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAliasType, dataclass_transform, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Len, Lt
+
+from rff_dist.errors import InvalidParameterError
+
+_KEY = "rff_dist option"
+_WORDS = {"yes": True, "true": True, "no": False, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """In a type's annotation: how a text becomes a value where the type alone does not say it.
+
+    `read` raises ValueError for other texts.
+    `expected`: such texts in words.
+    """
+
+    read: Callable[[str], Any]
+    expected: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a field declares of an option beside name, type and default.
+
+    `help`: its text; other options are named in backticks.
+    `unit`: placeholder of a value in the command line's help; by default its type tells it.
+    `argument`: whether the command line takes it without its flag too, by its position.
+    `writes`: whether it names a place that the job writes to.
+    `takes`: its type, if the annotation has objects too, which only Python can give.
+    """
+
+    help: str
+    unit: str | None = None
+    argument: bool = False
+    writes: bool = False
+    takes: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a job.
+
+    `type`: as annotated, or what the declaration says that it takes.
+    `default`: `dataclasses.MISSING` if it must be given.
+    `panel`: the title of its group.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    declared: Declared
+    panel: str | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is dataclasses.MISSING
+
+    @property
+    def names(self) -> list[str]:
+        """The words that stand for themselves."""
+        return [part for part in _parts(self.type) if isinstance(part, str)]
+
+    @property
+    def kinds(self) -> set[type]:
+        """Its types of values, without their bounds; `list` among them if it takes several."""
+        return {part for part in _parts(self.type) if isinstance(part, type)}
+
+    def check(self, value: Any) -> Any:
+        """Return a value of Python, TOML or JSON; raises InvalidParameterError if its type does not fit."""
+        try:
+            value = os.fspath(value) if isinstance(value, os.PathLike) else value
+            return _adapter(self.type).validate_python(value, strict=True)
+        except ValueError:  # pydantic's are
+            raise self.refusal(value) from None
+
+    def read(self, *texts: str) -> Any:
+        """Return the value that a text of a flag or of the environment stands for.
+
+        Several texts, of a repeated flag, are several values. Raises InvalidParameterError if there is none.
+        """
+        for value in self._meanings(texts):
+            try:
+                return self.check(value)
+            except InvalidParameterError:
+                continue
+        raise self.refusal(texts[0] if len(texts) == 1 else list(texts))
+
+    def _meanings(self, texts: tuple[str, ...]) -> Iterator[Any]:
+        """Yield what texts may mean, the likeliest first."""
+        if len(texts) == 1:
+            [text] = texts
+            for reader in _readers(self.type):
+                with contextlib.suppress(ValueError):
+                    yield reader.read(text)
+            if text.lower() in _WORDS:
+                yield _WORDS[text.lower()]
+            yield _number(text)
+            yield text
+            texts = tuple(part.strip() for part in text.split(","))
+        if list in self.kinds:
+            yield [_number(text) for text in texts]
+            yield list(texts)
+
+    def refusal(self, value: Any) -> InvalidParameterError:
+        """Return the error for a value that the option does not take."""
+        message = f"`{self.name}` is {value!r}; expected {self.expected}"
+        return InvalidParameterError(message + did_you_mean(str(value), self.names))
+
+    @property
+    def expected(self) -> str:
+        """What it takes, in words."""
+        kinds, bounds = self.kinds, _bounds(self.type)
+        words = [*self.names, *(part.expected for part in _readers(self.type) if part.expected)]
+        if bool in kinds:
+            words += ["true or false"]
+        if kinds & {int, float}:
+            words += [" ".join(["a number" if float in kinds else "a whole number", bounds]).strip()]
+        if str in kinds:
+            words += ["text"]
+        more = ", or several" if list in kinds and len(kinds) > 1 else ""
+        return (", ".join(words[:-1]) + " or " if words[1:] else "") + words[-1] + more
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Yield what a type is made of: words that it names, types, bounds and readers."""
+    if isinstance(annotation, TypeAliasType):  # made by a `type` statement
+        yield from _parts(annotation.__value__)
+        return
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        yield from arguments
+    elif origin is Annotated:
+        yield from _parts(arguments[0])
+        yield from arguments[1:]
+    elif origin is list:
+        yield list
+        yield from _parts(arguments[0])
+    elif origin in (types.UnionType, typing.Union):
+        for argument in arguments:
+            yield from _parts(argument)
+    elif annotation is not types.NoneType:
+        yield annotation
+
+
+def _readers(annotation: Any) -> list[Reader]:
+    return [part for part in _parts(annotation) if isinstance(part, Reader)]
+
+
+def _bounds(annotation: Any) -> str:
+    """Return the bounds of a type's numbers in words."""
+    words = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
+    found: dict[str, str] = {}
+    for part in _parts(annotation):
+        if part is list and found:
+            break  # bounds of several are those of one, or nearly
+        if not isinstance(part, type):
+            found |= {name: f"{words[name]} {getattr(part, name)}" for name in words if hasattr(part, name)}
+    return " and ".join(found.values())
+
+
+def _number(text: str) -> Any:
+    """Return a text as a number, a whole one if it is one; other text as it is."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    # Above 2^53, floats skip whole numbers.
+    return int(value) if value.is_integer() and abs(value) <= 2**53 else value
+
+
+@functools.cache
+def _adapter(annotation: Any) -> Any:
+    """Return what checks values of a type."""
+    from pydantic import ConfigDict, TypeAdapter  # 0.1 s, which help need not wait for
+
+    return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error's message: the nearest of the known names, if one is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def check_names(names: Iterable[str], known: Iterable[str], *, what: str = "option") -> None:
+    """Check that there is an option of each name; raises InvalidParameterError with the nearest name."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            near = did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
+            raise InvalidParameterError(f"there is no {what} `{name}`{near}")
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+
+def read_share(text: str) -> float:
+    """Read a share of rows such as 10%."""
+    if not text.endswith("%"):
+        raise ValueError(text)
+    return float(text.removesuffix("%")) / 100
+
+
+type Positive = Annotated[float, Gt(0)]
+type NonNegative = Annotated[float, Ge(0)]
+type Probability = Annotated[float, Gt(0), Lt(1)]
+type Share = Annotated[float, Gt(0), Lt(1), Reader(read_share, "a share such as 10%")]
+type Count = Annotated[int, Ge(1)]
+type RowNumber = Annotated[int, Ge(0)]
+type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]  # see `frequencies.uniforms`
+type Positives = Annotated[list[Positive], Len(1)]
+type Counts = Annotated[list[Count], Len(1)]
+type Names = Annotated[list[str], Len(1)]
+
+
+# -- declarations ----------------------------------------------------------------------------------
+
+
+def option(
+    help: str,
+    /,
+    default: Any = dataclasses.MISSING,
+    *,
+    unit: str | None = None,
+    argument: bool = False,
+    writes: bool = False,
+    takes: Any = None,
+) -> Any:
+    """Return a dataclass field, with the members of `Declared`."""
+    metadata = {_KEY: Declared(help, unit, argument, writes, takes)}
+    if isinstance(default, list):  # which dataclasses refuse as a default
+        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def like(group: type, name: str, default: Any = ..., *, argument: bool | None = None) -> Any:
+    """Return the field of an option that another group declares, with another default if it is given."""
+    [field] = [field for field in dataclasses.fields(group) if field.name == name]
+    told: Declared = field.metadata[_KEY]
+    if argument is not None:
+        told = dataclasses.replace(told, argument=argument)
+    default = _default_of(field) if default is ... else default
+    return dataclasses.field(default=default, metadata={_KEY: told})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, like))
+def group[T](cls: type[T]) -> type[T]:
+    """Make a frozen dataclass whose docstring lists its options."""
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    lines = ["", "", "Attributes", "----------"]
+    for field in dataclasses.fields(made):  # type: ignore[arg-type]  # it is a dataclass now
+        if _KEY not in field.metadata:
+            lines.append(f"{field.name} : {field.type}")
+            continue
+        default = "" if _default_of(field) is dataclasses.MISSING else f", default={_default_of(field)!r}"
+        lines += [f"{field.name} : {field.type}{default}", textwrap.indent(field.metadata[_KEY].help, "    ")]
+    made.__doc__ = (cls.__doc__ or cls.__name__).rstrip() + "\n".join(lines)
+    return made
+
+
+def declared(name: str, annotation: Any, field: dataclasses.Field[Any], panel: str | None = None) -> Option:
+    """Return the option that a field declares."""
+    told: Declared = field.metadata[_KEY]
+    return Option(name, told.takes or annotation, _default_of(field), told, panel)
+
+
+def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
+    """Yield all options of a spec, including those of its groups."""
+    hints = typing.get_type_hints(spec, include_extras=True)
+    panel = getattr(spec, "panel", panel)
+    # Dataclasses put inherited fields first; those of a base with `last` are to come after the others.
+    late = {name for base in spec.__mro__ if vars(base).get("last") for name in base.__annotations__}
+    fields = sorted(dataclasses.fields(spec), key=lambda field: field.name in late)
+    for field in fields:
+        if _KEY in field.metadata:
+            yield declared(field.name, hints[field.name], field, panel)
+        elif dataclasses.is_dataclass(hints[field.name]):
+            yield from options_of(hints[field.name], panel)
+
+
+def build[T](spec: type[T], values: Mapping[str, Any]) -> T:
+    """Make a spec and its groups from values of its options by name; other options keep their defaults.
+
+    Raises InvalidParameterError if there is no option of a name, or a value does not fit.
+    """
+    options = {option.name: option for option in options_of(spec)}
+    check_names(values, options)
+    if missing := [f"`{name}`" for name, one in options.items() if one.required and name not in values]:
+        raise InvalidParameterError(f"{', '.join(missing)} must be given")
+    return _built(spec, {name: options[name].check(value) for name, value in values.items()})
+
+
+def _built[T](spec: type[T], values: Mapping[str, Any]) -> T:
+    hints, members = typing.get_type_hints(spec), {}
+    for field in dataclasses.fields(spec):  # type: ignore[arg-type]  # specs are dataclasses
+        if _KEY in field.metadata:
+            if field.name in values:
+                members[field.name] = values[field.name]
+        elif dataclasses.is_dataclass(hints[field.name]):
+            members[field.name] = _built(hints[field.name], values)
+    return spec(**members)
+
+
+def values_of(source: Any, *names: str) -> dict[str, Any]:
+    """Return attributes by name, such as options of a group that the library calls the same."""
+    return {name: getattr(source, name) for name in names}
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()

@@ -1,0 +1,247 @@
+"""Each job's options by flags, file, environment, Python and Prefect: the same names, values and refusals."""
+
+import tomllib
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.fields import build, options_of
+from rff_dist.flows.cluster import ClusterParameters
+from rff_dist.flows.ingest import IngestParameters
+from rff_dist.flows.predict import PredictParameters
+from rff_dist.flows.refresh import RefreshParameters
+from rff_dist.flows.running import Form
+from rff_dist.flows.train import TrainParameters
+from rff_dist.flows.tune import TuneParameters
+from rff_dist.workbench.jobs import specs
+from tests.command_line import run
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job: its command, its spec, Prefect's form if it has one, and values of options."""
+
+    command: str
+    spec: type
+    form: type[Form] | None
+    given: dict[str, Any]
+    wrong: dict[str, Any] = field(default_factory=dict)
+
+
+TRAINED = {"data": "d.zarr", "model": "m"}
+JOBS = [
+    Job("fit", specs.Train, TrainParameters, TRAINED, {"n_components": "many"}),
+    Job(
+        "fit",
+        specs.Train,
+        TrainParameters,
+        TRAINED
+        | {"n_components": [64, 100], "length_scale": [1.0, 2.0], "alpha": [0.1, 1.0], "seed": 2**64 - 1}
+        | {"fit_intercept": False, "alpha_per_target": False, "kernel": "matern:nu=2.5", "time": True},
+        {"alpha": -1.0},
+    ),
+    Job(
+        "fit",
+        specs.Train,
+        TrainParameters,
+        TRAINED
+        | {"standardize": False, "conformal": "normalized", "n_folds": 4, "sample_weight": "w"}
+        | {"statistics": False, "register": True, "classify": False, "alphas": [0.1]},
+        {"conformal": "normal"},
+    ),
+    Job(
+        "tune",
+        specs.Tune,
+        TuneParameters,
+        TRAINED
+        | {"kernels": ["gaussian", "additive:kernel=matern,dense=2"], "length_scales": ["0.5x", 2.0]}
+        | {"register": True, "groups": "g", "alpha": "cv-1se"},
+        {"n_folds": 1},
+    ),
+    Job(
+        "cluster",
+        specs.Clustering,
+        ClusterParameters,
+        {"data": "d", "output": "o", "n_clusters": [2, 4], "n_init": 3, "tol": 0.0, "features": "nystrom"},
+        {"init": "k-means"},
+    ),
+    Job(
+        "predict",
+        specs.Predict,
+        PredictParameters,
+        {"model": "m", "data": "d", "output": "o", "coverage": 0.9, "std": True},
+        {"coverage": 1.5},
+    ),
+    Job("evaluate", specs.Evaluate, None, {"model": "m", "data": "d", "std": True}, {"std": "maybe"}),
+    Job(
+        "update",
+        specs.Update,
+        RefreshParameters,
+        {"model": "m", "data": "d", "level": 0.01, "backfill": 7, "window": "30d"},
+        {"level": 1.0},
+    ),
+    Job(
+        "forget",
+        specs.Forget,
+        None,
+        {"data": "d", "rows": "r.csv", "models": ["m", "n"], "days": 30.0},
+        {"days": -1.0},
+    ),
+    Job("refit", specs.Refit, None, {"like": "m", "data": "d", "model": "n"}, {"missing_chunks": "skip"}),
+    Job("merge", specs.Merge, None, {"models": ["m", "n"], "model": "o"}, {"register": "maybe"}),
+    Job(
+        "ingest",
+        specs.Ingest,
+        IngestParameters,
+        {"sources": ["1.csv", "2.csv"], "data": "d", "targets": ["a", "b"], "header": False},
+        {"chunk_rows": 0},
+    ),
+    Job("split", specs.Split, None, {"data": "d", "holdout": 0.25, "by": "time"}, {"by": "times"}),
+    Job(
+        "auto",
+        specs.Auto,
+        None,
+        {"sources": ["t.csv"], "target": "y", "holdout": 0.1, "effort": 2, "time_limit": 1.5},
+        {"effort": 6},
+    ),
+]
+
+
+def text_of(value):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def toml(value):
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def by_flags(job, given, *_):
+    options = {option.name: option for option in options_of(job.spec)}
+    words = []
+    for name, value in given.items():
+        flag = name.replace("_", "-")
+        if name in options and options[name].kinds == {bool} and not options[name].names:
+            words += [
+                f"--{flag}" if value is True else f"--no-{flag}" if value is False else f"--{flag}={value}"
+            ]
+        else:
+            words += [f"--{flag}={text_of(value)}"]
+    return printed(job, *words)
+
+
+def by_environment(job, given, monkeypatch, _):
+    for name, value in given.items():
+        monkeypatch.setenv(f"RFF_DIST_{job.command}_{name}".upper(), text_of(value))
+    return printed(job)
+
+
+def by_file(job, given, _, folder):
+    lines = [f"{name} = {toml(value)}" for name, value in given.items()]
+    (folder / "job.toml").write_text("\n".join(lines))
+    return printed(job, "--config", folder / "job.toml")
+
+
+def printed(job, *words):
+    """Return the job of what --print-config shows, which is TOML."""
+    result = run(job.command, *words, "--print-config")
+    if result.exit_code:
+        assert result.exit_code == 2
+        raise InvalidParameterError(result.stderr)
+    values = tomllib.loads(result.stdout)
+    names = [option.name for option in options_of(job.spec)]
+    return build(job.spec, {name: values[name] for name in names if name in values})
+
+
+def by_python(job, given, *_):
+    return build(job.spec, given)
+
+
+def by_prefect(job, given, *_):
+    return job.form(**given).to(job.spec)
+
+
+WAYS = [by_flags, by_environment, by_file, by_python, by_prefect]
+TABLE = [
+    pytest.param(job, way, id=f"{job.command}-{i}-{way.__name__[3:]}")
+    for i, job in enumerate(JOBS)
+    for way in WAYS
+    if way is not by_prefect or job.form is not None
+]
+
+
+@pytest.mark.parametrize(("job", "way"), TABLE)
+def test_a_job_is_the_same_whichever_way_its_options_are_given(job, way, monkeypatch, tmp_path):
+    assert way(job, job.given, monkeypatch, tmp_path) == build(job.spec, job.given)
+
+
+@pytest.mark.parametrize(("job", "way"), TABLE)
+def test_an_unknown_option_is_refused_with_the_nearest_name(job, way, monkeypatch, tmp_path):
+    name = list(job.given)[-1]
+    given = {(f"{name}x" if one == name else one): value for one, value in job.given.items()}
+    with pytest.raises(ValueError, match=rf"(?i)did you mean '?(--)?{name.replace('_', '[-_]')}\b"):
+        way(job, given, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(("job", "way"), TABLE)
+def test_a_value_that_does_not_fit_is_refused_with_what_is_expected(job, way, monkeypatch, tmp_path):
+    [name] = job.wrong
+    with pytest.raises(ValueError, match=rf"`{name}` is .*; expected |Invalid value for --{name}: "):
+        way(job, job.given | job.wrong, monkeypatch, tmp_path)
+
+
+def test_flags_count_more_than_the_environment_and_that_more_than_the_file(monkeypatch, tmp_path):
+    (tmp_path / "job.toml").write_text("data = 'd'\nmodel = 'm'\nseed = 1\neffort = 1\nn_folds = 3")
+    monkeypatch.setenv("RFF_DIST_FIT_SEED", "2")
+    monkeypatch.setenv("RFF_DIST_FIT_EFFORT", "2")
+    words = ["fit", "--config", tmp_path / "job.toml", "--seed", "3", "--print-config"]
+    lines = run(*words).stdout.splitlines()
+    assert {
+        "seed = 3  # flag",
+        "effort = 2  # RFF_DIST_FIT_EFFORT",
+        f"n_folds = 3  # {tmp_path}/job.toml",
+        'alpha = "auto"  # default',
+        "# groups: none  # default",
+    } < set(lines)
+
+
+def test_what_print_config_shows_is_a_file_that_says_the_same(tmp_path):
+    words = ["--kernel", "matern:nu=2.5", "--alphas", "1e-3:1:4", "--quiet", "--print-config"]
+    shown = run("fit", "d", "m", *words).stdout
+    (tmp_path / "job.toml").write_text(shown)
+    again = run("fit", "--config", tmp_path / "job.toml", "--print-config").stdout
+    assert tomllib.loads(again) == tomllib.loads(shown)
+
+
+@pytest.mark.parametrize("text", [None, "n_components = ", "[fit]\nseed = 1"])
+def test_a_file_that_holds_no_options_is_refused(tmp_path, text):
+    if text is not None:
+        (tmp_path / "job.toml").write_text(text)
+    result = run("fit", "d", "m", "--config", tmp_path / "job.toml")
+    assert result.exit_code == 2
+    assert "job.toml" in result.stderr
+
+
+@pytest.mark.parametrize(("text", "value"), [("8", 8), ("1e6", 10**6), ("1_000", 1000), (" 12 ", 12)])
+def test_whole_numbers_are_read_as_people_write_them(text, value):
+    [option] = [one for one in options_of(specs.Train) if one.name == "n_components"]
+    assert option.read(text) == value
+
+
+@pytest.mark.parametrize("job", [job for job in JOBS if job.form], ids=lambda job: job.command)
+def test_a_form_begins_with_data_and_ends_with_where_it_runs(job):
+    names = list(job.form.options)
+    assert names[0] == "data"
+    places = [names.index(name) for name in ("data", "model", "output", "n_components") if name in names]
+    assert places == list(range(len(places)))
+    if "scheduler" in names:
+        assert set(names[names.index("scheduler") :]).isdisjoint(one.name for one in options_of(job.spec))
+
+
+def test_docstrings_tell_each_option():
+    for job in JOBS:
+        for one in options_of(job.spec):
+            assert one.declared.help
