@@ -57,7 +57,7 @@ N_ROWS, N_COMPONENTS = 200_000, 256
 
 KINDS = ("workers", "client", "scheduler")
 FIT = [
-    "--components",
+    "--n-components",
     "1024",
     "--alpha",
     "0.001",
@@ -218,7 +218,7 @@ class Command:
             if (place / "model" / "model.json").exists():
                 break
             with contextlib.ExitStack() as stack:
-                engine = ["--workers", str(n_workers)] if n_workers else ["--serial"]
+                engine = ["--n-workers", str(n_workers)] if n_workers else ["--serial"]
                 if kind == "scheduler":
                     address, [scheduler, *_] = stack.enter_context(run_dask(place.parent, n_workers=2))
                     engine = ["--scheduler", address]

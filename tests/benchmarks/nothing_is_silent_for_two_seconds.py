@@ -16,13 +16,13 @@ from rich.console import Console
 LARGE, MIDDLE = 1_000_000, 200_000
 WANTED = 2.0
 COMMANDS = (
-    "ingest large.csv large.zarr --target y --id id",
-    "ingest middle.csv middle.zarr --target y --holdout 10%",
+    "ingest large.csv large.zarr --targets y --id id",
+    "ingest middle.csv middle.zarr --targets y --holdout 10%",
     "fit middle.zarr model --report fit.html",
     "auto middle.csv --target y --report auto.html",
-    "tune middle.zarr tuned --components 256,512 --plot tune.png --report tune.html",
-    "cluster middle.zarr labels.zarr --clusters 10,20 --components 256 --plot map.png --report map.html",
-    "predict model large.csv predictions.csv --interval 0.9",
+    "tune middle.zarr tuned --n-components 256,512 --plot tune.png --report tune.html",
+    "cluster middle.zarr labels.zarr --n-clusters 10,20 --n-components 256 --plot map.png --report map.html",
+    "predict model large.csv predictions.csv --coverage 0.9",
     "evaluate model large.csv --std",
     "ingest more.csv middle.zarr --append",
     "update model middle.zarr --report update.html",

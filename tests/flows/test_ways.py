@@ -193,6 +193,15 @@ def test_a_value_that_does_not_fit_is_refused_with_what_is_expected(job, way, mo
         way(job, job.given | job.wrong, monkeypatch, tmp_path)
 
 
+@pytest.mark.parametrize("way", [by_file, by_python, by_prefect])
+@pytest.mark.parametrize(
+    "wrong", [{"n_components": "64"}, {"seed": True}, {"classify": "yes"}, {"alpha": "1"}]
+)
+def test_only_flags_and_the_environment_read_values_from_text(way, wrong, monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match=r"` is .*; expected "):
+        way(JOBS[0], JOBS[0].given | wrong, monkeypatch, tmp_path)
+
+
 def test_flags_count_more_than_the_environment_and_that_more_than_the_file(monkeypatch, tmp_path):
     (tmp_path / "job.toml").write_text("data = 'd'\nmodel = 'm'\nseed = 1\neffort = 1\nn_folds = 3")
     monkeypatch.setenv("RFF_DIST_FIT_SEED", "2")

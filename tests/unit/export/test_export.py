@@ -84,7 +84,7 @@ def test_a_folder_with_other_things_is_never_replaced(data, tmp_path):
     assert "exists already" in refusal(73, "export", tmp_path / "model", tmp_path / "slim", "--overwrite")
     assert (tmp_path / "slim" / "precious").exists()
     assert run("export", tmp_path / "model", tmp_path / "new").exit_code == 0
-    assert "--overwrite" in refusal(73, "export", tmp_path / "model", tmp_path / "new")
+    assert "`overwrite`" in refusal(73, "export", tmp_path / "model", tmp_path / "new")
     assert run("export", tmp_path / "model", tmp_path / "new", "--overwrite").exit_code == 0
 
 

@@ -57,5 +57,5 @@ def test_a_graph_is_replaced_on_demand_only(data, tmp_path):
     fit = ["fit", data, tmp_path / "model", "--n-components", "8", "--alpha", "0.1", "--serial"]
     assert run(*fit, *FEATURES["pairs"], "--length-scale", "2").exit_code == 0
     document("export", tmp_path / "model", tmp_path / "m.onnx")
-    assert "--overwrite" in refusal(73, "export", tmp_path / "model", tmp_path / "m.onnx")
+    assert "`overwrite`" in refusal(73, "export", tmp_path / "model", tmp_path / "m.onnx")
     document("export", tmp_path / "model", tmp_path / "m.onnx", "--overwrite")

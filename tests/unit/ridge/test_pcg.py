@@ -251,7 +251,7 @@ def test_what_needs_statistics_says_why_there_are_none(fitted):
         model.partial_fit(rows.X, rows.y)
     with pytest.raises(AttributeError, match="conjugate gradients"):
         _ = model.statistics_
-    with pytest.raises(StatisticsError, match="--solver pcg"):
+    with pytest.raises(StatisticsError, match="`solver` 'pcg'"):
         check_updatable(model.model_)
 
 

@@ -421,7 +421,7 @@ class TestWriting:
 
     def test_an_output_that_exists_is_kept(self, tmp_path):
         write_dataset(tmp_path / "a", self.X)
-        with pytest.raises(OutputExistsError, match="--overwrite"):
+        with pytest.raises(OutputExistsError, match="overwrite=True"):
             write_dataset(tmp_path / "a", self.X + 1)
         assert open_dataset(tmp_path / "a").read(Block(0, 0, 1)).X[0, 0] == 0
         write_dataset(tmp_path / "a", self.X + 1, overwrite=True)

@@ -163,7 +163,7 @@ class TestIndex:
         features = ("x", "city=(missing)", "city=Bonn", "city=Ulm")
         assert dataset.feature_names == features
         assert dataset.attributes["recipe"]["left_out"] == {
-            name: "it numbers the rows; --keep-index keeps it"
+            name: "it numbers the rows; `keep_index` keeps it"
         }
         kept = ingest(tmp_path / "t.csv", tmp_path / "e", target="y", impute="median", keep_index=True)
         assert kept.feature_names == (name, *features)
