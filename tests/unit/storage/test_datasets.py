@@ -495,18 +495,6 @@ def test_chunks_are_powers_of_two_of_at_most_16_mebibytes(row_bytes, n_samples):
 
 
 class TestArrayDataset:
-    def test_reads_like_a_stored_dataset(self):
-        X = np.random.default_rng(0).standard_normal((90, 2)).astype(np.float32)
-        memory = ArrayDataset(X, X[:, 0], chunk_rows=20)
-        stored = write_dataset("memory://same", X, X[:, 0], chunk_rows=20, overwrite=True)
-        for block in cut_blocks(90, 20, rows_per_block=40):
-            np.testing.assert_array_equal(memory.read(block).X, stored.read(block).X)
-            np.testing.assert_array_equal(memory.read(block).y, stored.read(block).y)
-        np.testing.assert_array_equal(memory.take([5, 5, 0]).y, stored.take([5, 5, 0]).y)
-        names = ("n_samples", "n_features", "n_targets", "dtype", "chunk_rows")
-        assert [getattr(memory, n) for n in names] == [getattr(stored, n) for n in names]
-        assert memory.url is None
-
     def test_fingerprint_follows_the_values(self):
         X = np.random.default_rng(0).standard_normal((90, 2))
         assert ArrayDataset(X).fingerprint() == ArrayDataset(X.copy()).fingerprint()
