@@ -230,6 +230,9 @@ def moments(rows):
     return measure_moments(rows, np.zeros(5))
 
 
+FEATURES, TARGETS, MOMENTS = [accumulate, predict, evaluate], [accumulate, evaluate], [moments]
+
+
 class TestBadData:
     """Errors name row and column as the dataset counts them, not as the block does."""
 
@@ -240,55 +243,38 @@ class TestBadData:
         array[place] = value
         return replace(self.ROWS, **{name: array})
 
-    @pytest.mark.parametrize("work", [accumulate, predict, evaluate, moments])
     @pytest.mark.parametrize(
-        ("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")]
+        ("works", "name", "place", "value", "message"),
+        [
+            (FEATURES + MOMENTS, "X", (7, 2), np.nan, "Input X contains NaN: row 1_007, column 2"),
+            (FEATURES + MOMENTS, "X", (7, 2), np.inf, "Input X contains infinity: row 1_007, column 2"),
+            (FEATURES + MOMENTS, "X", (7, 2), -np.inf, "Input X contains infinity: row 1_007, column 2"),
+            (FEATURES, "X", (2, 0), 1e39, r"float32'\): row 1_002, column 0 holds 1e\+39"),
+            ([accumulate], "X", ([8, 2, 2], [0, 2, 1]), np.nan, "row 1_002, column 1"),
+            (TARGETS + MOMENTS, "y", (3, 1), np.nan, "Input y contains NaN: row 1_003, column 1"),
+            (TARGETS + MOMENTS, "y", (3, 1), np.inf, "Input y contains infinity: row 1_003, column 1"),
+            (TARGETS + MOMENTS, "sample_weight", 5, np.nan, "Input sample_weight contains NaN: row 1_005"),
+            (TARGETS + MOMENTS, "sample_weight", 6, -0.5, "is -0.5 in row 1_006.*must not be negative"),
+        ],
     )
-    def test_bad_inputs_are_named(self, work, value, word):
-        with pytest.raises(DataError, match=rf"Input X contains {word}: row 1_007, column 2"):
-            work(self.damaged("X", (7, 2), value))
+    def test_bad_values_are_named(self, works, name, place, value, message):
+        for work in works:
+            with pytest.raises(DataError, match=message):
+                work(self.damaged(name, place, value))
 
-    @pytest.mark.parametrize("work", [accumulate, evaluate, moments])
-    @pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
-    def test_bad_targets_are_named(self, work, value, word):
-        with pytest.raises(DataError, match=rf"Input y contains {word}: row 1_003, column 1"):
-            work(self.damaged("y", (3, 1), value))
-
-    @pytest.mark.parametrize("work", [accumulate, evaluate, moments])
-    def test_bad_weights_are_named(self, work):
-        with pytest.raises(DataError, match="Input sample_weight contains NaN: row 1_005"):
-            work(self.damaged("sample_weight", 5, np.nan))
-        with pytest.raises(DataError, match=r"sample_weight is -0.5 in row 1_006.*must not be negative"):
-            work(self.damaged("sample_weight", 6, -0.5))
-
-    @pytest.mark.parametrize("work", [accumulate, predict, evaluate])
-    def test_values_beyond_float32_are_named_with_their_value(self, work):
-        with pytest.raises(
-            DataError, match=r"too large for dtype\('float32'\): row 1_002, column 0 holds 1e\+39"
-        ):
-            work(self.damaged("X", (2, 0), 1e39))
-
-    def test_the_first_of_several_is_named(self):
-        rows = self.damaged("X", ([8, 2, 2], [0, 2, 1]), np.nan)
-        with pytest.raises(DataError, match="row 1_002, column 1"):
-            accumulate(rows)
-
-    @pytest.mark.parametrize("work", [accumulate, predict, evaluate])
-    def test_another_number_of_columns_is_refused(self, work):
-        with pytest.raises(DataError, match="expects 3 columns"):
-            work(replace(self.ROWS, X=self.ROWS.X[:, :2]))
-
-    @pytest.mark.parametrize("work", [accumulate, evaluate])
-    def test_missing_targets_are_refused(self, work):
-        with pytest.raises(DataError, match="the data have no y"):
-            work(replace(self.ROWS, y=None))
-
-    @pytest.mark.parametrize("width", [1, 3])
-    def test_targets_of_another_width_are_refused(self, width):
-        with pytest.raises(
-            DataError, match=rf"y has shape \(10, {width}\) in rows 1_000:1_010; expected \(10, 2\)"
-        ):
-            accumulate(replace(self.ROWS, y=np.zeros((10, width))))
+    @pytest.mark.parametrize(
+        ("works", "change", "message"),
+        [
+            (FEATURES, {"X": ROWS.X[:, :2]}, "expects 3 columns"),
+            (TARGETS, {"y": None}, "the data have no y"),
+            ([accumulate], {"y": np.zeros((10, 1))}, r"y has shape \(10, 1\) in rows 1_000:1_010; .*10, 2"),
+            ([accumulate], {"y": np.zeros((10, 3))}, r"y has shape \(10, 3\)"),
+        ],
+    )
+    def test_other_columns_and_targets_are_refused(self, works, change, message):
+        for work in works:
+            with pytest.raises(DataError, match=message):
+                work(replace(self.ROWS, **change))
 
     def test_a_weight_above_the_grid_is_named(self):
         accumulate(self.damaged("sample_weight", 5, 2.0))
