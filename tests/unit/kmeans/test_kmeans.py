@@ -415,6 +415,11 @@ def test_centres_that_do_not_fit_are_refused(blobs, centres, message):
         RFFKMeans(3, n_components=32, init=centres).fit(blobs[0])
 
 
+def test_before_fit_there_are_no_clusters():
+    with pytest.raises(AttributeError, match="no attribute 'clusters_' before it is fitted"):
+        RFFKMeans().clusters_  # noqa: B018
+
+
 def test_weights_must_count(blobs):
     X, _ = blobs
     with pytest.raises(ValueError, match="at least one non-zero number"):

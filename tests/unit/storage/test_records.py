@@ -219,6 +219,17 @@ class TestWhatIsNotAModel:
         with pytest.raises(StorageError, match=codec):
             read_record(tmp_path / "m")
 
+    def test_array_that_claims_more_than_there_is(self, tmp_path):
+        write(tmp_path / "m")
+        file = arrays_folder(tmp_path / "m") / "coefficients" / "zarr.json"
+        metadata = json.loads(file.read_text())
+        file.write_text(json.dumps(metadata | {"shape": [2**40, 2]}))
+        entries = json.loads((tmp_path / "m" / "model.json").read_text())["arrays"]
+        entries["coefficients"]["shape"] = [2**40, 2]
+        edit(tmp_path / "m", {"arrays": entries})
+        with pytest.raises(StorageError, match="claims 16384 GiB"):
+            read_record(tmp_path / "m")
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),
