@@ -154,9 +154,10 @@ def publish_two(place: Place) -> None:
 
 
 def read_current(place: Place) -> int | None:
-    if RegisteredModel(f"{place}/m").pointer() is None:
-        return None
-    return whole(read_record(f"{place}/m"))
+    model = RegisteredModel(f"{place}/m")
+    for version in model.versions():
+        whole(read_record(f"{place}/m/versions/{version.number}"))
+    return None if model.pointer() is None else whole(read_record(f"{place}/m"))
 
 
 def convert(place: Place) -> None:

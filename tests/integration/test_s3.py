@@ -331,19 +331,6 @@ def test_reader_of_a_record_sees_the_old_one_or_the_new_one(server):
     assert read_record(url).metadata == {"n": 2}
 
 
-def test_versions_are_published_promoted_and_rolled_back(fitted, server):
-    data, model = server.url("cli/data.zarr"), server.url("models/main")
-    digests = [
-        document("fit", data, model, *SMALL, "--seed", seed, "--register", "--serial")["digest"]
-        for seed in ("1", "2")
-    ]
-    [listed] = document("models", "list", server.url("models"))["models"]
-    assert (listed["name"], listed["current"]["version"]) == ("main", 2)
-    assert document("info", model)["digest"] == digests[1]
-    document("models", "rollback", model)
-    assert document("info", model)["digest"] == digests[0]
-
-
 @pytest.mark.faults("F16")
 def test_two_writers_of_one_output_are_kept_apart(server):
     def write(holder):

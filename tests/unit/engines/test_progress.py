@@ -19,7 +19,6 @@ from rff_dist.engines.progress import (
     Rounds,
     announce_pass,
 )
-from tests.benchmarks.measure import PassTimings
 
 BLOCKS = cut_blocks(100, 1, rows_per_block=4)
 EVENTS = [
@@ -144,15 +143,6 @@ def test_log_has_passes_at_info_and_blocks_at_debug(caplog: pytest.LogCaptureFix
         "other: stopped after 1.0 s (ValueError)",
     ]
     assert sum(r.levelno == logging.DEBUG for r in caplog.records) == len(BLOCKS)
-
-
-def test_timings_add_up_by_label() -> None:
-    timings = PassTimings()
-    for event in [*EVENTS, *EVENTS, PassFinished("other", 1.0)]:
-        timings(event)
-    assert timings.seconds("features") == 13.0
-    assert timings.seconds("unknown") == 0
-    assert len(timings.blocks) == 2 * len(BLOCKS)
 
 
 def test_failure_is_announced_and_raised() -> None:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.optimize import brentq
@@ -77,27 +77,7 @@ def check_least(error, map_name, *, components, error_of):
     assert step == D or error_of(D - step) >= error / ROUNDING
 
 
-@given(errors, points, deltas, maps)
-def test_more_components_never_have_a_larger_bound(error, n_points, delta, map_name):
-    D = bounds.pairwise_components(error, n_points=n_points, delta=delta, map=map_name)
-    assume(D < 10**12)
-    for bound in (
-        lambda D: bounds.pairwise_error(D, n_points=n_points, delta=delta, map=map_name),
-        lambda D: bounds.operator_norm_error(D, n_points=n_points, gram_norm=n_points / 3),
-        lambda D: bounds.compact_set_error(
-            D, n_features=3, second_moment=2.0, diameter=error, delta=delta, map=map_name
-        ),
-    ):
-        assert bound(2 * D) < bound(D)
-
-
 # -- formulas ----------------------------------------------------------------------------------------------
-
-
-@given(errors, points, st.floats(1e-12, 0.5))
-def test_pairwise_bound_of_phases_is_below_the_usual_short_form(error, n_points, delta):
-    D = bounds.pairwise_components(error, n_points=n_points, delta=delta, map="phases")
-    assert math.ceil(16 / error**2 * math.log(n_points / delta)) >= D
 
 
 @pytest.mark.parametrize("map_name", MAPS)

@@ -95,12 +95,6 @@ class TestObjective:
         differences = [(function(point + m)[0] - function(point - m)[0]) / (2 * step) for m in moves]
         assert gradient == pytest.approx(differences, rel=1e-3, abs=1e-4)
 
-    def test_one_scale_for_all_columns_sums_their_derivatives(self):
-        function = objective()
-        _, each = function(np.log([0.8, 0.8, 0.8, 0.1]))
-        _, shared = function(np.log([0.8, 0.1]))
-        assert shared == pytest.approx([each[:3].sum(), each[3]], rel=1e-12)
-
     def test_log_evidence_is_the_best_over_alpha(self):
         function = objective(n_targets=2, weighted=True)
         scales = np.array([0.5, 2.0, 7.0])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -145,17 +143,6 @@ class TestQuasiMonteCarlo:
         for coordinate in draws.reshape(1_500, -1).T:
             assert stats.kstest(coordinate, law.cdf).pvalue > SMALLEST_P_VALUE
 
-    @pytest.mark.parametrize(
-        "kernel", [Gaussian(1.3), Laplacian(2.0), Matern(1.3, nu=1.5)], ids=lambda k: k.name
-    )
-    @pytest.mark.parametrize("n_features", [1, 2, 3, 8])
-    def test_features_are_unbiased_with_less_variance_than_independent_ones(self, kernel, n_features):
-        X = points(n_features) / np.sqrt(n_features)
-        errors = gram_errors(kernel, "quasi-monte-carlo", 256, X, range(100))
-        mean, error = mean_and_error(errors.mean(axis=1))
-        assert abs(mean) < 4 * error
-        assert (errors**2).mean() < 0.8 * iid_variance(kernel, 256, X)
-
     def test_factors_of_a_product_take_their_own_dimensions(self):
         """With the same dimensions the factors' frequencies would be equal, and k(x, y)² a wider kernel's."""
         factors = (Gaussian(1.5), Matern(2.0, nu=1.5))
@@ -286,17 +273,10 @@ class TestHadamardBlocks:
         with pytest.raises(InvalidParameterError, match=r"orthogonal design .*isotropic"):
             check_design(Laplacian(), "orthogonal", 300_000)
 
-    def test_a_kernel_that_is_not_isotropic_is_refused_with_the_remedy(self):
-        for n_features in (2, 40):
-            with pytest.raises(
-                InvalidParameterError, match=r"structured design .*isotropic.*'quasi-monte-carlo'"
-            ):
-                check_design(Laplacian(), "structured", n_features)
-
 
 class TestStructured:
     @pytest.mark.parametrize("kernel", [Gaussian(1.2), Matern(1.2, nu=1.5)], ids=lambda kernel: kernel.name)
-    @pytest.mark.parametrize("n_features", [1, 2, 3, 8, 20, 32])
+    @pytest.mark.parametrize("n_features", [20, 32])  # up to 16 they are orthogonal draws
     @pytest.mark.parametrize("times", [1, 4, 16])
     def test_features_are_unbiased_with_no_more_variance_than_independent_ones(
         self, kernel, n_features, times
@@ -394,13 +374,6 @@ class TestStructuredFeatureMap:
         features.fill(X, part, 1_000, 2_500)
         np.testing.assert_array_equal(part, whole[1_000:2_500])
 
-    def test_leading_components_are_the_features_of_a_smaller_draw(self):
-        small, large = structured(n_components=30), structured(n_components=1_400)
-        X = normal(20)
-        np.testing.assert_allclose(
-            large.transform(X)[:, :30] / large.scale, small.transform(X) / small.scale, rtol=1e-15
-        )
-
     def test_no_matrix_of_frequencies_is_held(self):
         features = structured(1_024, 8_192, kernel="gaussian")
         held = [features.blocks.rotations, features.blocks.signs, features.blocks.radii]
@@ -419,14 +392,6 @@ class TestStructuredFeatureMap:
         assert again.digest() == features.digest()
         assert again.blocks is not features.blocks
         np.testing.assert_array_equal(again.transform(normal(3)), features.transform(normal(3)))
-
-    def test_another_process_draws_the_same_digest(self):
-        code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).digest())"
-        features = structured()
-        other = subprocess.run(
-            [sys.executable, "-c", code], input=pickle.dumps(features), capture_output=True, check=True
-        )
-        assert other.stdout.decode().strip() == features.digest()
 
     def test_a_process_that_draws_otherwise_is_refused(self, monkeypatch):
         features = structured()
@@ -465,11 +430,6 @@ class TestStructuredFeatureMap:
         for array in (blocks.rotations, blocks.signs, blocks.radii, blocks.stretch):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 0
-
-    @pytest.mark.parametrize("kernel", [Gaussian(1e-40), Matern(nu=0.001)], ids=["narrow", "rough"])
-    def test_frequencies_that_float32_cannot_hold_are_refused(self, kernel):
-        with pytest.raises(InvalidParameterError, match="more than float32 holds"):
-            structured(kernel=kernel)
 
     def test_a_sum_of_kernels_keeps_the_fast_transform_in_its_parts(self):
         features = draw_feature_map(

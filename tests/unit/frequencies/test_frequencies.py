@@ -11,7 +11,7 @@ from scipy import stats
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.designs import DESIGNS, IID, Orthogonal
 from rff_dist.frequencies.uniforms import counter_uniforms, draw_phases, seed_of
-from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc
 
 DIMENSIONS = (1, 2, 3, 8)
 N_FREQUENCIES = 6_000
@@ -203,15 +203,13 @@ class TestOrthogonalDesign:
         assert abs(next_block.mean(axis=0)).max() < error
         assert abs(np.corrcoef(radii.T) - np.eye(3)).max() < error
 
-    def test_the_laplacian_is_refused_by_name(self):
-        with pytest.raises(InvalidParameterError, match=r"orthogonal design .* isotropic kernel.*'iid'"):
-            Laplacian().sample_frequencies(2, 4, design="orthogonal", rng=0)
-
 
 LAWS = [
     (Gaussian(), IID(), stats.norm()),
     (Gaussian(), Orthogonal(), stats.norm()),
     (Laplacian(), IID(), stats.cauchy()),
+    (Cauchy(), IID(), stats.laplace()),
+    (Sinc(), IID(), stats.uniform(-1, 2)),
     *(
         (Matern(nu=nu), design, stats.t(2 * nu))  # a coordinate of a multivariate Student t
         for nu in (0.5, 1.5, 4.0)

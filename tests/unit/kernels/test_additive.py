@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist import draw_feature_map, tune_length_scales
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.draw import shortened
-from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import design_for
 from rff_dist.kernels.names import find_kernel, kernel_text
@@ -102,22 +99,6 @@ class TestFrequencies:
         assert design_for(Additive()).name == "quasi-monte-carlo"
         assert design_for(Gaussian() + Cauchy()).name == "iid"
 
-    def test_leading_features_are_a_smaller_draw(self):
-        long, short = (
-            draw_feature_map(Additive(2.0), n_features=4, n_components=size, random_state=5)
-            for size in (256, 64)
-        )
-        np.testing.assert_array_equal(long.frequencies[:, :32], short.frequencies)
-        assert shortened(long, 64).digest() == short.digest()
-
-    def test_nystrom_features_with_all_rows_are_exact(self):
-        rows = X.astype(np.float32)
-        for kernel in (Additive(2.0), 0.5 * Additive().on([0, 2]) + Gaussian()):
-            drawn = draw_nystrom(kernel, rows, n_components=11, nystrom=Nystrom(jitter=1e-12), seed=0)
-            Z = drawn.transform(rows)
-            np.testing.assert_allclose(Z @ Z.T, kernel(rows), atol=1e-9)
-            assert drawn.bounded
-
 
 class TestGradient:
     @pytest.mark.parametrize("base", [base for base in BASES if getattr(base, "nu", 2) > 1], ids=str)
@@ -173,11 +154,3 @@ class TestParameters:
         kernel = Additive(kernel=base, order_1=0.25, dense=0)
         assert find_kernel(kernel_text(kernel)) == kernel
         assert kernel_text(Additive()) == "additive"
-
-    def test_the_evidence_finds_the_columns_that_matter(self):
-        rng = np.random.default_rng(0)
-        points = rng.standard_normal((300, 4))
-        y = np.sin(2 * points[:, 0]) + points[:, 1] ** 2 + 0.1 * rng.standard_normal(300)
-        tuned = tune_length_scales(Additive(kernel=Gaussian()), points, y, n_components=128, n_starts=1)
-        assert isinstance(tuned.kernel, Additive)
-        assert min(tuned.length_scale[2:]) > 3 * max(tuned.length_scale[:2])

@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from rff_dist import load_model, save_model
 from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels import characteristic
 from rff_dist.kernels.characteristic import Law
 from rff_dist.kernels.names import find_kernel, kernel_from_dict
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc, SpectralKernel
-from tests.plain import plain_ridge
 
 AIM = 1e-10  # what the docstring promises
 REACHED = 1e-12  # what a few hundred panels of degree 15 give in float64
@@ -275,17 +273,6 @@ class TestDescriptions:
         values = {"name": "spectral", "distribution": {"scipy": name, "parameters": {}}, "length_scale": 1.0}
         with pytest.raises(InvalidParameterError, match=r"scipy\.stats has no distribution"):
             kernel_from_dict(values)
-
-    def test_a_fitted_model_is_stored_with_its_law(self, tmp_path):
-        kernel = SpectralKernel(stats.gumbel_r(), 2.0) + SpectralKernel.mixture(
-            [1], np.zeros((1, 3)), [[1, 2, 3]]
-        )
-        model = plain_ridge(kernel, n_components=30, alpha=0.1, design="iid", random_state=0)
-        model.fit(X, X[:, 0])
-        save_model(model, tmp_path / "model")
-        loaded = load_model(tmp_path / "model")
-        assert loaded.kernel == kernel
-        np.testing.assert_array_equal(loaded.predict(Y), model.predict(Y))
 
 
 class TestErrors:

@@ -10,7 +10,6 @@ from rff_dist.kernels.base import Constant
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.names import KERNELS, find_kernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern, RationalQuadratic
-from tests.plain import plain_ridge
 
 FORMS = {
     "matern:nu=2.5": Matern(nu=2.5),
@@ -80,11 +79,3 @@ def test_numbers_are_read_to_the_last_digit(weight, scale):
 def test_a_text_that_means_no_kernel_is_refused_in_words(text, message):
     with pytest.raises(InvalidParameterError, match=message):
         find_kernel(text)
-
-
-def test_estimators_take_texts_too():
-    X = [[0.0], [1.0], [2.0], [3.0]]
-    model = plain_ridge("matern:nu=2.5", length_scale=2.0, n_components=8, random_state=0).fit(
-        X, [0, 1, 4, 9]
-    )
-    assert model.feature_map_.spec.kernel == Matern(2.0, nu=2.5)

@@ -1,15 +1,11 @@
 """Kernel k-means in features: against scikit-learn's KMeans on an explicit Z, and its own promises."""
 
-import pickle
-
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import clone
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.datasets import load_digits, make_blobs, make_circles, make_moons
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score, pairwise_distances
 
 from rff_dist import (
@@ -68,28 +64,6 @@ def assert_same_clusters(ours, theirs, X):
 
 
 # -- scikit-learn's conventions ------------------------------------------------------------------------
-
-
-def test_a_copy_keeps_the_engine_and_a_pickle_the_labels(blobs):
-    X, _ = blobs
-    model = RFFKMeans(6, n_components=64, random_state=0, engine=ENGINE).fit(X)
-    assert clone(model).engine is ENGINE
-    assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.labels_)
-
-
-def test_frames_name_their_columns(blobs):
-    frame = pd.DataFrame(blobs[0], columns=list("abcd"))
-    model = RFFKMeans(3, n_components=32, random_state=0).set_output(transform="pandas").fit(frame)
-    assert list(model.transform(frame).columns) == ["rffkmeans0", "rffkmeans1", "rffkmeans2"]
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(frame[list("abdc")])
-
-
-def test_before_fit_there_is_nothing():
-    with pytest.raises(NotFittedError, match="RFFKMeans instance is not fitted yet"):
-        RFFKMeans().predict([[0.0]])
-    with pytest.raises(AttributeError, match="no attribute 'clusters_' before it is fitted"):
-        RFFKMeans().clusters_  # noqa: B018
 
 
 # -- the solution, against scikit-learn's KMeans on the explicit features ------------------------------
@@ -178,13 +152,6 @@ def test_whole_weights_repeat_rows(blobs):
     assert_allclose(by_weights.cluster_centers_, repeated.cluster_centers_, rtol=0, atol=1e-9)
     assert by_weights.inertia_ == pytest.approx(repeated.inertia_, rel=1e-9)
     assert_allclose(by_weights.clusters_.weights, np.bincount(repeated.labels_, minlength=4), rtol=1e-10)
-
-
-def test_rings_are_found_that_plain_k_means_cannot():
-    X, rings = make_circles(1_500, noise=0.05, factor=0.3, random_state=0)
-    model = RFFKMeans(2, length_scale=0.5, n_components=512, n_init=2, random_state=0).fit(X)
-    assert adjusted_rand_score(rings, model.labels_) > 0.95
-    assert adjusted_rand_score(rings, KMeans(2, n_init=10, random_state=0).fit_predict(X)) < 0.1
 
 
 # -- bits ----------------------------------------------------------------------------------------------
@@ -446,6 +413,11 @@ def test_bad_rows_are_refused(blobs, change, message):
 def test_centres_that_do_not_fit_are_refused(blobs, centres, message):
     with pytest.raises(DataError, match=message):
         RFFKMeans(3, n_components=32, init=centres).fit(blobs[0])
+
+
+def test_before_fit_there_are_no_clusters():
+    with pytest.raises(AttributeError, match="no attribute 'clusters_' before it is fitted"):
+        RFFKMeans().clusters_  # noqa: B018
 
 
 def test_weights_must_count(blobs):

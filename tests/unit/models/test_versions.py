@@ -2,7 +2,6 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -414,69 +413,3 @@ def test_a_reader_always_gets_a_whole_version_while_others_publish_promote_and_p
     assert (process.returncode, here.exception()) == (0, None)
     assert len(set(seen)) > 5
     assert numbers(url)[-1] == 1 + 2 * n_versions
-
-
-KILLER = """
-import os, signal, sys
-from tests.versions import publish
-
-def kill_at(n, folder):
-    # The process dies when it opens a file for writing, or changes a name: each time is one moment.
-    left = [n]
-    def count(event, arguments):
-        if event not in ("open", "os.rename", "os.mkdir") or not str(arguments[0]).startswith(folder):
-            return
-        if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            return
-        left[0] -= 1
-        if left[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(count)
-
-# Each moment has its own process, whose threads start after the fork.
-for line in sys.stdin:
-    n, folder = line.split()
-    child = os.fork()
-    if child == 0:
-        kill_at(int(n), folder)
-        publish(folder, 2)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
-"""
-
-
-@pytest.mark.faults("F5")
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 5])
-def test_a_publisher_killed_at_any_moment_leaves_the_old_version_or_the_new_one(tmp_path, project_root, step):
-    publish(str(tmp_path / "before"), 1)
-    outcomes = []
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLER],
-        cwd=project_root,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as killer:
-        while not outcomes or outcomes[-1][0] != 0:
-            n = step * len(outcomes)
-            url = str(shutil.copytree(tmp_path / "before", tmp_path / f"killed-at-{n}"))
-            killer.stdin.write(f"{n} {url}\n")
-            killer.stdin.flush()
-            code = int(killer.stdout.readline())
-            current = whole(read_record(url))
-            outcomes.append((code, tuple(numbers(url)), current))
-            assert [whole(read_record(f"{url}/versions/{i}")) for i in numbers(url)] == numbers(url)
-            taken = [int(path.stem) for path in Path(url, "claims").glob("[0-9]*.json")]  # whole ones
-            assert publish(url, 3).number == max(taken) + 1
-            assert RegisteredModel(url).rollback().number == current
-        killer.stdin.close()
-    killed = outcomes[:-1]
-    assert outcomes[-1] == (0, (1, 2), 2)
-    assert all(code == -signal.SIGKILL for code, _, _ in killed)
-    # Half-written files are no version. With its lineage it is one, and with the pointer the current one.
-    stages = [(listed, current) for _, listed, current in killed]
-    assert stages == sorted(stages)
-    assert len(stages) > 20 / step
-    if step == 1:
-        assert set(stages) == {((1,), 1), ((1, 2), 1)}

@@ -31,12 +31,11 @@ def spd_equations(n_components: int, n_targets: int, *, seed: int = 0):
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("solver", ["cholesky", "svd"])
 @pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e3])
-def test_coefficients_equal_scikit_learns_ridge(fit_intercept, solver, alpha):
+def test_coefficients_equal_scikit_learns_ridge(fit_intercept, alpha):
     Z, Y = draw_problem()
     solution = solve_cholesky(normal_equations(Z, Y, fit_intercept=fit_intercept), alpha)
-    oracle = Ridge(alpha=alpha, solver=solver, fit_intercept=fit_intercept).fit(Z, Y)
+    oracle = Ridge(alpha=alpha, solver="svd", fit_intercept=fit_intercept).fit(Z, Y)
     scale = np.abs(oracle.coef_).max()
     np.testing.assert_allclose(solution.coefficients, oracle.coef_.T, rtol=1e-9, atol=1e-9 * scale)
     np.testing.assert_allclose(solution.intercept, oracle.intercept_, rtol=1e-9, atol=1e-9 * scale)
@@ -144,13 +143,6 @@ def test_alpha_zero_on_a_singular_system_warns_with_the_rank_and_gives_the_least
     assert solution.status is SolveStatus.RANK_DEFICIENT
     assert solution.status.causes
     assert solution.status.remedies
-
-
-def test_alpha_zero_on_repeated_features_shares_the_weight_between_them():
-    Z, Y = draw_problem(n_components=10)
-    with pytest.warns(LinAlgWarning, match="rank 10 of 20"):
-        solution = solve_cholesky(normal_equations(np.hstack([Z, Z]), Y), 0.0)
-    np.testing.assert_allclose(solution.coefficients[:10], solution.coefficients[10:], rtol=1e-7, atol=1e-9)
 
 
 def test_all_features_zero_gives_zero_weights_and_says_rank_zero():

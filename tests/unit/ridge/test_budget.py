@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rff_dist import RFFClassifier, RFFRidge
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import InvalidParameterError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines
 from rff_dist.ridge.budget import MIN_COMPONENTS, Budget, Pace
@@ -102,18 +101,3 @@ def test_enough_time_leaves_nothing_out_and_is_the_fit_without_a_limit_but_for_i
     plain = RFFRidge(random_state=0).fit(X, y)
     assert plenty.selection_["untried"] == []
     np.testing.assert_array_equal(plenty.predict(X), plain.predict(X))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"effort": 0},
-        {"effort": 6},
-        {"effort": True},
-        {"time_limit": 0.0},
-        {"time_limit": 5.0, "n_components": 64},
-    ],
-)
-def test_what_cannot_be_is_refused(options):
-    with pytest.raises(InvalidParameterError, match=f"`{next(iter(options))}`"):
-        RidgeOptions(**options)

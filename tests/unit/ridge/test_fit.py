@@ -23,7 +23,7 @@ from rff_dist import (
 )
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.progress import PassFinished
+from rff_dist.engines.progress import PassFinished, PassStarted
 from rff_dist.errors import (
     ConflictError,
     DataError,
@@ -34,8 +34,7 @@ from rff_dist.errors import (
 )
 from rff_dist.features import draw, length_scales
 from rff_dist.features.draw import KernelFeatures
-from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.features.kinds import kernel_of, length_scale_of
+from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.options import Penalty
 from rff_dist.fitting.plan import Sums, check_plan
 from rff_dist.numerics.exact_sums import ExactSum
@@ -73,14 +72,6 @@ def test_moments_are_those_of_the_columns_however_far_from_zero(n_samples, offse
     assert_allclose(moments.standard_deviations, deviations, rtol=1e-7, atol=1e-13 * abs(offset) + 1e-12)
 
 
-def test_moments_of_several_blocks_are_those_of_one():
-    dataset = draw_dataset(40_000)
-    assert len(inspection.blocks_of(dataset)) > 1
-    moments = inspection.inspect(dataset, engine=ENGINE)
-    assert_allclose(moments.means[:3], dataset.X.mean(axis=0), rtol=1e-13)
-    assert_allclose(moments.standard_deviations[:3], dataset.X.std(axis=0), rtol=1e-13)
-
-
 def test_constant_columns_are_shifted_but_not_scaled():
     X = np.column_stack([np.full(50, 0.1), np.arange(50.0), np.full(50, 1e9)])
     standardizer = inspection.standardizer_from(inspection.inspect(ArrayDataset(X, X[:, 1]), engine=ENGINE))
@@ -88,16 +79,6 @@ def test_constant_columns_are_shifted_but_not_scaled():
     assert_array_equal(standardizer.scale[[0, 2]], [1.0, 1.0])
     assert_allclose(standardized[:, [0, 2]], 0.0, atol=1e-15)
     assert_allclose(standardized[:, 1].std(), 1.0)
-
-
-def test_weights_of_zero_take_a_row_out_of_the_moments():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(60, 2)), rng.normal(size=60)
-    weights = (np.arange(60) < 40).astype(float)
-    part = inspection.inspect(ArrayDataset(X, y, weights), engine=ENGINE)
-    alone = inspection.inspect(ArrayDataset(X[:40], y[:40]), engine=ENGINE)
-    assert_allclose(part.means, alone.means, rtol=1e-14)
-    assert_allclose(part.standard_deviations, alone.standard_deviations, rtol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -117,26 +98,6 @@ def test_what_weights_mean_is_said_and_not_guessed():
     assert passes.weight_grid(moments, "frequency").repeated
     with pytest.raises(InvalidParameterError, match="`sample_weight_kind` is 'counts'"):
         passes.weight_grid(moments, "counts")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"X": np.nan}, r"Input X contains NaN: row 17_003, column 1"),
-        ({"X": np.inf}, r"Input X contains infinity: row 17_003, column 1"),
-        ({"y": np.nan}, r"Input y contains NaN: row 17_003"),
-        ({"sample_weight": np.inf}, r"Input sample_weight contains infinity: row 17_003"),
-        ({"sample_weight": -2.0}, r"sample_weight is -2.0 in row 17_003; weights must not be negative"),
-    ],
-    ids=str,
-)
-def test_a_bad_value_is_named_by_its_row_in_the_data(change, message):
-    dataset = draw_dataset(20_000, weighted=True)
-    ((name, value),) = change.items()
-    values = getattr(dataset, name).copy()
-    values[(17_003, 1) if name == "X" else 17_003] = value
-    with pytest.raises(DataError, match=message):
-        inspection.inspect(replace(dataset, **{name: values}), engine=ENGINE)
 
 
 # -- the median heuristic ------------------------------------------------------------------------------
@@ -180,9 +141,8 @@ def test_a_kernel_object_without_a_length_scale_fits_as_its_name_does(dataset):
     assert fit(Matern(nu=2.5), length_scale=2.0).length_scale_ == 2.0
     text = fit("gaussian + 0.1 * linear")
     assert kernel_of(text.feature_map_) == Gaussian(named.length_scale_) + 0.1 * Linear()
-    for own, message in ((Matern(1.0), "which has its own"), (Gaussian(1.0) + Linear(), "no part without")):
-        with pytest.raises(InvalidParameterError, match=message):
-            fit(own, length_scale=2.0)
+    with pytest.raises(InvalidParameterError, match="`length_scale`"):
+        fit(Matern(1.0), length_scale=2.0)
 
 
 def test_the_median_heuristic_samples_many_rows_by_the_seed():
@@ -214,26 +174,6 @@ def test_equal_rows_give_a_length_scale_of_1_and_say_so(caplog):
 
 
 # -- accumulate ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
-@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
-def test_statistics_are_the_products_of_explicit_features(weighted, n_targets):
-    dataset = draw_dataset(5_000, n_targets=n_targets, weighted=weighted)
-    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=24)
-    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE)
-    Z = feature_map.transform(dataset.X)
-    W = dataset.sample_weight if weighted else np.ones(len(Z))
-    for found, expected in (
-        (statistics.ZtZ(), (Z.T * W) @ Z),
-        (statistics.Zty(), (Z.T * W) @ dataset.y),
-        (statistics.yty(), (dataset.y.T * W) @ dataset.y),
-        (statistics.Zt1(), Z.T @ W),
-    ):
-        assert np.shape(found) == np.shape(expected)
-        assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
-    assert statistics.n_samples == 5_000
-    assert statistics.sum_of_weights == pytest.approx(W.sum(), rel=1e-14)
 
 
 class Leaky(ArrayDataset):
@@ -349,15 +289,15 @@ def test_without_targets_y_is_not_looked_at(dataset):
 def test_training_without_targets_is_refused_wherever_it_begins(dataset):
     without = dataset.without_targets()
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
-    with pytest.raises(DataError, match="the data have no y: training needs targets"):
-        fit_ridge(without, Gaussian(), engine=ENGINE, n_components=8)
-    with pytest.raises(DataError, match="the data have no y: training needs targets"):
-        fit_ridge(without, Gaussian(), engine=ENGINE, n_components=8, cv=3)
-    with pytest.raises(DataError, match="the data have no y: training needs targets"):
-        passes.statistics_spec(without, feature_map)
     spec = passes.statistics_spec(dataset, feature_map)
-    with pytest.raises(DataError, match="the data have no y: training needs targets"):
-        passes.accumulate(without, feature_map, engine=ENGINE, spec=spec)
+    for begin in (
+        lambda: fit_ridge(without, Gaussian(), engine=ENGINE, n_components=8),
+        lambda: fit_ridge(without, Gaussian(), engine=ENGINE, n_components=8, cv=3),
+        lambda: passes.statistics_spec(without, feature_map),
+        lambda: passes.accumulate(without, feature_map, engine=ENGINE, spec=spec),
+    ):
+        with pytest.raises(DataError, match="have no y"):
+            begin()
     alone = passes.accumulate(without, feature_map, engine=ENGINE)
     for alpha in (1.0, "gcv"):
         with pytest.raises(SolveError, match="nothing to solve: moments have shape"):
@@ -403,12 +343,6 @@ def test_a_cluster_without_workers_yet_can_be_planned_for(dataset):
 # -- solve and refit -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alpha", [-1.0, np.nan, np.inf, "best", [], [[1.0]], [1.0, -1.0], None, True, 1j])
-def test_a_bad_alpha_is_refused(model, alpha):
-    with pytest.raises(InvalidParameterError, match=r"`alpha` is .*; expected 'auto', 'gcv', 'evidence'"):
-        solve(model.statistics, Penalty(alpha=alpha))
-
-
 def test_refitting_without_change_changes_no_bit(model):
     again = refit(model, model.statistics, alpha=0.1)
     assert again.digest() == model.digest()
@@ -445,11 +379,6 @@ def test_fit_is_what_the_estimator_does(dataset, model):
     assert estimator.model_.digest() == model.digest()
 
 
-def test_given_frequencies_know_no_length_scale():
-    with pytest.raises(InvalidParameterError, match="made of given frequencies; it knows no length scale"):
-        length_scale_of(FourierFeatureMap(np.ones((2, 4), np.float32)))
-
-
 # -- choice of the map -----------------------------------------------------------------------------------
 
 
@@ -478,12 +407,6 @@ def test_map_auto_looks_at_standardized_rows():
         assert chosen == expected
 
 
-def test_a_model_keeps_the_map_that_auto_chose(dataset):
-    for name in ("auto", "pairs"):
-        model, _ = fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1, map=name)
-        assert model.feature_map.spec.map == "pairs"
-
-
 def test_one_row_leaves_no_pairs_to_choose_a_map_by():
     dataset = ArrayDataset(np.ones((1, 1)), np.zeros(1))
     assert draw.choose_map(draw.Inputs(dataset), Cauchy(), 4) == "pairs"
@@ -493,17 +416,13 @@ def test_alpha_by_press_is_the_least_leave_one_out_error():
     rng = np.random.default_rng(3)
     X = rng.standard_normal((80, 2))
     dataset = ArrayDataset(X, np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(80))
-    labels = []
-    engine = SerialEngine(observers=[lambda event: labels.append((type(event).__name__, event.label))])
+    passes = []
+    engine = SerialEngine(observers=[lambda e: isinstance(e, PassStarted) and passes.append(e.label)])
     parameters = {"engine": engine, "n_components": 64, "seed": 0, "length_scale": 1.0}
     model, solved = fit_ridge(
         dataset, Gaussian(), alpha="press", alphas=[1e-5, 1e-3, 1e-1, 1e1], **parameters
     )
-    assert [label for kind, label in labels if kind == "PassStarted"] == [
-        "inspect",
-        "accumulate",
-        "leave one out",
-    ]
+    assert passes == ["inspect", "accumulate", "leave one out"]
     assert solved.chosen_by == "press" == model.card["chosen_by"]
     Z = model.feature_map.transform(X)
     errors = []

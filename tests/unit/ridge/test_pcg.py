@@ -21,7 +21,7 @@ from rff_dist.data.columns import MemoryColumn
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
+from rff_dist.errors import PlanError, StatisticsError
 from rff_dist.features.draw import KernelFeatures
 from rff_dist.fitting import plan
 from rff_dist.fitting.options import RidgeOptions
@@ -253,22 +253,6 @@ def test_what_needs_statistics_says_why_there_are_none(fitted):
         _ = model.statistics_
     with pytest.raises(StatisticsError, match="`solver` 'pcg'"):
         check_updatable(model.model_)
-
-
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        ({"alpha": "gcv"}, "`alpha` is 'gcv'"),
-        ({"alpha": 0.0}, "`alpha` is 0.0"),
-        ({"alpha": "cv-1se"}, "`alpha` is 'cv-1se'"),
-        ({"alpha": [0.0, 1.0]}, r"`alpha` is \[0.0, 1.0\]"),
-        ({"alpha": 1.0, "n_components": (32, 64)}, "`n_components`"),
-        ({"alpha": 1.0, "conformal": True}, "`conformal`"),
-    ],
-)
-def test_what_takes_sums_is_refused_before_any_pass(asked, reason):
-    with pytest.raises(InvalidParameterError, match=reason):
-        RidgeOptions(solver="pcg", **asked)
 
 
 def plan_of(n_samples, n_components, *, memory=None, n_folds=1, **options):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from rff_dist import Gaussian, accumulate, draw_feature_map, load_model, save_model, write_dataset
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist import Gaussian, accumulate, draw_feature_map, write_dataset
+from rff_dist.errors import DataError
 from rff_dist.kernels.explicit import Linear, Min
 from tests.plain import plain_ridge
 
@@ -17,18 +16,6 @@ RNG = np.random.default_rng(5)
 X = RNG.standard_normal((400, 4))
 Y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
 NOISE = 0.1 * RNG.standard_normal(400)
-
-
-def test_the_gram_is_the_sum_of_whole_numbers():
-    feature_map = draw_feature_map("gaussian", n_features=4, n_components=24)
-    statistics = accumulate(write_dataset("memory://precision-gram", X[:50], Y[:50]), feature_map)
-    scale = Fraction(feature_map.scales[0][1])
-    whole = np.rint(feature_map.transform(X[:50]) / feature_map.scales[0][1] * 2**14).astype(object)
-    assert abs(whole).max() <= 127 * 128
-    gram = whole.T @ whole  # Python's integers
-    expected = [[float(Fraction(int(one)) / 2**28 * scale * scale) for one in line] for line in gram]
-    np.testing.assert_allclose(statistics.ZtZ(), expected, rtol=4e-16)
-    assert statistics.n_tiles == 0
 
 
 @pytest.mark.parametrize("design", ["orthogonal", "structured"])
@@ -61,20 +48,6 @@ def test_weights_do_not_enter_sums_without_a_grid():
     assert not accumulate(weighted, feature_map).spec.fixed_point
     with pytest.raises(DataError, match="laid out for rows without"):
         accumulate(weighted, feature_map, spec=spec)
-
-
-@pytest.mark.parametrize("precision", ["standard", "high"])
-def test_models_keep_their_precision(tmp_path, precision):
-    model = plain_ridge(n_components=64, precision=precision, random_state=0).fit(X, Y + NOISE)
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
-    assert loaded.feature_map_.fixed_point == (precision == "standard")
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-
-
-def test_an_unknown_precision_is_refused():
-    with pytest.raises(InvalidParameterError, match="unknown `precision` 'low'"):
-        plain_ridge(precision="low").fit(X, Y)
 
 
 @pytest.mark.parametrize(

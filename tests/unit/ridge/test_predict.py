@@ -39,11 +39,6 @@ def test_errors_are_those_of_scikit_learn(weighted):
     assert_allclose(errors.bias, bias, rtol=1e-10)
 
 
-def test_r2_of_a_constant_target_is_not_a_number(model):
-    errors = prediction.evaluate(ArrayDataset(np.eye(3), np.ones(3)), model, engine=ENGINE)
-    assert np.isnan(errors.r2).all()
-
-
 def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
     with pytest.raises(DataError, match="X has 2 features, but the model is expecting 3 features"):
         prediction.evaluate(ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE)
@@ -52,12 +47,6 @@ def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
 
 
 # -- predict -------------------------------------------------------------------------------------------
-
-
-def test_predictions_are_features_times_coefficients(dataset, model):
-    Z = model.feature_map.transform(dataset.X)
-    expected = Z @ model.coefficients[:, 0] + model.intercept[0]
-    assert_allclose(prediction.predict_in_memory(dataset, model, engine=ENGINE), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])

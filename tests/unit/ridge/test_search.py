@@ -139,14 +139,6 @@ def test_little_memory_takes_more_readings_and_gives_the_same(
     assert split.model.digest() == whole.model.digest()
 
 
-def test_memory_for_no_candidate_is_refused_before_the_data_are_read(dataset, monkeypatch):
-    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**20)
-    engine, passes = counting()
-    with pytest.raises(PlanError, match=r"needs .* but has 1\.0 MiB"):
-        search_plain(dataset, make_candidates(KERNELS), engine=engine)
-    assert not passes
-
-
 def test_multiples_are_of_the_median_in_each_kernels_own_metric(dataset):
     kernels = [Gaussian(7.0), Laplacian()]
     found = search_plain(

@@ -31,9 +31,6 @@ from rff_dist.ridge.fit import refit
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_labels, fit_ridge
 
 ENGINE = SerialEngine(1)
@@ -148,17 +145,6 @@ def test_batches_that_are_left_out_and_taken_back_leave_the_bits_of_their_pieces
                 for a, b in zip(edges[::2], edges[1::2], strict=True)
             ]
     assert functools.reduce(add, parts) == model.statistics
-
-
-def test_rows_appended_to_a_stored_dataset_are_added(tmp_path):
-    X, y, *_ = arrays()
-    url = tmp_path / "data.zarr"
-    write_dataset(url, X[:3100], y[:3100], chunk_rows=1000, versioned=True)
-    model = begun = fit(open_dataset(url))
-    for start, stop in ((3100, 3101), (3101, 4100), (4100, 9100)):
-        append_dataset(url, X[start:stop], y[start:stop])
-        model = update_model(model, open_dataset(url), engine=ENGINE)
-        assert_same(model, begun, open_dataset(url))
 
 
 def test_a_copy_in_other_chunks_is_cut_as_the_copy_is_and_the_old_rows_as_they_were():

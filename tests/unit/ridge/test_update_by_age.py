@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.living import new_rows, update
 from rff_dist.living.differences import count_rows, merge_ranges
@@ -15,7 +14,6 @@ from rff_dist.living.gate import hold_out, judge
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.living.new_rows import find_new_rows
 from rff_dist.living.update import update_model
-from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage import loads
 from rff_dist.storage.appending import append_dataset
@@ -36,6 +34,15 @@ from tests.living_data import (
 )
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
+
+
+@pytest.mark.parametrize("name", ["window", "half_life"])
+def test_needs_data_that_know_their_loads(url, tmp_path, name):
+    plain = write_dataset(tmp_path / "plain", *draw(500, 0))
+    with pytest.raises(InvalidParameterError, match=f"`{name}` is '2', but .* keeps no versions"):
+        update_model(fit(plain), plain, **{name: "2"}, engine=ENGINE)
+    with pytest.raises(InvalidParameterError, match=f"`{name}` is '2 weeks'; expected a number of loads"):
+        update_model(fit(open_dataset(url)), open_dataset(url), **{name: "2 weeks"}, engine=ENGINE)
 
 
 class TestAWindow:
@@ -118,13 +125,6 @@ class TestAWindow:
             assert_follows(model, begun, open_dataset(url), (i + 1) * BLOCK)
         parts = [[(j * BLOCK, (j + 1) * BLOCK)] for i in range(3) for j in (i, 5 + i)]
         assert summed == [("all", part) for part in parts]
-
-    def test_needs_data_that_know_their_loads(self, url, tmp_path):
-        plain = write_dataset(tmp_path / "plain", *draw(500, 0))
-        with pytest.raises(InvalidParameterError, match="keeps no versions"):
-            update_model(fit(plain), plain, window="2", engine=ENGINE)
-        with pytest.raises(InvalidParameterError, match="expected a number of loads"):
-            update_model(fit(open_dataset(url)), open_dataset(url), window="2 weeks", engine=ENGINE)
 
     def test_keeps_refused_rows_out_until_they_leave(self, url, tmp_path):
         begun = fit(open_dataset(url))
@@ -224,40 +224,12 @@ class TestAHalfLife:
         assert model.statistics.sum_of_weights == 256 * (1 + 0.5 + 0.25)
         assert refresh(tmp_path / "model", url)["reason"] == "the model holds all 768 rows that count"
 
-    def test_gives_the_newest_rows_the_model(self, tmp_path):
-        """The law changes; what came before it hardly counts after some nights."""
-        url, rng = tmp_path / "d", np.random.default_rng(0)
-
-        def rows(slope):
-            X = rng.standard_normal((1000, 2))
-            return X, slope * X[:, 0] + 0.1 * rng.standard_normal(1000)
-
-        write_dataset(url, *rows(1.0), chunk_rows=CHUNK, versioned=True)
-        plain = fades = fit(open_dataset(url), n_components=64)
-        for _ in range(4):
-            append_dataset(url, *rows(-1.0))
-            plain = update_model(plain, open_dataset(url), engine=ENGINE)
-            fades = update_model(fades, open_dataset(url), half_life="1", engine=ENGINE)
-        X, y = rows(-1.0)
-        errors = [
-            np.sqrt(np.mean((prediction.predict_in_memory(ArrayDataset(X), one, engine=ENGINE) - y) ** 2))
-            for one in (plain, fades)
-        ]
-        assert errors[1] < 0.5 * errors[0]
-
     def test_is_no_spec_of_models_without_one(self, url, tmp_path):
         model = fit(open_dataset(url))
         fades = update_model(model, open_dataset(url), half_life="1", engine=ENGINE)
         other = refit_on(model, write_dataset(tmp_path / "other", *draw(500, 7)), engine=ENGINE)
         with pytest.raises(StatisticsError, match="`half_life` is 1 and none"):
             merge([fades, other], ["fades", "other"])
-
-    def test_needs_data_that_know_their_loads(self, url, tmp_path):
-        plain = write_dataset(tmp_path / "plain", *draw(500, 0))
-        with pytest.raises(InvalidParameterError, match=r"`half_life` is '2', but .* keeps no versions"):
-            update_model(fit(plain), plain, half_life="2", engine=ENGINE)
-        with pytest.raises(InvalidParameterError, match=r"`half_life` is '2 weeks'; .* or none"):
-            update_model(fit(open_dataset(url)), open_dataset(url), half_life="2 weeks", engine=ENGINE)
 
     @pytest.mark.parametrize(
         ("deleted", "keep_order", "sizes"),

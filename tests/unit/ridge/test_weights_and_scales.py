@@ -132,20 +132,6 @@ def test_weights_that_repeat_rows_choose_what_the_repeated_rows_do(problem, crit
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
 
 
-def test_noise_of_half_the_rows_is_that_of_all(problem):
-    """In earlier releases, half of the rows without weight halved the deviation of the noise."""
-    X, y = problem
-    weights = (np.arange(len(X)) % 2).astype(float)
-    half = plain_ridge(n_components=64, alpha=0.1, random_state=0).fit(X, y, weights)
-    # noise of 0.1 on 1,500 rows: a standard error of 2 %
-    np.testing.assert_allclose(half.predict(X[:50], return_std=True)[1], 0.1, rtol=0.15)
-
-
-def test_what_weights_mean_must_be_known(problem):
-    with pytest.raises(InvalidParameterError, match="`sample_weight_kind` is 'count'"):
-        RFFRidge(n_components=16, sample_weight_kind="count").fit(*problem)
-
-
 def test_weights_beyond_the_sums_digits_are_warned_of(problem):
     X, y = problem
     weights = np.full(len(X), 1e-12)
@@ -214,20 +200,6 @@ def test_score_of_a_constant_target_follows_scikit_learn_for_datasets_too(proble
     model = plain_ridge(n_components=16, random_state=0).fit(X, np.full(len(X), 3.0))
     target = np.full(len(X), 3.0 if met else 4.0)
     assert model.score(ArrayDataset(X, target)) == model.score(X, target) == float(met)
-
-
-def test_features_of_a_nan_are_refused_with_its_place():
-    feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
-    with pytest.raises(DataError, match="row 3, column 1"):
-        feature_map.transform([[0.0, 0.0]] * 3 + [[0.0, np.nan]])
-
-
-@pytest.mark.parametrize(
-    "parameters", [{"alpha": [0.0, 1.0]}, {"alpha": []}, {"length_scale": None}, {"alpha": [1.0, -1.0]}]
-)
-def test_parameters_are_refused_before_the_data_are_read(parameters):
-    with pytest.raises(InvalidParameterError):
-        plain_ridge(**parameters).fit("nowhere.zarr")
 
 
 def test_accumulate_wants_an_open_dataset():

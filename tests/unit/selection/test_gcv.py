@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.linalg import LinAlgWarning
-from sklearn.linear_model import RidgeCV
 
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.numerics.eigen import decompose
@@ -58,16 +56,6 @@ def test_alpha_by_evidence_is_the_maximum_of_the_dense_density_on_a_fine_grid():
     assert selection.alpha != pytest.approx(select_alpha(decompose(equations)).alpha, rel=0.03)
 
 
-def test_a_constant_target_has_no_say_in_the_evidence():
-    Z, Y = draw_problem(n_samples=60)
-    alone = select_alpha(decompose(normal_equations(Z, Y)), criterion="evidence")
-    constant = np.column_stack([Y, np.full(len(Y), 7.0)])
-    joined = select_alpha(decompose(normal_equations(Z, constant)), criterion="evidence")
-    assert joined.alpha == pytest.approx(alone.alpha, rel=1e-2)
-    only = select_alpha(decompose(normal_equations(Z, constant[:, -1:])), criterion="evidence")
-    assert only.alpha == only.alphas[-1]
-
-
 def test_chosen_alpha_is_the_minimum_of_the_dense_score_on_a_fine_grid():
     Z, Y = draw_problem(n_samples=60)
     selection = select_alpha(decompose(normal_equations(Z, Y)))
@@ -78,27 +66,11 @@ def test_chosen_alpha_is_the_minimum_of_the_dense_score_on_a_fine_grid():
     np.testing.assert_allclose(selection.score, dense_gcv(Z, Y, selection.alpha), rtol=1e-8)
 
 
-def test_refined_alpha_lies_between_the_grids_neighbours_and_scores_no_worse():
-    Z, Y = draw_problem(n_targets=1)
-    selection = select_alpha(decompose(normal_equations(Z, Y)), np.geomspace(1e-2, 1e5, 8))
-    i = selection.best_index
-    assert selection.alphas[i - 1] < selection.alpha < selection.alphas[i + 1]
-    assert selection.score[0] <= selection.scores[i, 0]
-
-
 def test_the_units_of_a_target_do_not_change_the_choice():
     Z, Y = draw_problem()
     plain = select_alpha(decompose(normal_equations(Z, Y)))
     scaled = select_alpha(decompose(normal_equations(Z, Y * [1.0, 1e6, 1e-6])))
     assert scaled.alpha == pytest.approx(plain.alpha, rel=1e-2)
-
-
-def test_the_choice_is_as_good_as_leave_one_out():
-    Z, Y = draw_problem(n_samples=400, n_components=50, n_targets=1)
-    alphas = np.geomspace(1e-2, 1e6, 30)
-    ours = select_alpha(decompose(normal_equations(Z, Y)), alphas)
-    leave_one_out = RidgeCV(alphas, scoring=None).fit(Z, Y[:, 0]).alpha_
-    assert abs(ours.best_index - int(np.abs(alphas - leave_one_out).argmin())) <= 2
 
 
 def test_a_minimum_at_the_end_of_the_grid_is_stated():
@@ -144,13 +116,16 @@ def test_score_is_infinite_where_nothing_is_left_to_judge_by():
         select_alpha(spectrum)
 
 
-def test_constant_targets_have_no_say_and_do_no_harm():
+@pytest.mark.parametrize("criterion", ["gcv", "evidence"])
+def test_constant_targets_have_no_say_and_do_no_harm(criterion):
     Z, Y = draw_problem(n_targets=1)
-    with_constant = np.hstack([Y, np.full_like(Y, 7.0)])
-    selection = select_alpha(decompose(normal_equations(Z, with_constant)))
-    assert selection.alpha == pytest.approx(select_alpha(decompose(normal_equations(Z, Y))).alpha, rel=1e-2)
-    constant_only = select_alpha(decompose(normal_equations(Z, np.full_like(Y, 7.0))))
-    assert constant_only.alpha == constant_only.alphas[-1]
+    constant = np.full_like(Y, 7.0)
+    alone, beside, only = (
+        select_alpha(decompose(normal_equations(Z, y)), criterion=criterion)
+        for y in (Y, np.hstack([Y, constant]), constant)
+    )
+    assert beside.alpha == pytest.approx(alone.alpha, rel=1e-2)
+    assert only.alpha == only.alphas[-1]
 
 
 def test_constant_features_do_no_harm():
@@ -180,55 +155,3 @@ def test_scores_are_never_nan_nor_negative(seed, n_samples, n_components, log_no
     assert not np.isnan(selection.scores).any()
     assert (selection.scores >= 0.0).all()
     assert np.isfinite(selection.alpha)
-
-
-def rmse(solution, Z, y):
-    return np.sqrt(np.square(y - Z @ solution.coefficients - solution.intercept).mean())
-
-
-# A wide kernel and little noise: the Gram's small eigenvalues carry the signal, and float32 sums lose them
-NOISE = 0.2
-LENGTH_SCALE = 3.3
-
-
-@pytest.fixture(scope="module")
-def low_noise_problem():
-    """8 features, D = 1024, float32 feature values: train and test halves."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(8_000, 8))
-    angles = X.astype(np.float32) @ (rng.normal(size=(8, 512)) / LENGTH_SCALE).astype(np.float32)
-    Z = (np.hstack([np.cos(angles), np.sin(angles)]) / np.float32(np.sqrt(512))).astype(np.float64)
-    waves = np.cos(X @ (rng.normal(size=(8, 2_000)) / LENGTH_SCALE) + rng.uniform(0, 2 * np.pi, 2_000))
-    signal = waves @ rng.normal(size=2_000) * np.sqrt(2 / 2_000)
-    y = (signal + NOISE * rng.normal(size=8_000))[:, np.newaxis]
-    return Z[:4_000], y[:4_000], Z[4_000:], y[4_000:]
-
-
-def test_with_float64_products_a_wide_kernel_reaches_the_noise(low_noise_problem):
-    Z, y, Z_test, y_test = low_noise_problem
-    spectrum = decompose(normal_equations(Z, y))
-    selection = select_alpha(spectrum)
-    assert rmse(spectrum.solve(selection.alpha), Z_test, y_test) < 1.3 * NOISE
-    assert 0.9 * NOISE < np.sqrt(selection.score[0]) < 1.3 * NOISE
-
-
-def test_float32_products_blow_up_unless_their_negative_eigenvalues_are_heeded(low_noise_problem):
-    Z, y, Z_test, y_test = low_noise_problem
-    equations = normal_equations(Z, y, product_dtype=np.float32)
-
-    # what a solver does that uses negative eigenvalues as they are
-    eigenvalues, Q = np.linalg.eigh(equations.gram)
-    b = Q.T @ equations.moments
-    alphas = np.geomspace(1e-9, 1.0, 40)
-    explained = [(b[:, 0] ** 2 * (eigenvalues + 2 * a) / (eigenvalues + a) ** 2).sum() for a in alphas]
-    rss = equations.total_sum_of_squares[0] - np.array(explained)
-    df = np.array([1 + (eigenvalues / (eigenvalues + a)).sum() for a in alphas])
-    naive_alpha = alphas[np.argmin(rss / (1 - df / len(Z)) ** 2)]
-    w = Q @ (b / (eigenvalues + naive_alpha)[:, np.newaxis])
-    naive_prediction = (Z_test - equations.feature_means) @ w + equations.target_means
-    # measured: 80 times the noise, 23 times with another seed
-    assert np.sqrt(np.square(y_test - naive_prediction).mean()) > 3 * NOISE
-
-    with pytest.warns(LinAlgWarning, match="float32"):
-        spectrum = decompose(equations)
-    assert rmse(spectrum.solve(select_alpha(spectrum).alpha), Z_test, y_test) < 1.3 * NOISE

@@ -12,9 +12,7 @@ from rff_dist import Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
-from rff_dist.fitting.options import Penalty
 from rff_dist.ridge import held_out
-from rff_dist.ridge.solve import solve
 from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, select_by_press
 from rff_dist.selection.row_folds import leave_out_each
 from rff_dist.statistics import inspection, passes
@@ -135,14 +133,6 @@ def test_more_components_than_rows_have_errors_too():
     feature_map = features_of(dataset, "fourier", 100)
     expected = refits(feature_map.transform(dataset.X), dataset.y, None, fit_intercept=True)
     assert_allclose(leave_one_out(dataset, feature_map).mean_squared_error, expected, rtol=1e-8)
-
-
-def test_it_is_near_generalised_cross_validation_where_all_leverages_are_alike():
-    dataset = problem(3000)
-    feature_map = features_of(dataset, "fourier")
-    found = leave_one_out(dataset, feature_map)
-    solved = solve(passes.accumulate(dataset, feature_map, engine=ENGINE), Penalty(alpha=ALPHAS))
-    assert_allclose(found.mean_squared_error, solved.selection.scores, rtol=0.01)
 
 
 def test_threads_and_the_order_of_blocks_change_no_bit():

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from rff_dist.data.blocks import Block, BlockTask, Rows, check_finite, cut_blocks
-from rff_dist.data.memory import ArrayDataset
+from rff_dist.data.blocks import Block, Rows, check_finite, cut_blocks
 from rff_dist.engines.worker import state_digests
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.features.draw import draw_feature_map
@@ -99,11 +98,6 @@ class TestCuttingBlocks:
         with pytest.raises(PlanError, match="must both be at least 1"):
             cut_blocks(100, chunk_rows, rows_per_block=rows_per_block)
 
-    def test_a_task_reads_its_block_and_computes_on_the_rows(self):
-        source = ArrayDataset(np.arange(100)[:, None])
-        task = BlockTask(source, lambda rows, state: int(rows.X.sum()) + state)
-        assert task(Block(0, 3, 6), 100) == 112
-
 
 class TestSameBits:
     @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
@@ -139,25 +133,13 @@ class TestSameBits:
                 with using_threads(n_threads):
                     found.append(accumulate_rows(rows, state))
         assert len({statistics.digest() for statistics in found}) == 1
+        assert found[0].n_tiles == 0  # of which products were rounded
         U = np.empty((n_components, len(rows.X)))
         state.feature_map.fill(state.feature_map.prepare(rows.X), U, 0, n_components)
         whole = np.rint(U * 2**14)  # sums of whole numbers below 2**53
         scales = state.feature_map.scales[0][1] * 2.0**-14
         # float64 rounds when it scales
         np.testing.assert_allclose(found[0].ZtZ(), scales**2 * (whole @ whole.T), rtol=1e-14)
-
-    @pytest.mark.usefixtures("exact_bytes")
-    def test_workers_that_multiply_in_different_ways_agree(self, monkeypatch):
-        state, rows = fixed_point_accumulation(600), random_rows(3 * 500)
-        blocks = [part(rows, start, start + 500) for start in (0, 500, 1_000)]
-        totals = []
-        for ways in ((Float64Products(), ByteProducts(), Float64Products(512)), 3 * (Float64Products(),)):
-            partials = []
-            for block, way in zip(blocks, ways, strict=True):
-                monkeypatch.setattr("rff_dist.products.choice.products_for", lambda *_, way=way: way)
-                partials.append(accumulate_rows(block, state))
-            totals.append(functools.reduce(add, partials).digest())
-        assert totals[0] == totals[1]
 
     def test_statistics_do_not_depend_on_threads_over_many_tiles(self, small_tiles):
         state, rows = accumulation(514), random_rows(20 * TILE + 7, weights=True)
@@ -185,11 +167,6 @@ class TestSameBits:
         total = functools.reduce(add, reversed(pieces))
         assert total == whole
         assert total.digest() == whole.digest()
-
-    def test_blocks_cut_at_real_tiles_sum_to_the_same_bits(self):
-        state, rows = accumulation(40), random_rows(2 * 4_096 + 100)
-        pieces = [accumulate_rows(part(rows, *edges), state) for edges in ((0, 4_096), (4_096, 8_292))]
-        assert pieces[1] + pieces[0] == accumulate_rows(rows, state)
 
     def test_the_layout_of_inputs_in_memory_changes_nothing(self):
         state, rows = accumulation(40), random_rows(300)
@@ -253,6 +230,9 @@ def moments(rows):
     return measure_moments(rows, np.zeros(5))
 
 
+FEATURES, TARGETS, MOMENTS = [accumulate, predict, evaluate], [accumulate, evaluate], [moments]
+
+
 class TestBadData:
     """Errors name row and column as the dataset counts them, not as the block does."""
 
@@ -263,55 +243,38 @@ class TestBadData:
         array[place] = value
         return replace(self.ROWS, **{name: array})
 
-    @pytest.mark.parametrize("work", [accumulate, predict, evaluate, moments])
     @pytest.mark.parametrize(
-        ("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")]
+        ("works", "name", "place", "value", "message"),
+        [
+            (FEATURES + MOMENTS, "X", (7, 2), np.nan, "Input X contains NaN: row 1_007, column 2"),
+            (FEATURES + MOMENTS, "X", (7, 2), np.inf, "Input X contains infinity: row 1_007, column 2"),
+            (FEATURES + MOMENTS, "X", (7, 2), -np.inf, "Input X contains infinity: row 1_007, column 2"),
+            (FEATURES, "X", (2, 0), 1e39, r"float32'\): row 1_002, column 0 holds 1e\+39"),
+            ([accumulate], "X", ([8, 2, 2], [0, 2, 1]), np.nan, "row 1_002, column 1"),
+            (TARGETS + MOMENTS, "y", (3, 1), np.nan, "Input y contains NaN: row 1_003, column 1"),
+            (TARGETS + MOMENTS, "y", (3, 1), np.inf, "Input y contains infinity: row 1_003, column 1"),
+            (TARGETS + MOMENTS, "sample_weight", 5, np.nan, "Input sample_weight contains NaN: row 1_005"),
+            (TARGETS + MOMENTS, "sample_weight", 6, -0.5, "is -0.5 in row 1_006.*must not be negative"),
+        ],
     )
-    def test_bad_inputs_are_named(self, work, value, word):
-        with pytest.raises(DataError, match=rf"Input X contains {word}: row 1_007, column 2"):
-            work(self.damaged("X", (7, 2), value))
+    def test_bad_values_are_named(self, works, name, place, value, message):
+        for work in works:
+            with pytest.raises(DataError, match=message):
+                work(self.damaged(name, place, value))
 
-    @pytest.mark.parametrize("work", [accumulate, evaluate, moments])
-    @pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
-    def test_bad_targets_are_named(self, work, value, word):
-        with pytest.raises(DataError, match=rf"Input y contains {word}: row 1_003, column 1"):
-            work(self.damaged("y", (3, 1), value))
-
-    @pytest.mark.parametrize("work", [accumulate, evaluate, moments])
-    def test_bad_weights_are_named(self, work):
-        with pytest.raises(DataError, match="Input sample_weight contains NaN: row 1_005"):
-            work(self.damaged("sample_weight", 5, np.nan))
-        with pytest.raises(DataError, match=r"sample_weight is -0.5 in row 1_006.*must not be negative"):
-            work(self.damaged("sample_weight", 6, -0.5))
-
-    @pytest.mark.parametrize("work", [accumulate, predict, evaluate])
-    def test_values_beyond_float32_are_named_with_their_value(self, work):
-        with pytest.raises(
-            DataError, match=r"too large for dtype\('float32'\): row 1_002, column 0 holds 1e\+39"
-        ):
-            work(self.damaged("X", (2, 0), 1e39))
-
-    def test_the_first_of_several_is_named(self):
-        rows = self.damaged("X", ([8, 2, 2], [0, 2, 1]), np.nan)
-        with pytest.raises(DataError, match="row 1_002, column 1"):
-            accumulate(rows)
-
-    @pytest.mark.parametrize("work", [accumulate, predict, evaluate])
-    def test_another_number_of_columns_is_refused(self, work):
-        with pytest.raises(DataError, match="expects 3 columns"):
-            work(replace(self.ROWS, X=self.ROWS.X[:, :2]))
-
-    @pytest.mark.parametrize("work", [accumulate, evaluate])
-    def test_missing_targets_are_refused(self, work):
-        with pytest.raises(DataError, match="the data have no y"):
-            work(replace(self.ROWS, y=None))
-
-    @pytest.mark.parametrize("width", [1, 3])
-    def test_targets_of_another_width_are_refused(self, width):
-        with pytest.raises(
-            DataError, match=rf"y has shape \(10, {width}\) in rows 1_000:1_010; expected \(10, 2\)"
-        ):
-            accumulate(replace(self.ROWS, y=np.zeros((10, width))))
+    @pytest.mark.parametrize(
+        ("works", "change", "message"),
+        [
+            (FEATURES, {"X": ROWS.X[:, :2]}, "expects 3 columns"),
+            (TARGETS, {"y": None}, "the data have no y"),
+            ([accumulate], {"y": np.zeros((10, 1))}, r"y has shape \(10, 1\) in rows 1_000:1_010; .*10, 2"),
+            ([accumulate], {"y": np.zeros((10, 3))}, r"y has shape \(10, 3\)"),
+        ],
+    )
+    def test_other_columns_and_targets_are_refused(self, works, change, message):
+        for work in works:
+            with pytest.raises(DataError, match=message):
+                work(replace(self.ROWS, **change))
 
     def test_a_weight_above_the_grid_is_named(self):
         accumulate(self.damaged("sample_weight", 5, 2.0))
@@ -362,12 +325,6 @@ class TestPredictions:
         expected = fitted.feature_map.transform(rows.X) @ fitted.coefficients + fitted.intercept
         np.testing.assert_allclose(predict_rows(rows, fitted), expected, atol=1e-9)
 
-    def test_they_need_no_targets(self):
-        rows = random_rows(20)
-        np.testing.assert_array_equal(
-            predict_rows(Rows(rows.block, rows.X), model()), predict_rows(rows, model())
-        )
-
     def test_tiles_are_joined_in_order(self, small_tiles):
         rows = random_rows(3 * TILE + 1)
         expected = [predict_rows(part(rows, i, i + 1), model()) for i in range(len(rows.X))]
@@ -380,28 +337,6 @@ class TestPredictions:
 
 
 class TestEvaluation:
-    @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
-    @pytest.mark.parametrize("n_blocks", [1, 3])
-    def test_scores_are_those_of_scikit_learn(self, weights, n_blocks):
-        rows, fitted = random_rows(300, weights=weights), model(scale=30.0)
-        rows = replace(rows, y=rows.y + fitted.intercept)
-        edges = np.linspace(0, 300, n_blocks + 1).astype(int)
-        errors = functools.reduce(
-            add,
-            [evaluate_rows(part(rows, a, b), fitted) for a, b in itertools.pairwise(edges)],
-        )
-        predicted = fitted.feature_map.transform(rows.X) @ fitted.coefficients + fitted.intercept
-        options = {"sample_weight": rows.sample_weight, "multioutput": "raw_values"}
-        close = functools.partial(np.testing.assert_allclose, rtol=1e-6)  # tiles differ: float32 features
-        close(errors.mean_squared_error, metrics.mean_squared_error(rows.y, predicted, **options))
-        close(errors.mean_absolute_error, metrics.mean_absolute_error(rows.y, predicted, **options))
-        close(errors.r2, metrics.r2_score(rows.y, predicted, **options))
-        close(errors.largest, abs(rows.y - predicted).max(axis=0))
-        close(errors.bias, np.average(rows.y - predicted, axis=0, weights=rows.sample_weight))
-        mean = np.average(rows.y, axis=0, weights=rows.sample_weight)
-        close(errors.target_variance, np.average((rows.y - mean) ** 2, axis=0, weights=rows.sample_weight))
-        assert errors.n_samples == 300
-
     def test_joined_blocks_have_the_same_bits_in_any_order(self):
         a, b, c = (evaluate_rows(random_rows(40, seed=seed), model()) for seed in range(3))
         for left, right in (((a + b) + c, c + (b + a)), (a + (b + c), (c + a) + b)):
@@ -473,10 +408,6 @@ class TestMoments:
             assert total.value()[0] == pytest.approx([1.0, 0.5, 2.0] @ bounded**power, rel=1e-14)
         assert moments.squares.value()[0] == pytest.approx(0.5 * far**2, rel=1e-14)
 
-    def test_constant_columns_have_no_deviation_at_all(self):
-        X = self.columns()
-        np.testing.assert_array_equal(self.measured(X).standard_deviations[[2, 4]], 0.0)
-
     @given(st.floats(-1e12, 1e12), st.integers(1, 300), st.booleans())
     def test_a_constant_far_from_the_pivot_has_no_deviation_either(self, constant, n_samples, weighted):
         weights = np.random.default_rng(0).random(n_samples) + 0.1 if weighted else None
@@ -490,12 +421,6 @@ class TestMoments:
         moments = self.measured(X)
         np.testing.assert_allclose(moments.means, X.mean(axis=0, dtype=float), rtol=1e-13)
         np.testing.assert_allclose(moments.standard_deviations, X.astype(float).std(axis=0), rtol=1e-12)
-
-    def test_targets_follow_the_inputs(self):
-        X, y = self.columns()[:, :1], self.columns()[:, 3:4]
-        moments = self.measured(X, y=y)
-        assert moments.n_targets == 1
-        np.testing.assert_allclose(moments.means, [X.mean(), y.mean()], rtol=1e-13, atol=1e-15)
 
     def test_blocks_add_up_to_the_same_bits_in_any_order(self):
         X = self.columns()

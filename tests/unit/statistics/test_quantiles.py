@@ -18,7 +18,7 @@ from rff_dist import RFFRidge, load_model, save_model, write_dataset
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import InvalidParameterError
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.maps import Standardizer
 from rff_dist.statistics import inspection
@@ -226,10 +226,3 @@ def test_all_threads_and_blocks_give_the_same_bits(tmp_path):
         found = inspection.standardizer_for(dataset, moments, "rank", engine=engine).to_arrays()
         for name, array in maps.items():
             assert_array_equal(found[name], array)
-
-
-def test_data_errors_are_found_before_ranks_are_taken():
-    X = tailed(100)
-    X[7, 1] = np.nan
-    with pytest.raises(DataError, match="row 7"):
-        standardizer_of(X, "rank")

@@ -13,7 +13,6 @@ from rff_dist.data.blocks import Block
 from rff_dist.errors import IntegrityError
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import list_arrays, open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests import flips
@@ -121,29 +120,6 @@ def test_chunks_that_changed_places_are_noticed_by_each_reader(url):
         read(url)
     with pytest.raises(IntegrityError, match="not the chunk"):
         open_dataset(url).take(np.arange(N))
-
-
-def test_changes_keep_what_binds(tmp_path):
-    url, (X, y) = tmp_path / "d", draw(N)
-    write_dataset(url, X, y, chunk_rows=CHUNK, versioned=True)
-    new = draw(30, 1)
-    append_dataset(url, *new)
-    replace_rows(url, [3, 77], *draw(2, 2))
-    delete_rows(url, [0, 50, 129])
-    delete_rows(url, [5], keep_order=True)
-    X, y = (np.concatenate(pair) for pair in zip((X, y), new, strict=True))
-    for array, other in zip((X, y), draw(2, 2), strict=True):
-        array[[3, 77]] = other
-    X, y = (np.delete(_holes(one), 5, axis=0) for one in (X, y))
-    np.testing.assert_array_equal(read(url).X, X)
-    np.testing.assert_array_equal(read(url).y[:, 0], y)
-
-
-def _holes(rows):
-    """Rows 0, 50 and 129 of 130 are deleted, and the last remaining rows take their places."""
-    rows = rows.copy()
-    rows[[0, 50]] = rows[[127, 128]]
-    return rows[:127]
 
 
 @pytest.mark.parametrize("key", ["n_samples", "chunk_rows", "state", "sha256"])

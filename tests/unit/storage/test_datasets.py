@@ -196,27 +196,28 @@ class TestBadStores:
     def test_folder_without_zarr(self, tmp_path):
         self.refused(tmp_path, "no Zarr metadata")
 
-    def test_group_without_X_lists_its_arrays(self, tmp_path):
-        foreign(tmp_path / "a", inputs=np.ones((50, 2)))
-        self.refused(tmp_path / "a", r"no array 'Z'; it holds the arrays 'X', 'inputs'", x="Z")
-
-    def test_named_y_that_is_not_there(self, tmp_path):
-        foreign(tmp_path / "a")
-        assert open_dataset(tmp_path / "a").n_targets == 0
-        self.refused(tmp_path / "a", r"no array 'price'", y="price")
+    @pytest.mark.parametrize(
+        ("arrays", "options", "message"),
+        [
+            ({"inputs": np.ones((50, 2))}, {"x": "Z"}, "no array 'Z'; it holds the arrays 'X', 'inputs'"),
+            ({}, {"y": "price"}, "no array 'price'"),
+            (
+                {"X": np.ones(50)},
+                {},
+                r"array 'X' .*expected 2 axes \(n_samples, n_features\)\. .*_samples, 1\)",
+            ),
+            ({"X": np.ones((50, 2, 2))}, {}, "array 'X' .*expected 2 axes .*Flatten"),
+            ({"y": np.ones(49)}, {}, "has 50 rows and array 'y' of .* 49"),
+        ],
+    )
+    def test_other_arrays(self, tmp_path, arrays, options, message):
+        foreign(tmp_path / "a", **arrays)
+        self.refused(tmp_path / "a", message, **options)
 
     def test_an_array_instead_of_its_group(self, tmp_path):
         foreign(tmp_path / "a")
+        assert open_dataset(tmp_path / "a").n_targets == 0
         self.refused(tmp_path / "a" / "X", r"is a Zarr array; .* with x='X'")
-
-    @pytest.mark.parametrize(("shape", "advice"), [((50,), r"\(n_samples, 1\)"), ((50, 2, 2), "Flatten")])
-    def test_wrong_number_of_axes(self, tmp_path, shape, advice):
-        foreign(tmp_path / "a", X=np.ones(shape))
-        self.refused(tmp_path / "a", rf"array 'X' .*expected 2 axes \(n_samples, n_features\)\. .*{advice}")
-
-    def test_lengths_differ(self, tmp_path):
-        foreign(tmp_path / "a", y=np.ones(49))
-        self.refused(tmp_path / "a", "has 50 rows and array 'y' of .* 49")
 
     @pytest.mark.parametrize("zarr_format", [2, 3])
     @pytest.mark.parametrize(
@@ -495,18 +496,6 @@ def test_chunks_are_powers_of_two_of_at_most_16_mebibytes(row_bytes, n_samples):
 
 
 class TestArrayDataset:
-    def test_reads_like_a_stored_dataset(self):
-        X = np.random.default_rng(0).standard_normal((90, 2)).astype(np.float32)
-        memory = ArrayDataset(X, X[:, 0], chunk_rows=20)
-        stored = write_dataset("memory://same", X, X[:, 0], chunk_rows=20, overwrite=True)
-        for block in cut_blocks(90, 20, rows_per_block=40):
-            np.testing.assert_array_equal(memory.read(block).X, stored.read(block).X)
-            np.testing.assert_array_equal(memory.read(block).y, stored.read(block).y)
-        np.testing.assert_array_equal(memory.take([5, 5, 0]).y, stored.take([5, 5, 0]).y)
-        names = ("n_samples", "n_features", "n_targets", "dtype", "chunk_rows")
-        assert [getattr(memory, n) for n in names] == [getattr(stored, n) for n in names]
-        assert memory.url is None
-
     def test_fingerprint_follows_the_values(self):
         X = np.random.default_rng(0).standard_normal((90, 2))
         assert ArrayDataset(X).fingerprint() == ArrayDataset(X.copy()).fingerprint()

@@ -99,21 +99,6 @@ def test_a_model_that_claims_more_than_it_has_takes_no_memory(tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
-@pytest.mark.parametrize("generation", ["../other", "/etc", "arrays-" + "0" * 31 + "/", "arrays-..", 7, None])
-def test_names_do_not_leave_the_model(tmp_path, generation):
-    from rff_dist.storage.documents import sign_document
-
-    write_record(tmp_path / "m", kind="test", metadata={}, arrays={"a": np.ones(3)})
-    document = json.loads((tmp_path / "m" / "model.json").read_text())
-    for name in ("sha256", "format"):
-        document.pop(name)
-    for changed in ({"generation": generation}, {"arrays": {"../a": document["arrays"]["a"]}}):
-        content = sign_document({**document, **changed}, kind="record", version=1)
-        (tmp_path / "m" / "model.json").write_bytes(content)
-        with pytest.raises(RFFDistError):
-            read_record(tmp_path / "m")
-
-
 @pytest.fixture(scope="module")
 def subjects(tmp_path_factory):
     return flips.write_subjects(tmp_path_factory.mktemp("hostile"))
@@ -124,7 +109,7 @@ def test_no_pickle_is_loaded(subjects):
     code = """
 import sys
 found = []
-sys.addaudithook(lambda event, _: found.append(event) if event.startswith("pickle.") else None)
+sys.addaudithook(lambda event, _: found.append(event) if event.startswith(("pickle.", "os.system")) else None)
 from pathlib import Path
 from rff_dist.storage.datasets import read_arrays
 from rff_dist.ridge.models import read_model

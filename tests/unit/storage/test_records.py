@@ -1,7 +1,5 @@
 import json
 import pickle
-import subprocess
-import sys
 import threading
 import uuid
 
@@ -122,6 +120,11 @@ def test_a_missing_file_of_an_array_is_named(tmp_path, name):
         read_record(tmp_path / "m")
 
 
+class Bomb:
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was loaded",)
+
+
 class TestWhatIsNotAModel:
     def test_missing_path(self, tmp_path):
         with pytest.raises(StorageError, match=r"no model at .*nothing is there"):
@@ -133,7 +136,7 @@ class TestWhatIsNotAModel:
 
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
     def test_pickle_under_any_name(self, tmp_path, protocol):
-        (tmp_path / "model").write_bytes(pickle.dumps({"a": 1}, protocol=protocol))
+        (tmp_path / "model").write_bytes(pickle.dumps(Bomb(), protocol=protocol))
         with pytest.raises(UnsafeModelError, match="is a pickle"):
             read_record(tmp_path / "model")
 
@@ -178,8 +181,10 @@ class TestWhatIsNotAModel:
     @pytest.mark.parametrize(
         "change",
         [
-            {"generation": "../../elsewhere"},
-            {"generation": 3},
+            *(
+                {"generation": one}
+                for one in ("../../elsewhere", "/etc", f"arrays-{0:031}/", "arrays-..", 3, None)
+            ),
             {"arrays": {"../../x": {"shape": [1], "dtype": "float64", "sha256": ""}}},
         ],
     )
@@ -218,35 +223,12 @@ class TestWhatIsNotAModel:
         write(tmp_path / "m")
         file = arrays_folder(tmp_path / "m") / "coefficients" / "zarr.json"
         metadata = json.loads(file.read_text())
-        metadata["shape"] = [2**40, 2]
-        file.write_text(json.dumps(metadata))
+        file.write_text(json.dumps(metadata | {"shape": [2**40, 2]}))
         entries = json.loads((tmp_path / "m" / "model.json").read_text())["arrays"]
         entries["coefficients"]["shape"] = [2**40, 2]
         edit(tmp_path / "m", {"arrays": entries})
         with pytest.raises(StorageError, match="claims 16384 GiB"):
             read_record(tmp_path / "m")
-
-
-def test_loading_a_model_unpickles_nothing(tmp_path, project_root):
-    write(tmp_path / "m")
-    script = (
-        "import sys\n"
-        "import rff_dist.storage.records as storage\n"
-        "events = []\n"
-        "sys.addaudithook(lambda event, _: events.append(event))\n"
-        "storage.read_record(sys.argv[1])\n"
-        "seen = {e for e in events if e.startswith(('pickle', 'os.system', 'subprocess'))}\n"
-        "assert 'open' in events, 'the hook does not work'\n"
-        "sys.stdout.write(repr(sorted(seen)))\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "m")],
-        capture_output=True,
-        text=True,
-        cwd=project_root,
-        check=True,
-    )
-    assert run.stdout == "[]"
 
 
 @pytest.mark.parametrize(
