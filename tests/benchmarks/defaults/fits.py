@@ -77,6 +77,7 @@ def _in_a_process(task: Task, folder: Path | None, n_threads: int) -> Result:
     sender.close()
     try:
         found: Result = receiver.recv()
+        process.join()
     except EOFError:
         process.join()
         return {"failed": f"exit status {process.exitcode}"}

@@ -161,7 +161,11 @@ MODELS = {
         _kernel_machine,
     ),
     "gp": Model(
-        "Gaussian process", "scikit-learn", f"up to {N_PROCESS:,} rows", _gaussian_process, N_PROCESS
+        "Gaussian process",
+        "scikit-learn",
+        f"up to {N_PROCESS:,} rows, Matérn 5/2 with a length scale per column, tuned on {N_PROCESS_TUNED}",
+        _gaussian_process,
+        N_PROCESS,
     ),
     "linear": Model("linear", "scikit-learn", "`RidgeCV` or `LogisticRegression`", _linear),
     CONFORMAL: Model("ours", "rff_dist", "", lambda *_: RFFRidge(conformal=True, random_state=0).fit),
