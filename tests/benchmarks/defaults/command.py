@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.benchmarks.defaults import table
 from tests.benchmarks.defaults.fits import Task, read_results, run_missing
-from tests.benchmarks.defaults.models import CONFORMAL, MODELS, OURS
+from tests.benchmarks.defaults.models import CONFORMAL, MODELS, NAMED, OURS
 from tests.benchmarks.defaults.sets import CLASSIFICATION, N_SPLITS, UCI, regression_sets
 
 
@@ -45,7 +45,7 @@ def main(words: list[str]) -> None:
         for split in options.splits
         for name in sets
         for model in models
-        if model != CONFORMAL or name not in CLASSIFICATION
+        if model not in (CONFORMAL, *NAMED) or name not in CLASSIFICATION
     ]
     for number in (signal.SIGINT, signal.SIGTERM):  # in the background too, and with the fit that is running
         signal.signal(number, signal.default_int_handler)

@@ -115,8 +115,8 @@ def fit_and_score(task: Task, folder: Path | None, n_threads: int) -> Result:
     data = (CLASSIFICATION if classes else regression_sets(folder))[task.set](task.split)
     n, d = data.X.shape
     result: Result = {"classes": classes, "n": n, "d": d, "digest": data.digest}
-    if n > model.most_rows:
-        return result | {"skipped": f"more than {model.most_rows:,} rows"}
+    if not model.least_rows <= n <= model.most_rows:
+        return result | {"skipped": f"{n:,} rows; it is for {model.least_rows:,} to {model.most_rows:,}"}
     fit = model.build(classes, n_threads)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

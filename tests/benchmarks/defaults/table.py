@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tests.benchmarks.defaults.fits import COVERAGE, Result, Task
-from tests.benchmarks.defaults.models import CONFORMAL, MODELS, OURS
+from tests.benchmarks.defaults.models import CONFORMAL, MODELS, NAMED, OURS
 from tests.benchmarks.defaults.sets import IN_PARTS, NOT_COUNTED, PUBLISHED
 
 SHAPED_ON = range(4)  # the splits that the defaults were chosen by
@@ -112,7 +112,9 @@ def write(results: dict[Task, Result], splits: list[int], folder: Path, sets: It
 
     `sets`: those of them that have no results are named.
     """
-    rows = arrange(results)
+    rows = arrange({task: one for task, one in results.items() if task.model not in NAMED})
+    named = arrange({task: one for task, one in results.items() if task.model in (OURS, *NAMED)})
+    named = [row for row in named if len(row.results) > 1]
     regression = [row for row in rows if row.known.get("classes") is False]
     classification = [row for row in rows if row.known.get("classes") is True]
     parts = [part for part in ((regression, REGRESSION), (classification, CLASSIFICATION)) if part[0]]
@@ -123,6 +125,7 @@ def write(results: dict[Task, Result], splits: list[int], folder: Path, sets: It
         *map(_markdown, summaries),
         "<!-- --8<-- [end:summary] -->",
         *(_markdown(_sets(part, measures)) for part, measures in parts),
+        *(_regrets(named) if named else ()),
         *_remarks(rows),
     ]
     path = folder / "DEFAULTS.md"
@@ -198,6 +201,25 @@ def _sets(rows: list[Row], measures: tuple[Measure, ...]) -> Table:
         for line, row in zip(table[1:], rows, strict=True):
             line.append(_number(row.typical(CONFORMAL, "coverage")))
     return table
+
+
+def _regrets(rows: list[Row]) -> Iterator[str]:
+    """Yield what the choice costs: the default's error over that of the best kernel asked for by name."""
+    models = [model for model in NAMED if any(row.values(model, "error") is not None for row in rows)]
+    head = ["z-RMSE", "splits", "by default", *(f"`{MODELS[model].title}`" for model in models), "regret"]
+    lines, regrets = [], []
+    for row in rows:
+        ours, *theirs = (row.typical(model, "error") for model in (OURS, *models))
+        regrets.append(ours / np.nanmin(theirs) - 1.0)
+        errors = map(_number, (ours, *theirs))
+        lines.append([row.name, _listed(row.splits), *errors, f"{regrets[-1]:+.1%}"])
+    lines.append(["mean", "", "", *([""] * len(models)), f"{np.mean(regrets):+.1%}"])
+    yield (
+        "**Regret.** The default chooses from these kernels and kinds of features; here each is asked for by "
+        "name, and all else is by default, the number of components too. Regret is the default's error over "
+        "that of the best of them on the held-out rows, which only hindsight could choose."
+    )
+    yield _markdown([head, *lines])
 
 
 def _cell(row: Row, model: str, measures: tuple[Measure, ...]) -> str:

@@ -146,6 +146,17 @@ def test_sets_cut_as_talents_are_not_counted_and_stand_by_its_figures(path):
     assert cells_of(text, "z-RMSE, against")["CatBoost"][0] == "2"
 
 
+def test_regret_is_over_the_best_kernel_by_name_on_the_splits_of_both(path):
+    with path.open("a") as file:
+        for split in (4, 5):  # where ours errs by 0.2 and 0.3
+            for model, error in (("gaussian", 0.2), ("additive", 0.3)):
+                file.write(line_of("airfoil", split, model, error, 1.0) + "\n")
+    text = write(path)
+    lines = cells_of(text, "z-RMSE | splits")
+    assert lines == {"airfoil": ["4, 5", "0.25", "0.2", "0.3", "+25.0%"], "mean": ["", "", "", "", "+25.0%"]}
+    assert cells_of(text, "z-RMSE, against").keys() == {"CatBoost"}  # kernels by name are no peers
+
+
 def test_models_fitted_to_different_rows_are_refused(path):
     with path.open("a") as file:
         file.write(line_of("pol", 5, "catboost", 0.0, 0.0, digest="other") + "\n")
