@@ -130,7 +130,8 @@ def write(results: dict[Task, Result], splits: list[int], folder: Path, sets: It
     ]
     path = folder / "DEFAULTS.md"
     path.write_text("\n\n".join(blocks) + "\n")
-    draw(folder / "defaults.svg", [(part, measures[-1]) for part, measures in parts])
+    if drawn := [(part, measures[-1]) for part, measures in parts if _counted(part)]:
+        draw(folder / "defaults.svg", drawn)
     return path
 
 

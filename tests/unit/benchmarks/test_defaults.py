@@ -144,6 +144,9 @@ def test_sets_cut_as_talents_are_not_counted_and_stand_by_its_figures(path):
     assert "pol 64/16/20, not counted" in cells_of(text, "z-RMSE<br>")
     assert "- Published for pol 64/16/20: z-RMSE 0.052" in text
     assert cells_of(text, "z-RMSE, against")["CatBoost"][0] == "2"
+    alone = {task: one for task, one in fits.read_results(path).items() if task.set == "pol 64/16/20"}
+    text = table.write(alone, [4, 5, 6, 7], path.parent).read_text()
+    assert cells_of(text, "z-RMSE, against")["CatBoost"] == ["0", "0", "0", "0", "", "", ""]
 
 
 def test_regret_is_over_the_best_kernel_by_name_on_the_splits_of_both(path):
