@@ -6,7 +6,9 @@ splits 0 to 3; splits 4 to 9 are for reports. Names are separated by commas.
 """
 
 import argparse
+import math
 import signal
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,17 +16,16 @@ from rich.console import Console
 
 from tests.benchmarks.defaults import table
 from tests.benchmarks.defaults.fits import Task, read_results, run_missing
-from tests.benchmarks.defaults.models import CONFORMAL, MODELS, OURS
-from tests.benchmarks.defaults.sets import CLASSIFICATION, IN_PARTS, N_SPLITS, UCI, regression_sets
+from tests.benchmarks.defaults.models import CONFORMAL, MODELS, NAMED, OURS
+from tests.benchmarks.defaults.sets import CLASSIFICATION, N_SPLITS, UCI, regression_sets
 
 
 def main(words: list[str]) -> None:
     options = _parser().parse_args(words)
     known = [*regression_sets(options.data), *CLASSIFICATION]
-    sets = (
-        options.sets.split(",") if options.sets else [name for name in known if not name.endswith(IN_PARTS)]
-    )
+    sets = options.sets.split(",") if options.sets else known
     models = options.models.split(",")
+    stop = time.monotonic() + options.seconds
     if unknown := ({*sets} - {*known}) | ({*models} - {*MODELS}):
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; sets: {', '.join(known)}")
     if OURS not in models:
@@ -44,19 +45,20 @@ def main(words: list[str]) -> None:
         for split in options.splits
         for name in sets
         for model in models
-        if model != CONFORMAL or name not in CLASSIFICATION
+        if model not in (CONFORMAL, *NAMED) or name not in CLASSIFICATION
     ]
     for number in (signal.SIGINT, signal.SIGTERM):  # in the background too, and with the fit that is running
         signal.signal(number, signal.default_int_handler)
     try:
-        for one in run_missing(tasks, path, options.data, options.threads):
+        fits = run_missing(tasks, path, options.data, options.threads)
+        while time.monotonic() < stop and (one := next(fits, None)):
             said = one.get("failed") or one.get("skipped") or f"{one['error']:.4g} in {one['wall']:.2f} s"
             console.print(f"{one['set']}, split {one['split']}, {one['model']}: {said}")
     except KeyboardInterrupt:
         raise SystemExit(f"Stopped; the same command goes on. The results are in {path}.") from None
-    results = read_results(path)
-    written = table.write({task: results[task] for task in tasks}, options.splits, options.keep)
-    console.print(f"The table of these {len(tasks)} fits is {written}.")
+    results = {task: one for task, one in read_results(path).items() if task in {*tasks}}
+    written = table.write(results, options.splits, options.keep, sets)
+    console.print(f"The table of {len(results)} of these {len(tasks)} fits is {written}.")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--splits", type=parse_splits, default="0-3", help="such as 4-9 or 0,1; by default %(default)s")
     add("--models", default=",".join(MODELS), help="by default %(default)s")
-    add("--sets", help=f"by default all but those in{IN_PARTS} parts, cut as TALENT cuts")
+    add("--sets", help="by default all")
+    add("--seconds", type=float, default=math.inf, help="begin no fit later; the table is of what there is")
     add("--threads", type=int, default=2, help="of each fit; by default %(default)s")
     return parser
 

@@ -1,4 +1,4 @@
-"""Fits, one at a time, each in a fresh process; `python -m tests.benchmarks.defaults.fits` is one of them.
+"""Fits, one at a time, each in a fresh process that has imported what all of them import.
 
 The results stand in a file of JSON lines, of which the table is made. To fit a model again, delete its lines.
 """
@@ -9,12 +9,13 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,28 +47,51 @@ def read_results(path: Path) -> dict[Task, Result]:
 
 def run_missing(tasks: list[Task], path: Path, folder: Path | None, n_threads: int) -> Iterator[Result]:
     """Fit what failed, or has no result by this version of its package; append and yield each result."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:n_threads])  # children inherit it
-    environment = dict.fromkeys(
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:n_threads])  # children inherit it, and all below
+    os.environ |= dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(n_threads)
     )
-    environment["PYTHONDONTWRITEBYTECODE"] = ""  # what a fit imports would be compiled in its seconds
+    os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # what a fit imports would be compiled in its seconds
     known = read_results(path)
     for task in tasks:
         found = known.get(task, {"failed": "not yet fitted"})
         if "failed" not in found and found["version"] == version(MODELS[task.model].package):
             continue
         result = task._asdict() | _circumstances(task.model, n_threads)
-        command = [sys.executable, "-m", "tests.benchmarks.defaults.fits", *map(str, task), str(folder or "")]
-        done = subprocess.run(
-            command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-        )
-        if done.returncode == 0:
-            result |= json.loads(done.stdout.splitlines()[-1])
-        else:
-            result["failed"] = f"exit status {done.returncode}: {done.stderr.strip().rpartition('\n')[2]}"
+        result |= _in_a_process(task, folder, n_threads)
         with path.open("a") as file:
             file.write(json.dumps(result) + "\n")
         yield result
+
+
+def _in_a_process(task: Task, folder: Path | None, n_threads: int) -> Result:
+    """Return the result of a fit in a process forked from one that has imported this module and no more.
+
+    A new interpreter takes 3 s of CPU to import it, which is longer than most fits.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, task, folder, n_threads))
+    process.start()
+    sender.close()
+    try:
+        found: Result = receiver.recv()
+        process.join()
+    except EOFError:
+        process.join()
+        return {"failed": f"exit status {process.exitcode}"}
+    finally:
+        process.kill()
+        process.join()
+    return found
+
+
+def _send(sender: Connection, task: Task, folder: Path | None, n_threads: int) -> None:
+    try:
+        sender.send(fit_and_score(task, folder, n_threads))
+    except Exception as error:
+        sender.send({"failed": f"{type(error).__name__}: {error}"})
 
 
 def _circumstances(model: str, n_threads: int) -> Result:
@@ -91,8 +115,8 @@ def fit_and_score(task: Task, folder: Path | None, n_threads: int) -> Result:
     data = (CLASSIFICATION if classes else regression_sets(folder))[task.set](task.split)
     n, d = data.X.shape
     result: Result = {"classes": classes, "n": n, "d": d, "digest": data.digest}
-    if n > model.most_rows:
-        return result | {"skipped": f"more than {model.most_rows:,} rows"}
+    if not model.least_rows <= n <= model.most_rows:
+        return result | {"skipped": f"{n:,} rows; it is for {model.least_rows:,} to {model.most_rows:,}"}
     fit = model.build(classes, n_threads)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -119,13 +143,3 @@ def fit_and_score(task: Task, folder: Path | None, n_threads: int) -> Result:
 def _cpu_seconds() -> float:
     """Of this process with all its threads, and of the children that it has waited for."""
     return time.process_time() + sum(os.times()[2:4])
-
-
-def main(name: str, split: str, model: str, folder: str) -> None:
-    task = Task(name, int(split), model)
-    result = fit_and_score(task, Path(folder) if folder else None, len(os.sched_getaffinity(0)))
-    print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

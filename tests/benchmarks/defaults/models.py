@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from rff_dist import RFFClassifier, RFFRidge
+from rff_dist.ridge.choices import EXACT_ROWS
 
 N_TUNED, N_FITTED = 2_000, 6_000  # rows of the tuned kernel machine, at most
 N_PROCESS_TUNED, N_PROCESS = 500, 1_000  # the same of Gaussian processes, and which data sets are for them
@@ -37,7 +38,7 @@ class Model:
     `how`: it is fitted, for readers.
     `build`: given whether there are classes and the number of threads, imports what it needs and returns what
       fits rows, so that a fit's seconds are without importing its package.
-    `most_rows`: sets with more rows to train on are not for it.
+    `least_rows`, `most_rows`: sets with fewer or more rows to train on are not for it.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Model:
     how: str
     build: Callable[[bool, int], Fit]
     most_rows: float = np.inf
+    least_rows: int = 0
 
 
 def _catboost(classes: bool, n_threads: int) -> Fit:
@@ -142,7 +144,25 @@ def _by_default(numbers: type, classified: type) -> Callable[[bool, int], Fit]:
     return lambda classes, n_threads: (classified if classes else numbers)(random_state=0).fit
 
 
+def _named(kernel: str, features: str = "auto") -> Model:
+    """Ours with a kernel of its candidates by name, and all else by default."""
+    scale = "evidence" if kernel.startswith("additive") else "auto"
+    options = {"kernel": kernel, "length_scale": scale, "features": features, "random_state": 0}
+    least_rows = EXACT_ROWS + 1 if features == "fourier" else 0
+    title = kernel if features == "auto" else f"{kernel}, {features}"
+    return Model(title, "rff_dist", "", lambda *_: RFFRidge(**options).fit, least_rows=least_rows)
+
+
 OURS, CONFORMAL = "ours", "conformal"
+NAMED = {  # what the default chooses from
+    "gaussian": _named("gaussian", "nystrom"),
+    "gaussian-fourier": _named("gaussian", "fourier"),
+    "matern": _named("matern:nu=1.5", "nystrom"),
+    "matern-fourier": _named("matern:nu=1.5", "fourier"),
+    "additive": _named("additive:kernel=matern:nu=1.5"),
+    "columns": _named("additive:kernel=matern:nu=1.5,order_2=0,dense=0"),
+    "linear-kernel": _named("linear"),
+}
 MODELS = {
     OURS: Model("ours", "rff_dist", "by default", _by_default(RFFRidge, RFFClassifier)),
     "catboost": Model("CatBoost", "catboost", "by default", _catboost),
@@ -161,8 +181,13 @@ MODELS = {
         _kernel_machine,
     ),
     "gp": Model(
-        "Gaussian process", "scikit-learn", f"up to {N_PROCESS:,} rows", _gaussian_process, N_PROCESS
+        "Gaussian process",
+        "scikit-learn",
+        f"up to {N_PROCESS:,} rows, Matérn 5/2 with a length scale per column, tuned on {N_PROCESS_TUNED}",
+        _gaussian_process,
+        N_PROCESS,
     ),
     "linear": Model("linear", "scikit-learn", "`RidgeCV` or `LogisticRegression`", _linear),
     CONFORMAL: Model("ours", "rff_dist", "", lambda *_: RFFRidge(conformal=True, random_state=0).fit),
+    **NAMED,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tests.benchmarks.defaults.fits import COVERAGE, Result, Task
-from tests.benchmarks.defaults.models import CONFORMAL, MODELS, OURS
-from tests.benchmarks.defaults.sets import NOT_COUNTED
+from tests.benchmarks.defaults.models import CONFORMAL, MODELS, NAMED, OURS
+from tests.benchmarks.defaults.sets import IN_PARTS, NOT_COUNTED, PUBLISHED
 
 SHAPED_ON = range(4)  # the splits that the defaults were chosen by
 INK, BLUE = "#7a828c", "#2f81c4"  # legible on white and on black
@@ -47,6 +47,10 @@ class Row:
         """A result that tells what is the same in all; empty if all models failed."""
         return next((one for found in self.results.values() for one in found if "n" in one), {})
 
+    @property
+    def title(self) -> str:
+        return self.name if self in _counted([self]) else f"{self.name}, not counted"
+
     def values(self, model: str, key: str) -> np.ndarray | None:
         """Split by split, infinite where the model failed; None where it was left out."""
         found = self.results.get(model, [{"skipped": ""}])
@@ -61,14 +65,17 @@ class Row:
 
 
 def arrange(results: dict[Task, Result]) -> list[Row]:
-    """Return a row for each set.
+    """Return a row for each set, of the splits that all of its models were fitted to.
 
     Raises ValueError if models were fitted to different rows.
     """
     rows = []
     for name in dict.fromkeys(task.set for task in results):
         splits, models = ({task[i]: None for task in results if task.set == name} for i in (1, 2))
-        row = Row(name, [*splits], {m: [results[Task(name, split, m)] for split in splits] for m in models})
+        splits = [split for split in sorted(splits) if {Task(name, split, m) for m in models} <= {*results}]
+        if not splits or OURS not in models:
+            continue
+        row = Row(name, splits, {m: [results[Task(name, split, m)] for split in splits] for m in models})
         for split, found in zip(splits, zip(*row.results.values(), strict=True), strict=True):
             if len({one["digest"] for one in found if "digest" in one}) > 1:
                 raise ValueError(f"{name}, split {split}: models were fitted to different rows")
@@ -100,31 +107,40 @@ def ratios(rows: list[Row], model: str, key: str, shown: Callable[[float], float
     return [theirs / ours for theirs, ours in both if np.isfinite([theirs, ours]).all()]
 
 
-def write(results: dict[Task, Result], splits: list[int], folder: Path) -> Path:
-    """Write DEFAULTS.md and defaults.svg into the folder; return the former's path."""
-    rows = arrange(results)
+def write(results: dict[Task, Result], splits: list[int], folder: Path, sets: Iterable[str] = ()) -> Path:
+    """Write DEFAULTS.md and defaults.svg into the folder; return the former's path.
+
+    `sets`: those of them that have no results are named.
+    """
+    rows = arrange({task: one for task, one in results.items() if task.model not in NAMED})
+    named = arrange({task: one for task, one in results.items() if task.model in (OURS, *NAMED)})
+    named = [row for row in named if len(row.results) > 1]
     regression = [row for row in rows if row.known.get("classes") is False]
     classification = [row for row in rows if row.known.get("classes") is True]
     parts = [part for part in ((regression, REGRESSION), (classification, CLASSIFICATION)) if part[0]]
     summaries = [_summary(part, measure) for part, measures in parts for measure in measures]
     blocks = [
-        *_introduction(rows, splits),
+        *_introduction(rows, splits, [name for name in sets if name not in {row.name for row in rows}]),
         "<!-- --8<-- [start:summary] -->",  # the manual's comparison may include this part
         *map(_markdown, summaries),
         "<!-- --8<-- [end:summary] -->",
         *(_markdown(_sets(part, measures)) for part, measures in parts),
+        *(_regrets(named) if named else ()),
         *_remarks(rows),
     ]
     path = folder / "DEFAULTS.md"
     path.write_text("\n\n".join(blocks) + "\n")
-    draw(folder / "defaults.svg", [(part, measures[-1]) for part, measures in parts])
+    if drawn := [(part, measures[-1]) for part, measures in parts if _counted(part)]:
+        draw(folder / "defaults.svg", drawn)
     return path
 
 
-def _introduction(rows: list[Row], splits: list[int]) -> Iterator[str]:
+def _introduction(rows: list[Row], splits: list[int], left: list[str]) -> Iterator[str]:
     results = [one for row in rows for found in row.results.values() for one in found]
     fitted = [one for one in results if "skipped" not in one]
     held_back = "on which they were shaped" if splits[0] in SHAPED_ON else "which did not shape them"
+    short = [f"{row.name} {_listed(row.splits)}" for row in rows if row.splits != splits]
+    fewer = f" (only these were fitted: {'; '.join(short)})" if short else ""
     machine = "{processor}, {threads} threads, Python {python}, NumPy {numpy}"
     machines = sorted({machine.format(**one) for one in fitted})
     versions = sorted({f"{MODELS[one['model']].package} {one['version']}" for one in fitted})
@@ -137,11 +153,18 @@ def _introduction(rows: list[Row], splits: list[int]) -> Iterator[str]:
         "on held-out rows: in standard deviations of the target (z-RMSE), or accuracy and log loss."
     )
     yield (
-        f"Means of splits {', '.join(map(str, splits))} of the rows, {held_back}. In brackets: theirs less "
+        f"Means of splits {_listed(splits)} of the rows, {held_back}{fewer}. In brackets: theirs less "
         "ours, ± the standard error of this difference over the splits. Ours wins or loses beyond two of "
         "them. Seconds are medians over the splits, of the first fit in a fresh process. Ratios are "
         "geometric means."
     )
+    if any(row.name.endswith(IN_PARTS) for row in rows):
+        yield (
+            f"Sets{IN_PARTS} are cut as TALENT cuts, though not into its very rows. All models here are "
+            "fitted to the 64 % and the 16 % for validation together, since ours validates by itself."
+        )
+    if left:
+        yield f"Not fitted: {', '.join(left)}."
     yield (
         f"{'; '.join(machines)}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}. One fit at a time; "
         f"load average before a fit {np.median(loads):.1f} (median), {max(loads):.1f} (max), earlier fits "
@@ -172,14 +195,32 @@ def _sets(rows: list[Row], measures: tuple[Measure, ...]) -> Table:
     title = "<br>".join([*(measure.title for measure in measures), "seconds (CPU)"])
     table = [[title, "n × d", *(MODELS[model].title for model in models)]]
     for row in rows:
-        name = row.name + (", not counted" if row.name in NOT_COUNTED else "")
         shape = f"{row.known['n']:,} × {row.known['d']}"
-        table.append([name, shape, *(_cell(row, model, measures) for model in models)])
+        table.append([row.title, shape, *(_cell(row, model, measures) for model in models)])
     if any(CONFORMAL in row.results for row in rows):
         table[0].append(f"coverage of {COVERAGE:.0%} intervals, `conformal=True`")
         for line, row in zip(table[1:], rows, strict=True):
             line.append(_number(row.typical(CONFORMAL, "coverage")))
     return table
+
+
+def _regrets(rows: list[Row]) -> Iterator[str]:
+    """Yield what the choice costs: the default's error over that of the best kernel asked for by name."""
+    models = [model for model in NAMED if any(row.values(model, "error") is not None for row in rows)]
+    head = ["z-RMSE", "splits", "by default", *(f"`{MODELS[model].title}`" for model in models), "regret"]
+    lines, regrets = [], []
+    for row in rows:
+        ours, *theirs = (row.typical(model, "error") for model in (OURS, *models))
+        regrets.append(ours / np.nanmin(theirs) - 1.0)
+        errors = map(_number, (ours, *theirs))
+        lines.append([row.name, _listed(row.splits), *errors, f"{regrets[-1]:+.1%}"])
+    lines.append(["mean", "", "", *([""] * len(models)), f"{np.mean(regrets):+.1%}"])
+    yield (
+        "**Regret.** The default chooses from these kernels and kinds of features; here each is asked for by "
+        "name, and all else is by default, the number of components too. Regret is the default's error over "
+        "that of the best of them on the held-out rows, which only hindsight could choose."
+    )
+    yield _markdown([head, *lines])
 
 
 def _cell(row: Row, model: str, measures: tuple[Measure, ...]) -> str:
@@ -203,6 +244,8 @@ def _cell(row: Row, model: str, measures: tuple[Measure, ...]) -> str:
 def _remarks(rows: list[Row]) -> Iterator[str]:
     """Yield what failed, and on which sets ours warned of what."""
     for row in rows:
+        if row.name in PUBLISHED:
+            yield f"- Published for {row.name}: z-RMSE {PUBLISHED[row.name]} (TALENT, arXiv:2407.00956)"
         for model, found in row.results.items():
             for split, one in zip(row.splits, found, strict=True):
                 if "failed" in one:
@@ -251,12 +294,16 @@ def draw(path: Path, parts: list[tuple[list[Row], Measure]]) -> None:
 
 
 def _counted(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row.name not in NOT_COUNTED]
+    return [row for row in rows if row.name not in NOT_COUNTED and not row.name.endswith(IN_PARTS)]
 
 
 def _peers(rows: list[Row]) -> list[str]:
     there = {model for row in rows for model in row.results if row.values(model, "error") is not None}
     return [model for model in MODELS if model in there - {OURS, CONFORMAL}]
+
+
+def _listed(splits: list[int]) -> str:
+    return ", ".join(map(str, splits))
 
 
 def _number(value: float) -> str:

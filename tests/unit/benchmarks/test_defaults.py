@@ -125,6 +125,41 @@ def test_a_set_on_which_all_fail_is_named_below_the_tables(path):
     assert "- ours failed on odd, split 4: exit status 1: no file" in text
 
 
+def test_a_set_counts_on_the_splits_that_all_its_models_were_fitted_to(path):
+    lines = path.read_text().splitlines()
+    kept = [line for line in lines if '"pol", "split": 6, "model": "catboost"' not in line]
+    path.write_text("\n".join(kept) + "\n" + line_of("energy", 4, "catboost", 0.1, 1.0) + "\n")
+    text = table.write(fits.read_results(path), [4, 5, 6, 7], path.parent, ["pol", "energy"]).read_text()
+    assert "(only these were fitted: pol 4, 5, 7)" in text
+    assert cells_of(text, "z-RMSE<br>")["pol"][1].startswith("0.133<br>")  # of 0.1, 0.1 and 0.2
+    assert "Not fitted: energy." in text  # ours was not
+
+
+def test_sets_cut_as_talents_are_not_counted_and_stand_by_its_figures(path):
+    with path.open("a") as file:
+        for model in ("ours", "catboost", "gp"):
+            for split in range(4, 8):
+                file.write(line_of("pol 64/16/20", split, model, 0.1, 1.0) + "\n")
+    text = write(path)
+    assert "pol 64/16/20, not counted" in cells_of(text, "z-RMSE<br>")
+    assert "- Published for pol 64/16/20: z-RMSE 0.052" in text
+    assert cells_of(text, "z-RMSE, against")["CatBoost"][0] == "2"
+    alone = {task: one for task, one in fits.read_results(path).items() if task.set == "pol 64/16/20"}
+    text = table.write(alone, [4, 5, 6, 7], path.parent).read_text()
+    assert cells_of(text, "z-RMSE, against")["CatBoost"] == ["0", "0", "0", "0", "", "", ""]
+
+
+def test_regret_is_over_the_best_kernel_by_name_on_the_splits_of_both(path):
+    with path.open("a") as file:
+        for split in (4, 5):  # where ours errs by 0.2 and 0.3
+            for model, error in (("gaussian", 0.2), ("additive", 0.3)):
+                file.write(line_of("airfoil", split, model, error, 1.0) + "\n")
+    text = write(path)
+    lines = cells_of(text, "z-RMSE | splits")
+    assert lines == {"airfoil": ["4, 5", "0.25", "0.2", "0.3", "+25.0%"], "mean": ["", "", "", "", "+25.0%"]}
+    assert cells_of(text, "z-RMSE, against").keys() == {"CatBoost"}  # kernels by name are no peers
+
+
 def test_models_fitted_to_different_rows_are_refused(path):
     with path.open("a") as file:
         file.write(line_of("pol", 5, "catboost", 0.0, 0.0, digest="other") + "\n")
@@ -173,7 +208,7 @@ def test_only_what_is_missing_is_fitted_and_a_failure_is_kept_and_tried_again(tm
     done, wrong = Task("n=50 d=5", 0, "linear"), Task("no such set", 0, "linear")
     assert [result["model"] for result in fits.run_missing([done], path, None, 1)] == ["linear"]
     again = list(fits.run_missing([done, wrong], path, None, 1))
-    assert [result["failed"] for result in again] == ["exit status 1: KeyError: 'no such set'"]
+    assert [result["failed"] for result in again] == ["KeyError: 'no such set'"]
     assert [result["set"] for result in fits.run_missing([done, wrong], path, None, 1)] == ["no such set"]
     assert 0 < fits.read_results(path)[done]["error"] < 1
 
@@ -186,6 +221,6 @@ def test_folder_of_real_sets_is_found_and_cut_in_parts(tmp_path):
         np.savetxt(tmp_path / name / "test_mask.csv.gz", np.arange(100)[:, np.newaxis] < 10 * np.ones(10))
     assert "other" in regression_sets(tmp_path)
     parts = regression_sets(tmp_path)["pol 64/16/20"](4)
-    assert (parts.X.shape, parts.X_test.shape) == ((64, 2), (20, 2))
+    assert (parts.X.shape, parts.X_test.shape) == ((80, 2), (20, 2))
     assert not set(parts.y) & set(parts.y_test)
     assert set(parts.y) <= set(rows[:, 2])
