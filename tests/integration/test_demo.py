@@ -38,7 +38,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
         patch.setenv("PREFECT_LOGGING_LEVEL", "WARNING")  # the demo would leave it set
         shown = Console(file=text, width=100)
         figures = run_demo(
-            folder, n_components=N_COMPONENTS, workers=2, threads=1, stride=STRIDE, console=shown
+            folder, n_components=N_COMPONENTS, n_workers=2, n_threads=1, stride=STRIDE, console=shown
         )
     return folder, figures, text.getvalue()
 
@@ -95,7 +95,9 @@ def test_second_demo_replaces_the_first(demo, tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_LOGGING_LEVEL", "WARNING")
     home = os.environ["PREFECT_HOME"]
     shown = Console(file=io.StringIO())
-    again = run_demo(folder, n_components=N_COMPONENTS, workers=1, threads=1, stride=STRIDE, console=shown)
+    again = run_demo(
+        folder, n_components=N_COMPONENTS, n_workers=1, n_threads=1, stride=STRIDE, console=shown
+    )
     assert again["model_digest"] == figures["model_digest"]  # with one worker as with two
     assert os.environ["PREFECT_HOME"] == home  # what the user has set stays
 
