@@ -264,7 +264,7 @@ class System:
                     (told for key, told in self.artifacts(run).items() if "-train-stopped-" in key), None
                 ),
                 f"what is left of run {run}",
-                30,
+                120,  # the worker imports the flow first: 30 s on a busy machine
             )
         )
 

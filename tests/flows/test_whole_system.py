@@ -277,7 +277,7 @@ def test_bad_batch_is_kept_out_by_the_gate_with_the_reason(gated, place, system)
     [refusal] = read_refusals(parse_location(place.model))
     n_samples = open_dataset(place.data).n_samples
     assert (refusal.start, refusal.stop) == (n_samples - N_NEW, n_samples)
-    assert "**kept**" in report_of(system, gated["run"])
+    assert "# kept: " in report_of(system, gated["run"])
     assert refusal.reason in report_of(system, gated["run"])
     assert "**nothing new**" in report_of(system, gated["again"])
 
