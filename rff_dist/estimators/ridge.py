@@ -66,7 +66,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         The folds of cross-validation. A number makes that many, by a hash of each row's number. Splits of
         scikit-learn, such as `KFold`, must hold out each row once. The same pass makes separate sums for each
         fold, so that every fold, alpha and target is validated without fitting again; the sums take as many
-        times the memory. None is 5 folds, 10 below 200 rows, 3 from 5,000 rows on or if memory is short.
+        times the memory. None is 5 folds, 10 below 200 rows, 3 above 2,048 rows or if memory is short.
     alpha_per_target : bool or "auto", default="auto"
         Whether each of several targets gets its own alpha, chosen by its own errors, as scikit-learn's
         RidgeCV can. "auto" does so for a target if that saves more than 1 % of its error, and more than the

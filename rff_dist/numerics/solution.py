@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -11,6 +12,8 @@ from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.typing import FloatArray
+
+_STRIP_ROWS = 64  # of a Gram that are worked on at a time, to fit the cache
 
 
 class SolveStatus(StrEnum):
@@ -227,3 +230,37 @@ class NormalEquations(EquationFacts):
     gram: FloatArray
     moments: FloatArray
     gram_error: float = 0.0
+
+    def without(self, part: NormalEquations) -> NormalEquations:
+        """Return the equations of the rows that are not in `part`, centred about their own means.
+
+        Sums about the means of all are those of both groups, and a term of rank one for the distance between
+        their means (Chan, Golub and LeVeque 1983). They lose digits if few rows are left.
+
+        `part`: of some of the rows, with the same components and targets.
+        """
+        weight = self.sum_of_weights - part.sum_of_weights
+        ratio = self.sum_of_weights / weight
+        # how far apart the means of both groups are; 0 without an intercept
+        features = ratio * (part.feature_means - self.feature_means)
+        targets = ratio * (part.target_means - self.target_means)
+        between = part.sum_of_weights / ratio
+        gram = np.empty_like(self.gram)
+        for start in range(0, len(gram), _STRIP_ROWS):
+            rows = slice(start, start + _STRIP_ROWS)
+            np.subtract(self.gram[rows], part.gram[rows], out=gram[rows])
+            if self.fit_intercept:
+                gram[rows] -= np.outer(between * features[rows], features)
+        return NormalEquations(
+            gram=gram,
+            moments=self.moments - part.moments - between * np.outer(features, targets),
+            total_sum_of_squares=np.maximum(
+                self.total_sum_of_squares - part.total_sum_of_squares - between * targets**2, 0.0
+            ),
+            feature_means=part.feature_means - features,
+            target_means=part.target_means - targets,
+            n_samples=self.n_samples - part.n_samples,
+            sum_of_weights=weight,
+            fit_intercept=self.fit_intercept,
+            gram_error=math.hypot(self.gram_error, part.gram_error),
+        )

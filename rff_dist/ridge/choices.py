@@ -34,8 +34,8 @@ from rff_dist.statistics import inspection
 logger = logging.getLogger(__name__)
 
 DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
-# Three folds of so many rows choose alike, and each saves a fifth of a final's tables.
-FOLDS_OF_MANY, MANY_SAMPLES = 3, 5000
+# Three folds of more than `EXACT_ROWS` rows choose alike.
+FOLDS_OF_MANY = 3
 AUTO_COMPONENTS = EFFORTS[3].n_components  # what "auto" takes by default, if rows and memory allow
 MIN_AUTO_COMPONENTS = MIN_COMPONENTS
 DEFAULT_COMPONENTS = 1024  # of given candidates, each of which takes sums and a table in n_components³
@@ -281,8 +281,8 @@ def _length_scales(options: RidgeOptions, kernel: base.Kernel, dataset: Dataset)
 
 
 def default_folds(n_samples: int, effort: int = 3) -> folding.HashFolds:
-    """Return 5 folds by hash; 3 from 5,000 rows on; 10 for fewer than 200, but no more than rows."""
-    if n_samples >= MANY_SAMPLES and not EFFORTS[effort].many_folds:
+    """Return 5 folds by hash; 3 of more than 2,048 rows; 10 of fewer than 200, but no more than rows."""
+    if n_samples > EXACT_ROWS and not EFFORTS[effort].many_folds:
         return folding.HashFolds(FOLDS_OF_MANY)
     few = max(2, min(n_samples, FOLDS_OF_FEW))
     return folding.HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else few)

@@ -202,7 +202,9 @@ class _FirstRound:
     def meet(self, finalists: list[Candidate], choices: Choices, chosen: Chosen) -> Chosen:
         """Let finalists of few rows meet: the best one alone is left, with its table, and summed up once."""
         sample, width = self._sample(), choices.meeting if len(finalists) > 1 else self.n_components
-        tries = [self._validate(finalist, sample, width, resolved=True) for finalist in finalists]
+        n_threads = min(machine.available_cores(), len(finalists))
+        with machine.limit_blas(1), machine.executor_of(n_threads) as pool:
+            tries = list(pool.map(lambda one: self._validate(one, sample, width, resolved=True), finalists))
         rows = [{**trial.row, "round": "meeting"} for trial in tries] if len(tries) > 1 else []
         best = min(tries, key=lambda trial: float(trial.row["score"]))
         if width < self.n_components and not self._is_settled(best, sample, width):

@@ -17,7 +17,7 @@ from rff_dist.data import folding
 from rff_dist.errors import StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums
-from rff_dist.statistics import ridge_statistics
+from rff_dist.statistics import ridge_statistics, specs
 
 type Part = ridge_statistics.RidgeStatistics | None  # None for a fold without rows
 
@@ -108,7 +108,8 @@ class FoldStatistics:
 
     def with_whitener(self, whitener: NDArray[np.float64] | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
-        return self._with_each(lambda part: part.with_whitener(whitener))
+        shared = None if whitener is None else specs.Whitener(whitener)
+        return self._with_each(lambda part: part.with_whitener(shared))
 
     def _with_each(
         self, change: Callable[[ridge_statistics.RidgeStatistics], ridge_statistics.RidgeStatistics]

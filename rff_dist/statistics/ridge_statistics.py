@@ -58,8 +58,8 @@ class RidgeStatistics:
         Not part of equality or digest.
     halvings : int
         How often the weight of a row may be halved without rounding.
-    whitener : float64 array of shape (n_components, n_components), or None
-        The feature map's upper triangular T of Z = V·T⁻¹. Not part of equality, digest or storage.
+    whitener : Whitener or None
+        The feature map's. Not part of equality, digest or storage.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class RidgeStatistics:
     cross: exact_sums.ExactSum
     targets: exact_sums.ExactSum
     n_tiles: int = 0
-    whitener: FloatArray | None = None
+    whitener: specs.Whitener | None = None
     halvings: int = 0
 
     __repr__ = short_repr
@@ -127,9 +127,11 @@ class RidgeStatistics:
         low, high = _shifted(self, shift, two_limbs=self.n_samples > _limb_rows(weighted))
         return replace(weighted, low=low, high=high)
 
-    def with_whitener(self, whitener: FloatArray | None) -> Self:
+    def with_whitener(self, whitener: FloatArray | specs.Whitener | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
-        return replace(self, whitener=whitener)
+        return replace(
+            self, whitener=specs.Whitener(whitener) if isinstance(whitener, np.ndarray) else whitener
+        )
 
     def leading(self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs) -> Self:
         """Return the statistics of the leading components: those of a shorter draw of the same features.
@@ -165,7 +167,7 @@ class RidgeStatistics:
             low=_leading_tiles(self.spec.layout, spec.layout, self.low),
             high=None if self.high is None else _leading_tiles(self.spec.layout, spec.layout, self.high),
             cross=self.cross.leading(n_components),
-            whitener=None if self.whitener is None else self.whitener[:n_components, :n_components].copy(),
+            whitener=None if self.whitener is None else self.whitener.leading(n_components),
         )
 
     def __eq__(self, other: object) -> bool:

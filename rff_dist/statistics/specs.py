@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -235,13 +235,15 @@ def gram_of(statistics: ridge_statistics.RidgeStatistics, center: FloatArray | N
             gram[columns, rows] = part.T
     if (whitener := _whitener_of(statistics)) is not None:
         with machine.tile_pool() as pool:
-            cholesky.whiten_in_place(gram, whitener, pool)
+            cholesky.whiten_in_place(gram, whitener.factor, pool)
     return gram
 
 
 def sums_over_z(statistics: ridge_statistics.RidgeStatistics, sums: FloatArray) -> FloatArray:
     """Turn sums U'[…] of shape (n_components, n_columns) into sums Z'[…]."""
-    return whitened(statistics.spec.factors[:, np.newaxis] * sums, _whitener_of(statistics))
+    whitener = _whitener_of(statistics)
+    scaled = statistics.spec.factors[:, np.newaxis] * sums
+    return whitened(scaled, None if whitener is None else whitener.factor)
 
 
 def whitened(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
@@ -280,7 +282,7 @@ def gram_error_of(statistics: ridge_statistics.RidgeStatistics) -> float:
     largest = max(float(diagonal.max()) for diagonal in squares)
     trace = sum(float(diagonal.sum()) for diagonal in squares)
     of_sums, of_products = eps * largest, eps * math.sqrt(largest * trace)
-    spectral, frobenius = _inverse_norms(whitener)
+    spectral, frobenius = whitener.inverse_norms
     return math.hypot(4 * of_grid, 4 * of_sums, 0.5 * of_products) * spectral * frobenius
 
 
@@ -294,10 +296,10 @@ def _numbers(
 ) -> FloatArray:
     """Fill `out` with some rows of an output tile of U'U."""
     layout, exponent = statistics.spec.layout, statistics.spec.grid_exponent - statistics.halvings
-    np.ldexp(layout.view(statistics.low, *tile)[strip].astype(np.float64), exponent, out=out)
+    # powers of two are exact factors, and take a tenth of the time of `ldexp`
+    np.multiply(layout.view(statistics.low, *tile)[strip], np.ldexp(1.0, exponent), out=out)
     if statistics.high is not None:
-        high = layout.view(statistics.high, *tile)[strip].astype(np.float64)
-        out += np.ldexp(high, exponent + LIMB_BITS)
+        out += layout.view(statistics.high, *tile)[strip] * np.ldexp(1.0, exponent + LIMB_BITS)
     return out
 
 
@@ -311,13 +313,31 @@ def _diagonals(statistics: ridge_statistics.RidgeStatistics) -> Iterator[tuple[s
             yield slice(row, row + size), np.diagonal(tile)
 
 
-def _whitener_of(statistics: ridge_statistics.RidgeStatistics) -> FloatArray | None:
+def _whitener_of(statistics: ridge_statistics.RidgeStatistics) -> Whitener | None:
     if statistics.spec.whitened and statistics.whitener is None:
         raise StatisticsError(
             "these are sums of kernel values at Nyström centres: reading them needs the feature map's "
             "whitener, which was not given; use statistics.with_whitener(feature_map.whitener)"
         )
     return statistics.whitener if statistics.spec.whitened else None
+
+
+@dataclass(frozen=True, eq=False)
+class Whitener:
+    """A feature map's upper triangular T of Z = V·T⁻¹.
+
+    `factor`: float64 array of shape (n_components, n_components).
+    """
+
+    factor: FloatArray
+
+    def leading(self, n_components: int) -> Whitener:
+        return Whitener(self.factor[:n_components, :n_components].copy())
+
+    @cached_property
+    def inverse_norms(self) -> tuple[float, float]:
+        """‖T⁻¹‖ and ‖T⁻¹‖_F, estimated once for the sums of all folds."""
+        return _inverse_norms(self.factor)
 
 
 def _inverse_norms(factor: FloatArray) -> tuple[float, float]:

@@ -381,6 +381,23 @@ class TestNormalEquations:
         assert not equations.fit_intercept
 
     @pytest.mark.parametrize("fit_intercept", [True, False])
+    @pytest.mark.parametrize("n_components", [12, SEVERAL_TILES])
+    def test_without_those_of_some_rows_they_are_those_of_the_others(self, n_components, fit_intercept):
+        features, rows = feature_map(n_components), random_rows(400, weights=True)
+        rows.y[:150] += 2.0  # groups whose means differ
+        state = accumulation(features, weight_exponent=2, target_offset=(1.0, -1.0))
+        some, others = (
+            accumulate_rows(part(rows, index), state).normal_equations(fit_intercept=fit_intercept)
+            for index in (slice(0, 150), slice(150, 400))
+        )
+        whole = accumulate_rows(rows, state).normal_equations(fit_intercept=fit_intercept)
+        left = whole.without(some)
+        for name in ("gram", "moments", "total_sum_of_squares", "feature_means", "target_means"):
+            assert_close(getattr(left, name), getattr(others, name))
+        assert (left.n_samples, left.fit_intercept) == (250, fit_intercept)
+        assert left.sum_of_weights == pytest.approx(others.sum_of_weights)
+
+    @pytest.mark.parametrize("fit_intercept", [True, False])
     def test_the_target_offset_changes_nothing_but_rounding(self, fit_intercept):
         rows = random_rows(300)
         plain, offset = (
