@@ -135,7 +135,7 @@ class FoldOptions:
 
     n_folds: FoldCount | None = fields.option(
         "Number of folds of cross-validation, which share one pass. By default 5; 10 below 200 rows; 3 from "
-        "5,000 rows on, or if memory does not hold their sums.",
+        "2,049 rows on, or if memory does not hold their sums.",
         None,
     )
     groups: str | None = fields.option(
