@@ -44,6 +44,9 @@ DEFAULT_COMPONENTS = 1024  # of given candidates, each of which takes sums and a
 # the rows, and only the best is summed up: of 930 rows a table takes 20 ms in place of 130.
 EXACT_ROWS = 2048
 ROUND_ROWS = 10_000
+# Finalists of more rows meet on so many of them, or so many values of X, in this process: the best of them
+# alone then takes a pass over all rows.
+MEETING_ROWS, MEETING_VALUES = 65_536, 2**24
 ROUND_COMPONENTS = 512
 AUTO_KERNELS = (stationary.Gaussian(), stationary.Matern(nu=1.5))
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows

@@ -6,7 +6,8 @@
 2. **The first round**, on up to 10,000 rows. The best kernels are tried with the other kind of features too,
    and the best of all with a linear kernel added to it. As many are tried at once as there are cores.
 3. **Finalists**: the best candidate, and the best ones with the other kind of features and another kernel.
-   They meet on all rows with half of the components, see `ridge.fit.fit`.
+   They meet on all rows with half of the components, see `ridge.fit.fit`; but if rows are many, on a sample
+   here. Only the best is then summed up, in one pass over all rows.
 
 With few rows, errors come from the rows themselves (`selection.row_folds`), in the final too. Alpha is then
 chosen by leaving out each row in turn (`selection.row_folds`).
@@ -35,6 +36,8 @@ from rff_dist.ridge.budget import FIRST_SHARE, MIN_COMPONENTS, TUNING_SECONDS, B
 from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
 from rff_dist.ridge.choices import (
     EXACT_ROWS,
+    MEETING_ROWS,
+    MEETING_VALUES,
     ROUND_ROWS,
     TRIED_WITH_NYSTROM,
     Choices,
@@ -95,7 +98,8 @@ def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: B
             width, kept = budget.final(pace, dataset.n_samples, widths[-1], len(candidates), halves=halves)
             candidates, widths = candidates[:kept], [width]
             first, chosen = replace(first, n_components=width), replace(chosen, widths=widths)
-        if dataset.n_samples <= EXACT_ROWS and choices.folds is not None and len(widths) == 1:
+        few = dataset.n_samples <= EXACT_ROWS
+        if choices.folds is not None and len(widths) == 1 and (few or first.may_sample(candidates)):
             chosen = first.meet(candidates, replace(choices, widths=widths), chosen)
             candidates = chosen.candidates
     if choices.folds is None or choices.options.solver == "pcg":
@@ -199,28 +203,43 @@ class _FirstRound:
             return quick
         return [*quick[:1], *(one for one in candidates if one not in quick[:1])]
 
+    def may_sample(self, finalists: Sequence[Candidate]) -> bool:
+        """Return whether rows are so many that finalists can meet on a sample of them."""
+        many = self.prepared.dataset.n_samples > self._meeting_rows
+        return many and len(finalists) > 1 and self.options.n_components == "auto"
+
+    @property
+    def _meeting_rows(self) -> int:
+        return max(ROUND_ROWS, min(MEETING_ROWS, MEETING_VALUES // self.prepared.dataset.n_features))
+
     def meet(self, finalists: list[Candidate], choices: Choices, chosen: Chosen) -> Chosen:
-        """Let finalists of few rows meet: the best one alone is left, with its table, and summed up once."""
-        sample, width = self._sample(), choices.meeting if len(finalists) > 1 else self.n_components
+        """Let finalists meet on few rows, or on a sample of many: the best one alone is left.
+
+        Few rows give its table too; of more it is made of all rows.
+        """
+        sample, width = self._sample(self._meeting_rows), choices.meeting
+        few = self.prepared.dataset.n_samples <= EXACT_ROWS
+        if len(finalists) == 1:
+            width = self.n_components
+
+        def validate(candidate: Candidate, width: int) -> _Try:
+            return self._validate(candidate, sample, width, resolved=few)
+
         n_threads = min(machine.available_cores(), len(finalists))
         with machine.limit_blas(1), machine.executor_of(n_threads) as pool:
-            tries = list(pool.map(lambda one: self._validate(one, sample, width, resolved=True), finalists))
+            tries = list(pool.map(lambda finalist: validate(finalist, width), finalists))
         rows = [{**trial.row, "round": "meeting"} for trial in tries] if len(tries) > 1 else []
         best = min(tries, key=lambda trial: float(trial.row["score"]))
-        if width < self.n_components and not self._is_settled(best, sample, width):
-            width = self.n_components
-            best = self._validate(best.candidate, sample, width, resolved=True)
+        if width < self.n_components:
+            half = validate(best.candidate, width // 2) if self.options.n_components == "auto" else None
+            if half is None or not is_settled(float(half.row["score"]), float(best.row["score"])):
+                width = self.n_components
+                best = validate(best.candidate, width) if few else best
         rows += chosen.rows
-        return Chosen([best.candidate], rows, [best.table], [width])
+        return Chosen([best.candidate], rows, [best.table if few else None], [width])
 
-    def _is_settled(self, best: _Try, sample: samples.FoldSample, width: int) -> bool:
-        if self.options.n_components != "auto":
-            return False
-        half = self._validate(best.candidate, sample, width // 2, resolved=True)
-        return is_settled(float(half.row["score"]), float(best.row["score"]))
-
-    def _sample(self) -> samples.FoldSample:
-        return samples.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
+    def _sample(self, n_rows: int = ROUND_ROWS) -> samples.FoldSample:
+        return samples.sample_folds(self.prepared.dataset, self.folds, n_rows=n_rows)
 
     def _best_first(self, tries: Sequence[_Try]) -> list[_Try]:
         """Sort by error, but put the preferred one of those that may be as good as the best first.

@@ -27,6 +27,7 @@ from rff_dist.fitting.prepare import prepare
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian
+from rff_dist.ridge import first_round
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import automatic_components, default_folds
 from rff_dist.ridge.describe import chosen_candidate
@@ -225,6 +226,19 @@ def test_finalists_meet_with_half_of_the_components_and_only_what_gains_takes_al
     assert trained.best["score"] == trained.solved.cross_validation.best.score
     given = fit(ArrayDataset(X, y), RidgeOptions(n_components=600), engine=ENGINE)
     assert given.model.feature_map.n_components == 600
+
+
+def test_finalists_of_many_rows_meet_on_a_sample_and_one_is_fitted_to_all(monkeypatch):
+    monkeypatch.setattr(first_round, "MEETING_ROWS", 10_000)
+    X, y = several_columns(12_000, noise=0.3)
+    trained = fit(ArrayDataset(X, y), RidgeOptions(kernel=Gaussian(), effort=2), engine=ENGINE)
+    met = [row for row in trained.rows if row["round"] == "meeting"]
+    assert {row["features"] for row in met} == {"fourier", "nystrom"}
+    assert max(row["n_samples"] for row in met) <= 10_000
+    (final,) = (row for row in trained.rows if row["round"] == "final")
+    assert final["n_samples"] == 12_000
+    assert final["features"] == min(met, key=lambda row: row["score"])["features"]
+    assert trained.n_readings == 1
 
 
 def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
