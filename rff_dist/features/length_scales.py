@@ -442,7 +442,7 @@ def maximize_evidence(
     `y`: float64 array of shape (n_samples, n_targets). Targets share the length scales and α. Their means are
       subtracted, and constant targets are left out.
     `weights`: float64 array of shape (n_samples,). How often a row counts; see `likelihood_weights`.
-    `start`: the only short search begins here, and ends the search: for a kernel much like a tuned one.
+    `start`: the only search begins here: for a kernel much like a tuned one.
     `told`: called from several threads with the number of steps taken, and how many there may be.
     Raises InvalidParameterError if the kernel is not one with a length scale; DataError if all targets are
       constant, or all rows of X are equal.
@@ -470,6 +470,8 @@ def maximize_evidence(
     starts = _starts(n_starts, n_scales, n_features, seed) + np.log(median)
     if start is not None:
         starts = np.broadcast_to(np.log(start / units[:n_scales]), (1, n_scales))
+    # with 8 steps, as of a short search, 28 fits erred by 1.007 times as much, and took 0.96 of the time
+    first_steps = START_STEPS if start is None else MAX_ITERATIONS
     exact, steps = tunable.differentiable, itertools.count(1)
     reach, logits = np.log(median) + np.array([-1, 1]) * np.log(LENGTH_SCALE_RANGE), tunable.logits
     around = logits.mean() + np.array([-1, 1]) * LOGIT_RANGE if len(logits) else reach
@@ -477,7 +479,7 @@ def maximize_evidence(
 
     def count(_: FloatArray) -> None:
         if told is not None:
-            told(next(steps), len(starts) * START_STEPS + 2 * MAX_ITERATIONS)
+            told(next(steps), len(starts) * first_steps + (2 * MAX_ITERATIONS if start is None else 0))
 
     def climb(objective: _Function, x: FloatArray, most: int = MAX_ITERATIONS) -> Any:
         options = {"maxiter": most, "maxcor": 20, "ftol": _TOLERANCE, "gtol": 1e-5}
@@ -496,7 +498,7 @@ def maximize_evidence(
         if not exact:  # a search that fitted the length scales to its own draw must not win
             judge = with_features(1, search.n_components)
         firsts = [np.concatenate([x, logits if exact else [], [np.log(FIRST_ALPHA)]]) for x in starts]
-        ends = list(pool.map(lambda x: climb(searched, x, START_STEPS), firsts))
+        ends = list(pool.map(lambda x: climb(searched, x, first_steps), firsts))
         best = ends[min(range(len(ends)), key=lambda i: judge(ends[i].x)[0])]
         if start is None:
             if exact:
