@@ -61,14 +61,14 @@ format: setup  ## Format the code and mend what ruff can mend.
 	$(bin)/ruff check --fix .
 
 bench: setup  ## Print the benchmarks' ratios, measured side by side.
-	$(bin)/python -m tests.benchmarks $(ARGS)
+	$(bin)/python -m benchmarks $(ARGS)
 
 bench-defaults: setup  ## Compare the defaults with other models, for hours; ARGS="--splits 4-9 --data FOLDER".
 	$(bin)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	$(bin)/python -m tests.benchmarks defaults --keep build/defaults $(ARGS)
+	$(bin)/python -m benchmarks defaults --keep build/defaults $(ARGS)
 
 soak: setup  ## Kill workers, clients and schedulers 200 times at random, and cut networks; ARGS="--schedules 20" for fewer.
-	$(bin)/python -m tests.kill_schedules $(ARGS)
+	$(bin)/python -m tools.kill_schedules $(ARGS)
 
 # MkDocs and its themes advertise their successors in a warning, which these two silence.
 manual: setup  ## Build the manual into build/manual, and check its links.

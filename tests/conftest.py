@@ -12,9 +12,6 @@ from hypothesis import settings
 
 WITH_PREFECT = ("tests/flows/", "tests/integration/test_demo.py", "tests/integration/test_readme.py")
 
-# Not looked through for doctests, which imports them.
-collect_ignore = ["benchmarks", "deliberate_breaks.py", "digests.py"]
-
 # Set before anything imports Prefect, and inherited by every process that a test starts.
 os.environ["DO_NOT_TRACK"] = "1"
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"

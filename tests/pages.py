@@ -33,7 +33,7 @@ _ANY_FENCE = re.compile(r"^\s*(```|~~~)", re.MULTILINE)
 _SAME = doctest.OutputChecker()
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Long runs of these; a test looks whether the names are known.
-_BENCHMARKS = ["python", "-m", "tests.benchmarks"]
+_BENCHMARKS = ["python", "-m", "benchmarks"]
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ MATERIAL_ERROR = 0.05  # share of the targets' variance; without noise a row at 
 MAX_CANCELLING = 20.0  # norm of the coefficients per row, in deviations of the targets
 # How far rounding features may move predictions, as a share of the error by folds or GCV, or else of the
 # error at the training rows. Above it errors with 15 bits and with float32 differ by more than half a
-# percent: five real sets, alphas from 1e-9 to 0.01, tests/benchmarks/fifteen_bits_lose_nothing.py. Rows that
+# percent: five real sets, alphas from 1e-9 to 0.01, benchmarks/fifteen_bits_lose_nothing.py. Rows that
 # are not interpolated tolerate more.
 MAX_ROUNDING_OF_TRAINING = 0.02
 MAX_ROUNDING_OF_ERROR = 0.01

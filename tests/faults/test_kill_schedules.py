@@ -6,7 +6,7 @@ import time
 import pytest
 
 from rff_dist import DaskEngine
-from tests import kill_schedules
+from tools import kill_schedules
 
 
 @pytest.mark.parametrize(

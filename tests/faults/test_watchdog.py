@@ -21,8 +21,8 @@ from rff_dist.ridge.models import read_model
 from tests.command_line import run
 from tests.dask_processes import run_dask
 from tests.faults.test_waiting import Wire, in_a_hurry  # noqa: F401  # a fixture
-from tests.kill_schedules import FIT
 from tests.processes import environment_of_all_cores
+from tools.kill_schedules import FIT
 
 pytestmark = [pytest.mark.distributed, pytest.mark.faults("F4", "F16"), pytest.mark.timeout(180)]
 

@@ -27,9 +27,9 @@ from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.storage.datasets import ZarrDataset
-from tests import digests
 from tests.dask_processes import scaled
 from tests.plain import plain_ridge
+from tools import digests
 
 BLOCK_ROWS = 8_192  # two tiles
 N_ROWS, N_COMPONENTS = 26_000, 520  # four blocks; three output tiles, one of them narrow

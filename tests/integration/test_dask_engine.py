@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
+from benchmarks.measure import PassTimings
 from rff_dist.data.blocks import Block, BlockTask, cut_blocks
 from rff_dist.engines import dask_pass, dask_workers
 from rff_dist.engines import worker as dask_tasks
@@ -30,7 +31,6 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
-from tests.benchmarks.measure import PassTimings
 from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
 from tests.engine_contract import BLOCKS, EngineContract, unit_blocks
 from tests.system import free_port

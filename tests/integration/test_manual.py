@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import rff_dist
+from benchmarks.__main__ import CLAIMS, DEFAULTS, LONG
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
-from tests.benchmarks.__main__ import CLAIMS, DEFAULTS, LONG
 from tests.pages import benchmarks_of, read_blocks, run_page
 from tests.pages import scheduler as scheduler  # a fixture
 

@@ -6,11 +6,11 @@ import re
 import pytest
 from rich.console import Console
 
+from benchmarks import a_thousand_workers_are_busy
 from rff_dist import DaskEngine
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines.progress import BlockDone
 from tests import stub_workers
-from tests.benchmarks import a_thousand_workers_are_busy
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.benchmarks.defaults import command, fits, table
-from tests.benchmarks.defaults.fits import Task
-from tests.benchmarks.defaults.sets import regression_sets
+from benchmarks.defaults import command, fits, table
+from benchmarks.defaults.fits import Task
+from benchmarks.defaults.sets import regression_sets
 
 # errors of splits 4 to 7, and seconds
 OURS = {"airfoil": ([0.2, 0.3, 0.2, 0.3], 2.0), "pol": ([0.1, 0.1, 0.2, 0.2], 8.0), "bike": ([1.0] * 4, 1.0)}

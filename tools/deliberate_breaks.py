@@ -1,4 +1,4 @@
-"""Break the code on purpose and see which test notices: `python -m tests.deliberate_breaks`, or with NAMEs.
+"""Break the code on purpose and see which test notices: `python -m tools.deliberate_breaks`, or with NAMEs.
 
 Each break is made in a copy of the repository, and the tests of its room are run there until one fails. Do so
 before and after the tests themselves change.

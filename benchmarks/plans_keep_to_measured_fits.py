@@ -19,8 +19,8 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sums, measure_gflops, plan_fit
 from rff_dist.numerics.machine import available_cores
 from rff_dist.workbench.jobs.costs import measure_rates, predict
-from tests.kill_schedules import worker_processes
 from tests.plain import fit_ridge
+from tools.kill_schedules import worker_processes
 
 ROWS, COMPONENTS, WORKERS = (100_000, 400_000), (512, 1024, 2048), (1, 2)
 

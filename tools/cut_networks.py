@@ -1,6 +1,6 @@
 """Clusters on separate machines, which lose the way to one another or to the data: part of `make soak`.
 
-    python -m tests.cut_networks "not mounted"
+    python -m tools.cut_networks "not mounted"
 
 Scheduler, workers and client have a network namespace of Linux each, on one bridge, which takes root.
 `rff-dist fit --scheduler tls://…` must end: with the model of a single process, or with the exit code and the
@@ -24,8 +24,8 @@ from rich.console import Console
 
 from rff_dist import write_dataset
 from rff_dist.ridge.models import read_model
-from tests.kill_schedules import FIT
 from tests.processes import environment_of_all_cores
+from tools.kill_schedules import FIT
 
 N_WORKERS, N_ROWS, N_COMPONENTS = 3, 400_000, "2048"
 #: Seconds from a command's last progress to its next, or to its end; and those for starts on a busy machine.

@@ -14,8 +14,8 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 
+from benchmarks.measure import in_subprocess, seconds
 from rff_dist import Gaussian, RFFRidge, SerialEngine
-from tests.benchmarks.measure import in_subprocess, seconds
 
 LENGTH_SCALE = 6.0
 WIDTHS = (128, 256, 512, 1024)
@@ -33,7 +33,7 @@ def run(console: Console, folder: Path) -> None:
         # our threads against as many processes of one thread each
         ours, theirs = (
             in_subprocess(
-                f"from tests.benchmarks.{Path(__file__).stem} import {job}; {job}()",
+                f"from benchmarks.{Path(__file__).stem} import {job}; {job}()",
                 str(folder / "rows.npy"),
                 str(cores),
                 OMP_NUM_THREADS=str(threads),
@@ -63,8 +63,7 @@ def run(console: Console, folder: Path) -> None:
 
 def read_rows() -> tuple[np.ndarray, str]:
     """Return z-scored columns, the last the target: elevators, or as many rows that are generated."""
-    shared = Path(__file__).parents[3] / "shared" / "data" / "uci"
-    path = Path(os.environ.get("RFF_DIST_UCI", shared)) / "elevators" / "data.csv.gz"
+    path = Path(os.environ.get("RFF_DIST_UCI", "RFF_DIST_UCI")) / "elevators" / "data.csv.gz"
     if path.is_file():
         rows, source = np.loadtxt(path, delimiter=","), "elevators"
     else:

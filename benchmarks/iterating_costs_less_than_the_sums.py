@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 from scipy.linalg import LinAlgWarning
 
+from benchmarks.measure import seconds
 from rff_dist import Matern, RFFRidge
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, measure_gflops, plan_fit
 from rff_dist.numerics.machine import available_cores
 from rff_dist.products.choice import rate_for
-from tests.benchmarks.measure import seconds
 
 N_SAMPLES, N_FEATURES = 36_000, 8
 ALPHAS = (3.6, 1.0)  # 1e-4 for each row, and less; of 1e-4 in all 370 steps are not enough

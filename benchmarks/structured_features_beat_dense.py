@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
+from benchmarks.measure import seconds
 from rff_dist import draw_feature_map
 from rff_dist.features.maps import FeatureMap
-from tests.benchmarks.measure import seconds
 
 ROWS = 4096
 ROUNDS = 5

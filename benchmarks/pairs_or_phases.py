@@ -109,8 +109,7 @@ def _error(problem, kernel, width, seed, kind):
 
 
 def problems(max_rows: int, sine_rows: int) -> Iterator[Problem]:
-    shared = Path(__file__).parents[3] / "shared" / "data" / "uci"
-    folder = Path(os.environ.get("RFF_DIST_UCI", shared))
+    folder = Path(os.environ.get("RFF_DIST_UCI", "RFF_DIST_UCI"))
     for name in UCI:
         if (folder / name / "data.csv.gz").is_file():
             rows = np.loadtxt(folder / name / "data.csv.gz", delimiter=",")

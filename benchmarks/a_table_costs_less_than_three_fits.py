@@ -8,8 +8,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measure import PassTimings, make_data, seconds
 from rff_dist import Gaussian, RFFRidge, SerialEngine
-from tests.benchmarks.measure import PassTimings, make_data, seconds
 
 N_SAMPLES, N_FEATURES = 200_000, 20
 WIDTHS = (256, 512, 1024, 2048)

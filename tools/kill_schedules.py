@@ -1,6 +1,6 @@
 """Kill and freeze workers, clients and schedulers at random, and look at what comes of it: `make soak`.
 
-    python -m tests.kill_schedules --schedules 200
+    python -m tools.kill_schedules --schedules 200
 
 A schedule is up to three events of one kind; the kinds take turns.
 
@@ -12,7 +12,7 @@ client      the process of `rff-dist fit` is killed, with or without workers of 
 scheduler   the scheduler that `rff-dist fit` was sent to is killed; the command says so by its exit code, and
             is sent to another one.
 
-Where network namespaces are allowed, the scenarios of `tests.cut_networks` follow.
+Where network namespaces are allowed, the scenarios of `tools.cut_networks` follow.
 
 What can go wrong: a wrong result, something that is left beside it, a command or a pass that does not end,
 and an error that nothing calls for. A client that is killed between publishing a model and its own end leaves
@@ -302,7 +302,7 @@ def run(
 
 
 if __name__ == "__main__":
-    from tests import cut_networks  # which imports this file
+    from tools import cut_networks  # which imports this file
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -1,4 +1,4 @@
-"""Print the benchmarks' ratios: `make bench`, or `python -m tests.benchmarks NAME …` for some of them.
+"""Print the benchmarks' ratios: `make bench`, or `python -m benchmarks NAME …` for some of them.
 
 Those of `LONG` are run by name only: `make bench ARGS="NAME"`; `defaults` has options of its own.
 Each claim is a module with a function `run(console, folder)`. What is compared is measured side by side in
@@ -17,7 +17,7 @@ from pathlib import Path
 import threadpoolctl
 from rich.console import Console
 
-from tests.benchmarks.measure import describe_processor, seconds
+from benchmarks.measure import describe_processor, seconds
 
 CLAIMS = (
     "passes_reach_the_dsyrk_limit",
@@ -52,7 +52,7 @@ DEFAULTS = "defaults"  # a command with options of its own
 
 def main() -> None:
     if sys.argv[1:2] == [DEFAULTS]:
-        from tests.benchmarks.defaults import command
+        from benchmarks.defaults import command
 
         command.main(sys.argv[2:])
         return
@@ -89,7 +89,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="rff_dist-bench-") as temporary:
             folder = Path(temporary) if arguments.keep is None else arguments.keep
             folder.mkdir(parents=True, exist_ok=True)
-            module = import_module(f"tests.benchmarks.{claim}")
+            module = import_module(f"benchmarks.{claim}")
             console.print(f"{seconds(partial(module.run, console, folder)):.0f} s", style="dim")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.measure import in_subprocess, make_data
+from benchmarks.measure import in_subprocess, make_data
 
 ROUNDS = 3
 N_SAMPLES, N_FEATURES, N_COMPONENTS, N_CLUSTERS, N_INIT = 1_000_000, 32, 512, 100, 4

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.metrics import log_loss
 
-from tests.benchmarks.defaults.models import CONFORMAL, MODELS
-from tests.benchmarks.defaults.sets import CLASSIFICATION, regression_sets
-from tests.benchmarks.measure import describe_processor
+from benchmarks.defaults.models import CONFORMAL, MODELS
+from benchmarks.defaults.sets import CLASSIFICATION, regression_sets
+from benchmarks.measure import describe_processor
 
 COVERAGE = 0.9
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.measure import in_subprocess, make_data
+from benchmarks.measure import in_subprocess, make_data
 from tests.system import Process, answers, free_port
 
 N_SAMPLES, N_FEATURES, N_COMPONENTS = 50_000, 8, 512

@@ -10,9 +10,9 @@ from rich.table import Table
 from scipy.linalg import cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
+from benchmarks.measure import seconds
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.solution import NormalEquations
-from tests.benchmarks.measure import seconds
 
 ROUNDS = 3
 SIZES = (1024, 2048, 4096, 8192)

@@ -13,9 +13,9 @@ from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 
+from benchmarks.measure import seconds
 from rff_dist import Gaussian, RFFClassifier, RFFRidge, save_model
 from rff_dist.storage.writing import write_dataset
-from tests.benchmarks.measure import seconds
 
 ROUNDS, STARTS = 300, 7
 ROWS, COLUMNS, N_COMPONENTS = 6000, 26, 2048

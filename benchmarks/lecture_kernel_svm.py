@@ -21,9 +21,9 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC, LinearSVC
 
+from benchmarks.measure import PassTimings
 from rff_dist import Gaussian, RFFClassifier, RFFRidge, SerialEngine, tune_kernels
 from rff_dist.kernels.base import Kernel
-from tests.benchmarks.measure import PassTimings
 
 N_SAMPLES = 100_000
 N_COMPONENTS = 800  # the lecture's

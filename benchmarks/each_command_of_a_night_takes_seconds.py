@@ -15,11 +15,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.measure import seconds
+from benchmarks.measure import seconds
 from tests.pages import commands_of, read_blocks
 
 N_SAMPLES, N_NEW, PROMISED_S = 100_000, 1_000, 15.0
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = Path(__file__).resolve().parents[1] / "README.md"
 
 
 def run(console: Console, folder: Path) -> None:

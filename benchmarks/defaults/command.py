@@ -1,6 +1,6 @@
 """What the defaults give, against other models: errors and seconds, as a table and a picture.
 
-`python -m tests.benchmarks defaults --keep FOLDER` fits what FOLDER/results.jsonl lacks, and writes
+`python -m benchmarks defaults --keep FOLDER` fits what FOLDER/results.jsonl lacks, and writes
 FOLDER/DEFAULTS.md and FOLDER/defaults.svg. Stopped, the same command goes on. The defaults were shaped on
 splits 0 to 3; splits 4 to 9 are for reports. Names are separated by commas.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks.defaults import table
-from tests.benchmarks.defaults.fits import Task, read_results, run_missing
-from tests.benchmarks.defaults.models import CONFORMAL, MODELS, NAMED, OURS
-from tests.benchmarks.defaults.sets import CLASSIFICATION, N_SPLITS, UCI, regression_sets
+from benchmarks.defaults import table
+from benchmarks.defaults.fits import Task, read_results, run_missing
+from benchmarks.defaults.models import CONFORMAL, MODELS, NAMED, OURS
+from benchmarks.defaults.sets import CLASSIFICATION, N_SPLITS, UCI, regression_sets
 
 
 def main(words: list[str]) -> None:
@@ -63,7 +63,7 @@ def main(words: list[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("tests.benchmarks defaults", description=__doc__, formatter_class=layout)
+    parser = argparse.ArgumentParser("benchmarks defaults", description=__doc__, formatter_class=layout)
     add = parser.add_argument
     add("--keep", metavar="FOLDER", type=Path, required=True, help="of results, table and picture")
     add(

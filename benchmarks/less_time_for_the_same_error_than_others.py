@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.measure import in_subprocess, make_arm
+from benchmarks.measure import in_subprocess, make_arm
 
 ROUNDS = 2
 N_SAMPLES, N_TEST = 60_000, 5_000

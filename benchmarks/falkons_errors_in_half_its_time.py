@@ -21,11 +21,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measure import dsyrk_gflops, make_arm, seconds
 from rff_dist import Gaussian, Nystrom, RFFRidge, SerialEngine
 from rff_dist.data.blocks import Block
 from rff_dist.numerics.machine import available_cores
 from rff_dist.storage.datasets import ZarrDataset
-from tests.benchmarks.measure import dsyrk_gflops, make_arm, seconds
 
 N_SAMPLES, N_TEST = 36_000, 4_000
 LENGTH_SCALE, ALPHA = 2.0, 1e-3

@@ -10,9 +10,9 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from tests.benchmarks.defaults.fits import COVERAGE, Result, Task
-from tests.benchmarks.defaults.models import CONFORMAL, MODELS, NAMED, OURS
-from tests.benchmarks.defaults.sets import IN_PARTS, NOT_COUNTED, PUBLISHED
+from benchmarks.defaults.fits import COVERAGE, Result, Task
+from benchmarks.defaults.models import CONFORMAL, MODELS, NAMED, OURS
+from benchmarks.defaults.sets import IN_PARTS, NOT_COUNTED, PUBLISHED
 
 SHAPED_ON = range(4)  # the splits that the defaults were chosen by
 INK, BLUE = "#7a828c", "#2f81c4"  # legible on white and on black

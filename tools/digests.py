@@ -1,4 +1,4 @@
-"""Digests of what twenty small jobs find: `python -m tests.digests > now`, and diff it with another commit's.
+"""Digests of what twenty small jobs find: `python -m tools.digests > now`, and diff it with another commit's.
 
 Every job is a pass over three blocks at least, so that merges and their order show. Give `--workers 2` for a
 Dask cluster in the place of this process.

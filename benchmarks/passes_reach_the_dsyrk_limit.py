@@ -17,12 +17,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measure import Clock, byte_instructions, dsyrk_gflops, make_data, seconds
 from rff_dist import DaskEngine, SerialEngine, draw_feature_map
 from rff_dist.engines.protocol import Engine
 from rff_dist.products.choice import VARIABLE, measure
 from rff_dist.statistics import inspection, passes
 from rff_dist.storage.datasets import ZarrDataset
-from tests.benchmarks.measure import Clock, byte_instructions, dsyrk_gflops, make_data, seconds
 
 ROUNDS = 2
 N_SAMPLES, N_FEATURES = 65_536, 32

@@ -13,8 +13,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.defaults.sets import UCI, Split, regression_sets
 from rff_dist import Gaussian, RFFRidge
-from tests.benchmarks.defaults.sets import UCI, Split, regression_sets
 
 SETS = ("airfoil", "concrete", "energy", "pol", "elevators")
 STAND_INS = ("friedman1", "friedman2", "friedman3", "diabetes", "linear 20")

@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measure import dsyrk_gflops, make_data
 from rff_dist import Matern, Nystrom, SerialEngine
 from rff_dist.features import draw
 from rff_dist.features.draw import KernelFeatures
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.machine import available_cores
 from rff_dist.statistics import passes
-from tests.benchmarks.measure import dsyrk_gflops, make_data
 
 ROUNDS = 3
 # rows and columns of the training parts of pol, elevators and keggdirected; seconds of FALKON 0.9 on 2 cores
