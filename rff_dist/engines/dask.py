@@ -242,6 +242,7 @@ class DaskEngine(Engine):
                     # The report must not hide the result of the work, or its error.
                     logger.warning("there is no performance report: %s: %s", type(error).__name__, error)
 
+    # Not `client.scatter`: what it places is lost with the workers that hold it, and a task runs again.
     def broadcast[S](self, state: S) -> Broadcast[S]:
         placed = self._place(state)
         if worker.state_digests(placed.state):

@@ -189,6 +189,7 @@ class Reduction[S, T]:
         return total[0]
 
 
+# Reading took 0.1 to 0.4 s of a pass over 10⁶ rows, in which no core worked.
 def _begin_ahead[S, T](
     function: Callable[[Block, S], T], blocks: Sequence[Block], state: S
 ) -> Generator[tuple[Block, Callable[..., T]]]:

@@ -23,6 +23,9 @@ type _Weighted[T] = list[tuple[float, T]]  # terms of a sum, with their weights
 
 logger = logging.getLogger(__name__)
 
+# Pairs are the default. In 156 fits on 13 problems they err by 1.005 times as much as phases, and win 47 % of
+# the comparisons; phases win by 5 % on sums of 40 sines. Interleaved pairs make a shorter draw a prefix of a
+# longer one.
 MAPS = ("pairs", "phases", "complex")
 PRECISIONS = ("standard", "high")
 

@@ -7,6 +7,7 @@ import numpy as np
 from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import BitArray, FloatArray, IndexArray
 
+# Philox's bits, and our own map of them to floats: NumPy promises a generator's numbers for one version only.
 FREQUENCY_STREAM = 0
 RADIUS_STREAM = 1
 PHASE_STREAM = 2

@@ -162,6 +162,8 @@ def _join(parts: Sequence[tuple[IndexArray, solution.RidgeSolution]]) -> solutio
 
 
 # Right-hand sides, and rows, that are solved together. The numbers are fixed, because bits depend on them.
+# LAPACK's factorisation, with two threads, kills the process at D = 16,384. This takes 15 s there, and as
+# long as LAPACK's at 2,048 to 8,192.
 STRIP_COLUMNS = 256
 _PANEL_ROWS = 64
 

@@ -28,6 +28,7 @@ WAYS: Mapping[str, Callable[[], protocol.Products]] = {
     "bytes": bytes.ByteProducts,
     "jax": bytes.JaxProducts,
 }
+# Measured once per process, after a self-test: processors without VNNI saturate, and give wrong sums.
 WORTH_MEASURING = 2e10  # operations, half a second of float64: a measurement takes 0.2 s
 NARROW = 128  # components below which float64 is as fast, since little is computed with each feature
 _REGION, _ROWS, _REPEATS = 512, 1024, 3

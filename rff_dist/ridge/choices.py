@@ -49,12 +49,17 @@ ROUND_ROWS = 10_000
 MEETING_ROWS, MEETING_VALUES = 65_536, 2**24
 ROUND_COMPONENTS = 512
 AUTO_KERNELS = (stationary.Gaussian(), stationary.Matern(nu=1.5))
+# On six sets and three kernels the best of a finer grid lay at 0.35 to 4 medians, and within about a standard
+# error of one of these, but for one set (8 %).
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows
 TRIED_WITH_NYSTROM = 3
+# Half of the rows tune as well as all on airfoil, concrete and energy.
 TUNED_ON = 2000  # rows that tune candidates' length scales; at most half of all rows
 TUNED_EXACTLY = 750  # rows up to which length scales for Nyström features are not polished by Fourier ones
 # Up to which alpha is chosen by leaving out each row, and length scales are tuned more quickly. Concrete with
 # 927 rows, of which many are alike, would err by 4 % more that way.
+# Of 155 nasty draws of 40 to 600 rows, 34 erred by more than 1.1 times what the best alpha gives if folds chose
+# it, and 24 if rows did.
 FEW_ROWS = 500
 # Half of fewer rows are too few to tune length scales, as are fewer tuning rows than columns. 50 rows gain:
 # with 5 and 20 columns they err by 0.31 and 0.35 deviations, and by 0.48 and 0.56 without tuning.

@@ -154,6 +154,8 @@ def hold_out_scores(
 # Tibshirani (2021), Predictive inference with the jackknife+, Annals of Statistics 49.
 
 
+# Counts in bins are integers, so that they merge to the same bits; quantiles are up to 1.1 % too large, never
+# too small.
 BINS_PER_OCTAVE = 64  # a width of 2^(1/64) = 1.011
 OCTAVES = 32  # on either side of the target's standard deviation
 SMALLEST = 2.0**-32  # residual, in units; smaller ones count as this when deviations are fitted
@@ -421,6 +423,8 @@ def predict_by_splits(rows: blocks.Rows, split: IntArray, state: FoldModels) -> 
 # -- how far off the model is at each row ----------------------------------------------------------
 
 
+# Roots: with noise of standard deviation 0.1 + |x₁| the intervals are 5 to 10 % narrower than of one width,
+# by logarithms 3 %; squares, and with heavy tails residuals themselves, make them wider at 3,000 rows.
 def sum_root_residuals(
     rows: blocks.Rows, state: FoldModels, *, exponents: tuple[tuple[int, int], ...]
 ) -> tuple[exact_sums.ExactSum, ...]:

@@ -21,6 +21,8 @@ type FoldSums = tuple[fold_statistics.Part, ...]
 
 MAX_WEIGHT_EXPONENT = 400
 WEIGHT_BITS = 10  # the sums' grid should keep at least so many bits of the smallest weight: three digits
+# Named, since whole numbers are no sign of counts. Rows of weight 0 must not thin the noise, and a factor on
+# all weights changes no choice.
 WEIGHT_KINDS = ("precision", "frequency")
 
 
