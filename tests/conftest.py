@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-WITH_PREFECT = ("tests/flows/", "tests/integration/test_demo.py", "tests/integration/test_readme.py")
+WITH_PREFECT = ("tests/flows/", "tests/integration/test_demo.py")
 
 # Set before anything imports Prefect, and inherited by every process that a test starts.
 os.environ["DO_NOT_TRACK"] = "1"

@@ -58,8 +58,8 @@ TUNED_ON = 2000  # rows that tune candidates' length scales; at most half of all
 TUNED_EXACTLY = 750  # rows up to which length scales for Nyström features are not polished by Fourier ones
 # Up to which alpha is chosen by leaving out each row, and length scales are tuned more quickly. Concrete with
 # 927 rows, of which many are alike, would err by 4 % more that way.
-# Of 155 nasty draws of 40 to 600 rows, 34 erred by more than 1.1 times what the best alpha gives if folds chose
-# it, and 24 if rows did.
+# Of 155 nasty draws of 40 to 600 rows, 34 erred by more than 1.1 times what the best alpha gives if folds
+# chose it, and 24 if rows did.
 FEW_ROWS = 500
 # Half of fewer rows are too few to tune length scales, as are fewer tuning rows than columns. 50 rows gain:
 # with 5 and 20 columns they err by 0.31 and 0.35 deviations, and by 0.48 and 0.56 without tuning.
